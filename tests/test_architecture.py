@@ -73,15 +73,11 @@ ATTRIBUTE_EXCEPTIONS = {
     "engine/kernels/triton/matmul_template.py:MatmulPrinter": 30,
     "engine/kernels/triton/printer.py:TritonPrinter": 25,
     "engine/records/session.py:Session": 22,
-    "engine/trace/codegen.py:PyCodegen": 27,
-    "engine/trace/frame.py:Frame": 22,
 }
 METHOD_EXCEPTIONS = {
     "engine/kernels/triton/printer.py:TritonPrinter": 39,
     "engine/observe/session_builder.py:SessionBuilder": 32,
     "engine/records/session.py:Session": 42,
-    "engine/trace/codegen.py:PyCodegen": 41,
-    "engine/trace/graph_breaks/break_codegen.py:BreakCodegen": 34,
     "engine/trace/variables/containers/dicts.py:DictVariable": 43,
     "engine/trace/variables/tensors/tensor.py:TensorVariable": 38,
 }

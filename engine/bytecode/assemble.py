@@ -64,6 +64,17 @@ class Emitter:
         if VERSION >= (3, 13):
             self.emit("PUSH_NULL")
 
+    def insert_callable(self, load: Callable[[], None]) -> None:
+        """Push the callable of a following ``call`` below the first argument, which is on top."""
+        if VERSION < (3, 13):
+            self.emit("PUSH_NULL")
+            self.emit("SWAP", 2)
+        load()
+        self.emit("SWAP", 2)
+        if VERSION >= (3, 13):
+            self.emit("PUSH_NULL")
+            self.emit("SWAP", 2)
+
     def callable_const(self, value: Any) -> None:
         """Push a constant as the callable of a following ``call``."""
         self.callable(lambda: self.const(value))

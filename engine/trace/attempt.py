@@ -252,7 +252,7 @@ class TraceAttempt:
         function = self.request.function
         tx = self.tx
         namespace = GlobalsNamespace(function.__globals__, str(function.__globals__.get("__name__", "")))
-        frame = Frame(function.__code__, namespace, None, ())
+        frame = Frame(function.__code__, namespace, None)
         frame.is_trusted = False
         for name, real in self.request.arguments.items():
             frame.locals[name] = tx.make_lazy(real, LocalSource(name))
@@ -405,7 +405,7 @@ class TraceAttempt:
         told: list[str] = []
         try:
             self._check_unsupported_mutations()
-            resumption = NestedBreakCodegen(tx, cg, tx.call_stack.frames)
+            resumption = NestedBreakCodegen(cg, tx.call_stack.frames)
             cg.find_cycles_and_shared(
                 [*resumption.variables_to_load(), *tx.torch_state.function_modes, *side_effect_variables(tx)]
             )
@@ -438,7 +438,7 @@ class TraceAttempt:
             raise self._make_skip(reason, spans, "before any tensor operation")
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
         cg.continues_after = True
-        resumption = BreakCodegen(self.tx, cg, frame, op, stack)
+        resumption = BreakCodegen(cg, frame, op, stack)
         told: list[str] = []
         try:
             cg.find_cycles_and_shared(
@@ -526,7 +526,7 @@ class TraceAttempt:
             symbol_records(self.tx) if wanted else (),
             self.previous_attempts,
         )
-        return TracedFrame(code, guards, record, graph, resumes, cg.constants, cg.prefetched_params)
+        return TracedFrame(code, guards, record, graph, resumes, cg.constants.slot_values, cg.prefetched_params)
 
     def _guard_global_state(self) -> None:
         origin = ConstantSource(torch, "torch")

@@ -8,69 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import operator
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from bytecode import Bytecode, CompilerFlags, Instr, Label
 from bytecode.instr import CellVar, FreeVar, InstrLocation
 
 from engine.bytecode.assemble import Emitter
-from engine.bytecode.editable_instructions import editable_instructions, resume_index
 from engine.bytecode.opcodes import VERSION
-from engine.ir.prefetched_params import InputRuns, PrefetchedParams, parameter_runs
-from engine.ir.sources.attributes import (
-    AttrSource,
-    CellContentsSource,
-    MethodResultSource,
-    ModuleMemberSource,
-    TypeSource,
-)
+from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import GlobalsNamespace, Source
-from engine.ir.sources.containers import (
-    BuiltinValueSource,
-    DictKeyAtSource,
-    DictValueAtSource,
-    GetItemSource,
-    RawItemSource,
-    raw_item,
-)
-from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
-from engine.ir.sources.roots import ClosureSource, ConstantSource, GlobalSource, LocalSource, TorchFunctionModeSource
-from engine.ir.sources.stdlib import ContextVarSource, RandomDrawSource, WeakProxySource, WeakRefCallSource
-from engine.ir.sources.tensors import NumpyTensorSource, tensor_from_array
-from engine.ir.traced_frame import CALLEE_SLOT, ConstSlot, TracedGraph
-from engine.trace.codegen_runtime.fallback_state import (
-    check_condition,
-    save_grad_context,
-    save_requires_grad,
-    save_rng_state,
-    save_tensor,
-)
-from engine.trace.codegen_runtime.torch_contexts import (
-    call_leaving_with_block,
-    call_restoring_grad_state,
-    call_without_function_modes,
-)
-from engine.trace.exc import Unsupported
-from engine.trace.side_effects.input_mutations import (
-    mutates_inputs,
-    requires_grad_inputs,
-    restorable_mutated_inputs,
-)
+from engine.ir.sources.roots import ConstantSource, LocalSource
+from engine.ir.traced_frame import CALLEE_SLOT, TracedGraph
+from engine.trace.constant_table import ConstantTable
+from engine.trace.prologue import PrologueCodegen
 from engine.trace.variables.base import ConstantVariable, LazyVariable, Variable
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.constants import DATETIME_TYPES
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable
 from engine.trace.variables.containers.sets import SetVariable
-from engine.trace.variables.objects.repr_addresses import check_no_assigned_address
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
@@ -78,74 +38,35 @@ if TYPE_CHECKING:
 
 _MUTABLE_VARIABLES = (ListVariable, DictVariable, SetVariable, UserDefinedObjectVariable)
 """Types for which a copy is wrong if other code has the object: it may mutate it."""
-_INLINE_CONST_TYPES = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 
 
 def _is_owned_by_new_class(made: Any, owner: Any) -> bool:
     return isinstance(owner, type) and owner in made
 
 
-def _switches_torch_state(graph: torch.fx.Graph) -> bool:
-    """Return True if the graph switches grad mode or autocast while it runs."""
-    switches = (torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast)
-    return any(
-        node.op == "call_function" and (node.target in switches or getattr(node.target, "changes_state", False))
-        for node in graph.nodes
-    )
-
-
-def _has_side_effects(tx: Tracer) -> bool:
-    """Return True if generated code mutates Python objects or applies other side effects.
-
-    Some of them come before an operation that may raise.
-    """
-    return bool(tx.side_effects.mutated_variables or tx.side_effects.global_writes or tx.side_effects.side_effect_calls)
-
-
-def _is_rerunnable(tx: Tracer) -> bool:
-    """Return True if the original code can run again after the graph raised.
-
-    Nothing that the graph did may happen a second time.
-    """
-    is_python = any(getattr(node.target, "runs_user_python", False) for node in tx.graph.graph.nodes)
-    return not is_python and not mutates_inputs(tx)
-
-
 class PyCodegen:
     """Generator of the code that runs instead of a frame's code.
 
-    ``prologue`` loads the inputs and calls the graph. ``body`` runs after the graph. ``fallback`` runs the
-    original code.
+    ``body`` runs after the graph: it reconstructs variables. ``finish`` adds the prologue, which calls the graph.
     """
 
     def __init__(self, tx: Tracer, code: CodeType, location: InstrLocation | None) -> None:
         self.tx = tx
         self.original_code = code
         self.body = Emitter(location)
-        self.prologue = Emitter(location)
-        self.fallback = Emitter(location)
-        self._fallback_label = Label()
-        self.constants: dict[ConstSlot, Any] = {}
+        self.constants = ConstantTable(tx)
         self.prefetched_params: PrefetchedParams | None = None
         self.writes_root_cells = False
         self.continues_after = False
         """True if the function continues after this code, at a graph break."""
-        self._slots: dict[int, ConstSlot] = {}
         self._alive: list[Any] = []
         self._temps: dict[int, str] = {}
         self._source_temps: dict[Source, str] = {}
-        self._prologue_temps: dict[Source, str] = {}
-        self._table_temps: dict[tuple[Source, str], str] = {}
         self._outputs: dict[torch.fx.Node, str] = {}
         self._unfilled: list[Any] = []
         self._cyclic: set[int] = set()
         self._shared: set[int] = set()
-        self._state_restorers: list[str] = []
-        self._has_fallback = False
-        """True if Python runs the original code when the graph raises."""
         self._count = 0
-        self._cells = frozenset(code.co_cellvars)
-        self._free = frozenset(code.co_freevars)
 
     # Load variables.
 
@@ -190,7 +111,7 @@ class PyCodegen:
                 isinstance(value.realized, ConstantVariable) and type(value.realized.value) in DATETIME_TYPES
             ):
                 assert value.source is not None
-                if isinstance(value.source, (CellContentsSource, ClosureSource, GlobalSource)):
+                if value.source.may_be_unbound:
                     # The variable may be unbound at the next call. Python raises only at the instruction that reads it.
                     self.tx.guard_type(value.real_object, value.source, "it is passed on without being read")
                 self.load_source(value.source)  # a date must retain its identity, unlike a number
@@ -283,7 +204,7 @@ class PyCodegen:
         elif made and isinstance(value, FunctionType) and self._new_function_of(value) is not None:
             self.load(self._new_function_of(value))
         else:
-            self.body.const(self.as_co_const(value))
+            self.body.const(self.constants.entry(value))
 
     def _new_function_of(self, real: Any) -> Any:
         """Return the variable of the function in a placeholder class, if tracing created it."""
@@ -304,25 +225,6 @@ class PyCodegen:
         """Return True if the variable has been reconstructed already."""
         return id(value) in self._temps
 
-    def as_co_const(self, value: Any) -> Any:
-        """Return the entry for ``co_consts``: the object itself, or a ``ConstSlot`` for it."""
-        check_no_assigned_address(self.tx, value)
-        if (
-            type(value) in _INLINE_CONST_TYPES
-            or (type(value) is tuple and all(type(v) in _INLINE_CONST_TYPES for v in value))
-            or isinstance(value, CodeType)
-        ):
-            return value
-        if isinstance(value, ConstSlot):
-            return value
-        slot = self._slots.get(id(value))
-        if slot is None:
-            slot = ConstSlot(type(value).__name__)
-            self._slots[id(value)] = slot
-            self._alive.append(value)
-            self.constants[slot] = value
-        return slot
-
     def load_helper(self, function: Callable[..., Any], loaded: int) -> None:
         """Push a helper function to call.
 
@@ -331,16 +233,7 @@ class PyCodegen:
         if not loaded:
             self.body.callable(lambda: self.load_const(function))
             return
-        if VERSION >= (3, 13):
-            self.load_const(function)
-            self.body.emit("SWAP", 2)
-            self.body.emit("PUSH_NULL")
-            self.body.emit("SWAP", 2)
-            return
-        self.body.emit("PUSH_NULL")
-        self.body.emit("SWAP", 2)
-        self.load_const(function)
-        self.body.emit("SWAP", 2)
+        self.body.insert_callable(lambda: self.load_const(function))
 
     def load_dispatched(self, load: Callable[[], None]) -> None:
         """Push a replacement of the object that ``load`` pushes: its callees are compiled.
@@ -377,7 +270,7 @@ class PyCodegen:
     def cell_arg(self, name: str) -> CellVar | FreeVar:
         """Return the instruction argument of a cell or free variable of this frame."""
         self.writes_root_cells = True
-        return CellVar(name) if name in self._cells else FreeVar(name)
+        return CellVar(name) if name in self.original_code.co_cellvars else FreeVar(name)
 
     # Graph outputs and sources.
 
@@ -390,7 +283,7 @@ class PyCodegen:
 
     def load_source(self, origin: Source) -> None:
         """Push the object that a source reached before the graph ran."""
-        if isinstance(origin, LocalSource) and origin.variable_name not in self._cells:
+        if isinstance(origin, LocalSource) and origin.variable_name not in self.original_code.co_cellvars:
             self.body.load(origin.variable_name)
             return
         if isinstance(origin, ConstantSource):
@@ -403,312 +296,22 @@ class PyCodegen:
 
     def finish(self) -> tuple[CodeType, TracedGraph | None]:
         """Assemble the generated code and finish the graph."""
-        for node, _, _ in self.tx.fallback.assumed_conditions:
+        tx = self.tx
+        for node, _, _ in tx.fallback.assumed_conditions:
             if node not in self._outputs:
                 self._outputs[node] = self.new_temp("out")
-        graph = self.tx.graph.finish(list(self._outputs))
-        self._has_fallback = self.tx.fallback.op_in_try_block or (
-            _has_side_effects(self.tx) and _is_rerunnable(self.tx)
-        )
-        if graph is not None and (self.tx.side_effects.mutated_variables or self.tx.side_effects.global_writes):
-            graph = replace(graph, has_object_side_effects=True)
+        graph = tx.graph.finish(list(self._outputs))
         if graph is not None:
-            came = self.tx.inputs.input_layouts
-            graph = replace(graph, inputs=tuple(replace(i, original_layout=came.get(id(i.fake))) for i in graph.inputs))
-        inputs = () if graph is None else graph.inputs
-        self._load_inputs([i.source for i in inputs])
-        if graph is not None:
-            begin = self.prologue.try_begin(self._fallback_label, 0) if self._has_fallback else None
-            self._call_graph(graph)
-            self._unpack_outputs()
-            for node, truth, _ in self.tx.fallback.assumed_conditions:
-                self.prologue.callable_const(self.as_co_const(check_condition))
-                self.prologue.load(self._outputs[node])
-                self.prologue.const(truth)
-                self.prologue.call(2)
-                self.prologue.emit("POP_TOP")
-            if begin is not None:
-                self.prologue.try_end(begin)
-                self._release_restorers()
-                self._emit_fallback()
-        return self._assemble(), graph
-
-    def _call_graph(self, graph: TracedGraph) -> None:
-        """Push the result of the graph call.
-
-        Parameters that the guard check has read are taken from ``prefetched_params``.
-        """
-        origins = [i.source for i in graph.inputs]
-        outside = self.tx.torch_state.outer_grad_mode()
-        if outside is not None:
-            around = [self.as_co_const(call_leaving_with_block), outside]
-        else:
-            around = [self.as_co_const(call_restoring_grad_state)] if _switches_torch_state(graph.graph.graph) else []
-        if self.tx.torch_state.entry_function_modes:
-            around = [self.as_co_const(call_without_function_modes), *around]
-
-        def call(load_inputs: Callable[[], None]) -> None:
-            first, *rest = *around, graph.slot
-            self.prologue.callable_const(first)
-            for value in rest:
-                self.prologue.const(value)
-            load_inputs()
-            self.prologue.call(len(origins) + len(rest))
-
-        def read() -> None:
-            for origin in origins:
-                self._load_in_prologue(origin)
-
-        runs = parameter_runs(origins)
-        if not runs:
-            call(read)
-            return
-        self.prefetched_params = PrefetchedParams(runs)
-        name, otherwise, end = self.new_temp("handed"), Label(), Label()
-        self.prologue.callable_const(self.as_co_const(self.prefetched_params))
-        self.prologue.call(0)
-        self.prologue.emit("COPY", 1)
-        self.prologue.store(name)
-        self.prologue.const(None)
-        self.prologue.emit("IS_OP", 1)
-        self.prologue.jump_if_false(otherwise)
-        before = dict(self._prologue_temps), dict(self._table_temps)
-        call(lambda: self._load_prefetched(name, origins, runs))
-        self.prologue.jump(end)
-        self._prologue_temps, self._table_temps = before  # the other path does not store these temporaries
-        self.prologue.label(otherwise)
-        call(read)
-        self.prologue.label(end)
-
-    def _load_prefetched(self, name: str, origins: Sequence[Source], runs: InputRuns) -> None:
-        first = {run[0]: number for number, run in enumerate(runs)}
-        left = 0
-        for origin in origins:
-            if left:
-                left -= 1
-            elif origin in first:
-                run = runs[first[origin]]
-                self.prologue.load(name)
-                self.prologue.subscript(first[origin])
-                self.prologue.emit("UNPACK_SEQUENCE", len(run))
-                left = len(run) - 1
-            else:
-                self._load_in_prologue(origin)
-        self.prologue.const(None)
-        self.prologue.store(name)
-
-    def _save_states(self, inputs: list[Source]) -> None:
-        """Save the state that the original code needs if Python runs it as the fallback.
-
-        RNG states: it samples the same random numbers as the graph inputs. Tensors: it finds them as they were
-        before the graph. Grad mode and autocast, if the graph switches them.
-        """
-        owners: list[tuple[Source, Any]] = [(o.base, save_rng_state) for o in inputs if isinstance(o, RandomDrawSource)]
-        owners.extend((o, save_tensor) for o in restorable_mutated_inputs(self.tx) or ())
-        owners.extend((o, save_requires_grad) for o in requires_grad_inputs(self.tx))
-        for owner, keep in dict.fromkeys(owners):
-            self._load_in_prologue(owner)
-            self._call_in_prologue(keep)
-            self._store_restorer()
-        outside = self.tx.torch_state.outer_grad_mode()
-        if outside is not None or _switches_torch_state(self.tx.graph.graph):
-            self.prologue.callable_const(self.as_co_const(save_grad_context))
-            self.prologue.call(0)
-            self._store_restorer()
-
-    def _store_restorer(self) -> None:
-        self._state_restorers.append(self.new_temp("rewind"))
-        self.prologue.store(self._state_restorers[-1])
-
-    def _release_restorers(self) -> None:
-        """Release the saved states after the graph has run."""
-        for rewind in self._state_restorers:
-            self.prologue.const(None)
-            self.prologue.store(rewind)
-
-    def _emit_fallback(self) -> None:
-        """Emit the fallback: after an exception in the graph, Python runs the original code.
-
-        User code may handle the exception, or objects may change before it. The graph left no effects, so the
-        code can run from its start.
-        """
-        out = self.fallback
-        interrupted = Label()
-        out.label(self._fallback_label)
-        out.emit("PUSH_EXC_INFO")
-        out.const(self.as_co_const(Exception))
-        out.emit("CHECK_EXC_MATCH")
-        out.jump_if_false(interrupted)
-        out.emit("POP_TOP")
-        out.emit("POP_EXCEPT")
-        for rewind in self._state_restorers:
-            out.callable(partial(out.load, rewind))
-            out.call(0)
-            out.emit("POP_TOP")
-        start = resume_index(self.original_code)
-        for item, n in editable_instructions(self.original_code):
-            if n >= start or not isinstance(item, Instr):
-                out.extend([item])
-        out.label(interrupted)
-        out.emit("SWAP", 2)
-        out.emit("POP_EXCEPT")
-        out.emit("RERAISE", 0)
-
-    def _unpack_outputs(self) -> None:
-        if not self._outputs:
-            self.prologue.emit("POP_TOP")
-            return
-        self.prologue.emit("UNPACK_SEQUENCE", len(self._outputs))
-        for name in self._outputs.values():
-            self.prologue.store(name)
-
-    def _load_inputs(self, graph_inputs: list[Source]) -> None:
-        uses: Counter[Source] = Counter()
-        for origin in {**dict.fromkeys(self._source_temps), **dict.fromkeys(graph_inputs)}:
-            for link in origin.chain():
-                uses[link] += 1
-        self._uses = uses
-        # Reading a module attribute is slow (``Module.__getattr__``). Read each member table once for all its members.
-        self._table_uses = Counter((o.base, o.table) for o in uses if isinstance(o, ModuleMemberSource))
-        if self._has_fallback:
-            self._save_states(graph_inputs)
-        for origin, name in self._source_temps.items():
-            self._load_in_prologue(origin)
-            self.prologue.store(name)
-            self._prologue_temps[origin] = name
-
-    def _load_in_prologue(self, origin: Source) -> None:
-        name = self._prologue_temps.get(origin)
-        if name is not None:
-            self.prologue.load(name)
-            return
-        if isinstance(origin, ModuleMemberSource):
-            self._load_member_table(origin)
-        elif origin.parent is not None:
-            self._load_in_prologue(origin.parent)
-        self._load_source_step(origin)
-        if self._uses[origin] > 1 and not isinstance(origin, (LocalSource, ConstantSource)):
-            name = self._prologue_temps[origin] = self.new_temp("in")
-            self.prologue.emit("COPY", 1)
-            self.prologue.store(name)
-
-    def _load_member_table(self, origin: ModuleMemberSource) -> None:
-        key = (origin.base, origin.table)
-        name = self._table_temps.get(key)
-        if name is not None:
-            self.prologue.load(name)
-            return
-        self._load_in_prologue(origin.base)
-        self.prologue.attribute(origin.table)
-        if self._table_uses[key] > 1:
-            name = self._table_temps[key] = self.new_temp("in")
-            self.prologue.emit("COPY", 1)
-            self.prologue.store(name)
-
-    def _load_source_step(self, origin: Source) -> None:
-        head = self.prologue
-        match origin:
-            case LocalSource(variable):
-                if variable in self._cells:
-                    head.emit("LOAD_DEREF", CellVar(variable))
-                else:
-                    head.load(variable)
-            case ClosureSource(variable):
-                head.emit("LOAD_DEREF", FreeVar(variable))
-            case TorchFunctionModeSource(index):
-                head.callable_const(torch._C._get_function_stack_at)
-                head.const(index)
-                head.call(1)
-            case GlobalSource(namespace, variable):
-                if namespace.values is self.tx.request.function.__globals__:
-                    head.load_global(variable)
-                else:
-                    head.const(self.as_co_const(namespace.values))
-                    head.subscript(variable)
-            case ConstantSource(held):
-                head.const(self.as_co_const(held))
-            case AttrSource(_, attribute):
-                head.attribute(attribute)
-            case ModuleMemberSource(_, _, member):
-                head.subscript(member)
-            case GetItemSource(_, key):
-                head.subscript(self.as_co_const(key))
-            case CellContentsSource(_, index):
-                head.attribute("__closure__")
-                head.subscript(index)
-                head.attribute("cell_contents")
-            case DictKeyAtSource(_, index):
-                self._call_in_prologue(list)
-                head.subscript(index)
-            case DictValueAtSource(_, index):
-                self._call_in_prologue(DictValueAtSource.value_at, index)
-            case TypeSource():
-                self._call_in_prologue(type)
-            case NumpyTensorSource():
-                self._call_in_prologue(tensor_from_array)
-            case WeakRefCallSource():
-                self._call_in_prologue(operator.call)
-            case (
-                BuiltinValueSource()
-                | RandomDrawSource()
-                | IteratorStateSource()
-                | IteratorItemSource()
-                | ContextVarSource()
-                | WeakProxySource()
-                | MethodResultSource()
-            ):
-                self._call_in_prologue(origin.read)
-            case RawItemSource(_, key):
-                self._call_in_prologue(raw_item, key)
-            case _:
-                raise Unsupported("rebuild-value", f"loading {origin.expr} again")
-
-    def _call_in_prologue(self, function: Any, *constants: Any) -> None:
-        out, self.body = self.body, self.prologue
-        try:
-            self.load_helper(function, 1)
-        finally:
-            self.body = out
-        for constant in constants:
-            self.prologue.const(self.as_co_const(constant))
-        self.prologue.call(1 + len(constants))
-
-    def _assemble(self) -> CodeType:
-        code = self.original_code
-        result = Bytecode()
-        start: list[Instr | Label] = []
-        if code.co_freevars:
-            start.append(Instr("COPY_FREE_VARS", len(code.co_freevars), location=self.body.location))
-        start.extend(Instr("MAKE_CELL", CellVar(n), location=self.body.location) for n in code.co_cellvars)
-        start.append(Instr("RESUME", 0, location=self.body.location))
-        result.extend([*start, *self.prologue.code, *self.body.code])
-        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        result.argnames = list(code.co_varnames[:count])
-        result.argcount = code.co_argcount
-        result.posonlyargcount = code.co_posonlyargcount
-        result.kwonlyargcount = code.co_kwonlyargcount
-        result.name = code.co_name
-        result.qualname = code.co_qualname
-        result.filename = code.co_filename
-        result.first_lineno = code.co_firstlineno
-        result.freevars = list(code.co_freevars)
-        result.cellvars = list(code.co_cellvars)
-        result.flags = CompilerFlags(code.co_flags)
-        if not self.fallback.code:
-            return result.to_code()
-        return self._append_fallback(result)
-
-    def _append_fallback(self, result: Bytecode) -> CodeType:
-        """Assemble the code with the original code appended as the fallback.
-
-        Stack depths are given: a resume function starts in the middle of its code, where they cannot be computed.
-        """
-        end = len(result)
-        result.extend([self._fallback_label, Instr("RERAISE", 0, location=self.body.location)])
-        depth = max(result.compute_stacksize(), self.original_code.co_stacksize, 4)
-        del result[end:]
-        result.extend(self.fallback.code)
-        return result.to_code(stacksize=depth, compute_exception_stack_depths=False)
+            layouts = tx.inputs.input_layouts
+            graph = replace(
+                graph,
+                has_object_side_effects=bool(tx.side_effects.mutated_variables or tx.side_effects.global_writes),
+                inputs=tuple(replace(i, original_layout=layouts.get(id(i.fake))) for i in graph.inputs),
+            )
+        prologue = PrologueCodegen(tx, self.original_code, self.constants, self.new_temp, self.body.location)
+        prologue.emit(graph, self._source_temps, self._outputs)
+        self.prefetched_params = prologue.prefetched_params
+        return prologue.assemble(self.body), graph
 
     # torch state.
 

@@ -10,16 +10,13 @@ from engine.bytecode.decode import DecodedCode, DecodedInstruction, decode
 from engine.bytecode.source_positions import span_of
 from engine.ir.sources.base import GlobalsNamespace
 from engine.records.bytecode import Span
-from engine.trace.variables.base import (
-    Variable,
-)
+from engine.trace.variables.base import Variable
 
 
 class Frame:
     """One activation of a code object: of the root function or of an inlined call."""
 
     __slots__ = (
-        "builtins",
         "caller_stack",
         "cells",
         "code",
@@ -36,16 +33,13 @@ class Frame:
         "next_index",
         "op",
         "ops_at_entry",
-        "parent",
         "result",
         "returns_to_call",
         "stack",
         "stack_before",
     )
 
-    def __init__(
-        self, code: CodeType, namespace: GlobalsNamespace, parent: Frame | None, caller_stack: tuple[Span, ...]
-    ) -> None:
+    def __init__(self, code: CodeType, namespace: GlobalsNamespace, parent: Frame | None) -> None:
         self.code = code
         self.decoded: DecodedCode = decode(code)
         self.next_index = 0
@@ -56,9 +50,7 @@ class Frame:
         self.locals: dict[str, Variable] = {}
         self.cells: dict[str, Any] = {}
         self.globals = namespace
-        self.builtins = namespace.values.get("__builtins__", builtins)
-        self.parent = parent
-        self.caller_stack = caller_stack
+        self.caller_stack: tuple[Span, ...] = () if parent is None else parent.user_stack()
         self.module_path: str = parent.module_path if parent is not None else ""
         self.kw_names: tuple[str, ...] = ()
         self.result: Variable | None = None
@@ -72,6 +64,17 @@ class Frame:
         self.ops_at_entry = 0
         """Number of graph operations when the call began."""
         self.is_trusted = is_trusted_module(namespace.name)
+
+    @property
+    def is_root(self) -> bool:
+        """True for the frame of the compiled function, which has no traced caller."""
+        return not self.caller_stack
+
+    @property
+    def builtins(self) -> dict[str, Any]:
+        """Builtins that names of this frame reach."""
+        found = self.globals.values.get("__builtins__", builtins)
+        return found if isinstance(found, dict) else vars(found)
 
     def clear(self) -> None:
         """Release all variables."""

@@ -38,7 +38,7 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Unsupported("async-call", f"{function.describe()} is asynchronous")
     parent = tx.frame
-    frame = Frame(code, function.namespace, parent, parent.user_stack())
+    frame = Frame(code, function.namespace, parent)
     frame.locals = bind_arguments(tx, function, args, kwargs)
     frame.function = function
     frame.returns_to_call, tx.call_stack.direct_callee = tx.call_stack.direct_callee is function, None
@@ -68,7 +68,7 @@ def run_class_body(tx: Tracer, body: FunctionVariable) -> dict[str, Variable]:
     from engine.trace.interpreter_loop import run_frame
 
     parent = tx.frame
-    frame = Frame(body.code, body.namespace, parent, parent.user_stack())
+    frame = Frame(body.code, body.namespace, parent)
     frame.function = body
     for name, cell in zip(body.code.co_freevars, body.cells(tx), strict=True):
         frame.cells[name] = cell

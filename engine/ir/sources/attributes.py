@@ -6,7 +6,7 @@ import keyword
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from engine.ir.sources.base import MISSING, ConstName, Source
+from engine.ir.sources.base import MISSING, ConstName, Source, SourceEmitter
 from engine.ir.sources.roots import cell_contents_or_missing
 
 
@@ -27,6 +27,9 @@ class AttrSource(Source):
         if not is_attribute_name(self.attribute):
             return f"{const(getattr, 'getattr')}({base}, {self.attribute!r})"
         return f"{base}.{self.attribute}"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.attribute(self.attribute)
 
     def read(self, base: Any) -> Any:
         return getattr(base, self.attribute)
@@ -62,6 +65,13 @@ class ModuleMemberSource(Source):
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}.{self.table}[{self.member_name!r}]"
 
+    @property
+    def member_table(self) -> str:
+        return self.table
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.subscript(self.member_name)
+
     def read(self, base: Any) -> Any:
         return getattr(base, self.table)[self.member_name]
 
@@ -69,6 +79,8 @@ class ModuleMemberSource(Source):
 @dataclass(frozen=True)
 class CellContentsSource(Source):
     """The contents of closure cell number ``index`` of a function."""
+
+    may_be_unbound: ClassVar[bool] = True
 
     base: Source
     index: int
@@ -80,6 +92,11 @@ class CellContentsSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}.__closure__[{self.index}].cell_contents"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.attribute("__closure__")
+        out.subscript(self.index)
+        out.attribute("cell_contents")
 
     def read(self, base: Any) -> Any:
         return base.__closure__[self.index].cell_contents
@@ -97,6 +114,9 @@ class TypeSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(type, 'type')}({base})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(type)
 
     def read(self, base: Any) -> Any:
         return type(base)
@@ -188,6 +208,9 @@ class MethodResultSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}.{self.method}()"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.read)
 
     def read(self, base: Any) -> Any:
         return getattr(base, self.method)()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from torch._guards import GuardSource
 from torch._guards import Source as TorchSource
@@ -48,6 +48,10 @@ class Source(TorchSource):
 
     is_argument_link: ClassVar[bool] = False
     """True if the source reads an argument or an item of one."""
+    is_load_cheap: ClassVar[bool] = False
+    """True if one instruction loads the value, so that no temporary is worth it."""
+    may_be_unbound: ClassVar[bool] = False
+    """True for a variable that may be unbound at the next call."""
 
     @property
     def parent(self) -> Source | None:
@@ -70,6 +74,15 @@ class Source(TorchSource):
         ``base`` is the code of the parent. The code of a root ``LocalSource`` is its argument name.
         """
         raise NotImplementedError
+
+    @property
+    def member_table(self) -> str:
+        """The attribute of the parent that holds the value and its siblings, or ""."""
+        return ""
+
+    def emit(self, out: SourceEmitter) -> None:
+        """Emit instructions that read the value from the parent's value on top of the stack."""
+        out.unsupported(self)
 
     def read(self, base: Any) -> Any:
         """Return the value, given the parent's value. Roots take the ``FrameScope`` instead."""
@@ -111,6 +124,40 @@ class Source(TorchSource):
     @property
     def _name_template(self) -> str:
         return self.expr
+
+
+class SourceEmitter(Protocol):
+    """Emitter of the bytecode that reads sources.
+
+    Each method replaces the top of the stack, or pushes the value of a root.
+    """
+
+    def local(self, name: str) -> None:
+        """Push a local variable."""
+
+    def free_variable(self, name: str) -> None:
+        """Push the contents of a free variable."""
+
+    def global_variable(self, namespace: GlobalsNamespace, name: str) -> None:
+        """Push a global variable."""
+
+    def constant(self, value: Any) -> None:
+        """Push an object that the code holds."""
+
+    def call_root(self, function: Callable[..., Any], *constants: Any) -> None:
+        """Push the result of a function of constants."""
+
+    def attribute(self, name: str) -> None:
+        """Read an attribute."""
+
+    def subscript(self, key: Any) -> None:
+        """Read an item under a constant key."""
+
+    def call(self, function: Callable[..., Any], *constants: Any) -> None:
+        """Call a function with the value and constants."""
+
+    def unsupported(self, source: Source) -> None:
+        """Raise, because no code reads this source again."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from engine.ir.sources.base import MISSING, ConstName, Source
+from engine.ir.sources.base import MISSING, ConstName, Source, SourceEmitter
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ class GetItemSource(Source):
     def code(self, base: str, const: ConstName) -> str:
         plain = type(self.key) in (int, str, bool, type(None))
         return f"{base}[{self.key!r}]" if plain else f"{base}[{const(self.key, 'key')}]"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.subscript(self.key)
 
     def read(self, base: Any) -> Any:
         if isinstance(base, dict) and not dict.__contains__(base, self.key):
@@ -47,6 +50,10 @@ class DictKeyAtSource(Source):
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(list, 'list')}({base})[{self.index}]"
 
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(list)
+        out.subscript(self.index)
+
     def read(self, base: Any) -> Any:
         return list(base)[self.index]
 
@@ -64,6 +71,9 @@ class DictValueAtSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(self.value_at, 'entry')}({base}, {self.index})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.value_at, self.index)
 
     def read(self, base: Any) -> Any:
         return self.value_at(base, self.index)
@@ -115,6 +125,9 @@ class RawItemSource(Source):
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(raw_item, 'stored_item')}({base}, {const(self.key, 'key')})"
 
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(raw_item, self.key)
+
     def read(self, base: Any) -> Any:
         return raw_item(base, self.key)
 
@@ -163,6 +176,9 @@ class BuiltinValueSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(_BUILTIN_CONVERSIONS[self.builtin_type], f'plain_{self.builtin_type.__name__}')}({base})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.read)
 
     def read(self, base: Any) -> Any:
         return _BUILTIN_CONVERSIONS[self.builtin_type](base)

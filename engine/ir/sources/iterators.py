@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engine.ir.sources.base import MISSING, ConstName, Source
+from engine.ir.sources.base import MISSING, ConstName, Source, SourceEmitter
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,9 @@ class IteratorStateSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}.__reduce__()"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.read)
 
     def read(self, base: Any) -> Any:
         return base.__reduce__()
@@ -55,6 +58,9 @@ class IteratorItemSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(iterator_item_or_missing, 'upcoming')}({base}, {self.index})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.read)
 
     def read(self, base: Any) -> Any:
         return iterator_item_or_missing(base, self.index)

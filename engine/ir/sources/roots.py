@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.sources.base import MISSING, ConstName, FrameScope, GlobalsNamespace, Source
+from engine.ir.sources.base import MISSING, ConstName, FrameScope, GlobalsNamespace, Source, SourceEmitter
 
 
 @dataclass(frozen=True)
 class LocalSource(Source):
     """An argument of the frame."""
+
+    is_load_cheap: ClassVar[bool] = True
 
     is_argument_link: ClassVar[bool] = True
 
@@ -26,6 +28,9 @@ class LocalSource(Source):
     def code(self, base: str, const: ConstName) -> str:
         return self.variable_name
 
+    def emit(self, out: SourceEmitter) -> None:
+        out.local(self.variable_name)
+
     def read(self, base: FrameScope) -> Any:
         return base.arguments[self.variable_name]
 
@@ -37,6 +42,8 @@ class ClosureSource(Source):
     ``index`` is its position in ``co_freevars``.
     """
 
+    may_be_unbound: ClassVar[bool] = True
+
     variable_name: str
     index: int
 
@@ -47,6 +54,9 @@ class ClosureSource(Source):
     def code(self, base: str, const: ConstName) -> str:
         return f"__cells__[{self.index}].cell_contents"
 
+    def emit(self, out: SourceEmitter) -> None:
+        out.free_variable(self.variable_name)
+
     def read(self, base: FrameScope) -> Any:
         return base.cells[self.variable_name].cell_contents
 
@@ -54,6 +64,8 @@ class ClosureSource(Source):
 @dataclass(frozen=True)
 class GlobalSource(Source):
     """A global variable of the module or notebook whose globals are ``namespace``."""
+
+    may_be_unbound: ClassVar[bool] = True
 
     namespace: GlobalsNamespace
     variable_name: str
@@ -64,6 +76,9 @@ class GlobalSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(self.namespace.values, 'G')}[{self.variable_name!r}]"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.global_variable(self.namespace, self.variable_name)
 
     def read(self, base: FrameScope) -> Any:
         return self.namespace.values[self.variable_name]
@@ -82,6 +97,9 @@ class TorchFunctionModeSource(Source):
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(torch._C._get_function_stack_at, 'mode_at')}({self.index})"
 
+    def emit(self, out: SourceEmitter) -> None:
+        out.call_root(torch._C._get_function_stack_at, self.index)
+
     def read(self, base: FrameScope) -> Any:
         return torch._C._get_function_stack_at(self.index)
 
@@ -93,6 +111,8 @@ class ConstantSource(Source):
     Example: a function that was reached through a guarded one.
     """
 
+    is_load_cheap: ClassVar[bool] = True
+
     value: Any
     text: str
 
@@ -102,6 +122,9 @@ class ConstantSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return const(self.value, "fixed")
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.constant(self.value)
 
     def read(self, base: FrameScope) -> Any:
         return self.value

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextvars
+import operator
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from engine.ir.sources.base import MISSING, ConstName, Source
+from engine.ir.sources.base import MISSING, ConstName, Source, SourceEmitter
 
 
 def weak_proxy_referent(proxy: Any) -> Any:
@@ -33,6 +34,9 @@ class WeakProxySource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(weak_proxy_referent, 'proxied')}({base})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.read)
 
     def read(self, base: Any) -> Any:
         return weak_proxy_referent(base)
@@ -64,6 +68,9 @@ class ContextVarSource(Source):
             return f"{const(self.read, 'content')}({base})"
         return f"{base}.get({const(MISSING, 'MISSING')})"
 
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.read)
+
     def read(self, base: Any) -> Any:
         return contextvars.Context().run(_context_var_default, base) if self.with_default else base.get(MISSING)
 
@@ -80,6 +87,9 @@ class WeakRefCallSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{base}()"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(operator.call)
 
     def read(self, base: Any) -> Any:
         return base()
@@ -104,6 +114,9 @@ class RandomDrawSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(self.read, 'draw')}({base})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.read)
 
     def read(self, base: Any) -> Any:
         return torch.tensor(getattr(base, self.method)(*self.args, **dict(self.kwargs)), device="cpu", dtype=self.dtype)

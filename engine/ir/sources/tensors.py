@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from engine.ir.sources.base import ConstName, Source
+from engine.ir.sources.base import ConstName, Source, SourceEmitter
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,9 @@ class NumpyTensorSource(Source):
 
     def code(self, base: str, const: ConstName) -> str:
         return f"{const(tensor_from_array, 'tensor_of_array')}({base})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(tensor_from_array)
 
     def read(self, base: Any) -> Any:
         return tensor_from_array(base)

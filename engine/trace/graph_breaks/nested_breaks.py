@@ -22,8 +22,8 @@ from engine.bytecode.decode import DecodedCode
 from engine.bytecode.resume_functions import resume_info
 from engine.ir.user_code_files import is_library_file, is_traceable_torch_module
 from engine.trace.exc import InlinedBreakpoint
-from engine.trace.graph_breaks.break_codegen import BreakCodegen, ResumeTarget
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
+from engine.trace.graph_breaks.resume_codegen import ResumeCodegen, ResumeTarget
 from engine.trace.variables.base import LazyVariable, Variable
 from engine.trace.variables.callables.generators import GeneratorVariable
 
@@ -171,11 +171,9 @@ class NestedBreakCodegen:
     ``frames`` are the root frame and the inlined frames, outermost first.
     """
 
-    def __init__(self, tx: Tracer, cg: PyCodegen, frames: list[Frame]) -> None:
+    def __init__(self, cg: PyCodegen, frames: list[Frame]) -> None:
         self.cg = cg
-        self.frame_codegens = [
-            BreakCodegen(tx, cg, f, f.op, list(f.stack), is_root=n == 0) for n, f in enumerate(frames)
-        ]
+        self.frame_codegens = [ResumeCodegen(cg, f, f.op, list(f.stack), is_root=n == 0) for n, f in enumerate(frames)]
         self.result = cg.new_temp("t")
 
     def variables_to_load(self) -> list[Variable]:
@@ -210,17 +208,15 @@ class NestedBreakCodegen:
         root.return_resume_call(ResumeTarget(root.op.index + 1, [*root.stack, self.result]))
         root.emit_handler()
 
-    def _materialize_live(self, level: BreakCodegen, index: int) -> None:
+    def _materialize_live(self, level: ResumeCodegen, index: int) -> None:
         """Reconstruct the variables that the function needs later.
 
         They must have their state of the moment when the graph ended.
         """
-        level.load_all(level.stack)
-        level.pop_many(len(level.stack))
+        level.reconstruct(level.stack)
         level.materialize(level.live_locals[index])
         if not level.is_root:
-            level.load_all(level.cells())
-            level.pop_many(len(level.cells()))
+            level.reconstruct(level.cells())
 
     def _emit_rest_of_frame(self, n: int, start: int) -> None:
         """Run the rest of one call and store its return value in ``result``."""
@@ -248,7 +244,7 @@ class NestedBreakCodegen:
         out.store(self.result)
 
 
-def _first_index_of_call(level: BreakCodegen) -> int:
+def _first_index_of_call(level: ResumeCodegen) -> int:
     """Return the index of the first instruction that belongs to the broken call."""
     index = level.op.index
     while index and level.decoded.ops[index - 1].opname in _CALL_PREFIX_OPS:

@@ -131,7 +131,7 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Variable:
         if frame.is_trusted and not isinstance(real, (list, dict, set, torch.Tensor, bool)):  # a bool may change
             return ConstantVariable(real) if is_literal(real) else tx.wrap_static(real, name)
         return tx.make_lazy(real, GlobalSource(namespace, name))
-    builtin_names = frame.builtins if isinstance(frame.builtins, dict) else vars(frame.builtins)
+    builtin_names = frame.builtins
     if name not in builtin_names:
         if not is_deleted:
             why = f"there was no global variable {name}"

@@ -51,7 +51,7 @@ def _make_cell(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     name = str(op.argval)
     # MAKE_CELL after RESUME creates the cell of a comprehension variable.
     # Generated code cannot reach that cell by this name.
-    is_own = frame.parent is None and op.index < resume_index(frame.code)
+    is_own = frame.is_root and op.index < resume_index(frame.code)
     root_name = name if is_own else ""
     frame.cells[name] = CellVariable(frame.locals.pop(name, None), root_name=root_name)
 

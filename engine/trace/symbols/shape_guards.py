@@ -70,7 +70,7 @@ class _ScalarInput:
 
 @dataclass(frozen=True)
 class ShapeInputs:
-    """What shape guards are made from: the inputs, and the shape environment.
+    """Inputs and shape environment of a frame, from which its shape guards are made.
 
     A backend may add assumptions to the environment after the trace. The object refers to no tracer.
     """

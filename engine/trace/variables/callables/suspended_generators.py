@@ -107,7 +107,7 @@ def _rebuild_frame(tx: Tracer, real: Any, origin: Source, made: Any, known: Resu
     """Rebuild the frame of the suspended body; parameters of the code hold its stack items."""
     values = real.gi_frame.f_globals
     parent = tx.frame
-    frame = Frame(base, GlobalsNamespace(values, str(values.get("__name__", ""))), parent, parent.user_stack())
+    frame = Frame(base, GlobalsNamespace(values, str(values.get("__name__", ""))), parent)
     held = real.gi_frame.f_locals
     frame.next_index = known.index + 1
     frame.op = frame.decoded.ops[known.index]
