@@ -79,7 +79,6 @@ METHOD_EXCEPTIONS = {
     "engine/observe/session_builder.py:SessionBuilder": 32,
     "engine/records/session.py:Session": 42,
     "engine/trace/variables/containers/dicts.py:DictVariable": 43,
-    "engine/trace/variables/tensors/tensor.py:TensorVariable": 38,
 }
 FUNCTION_EXCEPTIONS = {
     "engine/aot/driver.py:_build_training": 62,
@@ -87,7 +86,6 @@ FUNCTION_EXCEPTIONS = {
     "engine/trace/operators/arithmetic.py:compare_op": 75,
     "engine/trace/variables/containers/dicts.py:call_method": 66,
     "engine/trace/variables/containers/sets.py:call_method": 77,
-    "engine/trace/variables/tensors/tensor.py:call_method": 71,
 }
 CHAIN_EXCEPTIONS = {
     "engine/graph/format_node.py:format_argument": 7,

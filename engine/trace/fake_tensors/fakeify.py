@@ -5,6 +5,7 @@ Such a tensor has a gradient or a base that does not match its new data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from engine.ir.introspection.view_grad_fn import preserve_stale_grad_fn
 from engine.ir.sources.base import Source
 from engine.trace.tracer import Tracer
+from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes
 
 
 def as_fakeable(tensor: torch.Tensor) -> torch.Tensor:
@@ -66,8 +68,6 @@ def fakeify(tx: Tracer, tensor: torch.Tensor, origin: Source) -> torch.Tensor:
 
     It is an inference tensor only if the input is one, whatever mode the tracer is in.
     """
-    from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes
-
     if torch.is_inference_mode_enabled() and not tensor.is_inference():
         with torch.inference_mode(False):
             return fakeify(tx, tensor, origin)
@@ -83,6 +83,11 @@ def fakeify(tx: Tracer, tensor: torch.Tensor, origin: Source) -> torch.Tensor:
         fake = tx.symbols.fake_mode.from_tensor(seen, source=origin, symbolic_context=context)
         unify_inner_shapes(fake, seen)
         return fake
+
+
+def symbolic_layout(fake: torch.Tensor) -> tuple[Sequence[Any], Sequence[Any], Any]:
+    """Return sizes, strides and storage offset, with symbols."""
+    return tuple(fake.shape), tuple(fake.stride()), fake.storage_offset() if fake.layout is torch.strided else 0
 
 
 def _plain_like_functorch_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -649,7 +649,8 @@ def _is_inner_tensor(value: Variable, other: Variable) -> bool:
 
     It was read from a wrapper subclass built around ``other``, or one that has it under another name too.
     """
-    from engine.trace.variables.tensors.tensor import TensorVariable, is_wrapper_subclass
+    from engine.trace.variables.tensors.tensor import TensorVariable
+    from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
     if not (isinstance(value, TensorVariable) and isinstance(other, TensorVariable)) or value.fake is not other.fake:
         return False

@@ -20,10 +20,10 @@ from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.tensors import StrideSource
 from engine.trace.exc import SkipFrame
+from engine.trace.fake_tensors.fakeify import symbolic_layout
 from engine.trace.state.guard_set import GuardSet
 from engine.trace.symbols.shape_env import RecordingShapeEnv
 from engine.trace.variables.tensors.automatic_dynamic import inner_tensors
-from engine.trace.variables.tensors.tensor import symbolic_layout
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer

@@ -18,6 +18,8 @@ class NodeArgument:
     By default, a value cannot be an argument of a graph operation.
     """
 
+    fake: Any = None
+    """The fake tensor of a tensor; None for any other value."""
     may_have_torch_function = False
     """True for variables of user objects and of tensor subclasses."""
 
@@ -46,4 +48,8 @@ class NodeArgument:
 
     def as_sizes(self: Variable, tx: Tracer) -> Variable:  # type: ignore[misc]
         """Return the value with tensors of one integer as numbers, as torch reads sizes."""
+        return self
+
+    def as_tensor_index(self: Variable, *, in_tuple: bool) -> Variable:  # type: ignore[misc]
+        """Return the variable that indexes a tensor in place of this one."""
         return self

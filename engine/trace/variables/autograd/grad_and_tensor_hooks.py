@@ -14,7 +14,7 @@ import torch.utils.hooks
 from engine.ir.graph_callable import GraphCallable
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Variable, realize
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.sequences import SequenceVariable, TupleVariable, sequence_items
@@ -27,6 +27,11 @@ from engine.trace.variables.higher_order.subgraph import (
     trace_subgraph,
 )
 from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.tensors.tensor_members import (
+    register_tensor_attribute,
+    register_tensor_method,
+    register_tensor_setter,
+)
 from engine.trace.variables.torch_api.torch_contexts import real_hook_function
 
 if TYPE_CHECKING:
@@ -121,6 +126,16 @@ def _emit_effect(tx: Tracer, name: str, run: Callable[..., Any], nodes: list[tor
     return node
 
 
+@register_tensor_method("register_hook")
+def _register_hook(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    return register_hook(tx, tensor, realize(tx, args[0] if args else kwargs["hook"]))
+
+
+@register_tensor_method("register_post_accumulate_grad_hook")
+def _register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    return register_post_accumulate_grad_hook(tx, tensor, realize(tx, args[0] if args else kwargs["hook"]))
+
+
 def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variable:
     """Trace ``tensor.register_hook(hook)``. The hook becomes a subgraph that autograd runs.
 
@@ -173,6 +188,35 @@ class _RegisterHook:
         return tensor.register_hook(lambda gradient: unflatten_python(self._tree, iter(self._body(gradient, *lifted))))
 
 
+@register_tensor_method("retain_grad")
+def _retain_grad(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    return emit_grad_flag_change(tx, tensor, "retain_grad", args, kwargs)
+
+
+@register_tensor_method("requires_grad_")
+def _requires_grad_(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    wanted = realize(tx, args[0] if args else kwargs.get("requires_grad", ConstantVariable(value=True)))
+    if _requires_grad_is_noop(tx, tensor, wanted):
+        return tensor
+    return emit_grad_flag_change(tx, tensor, "requires_grad_", args, kwargs)
+
+
+@register_tensor_setter("requires_grad")
+def _set_requires_grad(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
+    wanted = realize(tx, value)
+    if _requires_grad_is_noop(tx, tensor, wanted):
+        return
+    if wanted.python_type() is not bool:
+        raise Unsupported("requires-grad", "requires_grad of a tensor is set to a value that is not a bool")
+    emit_grad_flag_change(tx, tensor, "requires_grad_", [wanted], {})
+
+
+def _requires_grad_is_noop(tx: Tracer, tensor: TensorVariable, wanted: Variable) -> bool:
+    """Return True if setting ``requires_grad`` would change nothing."""
+    tensor.guard_is_leaf(tx)
+    return wanted.as_python_object() is tensor.fake.requires_grad and tensor.fake.is_leaf
+
+
 def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: Args, kwargs: Kwargs) -> Variable:
     """Emit ``requires_grad_`` or ``retain_grad`` as a node that is never dead code.
 
@@ -217,6 +261,7 @@ def _can_change_requires_grad(tx: Tracer, tensor: TensorVariable) -> bool:
     return True
 
 
+@register_tensor_attribute("grad_fn")
 def grad_fn(tx: Tracer, tensor: TensorVariable) -> Variable:
     """Trace ``tensor.grad_fn``."""
     found = tensor.fake.grad_fn

@@ -640,6 +640,9 @@ class RangeVariable(Variable):
     def as_python_constant(self, tx: Tracer) -> Any:
         return self.value
 
+    def as_tensor_index(self, *, in_tuple: bool) -> Variable:
+        return ListVariable([ConstantVariable(n) for n in self.value])
+
     def hash_key(self, tx: Tracer) -> Any:
         return self.value
 

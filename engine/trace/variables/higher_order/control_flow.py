@@ -353,9 +353,8 @@ def _unwrap_single_output(body: TracedSubgraph) -> None:
 
 
 def _first_slice(tx: Tracer, leaf: Variable) -> torch.Tensor:
-    assert isinstance(leaf, TensorVariable)
     with tx.symbols.fake_mode, torch.no_grad():
-        found = leaf.fake.select(0, 0).clone()
+        found: torch.Tensor = leaf.fake.select(0, 0).clone()
     return found.requires_grad_(leaf.fake.requires_grad)
 
 
@@ -387,7 +386,7 @@ def _map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     body = trace_subgraph(tx, function, parameters, clone_returned_inputs=True)
     grad = _requires_grad([*_fakes(mapped), *_fakes(others), *_lifted_fakes([body])])
-    count = mapped[0].fake.shape[0]  # type: ignore[attr-defined]
+    count = mapped[0].fake.shape[0]
     results = [_stacked_result(tx, count, f, grad=grad) for f in body.output_fakes()]
     values = _emit_higher_order_node(tx, "map", map_impl, [], {"map_body": body}, [nodes, other_nodes], results)
     return unflatten_variable(tx, body.output_tree, iter(values))
@@ -424,7 +423,7 @@ def _scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
             "higher-order-result", "the function passed to scan does not return the type of carry that it gets"
         )
     grad = _requires_grad([*before, *_fakes(scanned), *_lifted_fakes([body])])
-    count = scanned[0].fake.shape[0]  # type: ignore[attr-defined]
+    count = scanned[0].fake.shape[0]
     results = [fake_result_like(tx, f, requires_grad=grad and f.requires_grad) for f in made]
     results += [_stacked_result(tx, count, f, grad=grad) for f in found[len(carried) :]]
     values = _emit_higher_order_node(tx, "scan", scan_op, [], {"scan_combine": body}, list(groups), results)
@@ -447,8 +446,7 @@ def _associative_scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     body = trace_subgraph(tx, function, parameters, clone_returned_inputs=True)
     grad = _requires_grad([*_fakes(scanned), *_lifted_fakes([body])])
     results = [
-        _stacked_result(tx, v.fake.shape[0], f, grad=grad)  # type: ignore[attr-defined]
-        for v, f in zip(scanned, body.output_fakes(), strict=True)
+        _stacked_result(tx, v.fake.shape[0], f, grad=grad) for v, f in zip(scanned, body.output_fakes(), strict=True)
     ]
     values = _emit_higher_order_node(
         tx, "associative_scan", associative_scan_op, [], {"scan_combine": body}, [nodes, other_nodes], results

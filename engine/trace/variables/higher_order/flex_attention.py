@@ -38,7 +38,7 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
     pairs = [v.as_node_arg(tx) for v in tensors]
     blocks_node, blocks_fake = TupleVariable(list(blocks)).as_node_arg(tx)
     rest = [realize(tx, given[name]).as_node_arg(tx) for name in ("scale", "kernel_options")]
-    fake = query.fake  # type: ignore[attr-defined]
+    fake = query.fake
     score = _trace_scalar_function(tx, realize(tx, given["score_mod"]), fake, [fake.dtype, *[torch.int] * 4])
     mask = _trace_scalar_function(tx, realize(tx, mask_mod), fake, [torch.int] * 4)
     others = [tuple(lift_shared_free_variables([body])) for body in (score, mask)]

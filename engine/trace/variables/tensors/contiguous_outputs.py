@@ -12,7 +12,8 @@ from torch.autograd import forward_ad
 from engine.trace.emit_node import emit_node
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.tensors.tensor import TensorVariable, is_wrapper_subclass
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer

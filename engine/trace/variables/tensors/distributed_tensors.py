@@ -19,7 +19,8 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME
-from engine.trace.variables.tensors.tensor import SUBCLASS_MEMBER_RULES, SubclassMemberRule, TensorVariable
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.tensors.tensor_members import SUBCLASS_MEMBER_RULES, SubclassMemberRule
 from engine.trace.variables.torch_api.collectives import constant_or_group
 
 if TYPE_CHECKING:

@@ -15,20 +15,19 @@ import torch.fx
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
+from engine.trace.emit.torch_function import dispatch_torch_function
 from engine.trace.emit_node import emit_node
 from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import ConstantVariable, Variable, realize
-from engine.trace.variables.containers.sequences import ListVariable, RangeVariable, SliceVariable, TupleVariable
+from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
-from engine.trace.variables.tensors.tensor import TensorVariable, is_wrapper_subclass
+from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
+    from engine.trace.variables.tensors.tensor import TensorVariable
 
 _INT_DTYPES = frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
-_INDEX_DTYPES = frozenset((torch.int32, torch.int64, torch.bool))
-_MIN_NESTED_DIM = 2
-"""Number of dims that make an array a nested sequence, which torch may read as a tuple."""
 
 
 def _select(of: torch.Tensor, dim: int, index: int | torch.SymInt) -> torch.Tensor:
@@ -39,64 +38,86 @@ _SELECT = GraphCallable("select", _select)
 """A select in the graph; an int index uses ``[]``, so index errors match eager mode."""
 
 
+def index_tensor(tx: Tracer, of: TensorVariable, key: Variable) -> Variable:
+    """Trace ``of[key]``."""
+    if tx.torch_state.scalar_tensors_index:
+        return _index_by_tensors(tx, of, key)
+    by_protocol = dispatch_torch_function(tx, "call_function", operator.getitem, [of, key], {})
+    if by_protocol is not None:
+        return by_protocol
+    key = convert_index_arrays(tx, key)
+    if is_vmapped_index(tx, key):
+        return emit_node(tx, "call_function", operator.getitem, [of, key], run=vmap_getitem)
+    # A mode must see the key unchanged.
+    found = None if tx.torch_state.function_modes else index_by_select(tx, of, key)
+    return emit_node(tx, "call_function", operator.getitem, [of, key]) if found is None else found
+
+
+def assign_index(tx: Tracer, of: TensorVariable, key: Variable, value: Variable) -> None:
+    """Trace ``of[key] = value``."""
+    if dispatch_torch_function(tx, "call_function", operator.setitem, [of, key, value], {}) is not None:
+        return
+    key = convert_index_arrays(tx, key)
+    if is_vmapped_index(tx, key):
+        emit_node(tx, "call_function", operator.setitem, [of, key, value], run=vmap_setitem)
+        return
+    found = None if tx.torch_state.function_modes else index_by_select(tx, of, key)
+    place: list[Variable] = [of, key] if found is None else [found, ConstantVariable(Ellipsis)]
+    emit_node(tx, "call_function", operator.setitem, [*place, value])
+
+
+def _index_by_tensors(tx: Tracer, of: TensorVariable, key: Variable) -> Variable:
+    parts = _key_parts(tx, key)
+    if any(p.fake is None for p in parts):
+        return emit_node(tx, "call_function", operator.getitem, [of, key])
+    return emit_node(tx, "call_function", torch.ops.aten.index, [of, ListVariable(parts)])
+
+
+def _key_parts(tx: Tracer, key: Variable) -> list[Variable]:
+    """Return the parts of a key: the items of a tuple, or the key itself."""
+    key = realize(tx, key)
+    return [realize(tx, k) for k in key.argument_items()] if issubclass(key.python_type(), tuple) else [key]
+
+
 def index_by_select(tx: Tracer, of: TensorVariable, key: Variable) -> Variable | None:
     """Emit ``of[key]`` as selects and slices if the key has a data-dependent or symbolic part.
 
     Return None for any other key.
     """
-    parts = [realize(tx, k) for k in key.items] if isinstance(key, TupleVariable) else [realize(tx, key)]
-    if is_wrapper_subclass(of.fake) or not any(_is_data_dependent(tx, p) or _is_symint(p) for p in parts):
+    parts = _key_parts(tx, key)
+    is_dependent = any(_is_data_dependent(tx, p) for p in parts)
+    if is_wrapper_subclass(of.fake) or not (is_dependent or any(map(_is_symint, parts))):
         return None
-    if not config.capture_scalar_outputs and any(_is_data_dependent(tx, p) for p in parts):
+    if (is_dependent and not config.capture_scalar_outputs) or not all(_is_select_or_slice(tx, p) for p in parts):
         return None
-    if not all(_is_select_or_slice(tx, p) for p in parts):
-        return None
-    takes = sum(isinstance(p, (SliceVariable, SymNodeVariable, TensorVariable)) or _is_integer(p) for p in parts)
+    takes = sum(p.as_python_object() is not None and p.as_python_object() is not Ellipsis for p in parts)
     found: Variable = of
     dim = 0
     for part in parts:
-        if isinstance(part, ConstantVariable) and part.value is Ellipsis:
+        literal = part.as_python_object()
+        if literal is Ellipsis:
             dim += of.fake.dim() - takes
-        elif isinstance(part, ConstantVariable) and part.value is None:
+        elif literal is None:
             found = emit_node(tx, "call_method", "unsqueeze", [found, ConstantVariable(dim)])
             dim += 1
-        elif isinstance(part, SliceVariable):
+        elif part.python_type() is slice:
             whole = [SliceVariable([ConstantVariable(None)] * 3) for _ in range(dim)]
-            inside = SliceVariable([_as_int(tx, p) for p in part.bounds])
+            inside = SliceVariable([realize(tx, p).as_sizes(tx) for p in part.child_variables()])
             found = emit_node(tx, "call_function", operator.getitem, [found, TupleVariable([*whole, inside])])
             dim += 1
         else:
-            found = emit_node(tx, "call_function", _SELECT, [found, ConstantVariable(dim), _as_int(tx, part)])
+            found = emit_node(tx, "call_function", _SELECT, [found, ConstantVariable(dim), part.as_sizes(tx)])
     return found
 
 
 def convert_index_arrays(tx: Tracer, key: Variable) -> Variable:
-    """Convert numpy arrays and ranges in a key to tensors and lists, as torch does.
-
-    An array with 2 or more dims that is the whole key is unchanged: torch may read it as a tuple.
-    """
-    from engine.trace.variables.tensors.numpy_arrays import NumpyNdarrayVariable
-
-    def positions(part: Variable, *, rows: bool) -> Variable:
-        part = realize(tx, part)
-        if isinstance(part, RangeVariable):
-            return ListVariable([ConstantVariable(n) for n in part.value])
-        if not isinstance(part, NumpyNdarrayVariable) or not (rows or part.tensor.fake.dim() < _MIN_NESTED_DIM):
-            return part
-        fake = part.tensor.fake
-        return (
-            part.tensor if fake.dtype in _INDEX_DTYPES and not (part.is_scalar and fake.dtype is torch.bool) else part
-        )
-
+    """Convert numpy arrays and ranges in a key to tensors and lists, as torch does."""
     key = realize(tx, key)
-    if not isinstance(key, TupleVariable):
-        return positions(key, rows=False)
-    parts = [positions(part, rows=True) for part in key.items]
-    return (
-        TupleVariable(parts)
-        if any(isinstance(realize(tx, k), (NumpyNdarrayVariable, RangeVariable)) for k in key.items)
-        else key
-    )
+    if not issubclass(key.python_type(), tuple):
+        return key.as_tensor_index(in_tuple=False)
+    parts = [realize(tx, part) for part in key.argument_items()]
+    converted = [part.as_tensor_index(in_tuple=True) for part in parts]
+    return TupleVariable(converted) if any(a is not b for a, b in zip(parts, converted, strict=True)) else key
 
 
 def is_vmapped_index(tx: Tracer, key: Variable) -> bool:
@@ -104,8 +125,9 @@ def is_vmapped_index(tx: Tracer, key: Variable) -> bool:
 
     Such a tensor has one value per sample, so it cannot become a number.
     """
-    parts = [realize(tx, k) for k in key.items] if isinstance(key, TupleVariable) else [key]
-    return any(_is_integer_scalar_tensor(p) and _depends_on_vmap_input(p.as_node_arg(tx)[0]) for p in parts)
+    return any(
+        _is_integer_scalar_tensor(p) and _depends_on_vmap_input(p.as_node_arg(tx)[0]) for p in _key_parts(tx, key)
+    )
 
 
 def _depends_on_vmap_input(node: torch.fx.Node) -> bool:
@@ -148,8 +170,8 @@ def _under_vmap(act: Callable[..., Any], of: torch.Tensor, key: Any, *value: Any
 
 
 def _is_data_dependent(tx: Tracer, part: Variable) -> bool:
-    if isinstance(part, SliceVariable):
-        return any(_is_data_dependent(tx, realize(tx, p)) for p in part.bounds)
+    if part.python_type() is slice:
+        return any(_is_data_dependent(tx, realize(tx, p)) for p in part.child_variables())
     return _is_integer_scalar_tensor(part) or (_is_symint(part) and has_unbacked_symbols(part.sym))
 
 
@@ -160,27 +182,15 @@ def _is_symint(part: Variable) -> TypeGuard[SymNodeVariable]:
 
 def _is_integer_scalar_tensor(part: Variable) -> bool:
     """Return True for a 0-dim integer tensor, which indexes like an integer."""
-    return isinstance(part, TensorVariable) and part.fake.dim() == 0 and part.fake.dtype in _INT_DTYPES
+    return part.fake is not None and part.fake.dim() == 0 and part.fake.dtype in _INT_DTYPES
 
 
 def _is_select_or_slice(tx: Tracer, part: Variable) -> bool:
-    if isinstance(part, SliceVariable):
-        return all(_is_slice_bound(realize(tx, p)) for p in part.bounds)
-    if isinstance(part, ConstantVariable):
-        return part.value is None or part.value is Ellipsis or _is_integer(part)
-    return _is_slice_bound(part)
+    if part.python_type() is slice:
+        return all(_is_slice_bound(realize(tx, p)) for p in part.child_variables())
+    return part.as_python_object() is Ellipsis or _is_slice_bound(part)
 
 
 def _is_slice_bound(part: Variable) -> bool:
-    if isinstance(part, ConstantVariable):
-        return part.value is None or _is_integer(part)
-    return _is_integer_scalar_tensor(part) or _is_symint(part)
-
-
-def _is_integer(part: Variable) -> bool:
-    return isinstance(part, ConstantVariable) and type(part.value) is int
-
-
-def _as_int(tx: Tracer, part: Variable) -> Variable:
-    part = realize(tx, part)
-    return part.call_method(tx, "item", [], {}) if isinstance(part, TensorVariable) else part
+    literal = part.as_python_object()
+    return literal is None or type(literal) is int or _is_integer_scalar_tensor(part) or _is_symint(part)

@@ -23,6 +23,7 @@ from engine.ir.sources.tensors import NumpyTensorSource, tensor_from_array
 from engine.trace.codegen_runtime.tensors import to_numpy
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
+from engine.trace.operators.arithmetic import call_special_by_name, fold_constant_call
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 from engine.trace.variables.base import (
     NONE,
@@ -44,6 +45,8 @@ from engine.trace.variables.containers.sequences import (
 )
 from engine.trace.variables.tensors.sym_node import SymNodeVariable, has_hint, hint
 from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.tensors.tensor_members import register_tensor_method
+from engine.trace.variables.tensors.tensor_methods import can_tolist, tolist
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -58,6 +61,11 @@ Kwargs = dict[str, Variable]
 
 _MAX_PROBE_ELEMENTS = 1 << 24
 """Maximum number of elements of a probe array."""
+
+
+_INDEX_DTYPES = frozenset((torch.int32, torch.int64, torch.bool))
+_MIN_NESTED_DIM = 2
+"""Number of dims that make an array a nested sequence, which torch may read as a tuple."""
 
 
 _VIEW_ATTRIBUTES = ("T", "real", "imag")
@@ -167,10 +175,8 @@ class NumpyNdarrayVariable(Variable):
         return None
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        from engine.trace.operators.arithmetic import call_special_by_name
-
-        if name == "tolist" and not args and not kwargs and not self.is_scalar and self.tensor.can_tolist():
-            return self.tensor.tolist(tx)
+        if name == "tolist" and not args and not kwargs and not self.is_scalar and can_tolist(self.tensor):
+            return tolist(tx, self.tensor)
         if name in _UNSUPPORTED_METHODS:
             raise Unsupported("data-dependent", f"ndarray.{name} is called")
         match name:
@@ -184,6 +190,13 @@ class NumpyNdarrayVariable(Variable):
             return call_special_by_name(tx, self, name, args, kwargs)
         method = _method(name)
         return call_numpy(tx, f"ndarray.{name}", method, method, [self, *args], kwargs)
+
+    def as_tensor_index(self, *, in_tuple: bool) -> Variable:
+        fake = self.tensor.fake
+        if not in_tuple and fake.dim() >= _MIN_NESTED_DIM:
+            return self
+        is_index = fake.dtype in _INDEX_DTYPES and not (self.is_scalar and fake.dtype is torch.bool)
+        return self.tensor if is_index else self
 
     def copy_to_tensor(self, tx: Tracer) -> Variable | None:
         """Copy the elements to a graph tensor without a tensor over the array's memory, or None."""
@@ -505,8 +518,6 @@ def _register_scalar_types() -> None:
 
 def _scalar_type_rule(cls: Any) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        from engine.trace.operators.arithmetic import fold_constant_call
-
         return fold_constant_call(
             tx, cls, args, kwargs, f"numpy.{cls.__name__} of a value that is not known while tracing is created"
         )
@@ -539,8 +550,6 @@ _register_type_info(np.iinfo)
 
 @register_rule(np.dtype)
 def _dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    from engine.trace.operators.arithmetic import fold_constant_call
-
     return fold_constant_call(tx, np.dtype, args, kwargs, "numpy.dtype of a value that is not known while tracing")
 
 
@@ -558,11 +567,13 @@ def tensor_to_numpy(tx: Tracer, tensor: TensorVariable) -> Variable:
     return NumpyNdarrayVariable(tensor)
 
 
-def tensor_to_numpy_forced(tx: Tracer, tensor: TensorVariable) -> Variable:
-    """Trace ``tensor.numpy(force=True)``: detach and move to CPU first."""
+@register_tensor_method("numpy")
+def _numpy(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    """Trace ``tensor.numpy()``; ``force=True`` detaches and moves to CPU first."""
     found: Variable = tensor
-    for method in ("detach", "cpu", "resolve_conj", "resolve_neg"):
-        found = realize(tx, found.call_method(tx, method, [], {}))
+    if realize(tx, kwargs.get("force", ConstantVariable(False))).is_truthy(tx):
+        for method in ("detach", "cpu", "resolve_conj", "resolve_neg"):
+            found = realize(tx, found.call_method(tx, method, [], {}))
     assert isinstance(found, TensorVariable)
     return tensor_to_numpy(tx, found)
 

@@ -13,6 +13,7 @@ from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
 from engine.trace.variables.tensors.storages import UntypedStorageVariable, check_no_data_ptr, record_input_storages
 from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.tensors.tensor_members import register_tensor_method, register_tensor_setter
 
 if TYPE_CHECKING:
     import torch.fx
@@ -27,6 +28,7 @@ def _set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:
 _SET_DATA = GraphCallable("set_data", _set_data, changes_state=True)
 
 
+@register_tensor_setter("data")
 def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
     """Trace ``tensor.data = value``.
 
@@ -77,6 +79,7 @@ _SET_FROM_TENSOR = GraphCallable("set_from_tensor", _set_from_tensor, changes_st
 _SET_FROM_STORAGE = GraphCallable("set_from_storage", _set_from_storage, changes_state=True)
 
 
+@register_tensor_method("set_")
 def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """Trace ``tensor.set_(...)`` of a tensor created in traced code.
 

@@ -19,7 +19,9 @@ from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Va
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
-from engine.trace.variables.tensors.tensor import TensorVariable, is_wrapper_subclass
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.tensors.tensor_members import register_tensor_method
+from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -296,6 +298,18 @@ def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariabl
             SharedStorage(first.source, tuple(origins), tuple(s or 0 for s in starts), cause=tx.guard_cause(_WHY))
         )
     return found
+
+
+@register_tensor_method("untyped_storage")
+def _untyped_storage(
+    tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]
+) -> Variable | None:
+    return None if args or kwargs else untyped_storage(tx, tensor)
+
+
+@register_tensor_method("data_ptr")
+def _data_ptr(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable | None:
+    return None if args or kwargs else data_ptr(tx, tensor)
 
 
 def data_ptr(tx: Tracer, tensor: TensorVariable) -> Variable:

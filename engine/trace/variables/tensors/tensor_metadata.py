@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
-from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.tensors.tensor_members import register_tensor_attribute, register_tensor_method
 
 if TYPE_CHECKING:
     import torch
@@ -19,25 +19,24 @@ if TYPE_CHECKING:
     from engine.trace.variables.tensors.tensor import TensorVariable
 
 _WHY = "metadata of the tensor decided what was traced"
-METADATA_ATTRIBUTES = frozenset(("output_nr", "retains_grad", "_version"))
-METADATA_METHODS = frozenset(("storage_offset", "is_shared", "is_set_to"))
 
 
-def metadata_attribute(tx: Tracer, of: TensorVariable, name: str) -> Variable | None:
-    """Return ``tensor.output_nr`` and similar; None if the fake tensor has the right value.
-
-    Raises:
-        Unsupported: the value cannot be determined while tracing.
-    """
-    if name == "_version":
-        return _version(tx, of)
-    if of.real_object is None or of.source is None:
-        return None
-    found = getattr(of.real_object, name)
-    tx.add_guard(EqualsMatch(AttrSource(of.source, name), found, cause=tx.guard_cause(_WHY)))
-    return ConstantVariable(found)
+def _register_metadata_attribute(name: str) -> None:
+    @register_tensor_attribute(name)
+    def rule(tx: Tracer, of: TensorVariable) -> Variable | None:
+        """Return the attribute; None if the fake tensor has the right value."""
+        if of.real_object is None or of.source is None:
+            return None
+        found = getattr(of.real_object, name)
+        tx.add_guard(EqualsMatch(AttrSource(of.source, name), found, cause=tx.guard_cause(_WHY)))
+        return ConstantVariable(found)
 
 
+_register_metadata_attribute("output_nr")
+_register_metadata_attribute("retains_grad")
+
+
+@register_tensor_attribute("_version")
 def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
     """Return the version counter: an input's value before the call plus the traced mutations."""
     memory = of.fake.untyped_storage()._cdata
@@ -53,16 +52,24 @@ def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
     return None
 
 
-def metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | None:
+def _register_metadata_method(name: str) -> None:
+    @register_tensor_method(name)
+    def rule(tx: Tracer, of: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable | None:
+        return None if kwargs else _metadata_method(tx, of, name)
+
+
+_register_metadata_method("storage_offset")
+_register_metadata_method("is_shared")
+
+
+def _metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | None:
     """Return ``tensor.storage_offset()`` and similar; None if the fake tensor's value holds.
 
     In the latter case the inputs that determine the value are guarded.
 
     Raises:
-        Unsupported: ``is_set_to`` is called, or the value cannot be determined while tracing.
+        Unsupported: the value cannot be determined while tracing.
     """
-    if name == "is_set_to":
-        raise Unsupported("tensor-method", "Tensor.is_set_to is called")
     if name == "is_shared" and of.real_object is None:
         return None
     is_moved = bool(tx.inputs.data_assigned_inputs)

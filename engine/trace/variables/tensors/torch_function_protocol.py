@@ -16,7 +16,6 @@ import torch.fx
 import torch.overrides
 
 from engine.ir.graph_callable import GraphCallable
-from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.codegen_runtime.tensors import as_subclass
 from engine.trace.emit.torch_function import (
@@ -88,12 +87,9 @@ class TensorWithTFOverrideVariable(TensorVariable):
             return self.attr_writes[name]
         if name == "__class__":
             return tx.wrap(self.cls, class_source(self.cls))
-        if (
-            self.real_object is not None
-            and self.source is not None
-            and name in getattr(self.real_object, "__dict__", {})
-        ):
-            return tx.wrap(self.real_object.__dict__[name], AttrSource(self.source, name))
+        own = self.own_attribute(tx, name)
+        if own is not None:
+            return own
         found = find_in_class(self.cls, name)
         if found is not None and not found[0].__module__.startswith("torch."):
             return bind_attribute(tx, self.cls, found[0], name, found[1], self)

@@ -1,0 +1,134 @@
+"""Build the variable of an input tensor: fakeify it and guard its metadata."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from engine.ir.guards.python_values import TypeMatch
+from engine.ir.guards.tensors import TensorMatch, TensorSubclassMatch
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import Source
+from engine.trace.exc import SkipFrame, Unsupported
+from engine.trace.fake_tensors.fakeify import fakeify, symbolic_layout
+from engine.trace.variables.base import Variable
+from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.tensors.torch_function_protocol import build_subclass_input
+from engine.trace.variables.tensors.wrapper_subclasses import is_jagged, is_wrapper_subclass
+from engine.trace.variables.torch_api.collectives import is_group_or_mesh
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+@register_builder_if(0, lambda real: isinstance(real, torch.Tensor))
+def _tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
+    with torch._C.DisableTorchFunctionSubclass():
+        return _build_tensor(tx, real, origin)
+
+
+def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
+    is_wrapper = _is_plain_wrapper_subclass(real)
+    plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or is_wrapper
+    has_protocol = not plain and type(real).__torch_function__ is not torch._C._disabled_torch_function_impl
+    if isinstance(real, FakeTensor):
+        tx.add_guard(TypeMatch(origin, FakeTensor, cause=tx.guard_cause("fake tensors run as plain Python")))
+        raise SkipFrame("fake-tensor", f"{origin.expr} is a fake tensor")
+    if not is_wrapper and type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+        raise Unsupported("tensor-subclass", f"a tensor of the subclass {type(real).__name__}")
+    if is_jagged(real):
+        tx.guard_type(real, origin, "it is a jagged tensor")
+    elif (
+        real.layout is not torch.strided
+        or real.is_quantized
+        or real.is_nested
+        or (torch._is_functional_tensor(real) and tx.torch_state.entry_global_state["functorch"] is None)
+    ):
+        kind = "nested tensor" if real.is_nested else "quantized tensor" if real.is_quantized else "tensor"
+        raise Unsupported("tensor-layout", f"a {kind} of layout {real.layout}")
+    if real.requires_grad and not (real.is_floating_point() or real.is_complex()):
+        raise Unsupported("tensor-layout", f"a tensor of {real.dtype} that requires gradients")
+    if torch._C._functorch.is_functorch_wrapped_tensor(real) and tx.torch_state.entry_global_state["functorch"] is None:
+        raise Unsupported("functorch-state", "a tensor of a torch.func transform that has ended")
+    if is_wrapper:
+        _check_inner_tensors(real)
+    fake = fakeify(tx, real if plain else _as_plain_tensor(real), origin)
+    tx.inputs.saw_tensor = True
+    _guard_tensor(tx, real, fake, origin)
+    make = build_subclass_input if has_protocol else _build_plain_input
+    value = make(tx, real, fake, origin)
+    tx.inputs.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
+    tx.inputs.input_layouts[id(value.fake)] = symbolic_layout(fake)
+    return value
+
+
+def _build_plain_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> TensorVariable:
+    return TensorVariable(None, fake, origin, real)
+
+
+def _is_plain_wrapper_subclass(real: Any) -> bool:
+    """Return True if a wrapper subclass computes only through its inner tensors.
+
+    It then has no ``__torch_function__`` of its own.
+    """
+    if not is_wrapper_subclass(real):
+        return False
+    if is_jagged(real):
+        return True
+    own = type(real).__torch_function__
+    plain: Any = torch.Tensor.__torch_function__
+    return own is torch._C._disabled_torch_function_impl or getattr(own, "__func__", None) is plain.__func__
+
+
+def _check_inner_tensors(real: Any) -> None:
+    try:
+        parts = [getattr(real, n) for n in real.__tensor_flatten__()[0]]
+    except AttributeError as error:
+        text = f"a {type(real).__name__} that is not initialized: {error}"
+        raise Unsupported("tensor-subclass", text) from error
+    other = [type(p).__name__ for p in parts if not isinstance(p, torch.Tensor) and not is_group_or_mesh(p)]
+    if other:
+        text = f"a {type(real).__name__} with an inner value of type {other[0]}"
+        raise Unsupported("tensor-subclass", text)
+
+
+def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> None:
+    tx.add_guard(_tensor_match(tx, real, fake, origin))
+    if not _is_plain_wrapper_subclass(real):
+        return
+    inside: Any = real
+    names, context = inside.__tensor_flatten__()
+    tx.add_guard(
+        TensorSubclassMatch(origin, tuple(names), context, cause=tx.guard_cause("the tensor subclass was unwrapped"))
+    )
+    for name in names:
+        part = getattr(real, name)
+        if isinstance(part, torch.Tensor):
+            _guard_tensor(tx, part, getattr(fake, name), AttrSource(origin, name))
+        else:
+            tx.guard_identity(part, AttrSource(origin, name), f"the tensor was created with this {type(part).__name__}")
+
+
+def _as_plain_tensor(real: torch.Tensor) -> torch.Tensor:
+    """Return a plain leaf tensor with the metadata and memory of this one."""
+    return real.detach().as_subclass(torch.Tensor).requires_grad_(real.requires_grad)
+
+
+def _tensor_match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> TensorMatch:
+    sizes = tuple(s if isinstance(s, int) else None for s in fake.shape)
+    strides = tuple(s if isinstance(s, int) else None for s in fake.stride())
+    return TensorMatch(
+        origin,
+        type(real),
+        real.dtype,
+        real.device,
+        real.layout,
+        real.requires_grad,
+        sizes,
+        strides,
+        str(torch._C._dispatch_keys(real)),
+        cause=tx.guard_cause("the tensor is used in the graph"),
+    )

@@ -1,0 +1,67 @@
+"""Registry of tracing rules for attributes and methods of tensors, by name.
+
+The modules that trace a member register it here; every other method becomes a graph node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from engine.trace.variables.base import Variable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+    from engine.trace.variables.tensors.tensor import TensorVariable
+
+    MethodRule = Callable[[Tracer, TensorVariable, list[Variable], dict[str, Variable]], Variable | None]
+    AttributeRule = Callable[[Tracer, TensorVariable], Variable | None]
+    SetterRule = Callable[[Tracer, TensorVariable, Variable], None]
+
+METHOD_RULES: dict[str, MethodRule] = {}
+"""Rules of methods. A rule that returns None leaves the call to the graph."""
+ATTRIBUTE_RULES: dict[str, AttributeRule] = {}
+"""Rules of attributes. A rule that returns None leaves the attribute to the fake tensor."""
+SETTER_RULES: dict[str, SetterRule] = {}
+"""Rules of attribute writes."""
+
+_Rule = TypeVar("_Rule")
+
+
+def _register_in(rules: dict[str, _Rule], names: tuple[str, ...]) -> Callable[[_Rule], _Rule]:
+    def register(rule: _Rule) -> _Rule:
+        for name in names:
+            if name in rules:
+                raise ValueError(f"Tensor.{name} has a rule already")
+            rules[name] = rule
+        return rule
+
+    return register
+
+
+def register_tensor_method(*names: str) -> Callable[[MethodRule], MethodRule]:
+    """Register the tracing rule for these methods."""
+    return _register_in(METHOD_RULES, names)
+
+
+def register_tensor_attribute(*names: str) -> Callable[[AttributeRule], AttributeRule]:
+    """Register the tracing rule for reading these attributes."""
+    return _register_in(ATTRIBUTE_RULES, names)
+
+
+def register_tensor_setter(*names: str) -> Callable[[SetterRule], SetterRule]:
+    """Register the tracing rule for setting these attributes."""
+    return _register_in(SETTER_RULES, names)
+
+
+@dataclass(frozen=True, slots=True)
+class SubclassMemberRule:
+    """Tracing rule for an attribute or a method of a wrapper subclass."""
+
+    run: Callable[[Tracer, TensorVariable, list[Variable], dict[str, Variable]], Variable]
+    is_method: bool
+
+
+SUBCLASS_MEMBER_RULES: dict[tuple[str, str, str], SubclassMemberRule] = {}
+"""Rules by (module, class, member), as strings because the modules may not be imported."""

@@ -1,0 +1,129 @@
+"""Tracing rules for methods of tensors that are more than a graph node."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.options import config
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import find_rule
+from engine.trace.variables.containers.sequences import ListVariable
+from engine.trace.variables.tensors.sym_node import has_hint, hint
+from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.tensors.tensor_members import register_tensor_method
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+_MAX_TOLIST_ELEMENTS = 64
+"""Maximum number of elements for which ``tolist()`` is traced."""
+
+
+def _register_real_memory_method(name: str) -> None:
+    """Register a method that needs real memory, or changes autograd state outside the graph."""
+
+    @register_tensor_method(name)
+    def rule(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+        raise Unsupported("tensor-method", f"Tensor.{name} is called")
+
+
+for _name in (
+    "__array__ __cuda_array_interface__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ _typed_storage apply_ backward cpu_ "
+    "is_pinned is_set_to map2_ map_ module_load pin_memory record_stream resize_ share_memory_ storage"
+).split():
+    _register_real_memory_method(_name)
+
+
+@register_tensor_method("tolist")
+def _tolist(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    if args or kwargs or not can_tolist(tensor):
+        raise Unsupported("data-dependent", "Tensor.tolist is called")
+    return tolist(tx, tensor)
+
+
+def can_tolist(tensor: TensorVariable) -> bool:
+    """Return True if ``tolist()`` can return symbols: real dtype, small known element count."""
+    sizes = tensor.fake.shape
+    return (
+        config.capture_scalar_outputs
+        and not any(has_unbacked_symbols(s) for s in sizes)
+        and not tensor.fake.dtype.is_complex
+        and all(map(has_hint, sizes))
+        and math.prod(map(hint, sizes)) <= _MAX_TOLIST_ELEMENTS
+    )
+
+
+def tolist(tx: Tracer, tensor: Variable) -> Variable:
+    """Trace ``tolist()``."""
+    assert isinstance(tensor, TensorVariable)
+    if tensor.fake.dim() == 0:
+        return tensor.call_method(tx, "item", [], {})
+    count = tensor.size(tx, 0).as_python_constant(tx)
+    return ListVariable([tolist(tx, tensor.get_item(tx, ConstantVariable(n))) for n in range(count)])
+
+
+@register_tensor_method("dim", "ndimension")
+def _dim(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable | None:
+    return None if args or kwargs else ConstantVariable(tensor.fake.dim())
+
+
+@register_tensor_method("size")
+def _size(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable | None:
+    if not args and not kwargs:
+        return tensor.shape(tx)
+    dim = realize(tx, args[0]).as_python_object() if len(args) == 1 and not kwargs else None
+    rank = tensor.fake.dim()
+    return tensor.size(tx, dim % rank) if type(dim) is int and -rank <= dim < rank else None
+
+
+@register_tensor_method("__len__")
+def _len(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    return tensor.length(tx)
+
+
+@register_tensor_method("__iter__")
+def _iter(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    return tensor.get_iterator(tx)
+
+
+@register_tensor_method("__bool__")
+def _bool(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    return ConstantVariable(tensor.is_truthy(tx))
+
+
+@register_tensor_method("__getitem__")
+def _getitem(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    return tensor.get_item(tx, args[0])
+
+
+@register_tensor_method("__setitem__")
+def _setitem(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    tensor.set_item(tx, args[0], args[1])
+    return NONE
+
+
+@register_tensor_method("item")
+def _item(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable | None:
+    return tensor.known_scalar(tx)
+
+
+def _register_method_of_function_rule(name: str) -> None:
+    """Register a method that has a rule for calls of the function of ``torch.Tensor``."""
+
+    @register_tensor_method(name)
+    def rule(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+        of_function = find_rule(getattr(torch.Tensor, name))
+        assert of_function is not None
+        return of_function(tx, [tensor, *args], kwargs)
+
+
+_register_method_of_function_rule("as_subclass")
+_register_method_of_function_rule("new_tensor")
