@@ -31,12 +31,12 @@ def plan_buffer_reuse(
 
     ``loops`` maps the number of a step to its loop kernel, for steps that launch one.
     """
-    last = {name: number for number, step in enumerate(steps) for name in _touched_buffers(step)}
+    last = {name: number for number, step in enumerate(steps) for name in step.touched_buffers()}
     pinned = {
         name
         for step in steps
         if isinstance(step, AtenCall) and not _returns_fresh_memory(step)
-        for name in _touched_buffers(step)
+        for name in step.touched_buffers()
     }
     pinned |= {r.buffer for r in pytree.tree_leaves(list(outputs)) if isinstance(r, BufferRef)}
     pinned |= {name for name, buffer in buffers.items() if buffer.kind == "input"}
@@ -48,7 +48,7 @@ def plan_buffer_reuse(
             made.update(r for r in step.result_buffers if r is not None)
             free.clear()
             continue
-        dying = {n for n in _touched_buffers(step) if last[n] == number and n in made and n not in pinned}
+        dying = {n for n in step.touched_buffers() if last[n] == number and n in made and n not in pinned}
         for name in _allocated_buffers(step, made, buffers):
             taken = _find_reusable_buffer(name, step, loops.get(number), buffers, free, dying)
             size = _bytes(buffers[name])
@@ -71,17 +71,6 @@ def _returns_fresh_memory(step: AtenCall) -> bool:
         return False
     schema = step.target._schema
     return step.target.namespace == "aten" and all(value.alias_info is None for value in schema.returns)
-
-
-def _touched_buffers(step: ProgramStep) -> Iterator[str]:
-    """Yield the buffers that a step reads or writes."""
-    if isinstance(step, Launch):
-        yield from (a.buffer for a in step.kernel.args if a.kind == "pointer")
-        yield from (a.initial_value for a in step.kernel.args if isinstance(a.initial_value, str))
-        return
-    leaves = pytree.tree_leaves((step.args, dict(step.kwargs)))
-    yield from (v.buffer for v in leaves if isinstance(v, BufferRef))
-    yield from (r for r in step.result_buffers if r is not None)
 
 
 def _allocated_buffers(step: Launch, made: set[str], buffers: Mapping[str, Buffer]) -> Iterator[str]:

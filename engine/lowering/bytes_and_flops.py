@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.ir.kernels.lowered_program import Buffer
-from engine.ir.loop_ir.index_expr import IndexExpr, Size, atom_size
+from engine.ir.loop_ir.index_expr import IndexExpr, Size
 from engine.ir.loop_ir.ops import VARIES_WITH_X, VARIES_WITH_XR, WRITE_OPS, LoopIROp, R, X
 
 
@@ -52,7 +52,7 @@ def _distinct_positions(index: IndexExpr, x: Size, r: Size, space: frozenset[str
     limit = _static_numel(((x if X in space else 1), (r if R in space else 1)))
     product = 1
     for atom in index.terms:
-        size = atom_size(atom)
+        size = atom.count()
         if not isinstance(size, int):
             return limit
         product *= size

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.fx
+from torch.utils import _pytree as pytree
 
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal
@@ -204,6 +205,36 @@ class ExternNode:
     is_library: bool
     reason: str
     origins: tuple[str, ...]
+
+    @property
+    def output_defs(self) -> list[TensorDef]:
+        """Definitions of its tensor results."""
+        return [r for r in self.results if r is not None and r.kind != "number"]
+
+    def input_defs(self) -> set[TensorDef]:
+        """Return the definitions that the call reads."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return {v.definition for v in leaves if isinstance(v, LoweredTensor)}
+
+    def accept(self, visitor: StepVisitor) -> None:
+        """Visit this step of a schedule."""
+        visitor.visit_extern(self)
+
+
+class StepVisitor(Protocol):
+    """Visitor of the steps of a schedule."""
+
+    def visit_extern(self, step: ExternNode) -> None:
+        """Visit an ATen call."""
+
+    def visit_group(self, step: Any) -> None:
+        """Visit a fusion group."""
+
+    def visit_matmul(self, step: Any) -> None:
+        """Visit a matmul template."""
+
+    def visit_attention(self, step: Any) -> None:
+        """Visit an attention template."""
 
 
 def fake_result(low: LoweringContext) -> Any:

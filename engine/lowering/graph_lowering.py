@@ -24,7 +24,6 @@ from engine.lowering.library_ops import fallback_reason, is_library_op
 from engine.lowering.ops import find_complex_lowering, find_lowering
 from engine.lowering.registry import NotLowered
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, non_overlapping_stride, symbolic_shape
-from engine.lowering.scheduler import extern_read_defs
 from engine.lowering.strided_views import strided_view_of
 from engine.records.bytecode import Span
 
@@ -107,7 +106,7 @@ class GraphLowering:
         """Return the definitions that must be in memory: outputs and operands of ATen calls."""
         kept = {v.definition for v in self.outputs if isinstance(v, LoweredTensor)}
         for extern in self.context.externs:
-            kept.update(extern_read_defs(extern))
+            kept.update(extern.input_defs())
         return kept
 
     def _placeholder(self, node: torch.fx.Node) -> None:

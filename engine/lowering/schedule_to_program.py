@@ -5,14 +5,14 @@ The program also has a readable Python text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils import _pytree as pytree
 
-from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram, ProgramStep
+from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram, ProgramStep, sizes_in
 from engine.ir.loop_ir.index_expr import symbols_of
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.tensor_def import TensorDef
@@ -21,10 +21,10 @@ from engine.lowering.build_loop_kernel import _op_words, build_loop_kernel
 from engine.lowering.choose_blocks import BlockTuner, symbols_from_inputs
 from engine.lowering.context import ExternNode, LoweredTensor
 from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
-from engine.lowering.scheduler import FusionGroup, Schedule, extern_read_defs
+from engine.lowering.scheduler import FusionGroup, Schedule
 from engine.lowering.strided_views import strided_view_of
 from engine.lowering.templates.attention import AttentionTemplate, attention_kernel
-from engine.lowering.templates.choose_templates import MatmulTemplate
+from engine.lowering.templates.choose_templates import MatmulTemplate, ScheduleStep
 from engine.lowering.templates.matmul import matmul_kernel
 from engine.lowering.wrapper_text import _op_name, wrapper_text
 from engine.records.lowering import ExternCall, LoweringRecord
@@ -38,29 +38,16 @@ def schedule_to_program(
 ) -> LoweredProgram:
     """Build the program of a schedule; ``cutter`` chooses the block sizes of its kernels."""
     buffers = _make_buffers(walk, schedule)
-    steps: list[ProgramStep] = []
-    loops: dict[int, LoopKernel] = {}
     printed = KernelDeduplicator(emit, target, "b" if walk.stage == "backward" else "k")
+    builder = _StepBuilder(walk, buffers, printed, cutter.with_chosen_blocking)
     for step in schedule.steps:
-        if isinstance(step, ExternNode):
-            steps.append(_make_extern(step))
-        elif isinstance(step, AttentionTemplate):
-            steps += _attention_steps(step, walk, printed)
-        else:
-            kernel = loops[len(steps)] = cutter.with_chosen_blocking(
-                _build_kernel(step, printed.next_id, walk, buffers)
-            )
-            steps.append(Launch(printed.kernel_source(kernel)))
+        step.accept(builder)
     outputs = tuple(_make_ref(v) if isinstance(v, LoweredTensor) else v for v in walk.outputs)
-    buffers, reuses = plan_buffer_reuse(steps, loops, buffers, outputs)
+    buffers, reuses = plan_buffer_reuse(builder.steps, builder.loops, buffers, outputs)
     externs = tuple(
-        ExternCall(_first_or_empty(e.origins), _op_name(e.target), e.reason, e.is_library)
-        for e in schedule.steps
-        if isinstance(e, ExternNode)
+        ExternCall(_first_or_empty(e.origins), _op_name(e.target), e.reason, e.is_library) for e in builder.externs
     )
-    lowered = walk.lowered_node_count + sum(
-        isinstance(step, (MatmulTemplate, AttentionTemplate)) for step in schedule.steps
-    )
+    lowered = walk.lowered_node_count + builder.template_count
     choices = (*schedule.choices, *cutter.choices)
     told = LoweringRecord(
         target, schedule.decisions, externs, lowered, walk.compute_node_count, autotune_choices=choices
@@ -69,7 +56,7 @@ def schedule_to_program(
         target,
         tuple(name for name, _ in walk.inputs),
         buffers,
-        tuple(steps),
+        tuple(builder.steps),
         outputs,
         walk.symbols,
         told,
@@ -88,47 +75,73 @@ def _multi_result_positions(walk: GraphLowering) -> dict[str, tuple[str, int]]:
     return {made.name: (e.node.name, k) for e in several for k, made in enumerate(e.results) if made is not None}
 
 
-def subprogram(
-    walk: GraphLowering,
-    target: str,
-    emit: PrintKernel,
-    steps: tuple[FusionGroup | ExternNode | MatmulTemplate | AttentionTemplate, ...],
-) -> LoweredProgram:
+def subprogram(walk: GraphLowering, target: str, emit: PrintKernel, steps: tuple[ScheduleStep, ...]) -> LoweredProgram:
     """Build a program of some steps of a schedule, for benchmarks.
 
     Its inputs are the tensors that these steps read from other steps. Its outputs are all tensors that they write.
     """
-    buffers = {made.name: _make_buffer(made, "intermediate") for step in steps for made in _step_outputs(step)}
+    buffers = {made.name: _make_buffer(made, "intermediate") for step in steps for made in step.output_defs}
     given = {
         made.name: _make_buffer(made, "input")
         for step in steps
-        for made in _step_inputs(step)
+        for made in sorted(step.input_defs(), key=lambda d: d.program_order)
         if made.name not in buffers
     }
     buffers |= given
-    printed = KernelDeduplicator(emit, target)
-    made: list[ProgramStep] = []
+    builder = _StepBuilder(walk, buffers, KernelDeduplicator(emit, target))
     for step in steps:
-        if isinstance(step, ExternNode):
-            made.append(_make_extern(step))
-        elif isinstance(step, AttentionTemplate):
-            made += _attention_steps(step, walk, printed)
-        else:
-            made.append(Launch(printed.kernel_source(_build_kernel(step, printed.next_id, walk, buffers))))
-    unseen = {d.name for step in steps if isinstance(step, AttentionTemplate) for d in step.call.unused_results}
+        step.accept(builder)
+    unseen = {d.name for d in builder.unused_results}
     written = tuple(
         BufferRef(name) for name, buffer in buffers.items() if buffer.kind != "input" and name not in unseen
     )
-    return LoweredProgram(target, tuple(given), buffers, tuple(made), written, symbols_from_inputs(given))
+    return LoweredProgram(target, tuple(given), buffers, tuple(builder.steps), written, symbols_from_inputs(given))
 
 
-def _build_kernel(
-    step: FusionGroup | MatmulTemplate, id: str, walk: GraphLowering, buffers: Mapping[str, Buffer]
-) -> LoopKernel:
-    if isinstance(step, FusionGroup):
-        return build_loop_kernel(step, id, walk, buffers)
-    prefix = f"loop:{walk.context.compilation}"
-    return matmul_kernel(step.fused_matmul, step.tiling, id, prefix, _op_words(step.fused_matmul.origins), buffers)
+class _StepBuilder:
+    """Builds the program's steps from a schedule's; ``tune`` chooses a kernel's block sizes."""
+
+    def __init__(
+        self,
+        walk: GraphLowering,
+        buffers: Mapping[str, Buffer],
+        printed: KernelDeduplicator,
+        tune: Callable[[LoopKernel], LoopKernel] | None = None,
+    ) -> None:
+        self.walk, self.buffers, self.printed, self.tune = walk, buffers, printed, tune
+        self.steps: list[ProgramStep] = []
+        self.loops: dict[int, LoopKernel] = {}
+        """Loop kernel by number of its step."""
+        self.externs: list[ExternNode] = []
+        self.template_count = 0
+        self.unused_results: list[TensorDef] = []
+
+    def visit_extern(self, step: ExternNode) -> None:
+        """Add an ATen call."""
+        self.externs.append(step)
+        self.steps.append(_make_extern(step))
+
+    def visit_attention(self, step: AttentionTemplate) -> None:
+        """Add the kernels of one attention call."""
+        self.template_count += 1
+        self.unused_results += step.call.unused_results
+        self.steps += _attention_steps(step, self.walk, self.printed)
+
+    def visit_group(self, step: FusionGroup) -> None:
+        """Add a loop kernel."""
+        self._add_launch(build_loop_kernel(step, self.printed.next_id, self.walk, self.buffers))
+
+    def visit_matmul(self, step: MatmulTemplate) -> None:
+        """Add a matmul template."""
+        self.template_count += 1
+        prefix, words = f"loop:{self.walk.context.compilation}", _op_words(step.fused_matmul.origins)
+        id = self.printed.next_id
+        self._add_launch(matmul_kernel(step.fused_matmul, step.tiling, id, prefix, words, self.buffers))
+
+    def _add_launch(self, kernel: LoopKernel) -> None:
+        kernel = kernel if self.tune is None else self.tune(kernel)
+        self.loops[len(self.steps)] = kernel
+        self.steps.append(Launch(self.printed.kernel_source(kernel)))
 
 
 def _attention_steps(step: AttentionTemplate, walk: GraphLowering, printed: KernelDeduplicator) -> list[ProgramStep]:
@@ -156,21 +169,6 @@ def _attention_steps(step: AttentionTemplate, walk: GraphLowering, printed: Kern
     return made
 
 
-def _step_outputs(step: FusionGroup | ExternNode | MatmulTemplate | AttentionTemplate) -> list[TensorDef]:
-    if isinstance(step, ExternNode):
-        return [r for r in step.results if r is not None and r.kind != "number"]
-    if isinstance(step, MatmulTemplate):
-        return list(step.fused_matmul.output_defs)
-    return list(step.output_defs if isinstance(step, AttentionTemplate) else step.stores)
-
-
-def _step_inputs(step: FusionGroup | ExternNode | MatmulTemplate | AttentionTemplate) -> list[TensorDef]:
-    if isinstance(step, ExternNode):
-        return list(extern_read_defs(step))
-    found = step.fused_matmul.input_defs() if isinstance(step, MatmulTemplate) else step.input_defs()
-    return sorted(found, key=lambda d: d.program_order)
-
-
 def _make_buffer(made: TensorDef, kind: Literal["input", "intermediate", "output"]) -> Buffer:
     return Buffer(made.name, made.dtype, made.shape, made.stride, kind, made.is_complex)
 
@@ -184,15 +182,7 @@ def _check_symbols_known(program: LoweredProgram) -> None:
     # The strides of an input are needed only if a kernel reads it.
     made = [b for b in program.buffers.values() if b.kind != "input"]
     sizes: list[Any] = [s for b in made for s in (*b.shape, *b.stride)]
-    for step in program.steps:
-        if isinstance(step, Launch):
-            sizes += [*step.kernel.grid, *(a.value for a in step.kernel.args if a.kind == "size")]
-    given = [*program.outputs, *((s.args, dict(s.kwargs)) for s in program.steps if isinstance(s, AtenCall))]
-    for value in pytree.tree_leaves(given):
-        if isinstance(value, BufferRef):
-            sizes += [*(value.shape or ()), *(value.stride or ()), value.offset]
-        else:
-            sizes.append(getattr(getattr(value, "node", None), "expr", value))
+    sizes += [size for step in program.steps for size in step.sizes()] + sizes_in(program.outputs)
     if unknown := symbols_of(sizes) - program.symbol_sources.keys() - program.unbacked_symbols.keys():
         raise ValueError(f"the graph does not define {', '.join(sorted(unknown))}")
 
@@ -208,7 +198,7 @@ def _make_buffers(walk: GraphLowering, schedule: Schedule) -> dict[str, Buffer]:
         if made.kind == "input":
             buffers[made.name] = _make_buffer(made, "input")
     for step in schedule.steps:
-        for made in _step_outputs(step):
+        for made in step.output_defs:
             buffers[made.name] = _make_buffer(made, "output" if made in returned else "intermediate")
     return buffers
 

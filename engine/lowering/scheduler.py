@@ -16,10 +16,8 @@ from torch.utils import _pytree as pytree
 
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import (
-    FloorDiv,
     IndexExpr,
     LoopVar,
-    Mod,
     Size,
     exact_quotient,
     flatten,
@@ -31,7 +29,7 @@ from engine.ir.loop_ir.index_expr import (
     variable,
 )
 from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
-from engine.lowering.context import ExternNode, LoweredTensor
+from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
 from engine.lowering.fusion_cost import (
     MAX_RECOMPUTE_COST,
     _row_major,
@@ -86,6 +84,15 @@ class FusionGroup:
     def numel(self) -> Size:
         """Number of runs of the innermost body."""
         return product(v.size for v in (*self.outer_vars, *(self.reduction_vars or ())))
+
+    @property
+    def output_defs(self) -> Iterable[TensorDef]:
+        """Definitions that the kernel writes."""
+        return self.stores
+
+    def accept(self, visitor: StepVisitor) -> None:
+        """Visit this step of a schedule."""
+        visitor.visit_group(self)
 
     def analyze(self) -> None:
         """Evaluate the bodies of the stores to find what the kernel reads, and at which index."""
@@ -164,7 +171,7 @@ class Scheduler:
         }
         self.extern_readers: dict[TensorDef, list[ExternNode]] = {}
         self.extern_inputs: dict[int, set[TensorDef]] = {
-            id(e): {*extern_read_defs(e), *self._symbol_definitions(_symbols_of_call(e), e)} for e in externs
+            id(e): {*e.input_defs(), *self._symbol_definitions(_symbols_of_call(e), e)} for e in externs
         }
         for extern in externs:
             for base in self.extern_inputs[id(extern)]:
@@ -300,7 +307,7 @@ class Scheduler:
         if made.kind not in ("pointwise", "reduction") or own is None or not self.extern_readers:
             return None
         behind = self._memory_sources(made)
-        for source in behind:
+        for source in sorted(behind, key=lambda d: d.program_order):
             if not source.is_computed or source in group.reads or not self._must_be_stored_before(source, group):
                 continue
             shared = self._memory_sources(source) & behind
@@ -486,7 +493,7 @@ class Scheduler:
         """Merge independent kernels that read the same elements in the same order."""
         shared: dict[TensorDef, list[FusionGroup]] = {}
         for group in self.groups:
-            for source in group.input_defs():
+            for source in sorted(group.input_defs(), key=lambda d: d.program_order):
                 shared.setdefault(source, []).append(group)
         for source, readers in shared.items():
             present = [g for g in readers if g in self.groups]
@@ -546,20 +553,6 @@ def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
     return symbols_of(found)
 
 
-def extern_read_defs(extern: ExternNode) -> Iterable[TensorDef]:
-    """Yield the definitions that an ATen call reads."""
-
-    def walk(value: object) -> Iterable[TensorDef]:
-        if isinstance(value, LoweredTensor):
-            yield value.definition
-        elif isinstance(value, (tuple, list)):
-            for item in value:
-                yield from walk(item)
-
-    for value in (*extern.args, *extern.kwargs.values()):
-        yield from walk(value)
-
-
 def _group_origins(group: FusionGroup) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(o for made in sorted(group.members, key=lambda d: d.program_order) for o in made.node_ids)
@@ -579,15 +572,8 @@ def _used_vars(index: Coordinates) -> frozenset[LoopVar]:
 
 
 def _axis_variable(made: TensorDef, index: Coordinates) -> LoopVar | None:
-    terms = index[made.scan_axis].terms
-    if len(terms) != 1 or index[made.scan_axis].const != 0:
-        return None
-    ((atom, coefficient),) = terms.items()
-    return (
-        atom
-        if isinstance(atom, LoopVar) and coefficient == 1 and sizes_equal(atom.size, made.shape[made.scan_axis])
-        else None
-    )
+    atom = index[made.scan_axis].single_atom()
+    return atom if isinstance(atom, LoopVar) and sizes_equal(atom.size, made.shape[made.scan_axis]) else None
 
 
 def add_reduction_vars(
@@ -634,12 +620,8 @@ def split_loop_vars(made: TensorDef, group: FusionGroup) -> None:
 
 def _find_div_or_mod(index: IndexExpr) -> tuple[LoopVar, Size] | None:
     """Return ``(v, k)`` if an index contains ``v // k`` or ``v % k``, else None."""
-    for atom in index.terms:
-        if isinstance(atom, (FloorDiv, Mod)) and len(atom.dividend.terms) == 1 and atom.dividend.const == 0:
-            ((inner, coefficient),) = atom.dividend.terms.items()
-            if isinstance(inner, LoopVar) and coefficient == 1:
-                return inner, atom.divisor
-    return None
+    found = (atom.divided_variable() for atom in index.terms)
+    return next((pair for pair in found if pair is not None), None)
 
 
 def memory_order(made: TensorDef) -> list[int]:

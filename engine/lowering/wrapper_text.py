@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import AtenCall, BufferRef, Launch, LoweredProgram
@@ -50,15 +49,9 @@ def wrapper_text(program: LoweredProgram) -> str:
 def _last_uses(program: LoweredProgram) -> dict[str, int]:
     uses: dict[str, int] = {}
     for number, step in enumerate(program.steps):
-        if isinstance(step, Launch):
-            names = [a.buffer for a in step.kernel.args if a.kind == "pointer"]
-            names += [a.initial_value for a in step.kernel.args if isinstance(a.initial_value, str)]
-            names += [taken for name in names if (taken := program.buffers[name].reuses) and name not in uses]
-        else:
-            leaves = pytree.tree_leaves((step.args, dict(step.kwargs)))
-            names = [v.buffer for v in leaves if isinstance(v, BufferRef)] + [
-                r for r in step.result_buffers if r is not None
-            ]
+        names = list(step.touched_buffers())
+        new = [program.buffers[name] for name in names if name in program.buffers and name not in uses]
+        names += [buffer.reuses for buffer in new if buffer.reuses]
         uses.update(dict.fromkeys(names, number))
     return uses
 

@@ -84,12 +84,12 @@ def test_pack_masks(show: Show) -> None:
 
 @shows("engine/aot/partitioner/partition.py", "engine/graph/functionalize_rng.py")
 def test_recompute_random(show: Show) -> None:
-    """With the option draw_again, the backward draws random numbers again, from the saved state of the generator, instead of saving them."""
+    """With the option recompute_random, the backward draws random numbers again, from the saved state of the generator, instead of saving them."""
 
     def f(x: Tensor) -> Tensor:
         return F.dropout(x.sin(), 0.5).cos()
 
-    show(f, torch.ones(128, 128, requires_grad=True), options={"draw_again": True})
+    show(f, torch.ones(128, 128, requires_grad=True), options={"recompute_random": True})
 
 
 @shows("engine/aot/partitioner/partition.py")

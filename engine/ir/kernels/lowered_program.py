@@ -5,12 +5,13 @@ Used by the targets and by the runtime.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 import torch.fx
+from torch.utils import _pytree as pytree
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel, Size
 from engine.records.lowering import LoweringRecord
@@ -52,6 +53,20 @@ class BufferRef:
     offset: Size = 0
     is_complex: bool = False
 
+    def sizes(self) -> list[Any]:
+        """Return its sizes, strides and offset."""
+        return [*(self.shape or ()), *(self.stride or ()), self.offset]
+
+
+def sizes_in(values: Any) -> list[Any]:
+    """Return the sizes and numbers in arguments or outputs, symbolic ones as expressions."""
+    found: list[Any] = []
+    for value in pytree.tree_leaves(values):
+        found += (
+            value.sizes() if isinstance(value, BufferRef) else [getattr(getattr(value, "node", None), "expr", value)]
+        )
+    return found
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -62,6 +77,15 @@ class Launch:
     """
 
     kernel: GeneratedKernel
+
+    def touched_buffers(self) -> Iterator[str]:
+        """Yield the buffers that it reads or writes."""
+        yield from (a.buffer for a in self.kernel.args if a.kind == "pointer")
+        yield from (a.initial_value for a in self.kernel.args if isinstance(a.initial_value, str))
+
+    def sizes(self) -> list[Any]:
+        """Return the sizes that it passes to the kernel."""
+        return [*self.kernel.grid, *(a.value for a in self.kernel.args if a.kind == "size")]
 
 
 @dataclass(frozen=True)
@@ -90,6 +114,16 @@ class AtenCall:
     result_buffers: tuple[str | None, ...]
     reason: str = ""
     is_library_call: bool = False
+
+    def touched_buffers(self) -> Iterator[str]:
+        """Yield the buffers that it reads or writes."""
+        leaves = pytree.tree_leaves((self.args, dict(self.kwargs)))
+        yield from (v.buffer for v in leaves if isinstance(v, BufferRef))
+        yield from (r for r in self.result_buffers if r is not None)
+
+    def sizes(self) -> list[Any]:
+        """Return the sizes and numbers in its arguments."""
+        return sizes_in((self.args, dict(self.kwargs)))
 
 
 ProgramStep = Launch | AtenCall

@@ -138,10 +138,8 @@ class LoopBuilder:
         """Return the value of an index expression."""
         if index.is_constant and isinstance(index.const, int):
             return self.constant(index.const, self.index_dtype)
-        if len(index.terms) == 1 and index.const == 0:
-            ((atom, coefficient),) = index.terms.items()
-            if isinstance(atom, IndirectIndex) and coefficient == 1:
-                return self.ops[atom.op]
+        if isinstance(atom := index.single_atom(), IndirectIndex):
+            return self.ops[atom.op]
         return self._emit("index", (), self.index_dtype, index=index)
 
     def call(self, name: str, *args: LoopIROp, dtype: torch.dtype | None = None) -> LoopIROp:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import sympy
@@ -66,14 +67,19 @@ def sizes_equal(a: Size, b: Size) -> bool:
 
 def exact_quotient(a: Size, b: Size) -> Size | None:
     """Return ``a / b`` if b divides a for every value of the symbols, else None."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a // b if a % b == 0 else None
+    if (known := _int_divmod(a, b)) is not None:
+        return known[0] if known[1] == 0 else None
     quotient = sympy.cancel(sympy.sympify(a) / b)
     if quotient.as_numer_denom()[1] != 1:
         return None
     if any(not n.is_Integer for n in quotient.as_coefficients_dict().values()):
         return None
     return as_size(quotient)
+
+
+def _int_divmod(a: Size, b: Size) -> tuple[int, int] | None:
+    """Return quotient and remainder of two numbers; None if one is symbolic."""
+    return divmod(a, b) if isinstance(a, int) and isinstance(b, int) else None
 
 
 def is_nonnegative(value: Size) -> bool:
@@ -97,39 +103,215 @@ def _shift_positive_symbols(value: sympy.Expr) -> sympy.Expr:
     return shifted
 
 
+class Atom:
+    """Part of an index that has no simpler form."""
+
+    __slots__ = ()
+
+    def variables(self) -> frozenset[LoopVar]:
+        """Return all loop variables in it."""
+        return frozenset()
+
+    def symbols(self) -> frozenset[str]:
+        """Return the names of the program's symbols in it."""
+        raise NotImplementedError
+
+    def indirect_ops(self) -> frozenset[int]:
+        """Return the numbers of the ops whose values it uses as indices."""
+        return frozenset()
+
+    def count(self) -> Size | None:
+        """Return the number of values that it can take, or None if unknown."""
+        raise NotImplementedError
+
+    def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
+        """Return it with variables replaced."""
+        return IndexExpr({self: 1})
+
+    def div(self, by: Size) -> IndexExpr | None:
+        """Return a simpler ``self // by``; None if there is none."""
+        return None
+
+    def mod(self, by: Size) -> IndexExpr | None:
+        """Return a simpler ``self % by``; None if there is none."""
+        return None
+
+    def as_quotient(self) -> tuple[Atom | None, Size]:
+        """Return ``(atom, d)`` if it is ``atom // d``; None for another dividend than an atom."""
+        return self, 1
+
+    def divided_variable(self) -> tuple[LoopVar, Size] | None:
+        """Return ``(v, d)`` if it is ``v // d`` or ``v % d``, else None."""
+        return None
+
+    def digits_of(self, var: LoopVar) -> tuple[Size, Size] | None:
+        """Return the mixed-radix digits [low, high) of ``var`` that it selects.
+
+        (0, 0) if it uses ``var`` in another way; None if it does not use ``var``.
+        """
+        return (0, 0) if var in self.variables() else None
+
+    def text(self, names: IndexNames) -> str:
+        """Return it as Python code."""
+        raise NotImplementedError
+
+
+class _SizedAtom(Atom):
+    __slots__ = ()
+    size: Size
+
+    def symbols(self) -> frozenset[str]:
+        """Return the symbols in its size."""
+        return symbols_of((self.size,))
+
+    def count(self) -> Size:
+        """Return its size."""
+        return self.size
+
+
 @dataclass(frozen=True, slots=True)
-class LoopVar:
+class LoopVar(_SizedAtom):
     """A loop variable: 0 <= var < size."""
 
     name: str
     size: Size
 
+    def variables(self) -> frozenset[LoopVar]:
+        """Return the variable."""
+        return frozenset((self,))
+
+    def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
+        """Return its value, or the variable itself without one."""
+        return values[self] if self in values else IndexExpr({self: 1})
+
+    def digits_of(self, var: LoopVar) -> tuple[Size, Size] | None:
+        """Return all digits of the variable itself."""
+        return (1, var.size) if self == var else None
+
+    def text(self, names: IndexNames) -> str:
+        """Return its name."""
+        return names.variable(self)
+
 
 @dataclass(frozen=True, slots=True)
-class FloorDiv:
+class _Division(Atom):
+    dividend: IndexExpr
+    divisor: Size
+
+    def variables(self) -> frozenset[LoopVar]:
+        """Return the variables of the dividend."""
+        return self.dividend.variables()
+
+    def symbols(self) -> frozenset[str]:
+        """Return the symbols of dividend and divisor."""
+        return self.dividend.symbols() | symbols_of((self.divisor,))
+
+    def indirect_ops(self) -> frozenset[int]:
+        """Return the ops of the dividend."""
+        return self.dividend.indirect_ops()
+
+    def divided_variable(self) -> tuple[LoopVar, Size] | None:
+        """Return the variable that is divided, if it is one, and the divisor."""
+        atom = self.dividend.single_atom()
+        return (atom, self.divisor) if isinstance(atom, LoopVar) else None
+
+    def _operands_text(self, operator: str, names: IndexNames) -> str:
+        inner = self.dividend.text(names)
+        inner = inner if self.dividend.single_atom() is not None else f"({inner})"
+        return f"({inner} {operator} {_factor_text(self.divisor, names.size)})"
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv(_Division):
     """``dividend // divisor`` that did not simplify."""
 
-    dividend: IndexExpr
-    divisor: Size
+    def count(self) -> Size | None:
+        """Return the number of quotients."""
+        top = upper_bound(self.dividend)
+        known = None if top is None else _int_divmod(top, self.divisor)
+        return None if known is None else known[0] + 1
+
+    def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
+        """Return the quotient with variables replaced."""
+        return self.dividend.replace(values).div(self.divisor)
+
+    def div(self, by: Size) -> IndexExpr:
+        """Divide by both divisors at once."""
+        return self.dividend.div(as_size(self.divisor * by))
+
+    def as_quotient(self) -> tuple[Atom | None, Size]:
+        """Return dividend and divisor."""
+        return self.dividend.single_atom(), self.divisor
+
+    def digits_of(self, var: LoopVar) -> tuple[Size, Size] | None:
+        """Return the digits above the divisor."""
+        if self.dividend.single_atom() == var:
+            return (self.divisor, var.size) if exact_quotient(var.size, self.divisor) is not None else (0, 0)
+        return Atom.digits_of(self, var)
+
+    def text(self, names: IndexNames) -> str:
+        """Return the quotient as Python code."""
+        return self._operands_text("//", names)
 
 
 @dataclass(frozen=True, slots=True)
-class Mod:
+class Mod(_Division):
     """``dividend % divisor`` that did not simplify."""
 
-    dividend: IndexExpr
-    divisor: Size
+    def count(self) -> Size:
+        """Return the number of remainders."""
+        return self.divisor
+
+    def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
+        """Return the remainder with variables replaced."""
+        return self.dividend.replace(values).mod(self.divisor)
+
+    def div(self, by: Size) -> IndexExpr | None:
+        """Return the remainder of the quotient."""
+        outer = exact_quotient(self.divisor, by)
+        return None if outer is None else self.dividend.div(by).mod(outer)
+
+    def mod(self, by: Size) -> IndexExpr | None:
+        """Return the remainder by a divisor of the divisor."""
+        return None if exact_quotient(self.divisor, by) is None else self.dividend.mod(by)
+
+    def digits_of(self, var: LoopVar) -> tuple[Size, Size] | None:
+        """Return the digits below the divisor, above that of a quotient."""
+        atom = self.dividend.single_atom()
+        inner, low = (None, 1) if atom is None else atom.as_quotient()
+        high = as_size(low * self.divisor)
+        if inner == var and exact_quotient(var.size, high) is not None:
+            return (low, high)
+        return Atom.digits_of(self, var)
+
+    def text(self, names: IndexNames) -> str:
+        """Return the remainder as Python code."""
+        return self._operands_text("%", names)
 
 
 @dataclass(frozen=True, slots=True)
-class IndirectIndex:
+class IndirectIndex(_SizedAtom):
     """An index read from memory: the value of op number ``op``, assumed to be in [0, size)."""
 
     op: int
     size: Size
 
+    def indirect_ops(self) -> frozenset[int]:
+        """Return the op that reads it."""
+        return frozenset((self.op,))
 
-Atom = LoopVar | FloorDiv | Mod | IndirectIndex
+    def text(self, names: IndexNames) -> str:
+        """Return the name of the value."""
+        return names.picked(self.op)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexNames:
+    """Names in the text of an index: values read from memory, variables, symbolic sizes."""
+
+    picked: Callable[[int], str]
+    variable: Callable[[LoopVar], str]
+    size: Callable[[Size], str]
 
 
 class IndexExpr:
@@ -164,6 +346,13 @@ class IndexExpr:
         """True if the expression has no atoms."""
         return not self.terms
 
+    def single_atom(self) -> Atom | None:
+        """Return the atom that the expression is equal to; None if it is anything else."""
+        if len(self.terms) != 1 or self.const != 0:
+            return None
+        ((atom, coefficient),) = self.terms.items()
+        return atom if coefficient == 1 else None
+
     def __add__(self, other: IndexExpr | Size) -> IndexExpr:
         if not isinstance(other, IndexExpr):
             return IndexExpr(self.terms, as_size(self.const + other))
@@ -188,14 +377,11 @@ class IndexExpr:
         if is_below(rest, by):
             return whole
         reduced, by = _without_common_factor(rest, by)
-        if len(reduced.terms) == 1 and reduced.const == 0:
-            ((atom, coefficient),) = reduced.terms.items()
-            if isinstance(atom, FloorDiv) and coefficient == 1:
-                return whole + atom.dividend.div(as_size(atom.divisor * by))
-            if isinstance(atom, Mod) and coefficient == 1 and (outer := exact_quotient(atom.divisor, by)) is not None:
-                return whole + atom.dividend.div(by).mod(outer)
-        if not reduced.terms and isinstance(reduced.const, int) and isinstance(by, int):
-            return whole + reduced.const // by
+        atom = reduced.single_atom()
+        if atom is not None and (simpler := atom.div(by)) is not None:
+            return whole + simpler
+        if not reduced.terms and (known := _int_divmod(reduced.const, by)) is not None:
+            return whole + known[0]
         return whole + IndexExpr({FloorDiv(reduced, by): 1})
 
     def mod(self, by: Size) -> IndexExpr:
@@ -205,12 +391,11 @@ class IndexExpr:
         _, rest = _split_by_divisor(self, by)
         if is_below(rest, by):
             return rest
-        if len(rest.terms) == 1 and rest.const == 0:
-            ((atom, coefficient),) = rest.terms.items()
-            if isinstance(atom, Mod) and coefficient == 1 and exact_quotient(atom.divisor, by) is not None:
-                return atom.dividend.mod(by)
-        if not rest.terms and isinstance(rest.const, int) and isinstance(by, int):
-            return constant(rest.const % by)
+        atom = rest.single_atom()
+        if atom is not None and (simpler := atom.mod(by)) is not None:
+            return simpler
+        if not rest.terms and (known := _int_divmod(rest.const, by)) is not None:
+            return constant(known[1])
         factor = _common_factor(rest, by)
         if factor > 1:
             inner = IndexExpr(
@@ -223,38 +408,34 @@ class IndexExpr:
         """Return the expression with variables replaced."""
         total = IndexExpr({}, self.const)
         for atom, coefficient in self.terms.items():
-            total = total + _substitute_atom(atom, values) * coefficient
+            total = total + atom.replace(values) * coefficient
         return total
 
     def variables(self) -> frozenset[LoopVar]:
         """Return all loop variables, including nested ones."""
-        found: set[LoopVar] = set()
-        for atom in self.terms:
-            if isinstance(atom, LoopVar):
-                found.add(atom)
-            elif isinstance(atom, (FloorDiv, Mod)):
-                found |= atom.dividend.variables()
-        return frozenset(found)
+        return frozenset().union(*(atom.variables() for atom in self.terms))
 
     def symbols(self) -> frozenset[str]:
         """Return the names of the program's symbols, including those in sizes of variables."""
         found = symbols_of((self.const, *self.terms.values()))
-        for atom in self.terms:
-            if isinstance(atom, (FloorDiv, Mod)):
-                found |= atom.dividend.symbols() | symbols_of((atom.divisor,))
-            else:
-                found |= symbols_of((atom.size,))
-        return found
+        return found.union(*(atom.symbols() for atom in self.terms))
 
     def indirect_ops(self) -> frozenset[int]:
         """Return the numbers of the ops whose values are used as indirect indices."""
-        found: set[int] = set()
-        for atom in self.terms:
-            if isinstance(atom, IndirectIndex):
-                found.add(atom.op)
-            elif isinstance(atom, (FloorDiv, Mod)):
-                found |= atom.dividend.indirect_ops()
-        return frozenset(found)
+        return frozenset().union(*(atom.indirect_ops() for atom in self.terms))
+
+    def text(self, names: IndexNames) -> str:
+        """Return the expression as Python code."""
+        ordered = sorted(self.terms.items(), key=lambda t: -abs(t[1]) if isinstance(t[1], int) else -(1 << 62))
+        terms = [_term_text(atom.text(names), coefficient, names.size) for atom, coefficient in ordered]
+        if not terms:
+            return names.size(self.const)
+        text = " + ".join(terms).replace("+ -", "- ")
+        if self.const == 0:
+            return text
+        if _is_negative_number(self.const):
+            return f"{text} - {-self.const}"
+        return f"{text} + {_factor_text(self.const, names.size)}"
 
 
 ZERO = IndexExpr()
@@ -268,18 +449,6 @@ def constant(value: Size) -> IndexExpr:
 def variable(var: LoopVar) -> IndexExpr:
     """Return a loop variable as an index; a variable of size 1 is always 0."""
     return ZERO if var.size == 1 else IndexExpr({var: 1})
-
-
-def _substitute_atom(atom: Atom, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
-    match atom:
-        case LoopVar():
-            return values.get(atom, IndexExpr({atom: 1}))
-        case FloorDiv():
-            return atom.dividend.replace(values).div(atom.divisor)
-        case Mod():
-            return atom.dividend.replace(values).mod(atom.divisor)
-        case IndirectIndex():
-            return IndexExpr({atom: 1})
 
 
 def _divide_exactly(a: Size, b: int) -> Size:
@@ -309,8 +478,8 @@ def _split_terms(index: IndexExpr, by: Size) -> tuple[IndexExpr, IndexExpr]:
             rest[atom] = coefficient
         else:
             whole[atom] = quotient
-    if isinstance(index.const, int) and isinstance(by, int):
-        return IndexExpr(whole, index.const // by), IndexExpr(rest, index.const % by)
+    if (known := _int_divmod(index.const, by)) is not None:
+        return IndexExpr(whole, known[0]), IndexExpr(rest, known[1])
     quotient = exact_quotient(index.const, by)
     if quotient is None:
         return IndexExpr(whole), IndexExpr(rest, index.const)
@@ -344,24 +513,12 @@ def _without_common_factor(index: IndexExpr, by: Size) -> tuple[IndexExpr, Size]
     ), _divide_exactly(by, factor)
 
 
-def atom_size(atom: Atom) -> Size | None:
-    """Return the number of values that an atom can take, or None if unknown."""
-    match atom:
-        case LoopVar() | IndirectIndex():
-            return atom.size
-        case Mod():
-            return atom.divisor
-        case FloorDiv():
-            top = upper_bound(atom.dividend)
-            return top // atom.divisor + 1 if isinstance(top, int) and isinstance(atom.divisor, int) else None
-
-
 def upper_bound(index: IndexExpr) -> Size | None:
     """Return the largest value, or None if unknown."""
     top = index.const
     for atom, coefficient in index.terms.items():
         if is_nonnegative(coefficient):
-            size = atom_size(atom)
+            size = atom.count()
             if size is None:
                 return None
             top = as_size(top + coefficient * (size - 1))
@@ -378,9 +535,7 @@ def lower_bound(index: IndexExpr) -> Size | None:
 
 def is_below(index: IndexExpr, limit: Size) -> bool:
     """Return True if 0 <= index < limit is known."""
-    if not index.terms and isinstance(index.const, int) and isinstance(limit, int):
-        return 0 <= index.const < limit
-    bottom, top = lower_bound(index), upper_bound(index)
+    bottom, top = (index.const,) * 2 if index.is_constant else (lower_bound(index), upper_bound(index))
     if bottom is None or top is None:
         return False
     return is_nonnegative(bottom) and is_nonnegative(as_size(limit - 1 - top))
@@ -464,16 +619,7 @@ def index_text(
 
     ``picked`` names values read from memory, ``name`` names variables, ``size`` prints symbolic sizes.
     """
-    ordered = sorted(index.terms.items(), key=lambda t: -abs(t[1]) if isinstance(t[1], int) else -(1 << 62))
-    terms = [_term_text(a, c, picked, name, size) for a, c in ordered]
-    if not terms:
-        return size(index.const)
-    text = " + ".join(terms).replace("+ -", "- ")
-    if index.const == 0:
-        return text
-    if isinstance(index.const, int) and index.const < 0:
-        return f"{text} - {-index.const}"
-    return f"{text} + {_factor_text(index.const, size)}"
+    return index.text(IndexNames(picked, name or attrgetter("name"), size))
 
 
 def _factor_text(value: Size, size: Callable[[Size], str]) -> str:
@@ -481,31 +627,18 @@ def _factor_text(value: Size, size: Callable[[Size], str]) -> str:
     return text if isinstance(value, int) or value.is_Symbol else f"({text})"
 
 
-def _term_text(
-    atom: Atom,
-    coefficient: Size,
-    picked: Callable[[int], str],
-    name: Callable[[LoopVar], str] | None,
-    size: Callable[[Size], str],
-) -> str:
-    if isinstance(atom, LoopVar):
-        text = name(atom) if name else atom.name
-    elif isinstance(atom, IndirectIndex):
-        text = picked(atom.op)
-    else:
-        inner = index_text(atom.dividend, picked, name, size)
-        if len(atom.dividend.terms) != 1 or atom.dividend.const != 0 or next(iter(atom.dividend.terms.values())) != 1:
-            inner = f"({inner})"
-        text = f"({inner} {'//' if isinstance(atom, FloorDiv) else '%'} {_factor_text(atom.divisor, size)})"
+def _is_negative_number(value: Size) -> bool:
+    return isinstance(value, int) and value < 0
+
+
+def _term_text(text: str, coefficient: Size, size: Callable[[Size], str]) -> str:
     if coefficient == 1:
         return text
     if coefficient == -1:
         return f"-{text}"
-    return (
-        f"{text} * {_factor_text(coefficient, size)}"
-        if not isinstance(coefficient, int) or coefficient > 0
-        else f"-{text} * {-coefficient}"
-    )
+    if _is_negative_number(coefficient):
+        return f"-{text} * {-coefficient}"
+    return f"{text} * {_factor_text(coefficient, size)}"
 
 
 def is_bijection(index: Iterable[IndexExpr], shape: tuple[Size, ...], variables: Iterable[LoopVar]) -> bool:
@@ -520,7 +653,7 @@ def is_bijection(index: Iterable[IndexExpr], shape: tuple[Size, ...], variables:
     running: Size = 1
     while remaining:
         atom = next((a for a, c in remaining.items() if sizes_equal(c, running)), None)
-        size = None if atom is None else atom_size(atom)
+        size = None if atom is None else atom.count()
         if atom is None or size is None:
             return False
         running = as_size(running * size)
@@ -535,7 +668,7 @@ def is_bijection(index: Iterable[IndexExpr], shape: tuple[Size, ...], variables:
 
 def _covers_variable(var: LoopVar, flat: IndexExpr) -> bool:
     """Return True if the digits of ``var`` in the atoms cover it completely, each once."""
-    pieces = [p for p in (_mixed_radix_digits(a, var) for a in flat.terms) if p is not None]
+    pieces = [p for p in (a.digits_of(var) for a in flat.terms) if p is not None]
     running: Size = 1
     while pieces:
         piece = next((p for p in pieces if sizes_equal(p[0], running)), None)
@@ -544,34 +677,3 @@ def _covers_variable(var: LoopVar, flat: IndexExpr) -> bool:
         pieces.remove(piece)
         running = piece[1]
     return sizes_equal(running, var.size)
-
-
-def _mixed_radix_digits(atom: Atom, var: LoopVar) -> tuple[Size, Size] | None:
-    """Return the mixed-radix digits [low, high) of ``var`` that an atom selects.
-
-    (0, 0) if the atom uses ``var`` in another way; None if it does not use ``var``.
-    """
-    whole = IndexExpr({var: 1})
-    match atom:
-        case LoopVar():
-            return (1, var.size) if atom == var else None
-        case FloorDiv(of, by):
-            if of == whole:
-                return (by, var.size) if exact_quotient(var.size, by) is not None else (0, 0)
-        case Mod(of, by):
-            low, inner = _as_floor_division(of)
-            high = as_size(low * by)
-            if inner == whole and exact_quotient(var.size, high) is not None:
-                return (low, high)
-        case IndirectIndex():
-            return None
-    return (0, 0) if var in IndexExpr({atom: 1}).variables() else None
-
-
-def _as_floor_division(index: IndexExpr) -> tuple[Size, IndexExpr]:
-    """Return ``(d, y)`` if the index is ``y // d``, else ``(1, index)``."""
-    if len(index.terms) == 1 and index.const == 0:
-        ((atom, coefficient),) = index.terms.items()
-        if isinstance(atom, FloorDiv) and coefficient == 1:
-            return atom.divisor, atom.dividend
-    return 1, index

@@ -208,12 +208,12 @@ def _count_contiguous_loads(kernel: LoopKernel, loop: str) -> int:
 
 
 def _has_unit_stride(index: IndexExpr, var: LoopVar | None) -> bool:
-    for atom, coefficient in index.terms.items():
-        if coefficient == 1 and (
-            atom == var or (isinstance(atom, Mod) and var is not None and atom.dividend == IndexExpr({var: 1}))
-        ):
-            return True
-    return False
+    if var is None:
+        return False
+    return any(
+        coefficient == 1 and (atom == var or (isinstance(atom, Mod) and atom.dividend.single_atom() == var))
+        for atom, coefficient in index.terms.items()
+    )
 
 
 def is_block_multiple(size: Size, block: int) -> bool:

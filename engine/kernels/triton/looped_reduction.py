@@ -16,7 +16,7 @@ from engine.kernels.source_builder import Expression, name_from_label
 from engine.kernels.triton.op_codegen import TRITON_DTYPES
 
 if TYPE_CHECKING:
-    from engine.kernels.triton.printer import TritonPrinter
+    from engine.kernels.triton.loop_printer import LoopPrinter
 
 EVICT_LAST, EVICT_FIRST = ', eviction_policy="evict_last"', ', eviction_policy="evict_first"'
 """Cache hints for a row that is read again: retain it until then, evict it afterward."""
@@ -28,7 +28,7 @@ LARGER_THAN_CACHE = 1 << 27
 class ReductionLoop:
     """Loop over all ops whose operands are known after ``level`` earlier loops."""
 
-    def __init__(self, printer: TritonPrinter, level: int) -> None:
+    def __init__(self, printer: LoopPrinter, level: int) -> None:
         self.printer = printer
         live, levels = printer.live_ops, printer.loop_levels
         self.reductions = [op for op in live if op.name == "reduce" and levels[op.number] == level + 1]
@@ -54,15 +54,17 @@ class ReductionLoop:
         if not self.reductions and not self.stores:
             return
         p = self.printer
-        p.eviction_hints = {n: EVICT_LAST if n in later else EVICT_FIRST for n in self.needed_ops & (read | later)}
-        p.eviction_hints |= {
+        p.expressions.eviction_hints = {
+            n: EVICT_LAST if n in later else EVICT_FIRST for n in self.needed_ops & (read | later)
+        }
+        p.expressions.eviction_hints |= {
             op.number: EVICT_FIRST
             for op in p.live_ops
             if op.number not in read | later and self._streams_past_cache(op)
         }
         p.streams_stores = bool(read)
         self._print_initial_values()
-        turns = f"0, {p.loop_size_text(R)}, COLS"
+        turns = f"0, {p.blocks.loop_size_text(R)}, COLS"
         if p.block.prefetch_depth:
             p.add_line(f"for start in tl.range({turns}, num_stages={p.block.prefetch_depth}):")
         else:
@@ -72,7 +74,7 @@ class ReductionLoop:
         for op in p.live_ops:
             is_needed = op.number in self.needed_ops or (op.name == "check" and op.args[0].number in self.needed_ops)
             if is_needed and R in op.loops and (op.name not in WRITE_OPS or op in self.stores):
-                p.expressions.pop(op.number, None)
+                p.expressions.known.pop(op.number, None)
                 p.print_op(op)
                 if op in self.scans:
                     self._print_scan_carry(op)
@@ -89,7 +91,9 @@ class ReductionLoop:
             p.assign_value(
                 op,
                 Expression(
-                    whole if self._is_scalar_accumulator(op) else p.reduction_text(op, whole), True, (op.number,)
+                    whole if self._is_scalar_accumulator(op) else p.expressions.reduction_text(op, whole),
+                    True,
+                    (op.number,),
                 ),
             )
 
@@ -104,28 +108,36 @@ class ReductionLoop:
     def _print_initial_values(self) -> None:
         p = self.printer
         for op in self.scans:
-            name = p.scan_carries[op.number] = p.unique_name(f"{name_from_label(op.label or 'running')}_before")
-            p.add_line(f"{name} = tl.full((), {p.identity_text(op)}, {TRITON_DTYPES[op.dtype]})", (op.number,))
+            name = p.expressions.scan_carries[op.number] = p.parameters.unique_name(
+                f"{name_from_label(op.label or 'running')}_before"
+            )
+            p.add_line(
+                f"{name} = tl.full((), {p.expressions.identity_text(op)}, {TRITON_DTYPES[op.dtype]})", (op.number,)
+            )
         for op in self.reductions:
             kind = "mean" if op.number in self.welford_squares else "acc"
-            name = self.accumulators[op.number] = p.unique_name(f"{name_from_label(op.label or 'total')}_{kind}")
+            name = self.accumulators[op.number] = p.parameters.unique_name(
+                f"{name_from_label(op.label or 'total')}_{kind}"
+            )
             if self._is_scalar_accumulator(op):
-                start = "0.0" if op.value == "sum" else p.identity_text(op)
+                start = "0.0" if op.value == "sum" else p.expressions.identity_text(op)
                 start = start if op.dtype == torch.float32 else f"tl.full((), {start}, {TRITON_DTYPES[op.dtype]})"
                 p.add_line(f"{name} = {start}", (op.number,))
                 continue
-            shape = p.block_shape_text(op.args[0].loops | {R})
-            p.add_line(f"{name} = tl.full({shape}, {p.identity_text(op)}, {TRITON_DTYPES[op.dtype]})", (op.number,))
+            shape = p.blocks.shape_text(op.args[0].loops | {R})
+            p.add_line(
+                f"{name} = tl.full({shape}, {p.expressions.identity_text(op)}, {TRITON_DTYPES[op.dtype]})", (op.number,)
+            )
 
     def _print_scan_carry(self, scan: LoopIROp) -> None:
         """Carry the last result of a scan's block over to the next block."""
         p = self.printer
-        last = f"tl.sum(tl.where(cols == COLS - 1, {p.expression_of(scan).text}, 0), 0)"
+        last = f"tl.sum(tl.where(cols == COLS - 1, {p.expressions.of(scan).text}, 0), 0)"
         narrow = f".to({TRITON_DTYPES[scan.dtype]})" if scan.dtype in (torch.int8, torch.int16, torch.uint8) else ""
-        p.add_line(f"{p.scan_carries[scan.number]} = {last}{narrow}", (scan.number,))
+        p.add_line(f"{p.expressions.scan_carries[scan.number]} = {last}{narrow}", (scan.number,))
 
     def _accumulate(self, op: LoopIROp) -> None:
-        p, acc, value = self.printer, self.accumulators[op.number], self.printer.masked_value(op)
+        p, acc, value = self.printer, self.accumulators[op.number], self.printer.expressions.masked_value(op)
         combined = {"sum": f"{acc} + {value.parenthesized}", "prod": f"{acc} * {value.parenthesized}"}.get(
             op.value, f"tl.{'maximum' if op.value == 'max' else 'minimum'}({acc}, {value.text})"
         )
@@ -137,14 +149,14 @@ class ReductionLoop:
         When the maximum rises, the sum so far is scaled down.
         """
         p, top, acc = self.printer, self.accumulators[largest.number], self.accumulators[total.number]
-        value = p.masked_value(largest)
+        value = p.expressions.masked_value(largest)
         if self._is_scalar_accumulator(total):
             self._accumulate_scalar_online_softmax(largest, total, value)
             return
         behind = (*value.ops, largest.number, total.number, total.args[0].number)
         here, raised = (
-            p.unique_name(f"{top.removesuffix('_acc')}_here"),
-            p.unique_name(f"{top.removesuffix('_acc')}_new"),
+            p.parameters.unique_name(f"{top.removesuffix('_acc')}_here"),
+            p.parameters.unique_name(f"{top.removesuffix('_acc')}_new"),
         )
         p.add_line(f"{here} = {value.text}", (*value.ops, largest.number))
         p.add_line(f"{raised} = tl.maximum({top}, {here})", (largest.number,))
@@ -161,7 +173,7 @@ class ReductionLoop:
         p, top, acc = self.printer, self.accumulators[largest.number], self.accumulators[total.number]
         behind = (*value.ops, largest.number, total.number, total.args[0].number)
         base = top.removesuffix("_acc")
-        here, raised, below = (p.unique_name(f"{base}_{word}") for word in ("here", "new", "base"))
+        here, raised, below = (p.parameters.unique_name(f"{base}_{word}") for word in ("here", "new", "base"))
         p.add_line(f"{here} = {value.text}", (*value.ops, largest.number))
         p.add_line(f"{raised} = tl.maximum({top}, tl.max({here}, 0))", (largest.number,))
         p.add_line(f'{below} = tl.where({raised} == float("-inf"), 0.0, {raised})', behind)
@@ -174,16 +186,16 @@ class ReductionLoop:
         Lanes out of bounds are unchanged.
         """
         p, mean, acc = self.printer, self.accumulators[total.number], self.accumulators[squares.number]
-        value = p.expression_of(total.args[0])
+        value = p.expressions.of(total.args[0])
         behind = (*value.ops, total.number, squares.number, squares.args[0].number)
-        off = p.unique_name(f"{mean.removesuffix('_mean')}_off")
+        off = p.parameters.unique_name(f"{mean.removesuffix('_mean')}_off")
         p.add_line(f"{off} = {self._zero_out_of_bounds(f'{value.parenthesized} - {mean}')}", behind)
         p.add_line(f"{mean} = {mean} + {off} * (1.0 / (start // COLS + 1))", behind)
         p.add_line(f"{acc} = {acc} + {self._zero_out_of_bounds(f'{off} * ({value.parenthesized} - {mean})')}", behind)
 
     def _zero_out_of_bounds(self, text: str) -> str:
         p = self.printer
-        return f"tl.where({p.bounds_test(R)}, {text}, 0.0)" if p.r_masked else text
+        return f"tl.where({p.blocks.bounds_test(R)}, {text}, 0.0)" if R in p.blocks.masked_loops else text
 
     def _final_accumulator(self, op: LoopIROp) -> str:
         """Return the accumulator from which a reduction is computed after the loop."""
@@ -200,16 +212,16 @@ class ReductionLoop:
         """Return the name of the number of elements that each lane has accumulated."""
         p = self.printer
         name = self.accumulators[total.number].removesuffix("_mean") + "_seen"
-        if name not in p.used_names:
-            p.used_names.add(name)
-            p.add_line(f"{name} = ({p.loop_size_text(R)} - cols + (COLS - 1)) // COLS", (total.number,))
+        if name not in p.parameters.used_names:
+            p.parameters.used_names.add(name)
+            p.add_line(f"{name} = ({p.blocks.loop_size_text(R)} - cols + (COLS - 1)) // COLS", (total.number,))
         return name
 
     def _combine_welford(self, squares: LoopIROp, total: LoopIROp) -> str:
         """Center each lane's squares on the mean of the whole row."""
         p, mean, acc = self.printer, self.accumulators[total.number], self.accumulators[squares.number]
         average = squares.args[0].args[0].args[1]
-        whole = f"{p.expression_of(total).parenthesized} / {p.expression_of(average.args[1]).parenthesized}"
+        whole = f"{p.expressions.of(total).parenthesized} / {p.expressions.of(average.args[1]).parenthesized}"
         off = f"({mean} - {whole})"
         p.add_line(
             f"{acc} = {acc} + {off} * {off} * {self._element_counts(total)}", (squares.number, squares.args[0].number)
@@ -222,7 +234,7 @@ class ReductionLoop:
         The sum of a row that contains only -inf is NaN, as in eager.
         """
         p, top, acc = self.printer, self.accumulators[largest.number], self.accumulators[total.number]
-        whole = p.expression_of(largest).text
+        whole = p.expressions.of(largest).text
         if self._is_scalar_accumulator(total):
             return f'tl.where({whole} == float("-inf"), float("nan"), {acc})'
         scaled = f"{acc} * tl.where({top} == {whole}, 1.0, tl.exp({top} - {whole}))"

@@ -8,42 +8,127 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.ir.kernels.compile_triton import KernelConfig
-from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
+from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel, MatmulLoops
 from engine.ir.loop_ir.ops import VARIES_WITH_XR, LoopIROp, R, X
 from engine.kernels.dependences import transitive_inputs
 from engine.kernels.source_builder import Expression
 from engine.kernels.triton.block_heuristics import block_count, is_block_multiple
-from engine.kernels.triton.op_codegen import SIGNATURE_DTYPES
-from engine.kernels.triton.printer import TritonPrinter
+from engine.kernels.triton.kernel_parameters import KernelParameters
+from engine.kernels.triton.loop_blocks import LoopBlocks
+from engine.kernels.triton.loop_printer import LoopPrinter
+from engine.kernels.triton.op_codegen import TRITON_DTYPES
 
 LEFT, RIGHT, EPILOGUE = "left", "right", "after"
 """Section of a line: left operand, right operand, or epilogue after the sum."""
 TEMPLATE_NAMES = ("tile", "band", "first", "height", "matrix", "inner", "inner_down", "product", "INNER", "GROUP")
 
 
-class MatmulPrinter(TritonPrinter):
+class MatmulBlocks(LoopBlocks):
+    """Blocks of a tile; ``section``: an operand's lines, or those after the sum."""
+
+    def __init__(
+        self, kernel: LoopKernel, product: MatmulLoops, block: BlockConfig, parameters: KernelParameters
+    ) -> None:
+        super().__init__(kernel, block, parameters)
+        self.product = product
+        self.section = EPILOGUE
+        assert kernel.r is not None
+        tiled = {X: (kernel.x, block.x_block), R: (kernel.r, block.r_block)}
+        self.masked_loops = {loop for loop, (var, size) in tiled.items() if not is_block_multiple(var.size, size)}
+        self.masks_inner = not is_block_multiple(product.lhs_k.size, product.config.block_k)
+
+    @property
+    def masked_load_option(self) -> str:  # type: ignore[override]
+        """Elements of an operand that are out of bounds count as zero."""
+        return "" if self.section == EPILOGUE else ", other=0"
+
+    @property
+    def is_grouped(self) -> bool:
+        """True if there is more than one row of tiles."""
+        rows = self.kernel.x.size
+        return not isinstance(rows, int) or rows > self.block.x_block
+
+    def grid(self) -> tuple[Size, ...]:
+        """Return the number of tiles, and of matrices."""
+        assert self.kernel.r is not None
+        across = block_count(self.kernel.r.size, self.block.r_block)
+        tiles = block_count(self.kernel.x.size, self.block.x_block) * across
+        return (tiles,) if self.product.batch.size == 1 else (tiles, self.product.batch.size)
+
+    def size_args(self) -> dict[str, int]:
+        """Return the sizes of a tile by parameter."""
+        grouped = {"GROUP": self.product.config.group_m} if self.is_grouped else {}
+        return {**super().size_args(), "INNER": self.product.config.block_k, **grouped}
+
+    def index_lines(self, *, uses_x: bool = True) -> list[str]:
+        """Return the lines that compute the indices of this program's tile."""
+        wide = ".to(tl.int64)" if self.kernel.uses_int64_index else ""
+        rows, cols = self.loop_size_text(X), self.loop_size_text(R)
+        lines = [f"matrix = tl.program_id(1){wide}"] if self.product.batch.size != 1 else []
+        if not self.is_grouped:
+            lines.append("row = tl.arange(0, ROWS)[:, None]")
+            return [*lines, f"col = tl.program_id(0){wide} * COLS + tl.arange(0, COLS)[None, :]"]
+        return [
+            *lines,
+            f"tile = tl.program_id(0){wide}",
+            "# GROUP rows of tiles are done together: they find each other's columns in the card's cache.",
+            f"band = GROUP * tl.cdiv({cols}, COLS)",
+            "first = tile // band * GROUP",
+            f"height = tl.minimum(tl.cdiv({rows}, ROWS) - first, GROUP)",
+            "row = (first + tile % band % height) * ROWS + tl.arange(0, ROWS)[:, None]",
+            "col = tile % band // height * COLS + tl.arange(0, COLS)[None, :]",
+        ]
+
+    def bounds_tests(self, space: frozenset[str]) -> list[str]:
+        """Return the bounds tests; the inner dimension replaces one loop of an operand."""
+        inner = {LEFT: R, RIGHT: X}.get(self.section)
+        masked = self.masked_loops - {inner} | ({inner} if inner and self.masks_inner else set())
+        return [self.bounds_test(loop) for loop in (X, R) if loop in space & masked]
+
+    def bounds_test(self, loop: str) -> str:
+        """Return the test that a loop variable is below its size, by its name in this section."""
+        if self.section == LEFT and loop == R:
+            return f"inner < {self.parameters.size_text(self.product.lhs_k.size)}"
+        if self.section == RIGHT and loop == X:
+            return f"inner_down < {self.parameters.size_text(self.product.rhs_k.size)}"
+        return super().bounds_test(loop)
+
+    def shape_text(self, space: frozenset[str] | set[str]) -> str:
+        """Return the shape of a block of values in this section."""
+        rows = "INNER" if self.section == RIGHT else "ROWS"
+        cols = "INNER" if self.section == LEFT else "COLS"
+        return f"({rows if X in space else '1'}, {cols if R in space else '1'})"
+
+    def loops_of_index(self, index: IndexExpr) -> set[str]:
+        """Return the loops along which an index varies; the matrix number is constant in a tile."""
+        known = {self.product.lhs_k: R, self.product.rhs_k: X, self.kernel.x: X, self.kernel.r: R}
+        return {known[v] for v in index.variables() if v in known}
+
+    def variable_name(self, var: LoopVar) -> str:
+        """Return the name of a loop variable."""
+        known = {self.product.lhs_k: "inner", self.product.rhs_k: "inner_down", self.product.batch: "matrix"}
+        return known.get(var) or super().variable_name(var)
+
+
+class MatmulPrinter(LoopPrinter):
     """Prints the ops of the operands inside the loop over the inner dimension.
 
     All other ops follow the loop.
     """
 
+    blocks: MatmulBlocks
+
     def __init__(self, kernel: LoopKernel, product: MatmulLoops) -> None:
-        super().__init__(kernel)
-        self.product = product
-        tiling = product.config
-        self.block = BlockConfig(tiling.block_m, tiling.block_n, False, tiling.num_warps, has_2d_grid=True)
-        self.used_names.update(TEMPLATE_NAMES)
-        self.x_name, self.section = "row", EPILOGUE
-        assert kernel.r is not None
-        self.x_masked = not is_block_multiple(kernel.x.size, tiling.block_m)
-        self.r_masked = not is_block_multiple(kernel.r.size, tiling.block_n)
-        self.masks_inner = not is_block_multiple(product.lhs_k.size, tiling.block_k)
+        self.product, tiling = product, product.config
+        super().__init__(kernel, BlockConfig(tiling.block_m, tiling.block_n, False, tiling.num_warps, has_2d_grid=True))
+        self.parameters.used_names.update(TEMPLATE_NAMES)
         self.dot = next(op for op in self.live_ops if op.name == "dot")
-        self.operand_ops = {
-            side: transitive_inputs([root], kernel.ops) for side, root in zip((LEFT, RIGHT), self.dot.args, strict=True)
-        }
+
+    def make_blocks(self) -> MatmulBlocks:
+        """Return the mapping of loops to tiles."""
+        return MatmulBlocks(self.kernel, self.product, self.block, self.parameters)
 
     def source(self) -> GeneratedKernel:
         """Print the kernel and return all data about it."""
@@ -61,26 +146,11 @@ class MatmulPrinter(TritonPrinter):
                 found.append(KernelConfig((("INNER", inner),), tiling.num_warps, stages))
         return tuple(found)
 
-    def _grid(self) -> tuple[Size, ...]:
-        kernel, tiling = self.kernel, self.product.config
-        assert kernel.r is not None
-        tiles = block_count(kernel.x.size, tiling.block_m) * block_count(kernel.r.size, tiling.block_n)
-        return (tiles,) if self.product.batch.size == 1 else (tiles, self.product.batch.size)
-
-    def _block_args(self) -> list[KernelArg]:
-        tiling = self.product.config
-        sizes = {"ROWS": tiling.block_m, "COLS": tiling.block_n, "INNER": tiling.block_k}
-        if self._is_grouped():
-            sizes["GROUP"] = tiling.group_m
-        return [KernelArg(name, "constexpr", "constexpr", value=size) for name, size in sizes.items()]
-
-    def _is_grouped(self) -> bool:
-        rows = self.kernel.x.size
-        return not isinstance(rows, int) or rows > self.product.config.block_m
-
-    def _print_body(self) -> None:
-        self._print_tile_indices()
-        p, inner = self.product, self._size_text(self.product.lhs_k.size)
+    def print_body(self) -> None:
+        """Print the loop over the inner dimension, and the epilogue."""
+        for line in self.blocks.index_lines():
+            self.add_line(line)
+        p, inner = self.product, self.parameters.size_text(self.product.lhs_k.size)
         self.add_line("product = tl.zeros((ROWS, COLS), tl.float32)", (self.dot.number,))
         self.add_line(f"for start in range(0, {inner}, INNER):", (self.dot.number,))
         self.indent = "        "
@@ -89,91 +159,31 @@ class MatmulPrinter(TritonPrinter):
         operands = [self._print_operand(side, op) for side, op in zip((LEFT, RIGHT), self.dot.args, strict=True)]
         precise = f', input_precision="{p.precision}"' if p.precision else ""
         self.add_line(f"product = tl.dot({', '.join(o.text for o in operands)}, product{precise})", (self.dot.number,))
-        self.indent, self.section = "    ", EPILOGUE
-        self.expressions[self.dot.number] = Expression("product", True, ())
-        needed = transitive_inputs(
-            [op for op in self.live_ops if op.name == "store"], self.kernel.ops, in_one_loop=True
-        )
+        self.indent, self.blocks.section = "    ", EPILOGUE
+        self.expressions.known[self.dot.number] = Expression("product", True, ())
+        self._print_inputs([op for op in self.live_ops if op.name == "store"])
+
+    def _print_inputs(self, roots: list[LoopIROp]) -> None:
+        """Print all ops that these depend on, once more if another section has printed them."""
+        needed = transitive_inputs(roots, self.kernel.ops, in_one_loop=True)
         for op in self.live_ops:
             if op.number in needed and op is not self.dot:
-                self.expressions.pop(op.number, None)
+                self.expressions.known.pop(op.number, None)
                 self.print_op(op)
-
-    def _print_tile_indices(self) -> None:
-        wide = ".to(tl.int64)" if self.kernel.uses_int64_index else ""
-        rows, cols = self.loop_size_text(X), self.loop_size_text(R)
-        if self.product.batch.size != 1:
-            self.add_line(f"matrix = tl.program_id(1){wide}")
-        if not self._is_grouped():
-            self.add_line("row = tl.arange(0, ROWS)[:, None]")
-            self.add_line(f"col = tl.program_id(0){wide} * COLS + tl.arange(0, COLS)[None, :]")
-            return
-        self.add_line(f"tile = tl.program_id(0){wide}")
-        self.add_line("# GROUP rows of tiles are done together: they find each other's columns in the card's cache.")
-        self.add_line(f"band = GROUP * tl.cdiv({cols}, COLS)")
-        self.add_line("first = tile // band * GROUP")
-        self.add_line(f"height = tl.minimum(tl.cdiv({rows}, ROWS) - first, GROUP)")
-        self.add_line("row = (first + tile % band % height) * ROWS + tl.arange(0, ROWS)[:, None]")
-        self.add_line("col = tile % band // height * COLS + tl.arange(0, COLS)[None, :]")
 
     def _print_operand(self, side: str, root: LoopIROp) -> Expression:
         """Print the ops of one operand; elements beyond the inner dimension count as zero."""
-        self.section = side
-        for op in self.live_ops:
-            if op.number in self.operand_ops[side]:
-                self.expressions.pop(op.number, None)
-                self.print_op(op)
-        made = self.expression_of(root)
+        self.blocks.section = side
+        self._print_inputs([root])
+        made = self.expressions.of(root)
         if root.loops != VARIES_WITH_XR:
-            made = Expression(f"tl.broadcast_to({made.text}, {self.block_shape_text(VARIES_WITH_XR)})", True, made.ops)
-        if root.name == "load" or not self.masks_inner:
+            shape = self.blocks.shape_text(VARIES_WITH_XR)
+            made = Expression(f"tl.broadcast_to({made.text}, {shape})", True, made.ops)
+        if root.name == "load" or not self.blocks.masks_inner:
             return made
-        masked = f"tl.where({self.bounds_test(R if side == LEFT else X)}, {made.text}, 0.0).to(tl.{_triton_dtype_name(root)})"
-        return Expression(masked, True, made.ops)
+        test = self.blocks.bounds_test(R if side == LEFT else X)
+        return Expression(f"tl.where({test}, {made.text}, 0.0).to({TRITON_DTYPES[root.dtype]})", True, made.ops)
 
-    def _load_expression(self, op: LoopIROp) -> Expression:
-        made = super()._load_expression(op)
-        if self.section == EPILOGUE or "mask=" not in made.text:
-            return made
-        return Expression(f"{made.text[:-1]}, other=0)", True, made.ops)
-
-    def _mask_text(self, op: LoopIROp, space: frozenset[str]) -> str:
-        kept = self.x_masked, self.r_masked
-        if self.section == LEFT:
-            self.r_masked = self.masks_inner
-        elif self.section == RIGHT:
-            self.x_masked = self.masks_inner
-        try:
-            return super()._mask_text(op, space)
-        finally:
-            self.x_masked, self.r_masked = kept
-
-    def bounds_test(self, loop: str) -> str:
-        """Return the test that a loop variable is below its size, by its name in this section."""
-        if self.section == LEFT and loop == R:
-            return f"inner < {self._size_text(self.product.lhs_k.size)}"
-        if self.section == RIGHT and loop == X:
-            return f"inner_down < {self._size_text(self.product.rhs_k.size)}"
-        return super().bounds_test(loop)
-
-    def block_shape_text(self, space: frozenset[str] | set[str]) -> str:
-        """Return the shape of a block of values in this section."""
-        rows = "INNER" if self.section == RIGHT else "ROWS"
-        cols = "INNER" if self.section == LEFT else "COLS"
-        return f"({rows if X in space else '1'}, {cols if R in space else '1'})"
-
-    def loops_of_index(self, index: IndexExpr) -> set[str]:
-        """Return the loops along which an index varies; the matrix number is constant in a tile."""
-        known = {self.product.lhs_k: R, self.product.rhs_k: X, self.kernel.x: X, self.kernel.r: R}
-        return {known[v] for v in index.variables() if v in known}
-
-    def _loop_variable_name(self, var: LoopVar) -> str:
-        known = {self.product.lhs_k: "inner", self.product.rhs_k: "inner_down", self.product.batch: "matrix"}
-        return known.get(var) or super()._loop_variable_name(var)
-
-    def _is_inlined(self, op: LoopIROp, made: Expression) -> bool:
-        return op is not self.dot and super()._is_inlined(op, made)
-
-
-def _triton_dtype_name(op: LoopIROp) -> str:
-    return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}[SIGNATURE_DTYPES[op.dtype]]
+    def is_inlined(self, op: LoopIROp, made: Expression) -> bool:
+        """Return True if an expression stands in its only use instead of having a name."""
+        return op is not self.dot and super().is_inlined(op, made)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import as_size
+from engine.ir.loop_ir.index_expr import Size, as_size
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
@@ -49,6 +50,44 @@ def _zero_if_padding(b: LoopBuilder, index: LoopIROp, padding: int, value: LoopI
     return value if left_out is None else b.where(left_out, b.constant(0, value.dtype), value)
 
 
+@dataclass(frozen=True)
+class _Bags:
+    """Sums over the indices of each bag; ``places``: number of each index's bag, plus one."""
+
+    low: LoweringContext
+    indices: LoweredTensor
+    places: LoweredTensor
+    count: Size
+    padding: int
+
+    def _bag(self, b: LoopBuilder, i: Coordinates) -> Any:
+        """Return the bag of an index. Indices behind the last bag have none and are not written."""
+        bag = b.call("sub", self.places.load(b, i), b.constant(1, torch.int64))
+        return b.indirect_index(bag, self.count, wraps=False, is_checked=False)
+
+    def sums(self, zeros: LoweredTensor, weight: LoweredTensor, per_sample: LoweredTensor | None) -> LoweredTensor:
+        """Add the looked-up rows of each bag to zeros."""
+        held, indices = zeros.dtype, self.indices
+
+        def add(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+            index = indices.load(b, i[:1])
+            value = b.cast(weight.load(b, (b.indirect_index(index, weight.shape[0], wraps=False), i[1])), held)
+            if per_sample is not None:
+                value = b.call("mul", value, b.cast(per_sample.load(b, i[:1]), held))
+            return (self._bag(b, i[:1]), i[1]), _zero_if_padding(b, index, self.padding, value)
+
+        return scatter_into(self.low, zeros, (indices.shape[0], weight.shape[1]), add, is_added=True)
+
+    def counts(self, none: LoweredTensor) -> LoweredTensor:
+        """Add the number of indices of each bag to zeros."""
+
+        def tally(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
+            one = b.constant(1, torch.int64)
+            return (self._bag(b, i),), _zero_if_padding(b, self.indices.load(b, i), self.padding, one)
+
+        return scatter_into(self.low, none, (self.indices.shape[0],), tally, is_added=True)
+
+
 @register_lowering(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 def embedding_bag(
     low: LoweringContext,
@@ -72,32 +111,12 @@ def embedding_bag(
     made, bag_of_each, size_of_each, largest = fake_result(low)
     if len(indices.shape) != 1 or 0 in indices.shape or 0 in made.shape:
         raise NotLowered("embedding_bag without elements has no lowering")
-    bags, count = symbolic_shape(made)[0], indices.shape[0]
-    held = compute_dtype(weight.dtype)
-    places = _bag_of_each_index(low, indices, offsets)
-
-    def bag(b: LoopBuilder, i: Coordinates) -> Any:
-        """Return the bag of an index. Indices behind the last bag have none and are not written."""
-        return b.indirect_index(
-            b.call("sub", places.load(b, i), b.constant(1, torch.int64)), bags, wraps=False, is_checked=False
-        )
-
-    def add(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
-        index = indices.load(b, i[:1])
-        value = b.cast(weight.load(b, (b.indirect_index(index, weight.shape[0], wraps=False), i[1])), held)
-        if per_sample is not None:
-            value = b.call("mul", value, b.cast(per_sample.load(b, i[:1]), held))
-        return (bag(b, i[:1]), i[1]), _zero_if_padding(b, index, padding, value)
-
-    def tally(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
-        return (bag(b, i),), _zero_if_padding(b, indices.load(b, i), padding, b.constant(1, torch.int64))
-
-    zeros = low.pointwise(
-        (bags, weight.shape[1]), held, lambda b, i: b.constant(0.0, held), name=f"{_node_name(low)}_zeros"
-    )
-    none = low.pointwise((bags,), torch.int64, lambda b, i: b.constant(0, torch.int64), name=f"{_node_name(low)}_none")
-    sums = scatter_into(low, zeros, (count, weight.shape[1]), add, is_added=True)
-    counts = scatter_into(low, none, (count,), tally, is_added=True)
+    held, places = compute_dtype(weight.dtype), _bag_of_each_index(low, indices, offsets)
+    bags, name = _Bags(low, indices, places, symbolic_shape(made)[0], padding), _node_name(low)
+    width, number = weight.shape[1], torch.int64
+    zeros = low.pointwise((bags.count, width), held, lambda b, i: b.constant(0.0, held), name=f"{name}_zeros")
+    none = low.pointwise((bags.count,), number, lambda b, i: b.constant(0, number), name=f"{name}_none")
+    sums, counts = bags.sums(zeros, weight, per_sample), bags.counts(none)
 
     def result(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         value = sums.load(b, i)

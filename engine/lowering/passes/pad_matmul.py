@@ -13,6 +13,7 @@ import torch.fx
 from torch._guards import detect_fake_mode
 
 from engine.ir.node_metadata import provenance_of, set_provenance
+from engine.lowering.library_ops import is_library_op
 
 aten = torch.ops.aten
 
@@ -166,6 +167,4 @@ def _untransposed(node: torch.fx.Node) -> tuple[torch.fx.Node, bool]:
 
 def _needs_copy_to_pad(node: torch.fx.Node) -> bool:
     """Return True if a value is in memory anyway, so that padding it needs a copy."""
-    from engine.lowering.library_ops import is_library_op
-
     return node.op != "call_function" or is_library_op(node.target)

@@ -18,7 +18,7 @@ from engine.ir.kernels.attention_kernel import (
 )
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, variable
 from engine.ir.loop_ir.tensor_def import TensorDef
-from engine.lowering.context import ExternNode, LoweredTensor
+from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
 from engine.lowering.templates.matmul import INT32_LIMIT, MATMUL_DTYPES, MAX_GRID_Y, matmul_precision
 
 aten = torch.ops.aten
@@ -70,6 +70,10 @@ class AttentionTemplate:
         return dict.fromkeys(
             (*self.call.results.values(), *self.call.unused_results, *([] if self.delta is None else [self.delta]))
         )
+
+    def accept(self, visitor: StepVisitor) -> None:
+        """Visit this step of a schedule."""
+        visitor.visit_attention(self)
 
     def input_defs(self) -> set[TensorDef]:
         """Return the definitions that the kernels read from memory."""

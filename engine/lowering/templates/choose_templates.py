@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import sympy
@@ -13,9 +13,9 @@ from engine.ir.kernels.template_choice import Candidate, ChoiceRequest, ChoiceRe
 from engine.ir.loop_ir.index_expr import Size
 from engine.ir.loop_ir.loop_kernel import MatmulConfig
 from engine.ir.loop_ir.tensor_def import TensorDef
-from engine.lowering.context import ExternNode, LoweredTensor
+from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
 from engine.lowering.fusion_cost import bytes_saved
-from engine.lowering.scheduler import FusionGroup, Schedule, extern_read_defs
+from engine.lowering.scheduler import FusionGroup, Schedule
 from engine.lowering.templates.attention import AttentionCall, AttentionTemplate, match_attention, template_candidates
 from engine.lowering.templates.matmul import (
     IEEE_PRECISION,
@@ -36,6 +36,19 @@ class MatmulTemplate:
 
     fused_matmul: FusedMatmul
     tiling: MatmulConfig
+
+    @property
+    def output_defs(self) -> Iterable[TensorDef]:
+        """Definitions that the kernel writes."""
+        return self.fused_matmul.output_defs
+
+    def input_defs(self) -> set[TensorDef]:
+        """Return the definitions that the kernel reads from memory."""
+        return self.fused_matmul.input_defs()
+
+    def accept(self, visitor: StepVisitor) -> None:
+        """Visit this step of a schedule."""
+        visitor.visit_matmul(self)
 
 
 ASSUMED_SIZE = 1024
@@ -204,19 +217,11 @@ class _TemplateChooser:
         return found
 
     def _readers(self, made: TensorDef) -> list[ScheduleStep]:
-        return [s for s in self.steps if made in _step_inputs(s)]
+        return [s for s in self.steps if made in s.input_defs()]
 
 
 def _reads_def(value: LoweredTensor | None, made: TensorDef) -> bool:
     return value is not None and value.definition is made
-
-
-def _step_inputs(step: ScheduleStep) -> Collection[TensorDef]:
-    if isinstance(step, FusionGroup):
-        return step.input_defs()
-    if isinstance(step, MatmulTemplate):
-        return step.fused_matmul.input_defs()
-    return step.input_defs() if isinstance(step, AttentionTemplate) else set(extern_read_defs(step))
 
 
 def _replaced_parts(fused: FusedMatmul) -> list[ScheduleStep]:
