@@ -58,14 +58,14 @@ def lower(
         saved = dict(enumerate(graph.saved_placeholders, graph.num_user_outputs or 0))
         walk = GraphLowering(graph.compilation_id, watch.module, graph.stage, saved, forced_fallbacks)
         walk.run()
-        told = {symbol: made for symbol, (made, _) in walk.unbacked_definitions.items()}
+        told = {symbol: made for symbol, (made, _) in walk.symbols.unbacked.items()}
         unroll_reductions(walk.context.defs, walk.defs_in_memory())
         schedule = fuse(walk.context.defs, walk.context.externs, walk.defs_in_memory(), walk.context.no_fuse, told)
         returned = {v.definition for v in walk.outputs if isinstance(v, LoweredTensor)}
         by_themselves = functools.partial(subprogram, walk, target, emit)
-        schedule = choose_templates(schedule, returned, chooser, by_themselves, forced_fallbacks, walk.size_hints)
+        schedule = choose_templates(schedule, returned, chooser, by_themselves, forced_fallbacks, walk.symbols.hints)
         program = schedule_to_program(
-            walk, schedule, target, emit, BlockTuner(chooser, candidate_blockings, emit, target, walk.size_hints)
+            walk, schedule, target, emit, BlockTuner(chooser, candidate_blockings, emit, target, walk.symbols.hints)
         )
         decisions = (*exchanged, *program.record.decisions)
         return replace(program, record=replace(program.record, passes=tuple(watch.records), decisions=decisions))

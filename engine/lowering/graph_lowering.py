@@ -15,6 +15,7 @@ from engine.errors import EngineError
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.kernels.lowered_program import ConstantTensor
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
+from engine.ir.loop_ir.program_symbols import SYMBOLIC_SCALARS, ProgramSymbols, expression_of
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
 from engine.ir.user_code_files import display_name, is_cell
@@ -78,13 +79,7 @@ class GraphLowering:
         self.context.name_counts.update({n.name: 1 for n in module.graph.nodes})
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[tuple[str, Any]] = []
-        self.symbols: dict[str, tuple[int, int]] = {}
-        self.size_hints: dict[str, int] = {}
-        """Size hint of each symbol."""
-        self.unbacked_definitions: dict[str, tuple[TensorDef, int]] = {}
-        """Definition of each unbacked symbol: an ATen result and a dimension (-1: its value)."""
-        self.assumed_values: dict[str, Size] = {}
-        """Assumed value of each number that a node reads from a tensor, by node name."""
+        self.symbols = ProgramSymbols()
         self.outputs: tuple[Any, ...] = ()
         self.inputs_with_unknown_strides: list[tuple[torch.fx.Node, LoweredTensor]] = []
         self.compute_node_count = 0
@@ -114,15 +109,14 @@ class GraphLowering:
         position = len(self.inputs)
         self.inputs.append((node.name, value))
         if not isinstance(value, torch.Tensor):
-            self.values[node] = self._as_expr(value)
-            self._bind_symbol(value, position, -1)
+            self.values[node] = expression_of(value)
+            self.symbols.bind_input(value, position)
             return
         for dim, size in enumerate(value.shape):
-            self._bind_symbol(size, position, dim)
+            self.symbols.bind_input(size, position, dim)
         read = self._tensor_in_memory(node.name, value, "input", ())
-        stride = read.definition.stride
         self.values[node] = read
-        if not all(isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys() for s in stride):
+        if not symbols_of(read.definition.stride) <= self.symbols.inputs.keys():
             self.inputs_with_unknown_strides.append((node, read))
 
     def _tensor_in_memory(self, name: str, value: torch.Tensor, kind: str, origins: tuple[str, ...]) -> LoweredTensor:
@@ -142,23 +136,20 @@ class GraphLowering:
 
         The stride of a dimension of size 1 does not matter. A copy can make the result of an ATen call contiguous.
         """
-        told = symbols_of(shape) | self.symbols.keys() | self.unbacked_definitions.keys()
-        if symbols_of(stride) <= told:
+        unknown = self.symbols.unknown(stride) - symbols_of(shape)
+        if not unknown:
             return stride
         even = contiguous_strides(shape)
-        if kind == "extern" and not symbols_of(s for n, s in zip(shape, stride, strict=True) if n != 1) <= told:
+        if kind == "extern" and symbols_of(s for n, s in zip(shape, stride, strict=True) if n != 1) & unknown:
             return even
         return tuple(
-            e if n == 1 and not symbols_of((s,)) <= told else s for n, s, e in zip(shape, stride, even, strict=True)
+            e if n == 1 and symbols_of((s,)) & unknown else s for n, s, e in zip(shape, stride, even, strict=True)
         )
 
     def _copy_inputs_with_unknown_strides(self) -> None:
         """Copy inputs whose strides contain symbols that no input size defines."""
         for node, read in self.inputs_with_unknown_strides:
-            if all(
-                isinstance(s, int) or {str(f) for f in s.free_symbols} <= self.symbols.keys()
-                for s in read.definition.stride
-            ):
+            if symbols_of(read.definition.stride) <= self.symbols.inputs.keys():
                 continue
             self.context.current_node, self.context.origins = node, provenance_of(node).nodes
             copied = TensorDef(
@@ -178,18 +169,6 @@ class GraphLowering:
             )
             self.context.add(copied)
             self.values[node] = LoweredTensor(read.shape, copied, is_complex=read.is_complex)
-
-    def _bind_symbol(self, value: Any, position: int, dim: int) -> None:
-        if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_Symbol:
-            name = str(value.node.expr)
-            self.symbols.setdefault(name, (position, dim))
-            if isinstance(value, torch.SymInt) and value.node.has_hint():
-                self.size_hints[name] = int(value.node.hint)
-
-    def _as_expr(self, value: Any) -> Any:
-        if isinstance(value, (torch.SymFloat, torch.SymBool)):
-            return value.node.expr
-        return as_size(value) if isinstance(value, torch.SymInt) else value
 
     def _get_attr(self, node: torch.fx.Node) -> None:
         value = getattr(self.module, str(node.target))
@@ -223,11 +202,11 @@ class GraphLowering:
             self.values[node] = self._name_after_node(node, found)
             return
         if (
-            isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
+            isinstance(value, (*SYMBOLIC_SCALARS, int, float))
             and not (isinstance(value, bool) and isinstance(node.target, torch._ops.OpOverload))
             and not _is_item_call(node)
         ):
-            self.values[node] = self._as_expr(value)
+            self.values[node] = expression_of(value)
             return
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             raise LoweringError(f"The graph is not functional: {node.target} mutates its argument.")
@@ -273,15 +252,15 @@ class GraphLowering:
         except Exception as error:
             del self.context.defs[mark:]
             return f"Its lowering failed ({type(error).__name__}: {error}): ATen runs it."
-        self.values[node] = self._name_after_node(node, result) if isinstance(result, LoweredTensor) else result
+        self.values[node] = self._name_after_node(node, result)
         return None
 
     def _has_unknown_size(self, value: Any) -> bool:
         """Return True if the result has a size symbol that nothing before it defines."""
         if not isinstance(value, torch.Tensor) or not value._has_symbolic_sizes_strides:
             return False
-        unknown = symbols_of(symbolic_shape(value)) - self.symbols.keys() - self.unbacked_definitions.keys()
-        return any(s.is_Symbol and str(s) in unknown for s in symbolic_shape(value) if not isinstance(s, int))
+        shape = symbolic_shape(value)
+        return not self.symbols.unknown(shape).isdisjoint(map(str, shape))
 
     def _name_after_node(self, node: torch.fx.Node, value: Any) -> Any:
         """Name the definition after the node if it holds exactly the node's value."""
@@ -302,7 +281,7 @@ class GraphLowering:
         )
         value = node.meta.get("val")
         tensors: list[LoweredTensor | None] = []
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if isinstance(value, SYMBOLIC_SCALARS):
             self._add_extern_scalar(node, value, target, args, kwargs)
             return
         many = isinstance(value, (tuple, list))
@@ -312,7 +291,7 @@ class GraphLowering:
             name = node.name if not many else self.context.unique_name(f"{node.name}_{k}")
             tensors.append(self._extern_result(name, item) if isinstance(item, torch.Tensor) else None)
             if (made := tensors[-1]) is not None:
-                self._bind_result_sizes(made.definition)
+                self.symbols.bind_result(made.definition)
         results = tuple(None if t is None else t.definition for t in tensors)
         self.context.externs.append(
             ExternNode(node, target, args, kwargs, results, is_library, reason, self.context.origins)
@@ -329,21 +308,8 @@ class GraphLowering:
             ExternNode(node, target, args, kwargs, (number,), True, reason, self.context.origins)
         )
         self.context.add(number)
-        self.values[node] = self._as_expr(value)
-        expression = value.node.expr
-        symbol = next(iter(expression.free_symbols), None)
-        # A SymBool defines a symbol too: its expression has the form Eq(symbol, 1).
-        is_new = str(symbol) not in self.symbols and str(symbol) not in self.unbacked_definitions
-        if is_new and (expression == symbol or isinstance(value, torch.SymBool)):
-            self.unbacked_definitions[str(symbol)] = (number, -1)
-        elif isinstance(value, torch.SymInt):
-            self.assumed_values[node.name] = as_size(expression)
-
-    def _bind_result_sizes(self, made: TensorDef) -> None:
-        """Record the size symbols that only the result of an ATen call defines."""
-        for dim, size in enumerate(made.shape):
-            if not isinstance(size, int) and size.is_Symbol and str(size) not in self.symbols:
-                self.unbacked_definitions.setdefault(str(size), (made, dim))
+        self.values[node] = expression_of(value)
+        self.symbols.bind_number(value, number)
 
     def _extern_result(self, name: str, value: torch.Tensor) -> LoweredTensor:
         if value.layout != torch.strided:
@@ -360,8 +326,8 @@ class GraphLowering:
         return replace(copied, is_complex=value.is_complex)
 
     def _output(self, node: torch.fx.Node) -> None:
-        given = node.args[0] if isinstance(node.args[0], (tuple, list)) else (node.args[0],)
-        values = [self._value_of(v) if isinstance(v, torch.fx.Node) else v for v in given]
+        given = _as_tuple(node.args[0])
+        values = torch.fx.map_arg(given, self._value_of)
         result: list[Any] = []
         for position, (source, value) in enumerate(zip(given, values, strict=True)):
             if isinstance(value, LoweredTensor) and not self._saves_padded_rows(position, value):
@@ -378,7 +344,7 @@ class GraphLowering:
         if placeholder is None or placed is None or placed[1] != 0 or len(value.shape) != 2 or value.is_complex:
             return False
         (row, column), (_, width) = placed[0], value.shape
-        if column != 1 or not isinstance(row, int) or not isinstance(width, int) or row <= width:
+        if column != 1 or not isinstance(row, int) or symbols_of((width,)) or row <= width:
             return False
         set_saved_row_stride(placeholder, row)
         return True
@@ -409,8 +375,8 @@ def _scalar_inputs(node: torch.fx.Node) -> list[torch.fx.Node]:
     """
     given = list(node.all_input_nodes)
     if node.target in _TAKES_SIZES:
-        given = [a for a in (*node.args[1:], *node.kwargs.values()) if isinstance(a, torch.fx.Node)]
-    return [n for n in given if isinstance(n.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))]
+        given = [n for n in given if n in (*node.args[1:], *node.kwargs.values())]
+    return [n for n in given if isinstance(n.meta.get("val"), SYMBOLIC_SCALARS)]
 
 
 def _takes_only_float_scalars(node: torch.fx.Node) -> bool:
@@ -418,9 +384,9 @@ def _takes_only_float_scalars(node: torch.fx.Node) -> bool:
 
     The host passes such a scalar to the kernel as an argument.
     """
-    made, given = node.meta.get("val"), [n.meta["val"] for n in _scalar_inputs(node)]
-    is_float = isinstance(made, torch.Tensor) and made.dtype.is_floating_point
-    return node.target in _TAKES_SCALARS_FROM_TENSORS and is_float and all(isinstance(v, torch.SymFloat) for v in given)
+    is_float = all(made.dtype.is_floating_point for made in _tensors_in(node.meta.get("val")))
+    given = (n.meta["val"] for n in _scalar_inputs(node))
+    return node.target in _TAKES_SCALARS_FROM_TENSORS and is_float and all(v.node.is_float() for v in given)
 
 
 def _node_names(module: torch.fx.GraphModule) -> set[str]:
@@ -434,9 +400,8 @@ def _node_names(module: torch.fx.GraphModule) -> set[str]:
 def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
     """Return True if a call takes or returns complex tensors of a dtype that loops support."""
     given = torch.utils._pytree.tree_leaves((args, kwargs))
-    made = torch.utils._pytree.tree_leaves(node.meta.get("val"))
     return any(isinstance(v, LoweredTensor) and v.is_complex for v in given) or any(
-        isinstance(v, torch.Tensor) and v.dtype in REAL_DTYPES for v in made
+        made.dtype in REAL_DTYPES for made in _tensors_in(node.meta.get("val"))
     )
 
 
@@ -453,45 +418,47 @@ def _as_sentence(reason: str) -> str:
     return reason[:1].upper() + reason[1:] + ("" if reason.endswith(".") else ".")
 
 
+def _as_tuple(results: Any) -> tuple[Any, ...]:
+    """Return the results of a node as a tuple: one, or several."""
+    return tuple(results) if isinstance(results, (tuple, list)) else (results,)
+
+
+def _tensors_in(*values: Any) -> list[torch.Tensor]:
+    """Return the fake tensors in values, nested ones too."""
+    return [v for v in torch.utils._pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
+
+
 def _check_devices(node: torch.fx.Node) -> None:
-    values = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta.get("val")]
-    flat = torch.utils._pytree.tree_leaves(values)
-    scalars = {
-        id(n.meta["val"]) for n in node.all_input_nodes if n.op == "placeholder" and _is_cpu_scalar(n.meta["val"])
-    }
-    devices = {v.device.type for v in flat if isinstance(v, torch.Tensor) and id(v) not in scalars}
+    tensors = _tensors_in([n.meta.get("val") for n in node.all_input_nodes], node.meta.get("val"))
+    given = _tensors_in([n.meta.get("val") for n in node.all_input_nodes if n.op == "placeholder"])
+    # Eager mixes 0-dim CPU tensors with tensors on any device; the runtime moves them.
+    scalars = {id(v) for v in given if not v.shape and v.device.type == "cpu"}
+    devices = {v.device.type for v in tensors if id(v) not in scalars}
     if len(devices) > 1:
         raise NotLowered(f"it mixes tensors on {' and '.join(sorted(devices))}")
-    if any(v.layout != torch.strided for v in flat if isinstance(v, torch.Tensor)):
+    if any(v.layout != torch.strided for v in tensors):
         raise NotLowered("an operator on sparse tensors has no lowering")
 
 
-def _is_cpu_scalar(value: Any) -> bool:
-    """Return True for a 0-dim CPU tensor.
-
-    Eager mixes it with tensors on any device; the runtime moves it.
-    """
-    return isinstance(value, torch.Tensor) and not value.shape and value.device.type == "cpu"
-
-
 def _check_not_empty(node: torch.fx.Node) -> None:
+    # Unused results are not computed.
+    seen = {user.args[1] for user in node.users if user.target is operator.getitem}
+    is_seen = len(seen) == len(node.users)
     value = node.meta.get("val")
-    if isinstance(value, (tuple, list)):  # Unused results are not computed.
-        seen = {user.args[1] for user in node.users if user.target is operator.getitem}
-        is_seen = len(seen) == len(node.users)
-        value = [v for k, v in enumerate(value) if k in seen or not is_seen]
-    if any(map(_has_no_elements, torch.utils._pytree.tree_leaves(value))):
+    used = [v for k, v in enumerate(_as_tuple(value)) if k in seen or not is_seen or v is value]
+    if any(map(_has_no_elements, _tensors_in(used))):
         raise NotLowered("its result has no elements: there is nothing to launch")
 
 
 def _has_only_empty_results(node: torch.fx.Node) -> bool:
     """Return True if no result has elements, so that ATen has nothing to compute."""
-    leaves = torch.utils._pytree.tree_leaves(node.meta.get("val"))
-    return bool(leaves) and all(map(_has_no_elements, leaves))
+    results = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    tensors = _tensors_in(results)
+    return bool(results) and len(tensors) == len(results) and all(map(_has_no_elements, tensors))
 
 
-def _has_no_elements(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and any(isinstance(s, int) and s == 0 for s in value.shape)
+def _has_no_elements(value: torch.Tensor) -> bool:
+    return any(isinstance(s, int) and s == 0 for s in value.shape)
 
 
 def _check_result(node: torch.fx.Node, result: Any) -> None:
@@ -500,10 +467,7 @@ def _check_result(node: torch.fx.Node, result: Any) -> None:
     Raises:
         AssertionError: a dtype or shape differs.
     """
-    value = node.meta.get("val")
-    results = result if isinstance(result, tuple) else (result,)
-    wanted = value if isinstance(value, (tuple, list)) else (value,)
-    for made, expected in zip(results, wanted, strict=True):
+    for made, expected in zip(_as_tuple(result), _as_tuple(node.meta.get("val")), strict=True):
         if not isinstance(expected, torch.Tensor):
             continue
         expected = as_real_meta(expected)

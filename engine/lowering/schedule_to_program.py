@@ -58,11 +58,11 @@ def schedule_to_program(
         buffers,
         tuple(builder.steps),
         outputs,
-        walk.symbols,
+        walk.symbols.inputs,
         told,
         walk.module,
-        unbacked_symbols={symbol: (made.name, dim) for symbol, (made, dim) in walk.unbacked_definitions.items()},
-        assumed_numbers=walk.assumed_values,
+        unbacked_symbols={symbol: (made.name, dim) for symbol, (made, dim) in walk.symbols.unbacked.items()},
+        assumed_numbers=walk.symbols.assumed_values,
         multi_output_buffers=_multi_result_positions(walk),
     )
     _check_symbols_known(program)
