@@ -56,6 +56,8 @@ class Variable(NodeArgument):
     """True if each call constructs its own object although the variable has a source."""
     is_user_object = False
     """True for an instance that keeps its own attributes (``UserDefinedObjectVariable``)."""
+    is_copied_by_reference = False
+    """True if ``copy.copy`` and ``copy.deepcopy`` return the object itself."""
     reconstruct_before_break = False
     """True if reconstruction reads state that Python may change after a graph break.
 
@@ -214,6 +216,26 @@ class Variable(NodeArgument):
         raise Unsupported("rebuild-value", f"rebuilding a value of type {self.python_type().__name__} after the graph")
 
 
+Args = list[Variable]
+Kwargs = dict[str, Variable]
+
+
+class UserErrors:
+    """Context manager: errors of these types are raised in the traced code."""
+
+    __slots__ = ("kinds", "tx")
+
+    def __init__(self, tx: Tracer, *kinds: type[Exception]) -> None:
+        self.tx = tx
+        self.kinds = kinds
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, self.kinds):
+            raise self.tx.make_user_exception(error) from error
+
+
 class RealObjectVariable(Variable):
     """A variable of one real object, loaded through ``source`` if it has one."""
 
@@ -343,6 +365,7 @@ class ConstantVariable(Variable):
     """An immutable Python object known while tracing: number, string, None, dtype, enum."""
 
     __slots__ = ("source", "value")
+    is_copied_by_reference = True
 
     def __init__(self, value: Any, source: Source | None = None) -> None:
         self.value = value

@@ -12,7 +12,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Args, Kwargs, UserErrors, Variable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -170,7 +170,7 @@ def _arity_of(held: Any) -> Arity | None:
     return Arity(least, _UNBOUNDED if every else len(parameters), by_position, names)
 
 
-def check_arity(tx: Tracer, held: Any, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+def check_arity(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> None:
     """Raise Python's TypeError if a C callable does not accept these arguments."""
     try:
         arity = _arity_of(held)
@@ -178,10 +178,8 @@ def check_arity(tx: Tracer, held: Any, args: list[Variable], kwargs: dict[str, V
         return
     if arity is None or arity.accepts(len(args), kwargs):
         return
-    try:
+    with UserErrors(tx, TypeError):
         held(*[object()] * len(args), **dict.fromkeys(kwargs, object()))
-    except TypeError as error:
-        raise tx.make_user_exception(error) from error
 
 
 _CONTAINER_FACTORIES: dict[type, Any] = {
@@ -196,7 +194,7 @@ _CONTAINER_FACTORIES: dict[type, Any] = {
 }
 
 
-def check_method_arity(tx: Tracer, cls: type, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+def check_method_arity(tx: Tracer, cls: type, name: str, args: Args, kwargs: Kwargs) -> None:
     """Raise Python's TypeError if a builtin container method does not accept these arguments."""
     make = _CONTAINER_FACTORIES.get(cls)
     method = getattr(cls, name, None)
@@ -208,7 +206,5 @@ def check_method_arity(tx: Tracer, cls: type, name: str, args: list[Variable], k
         return
     if arity is None or arity.accepts(len(args) + 1, kwargs):
         return
-    try:
+    with UserErrors(tx, TypeError):
         method(make(), *[object()] * len(args), **dict.fromkeys(kwargs, object()))
-    except TypeError as error:
-        raise tx.make_user_exception(error) from error

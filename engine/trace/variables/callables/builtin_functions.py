@@ -12,7 +12,7 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.arithmetic import fold_constant_call
-from engine.trace.variables.base import RealObjectVariable, Variable, realize
+from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import SUBCLASS_METHOD_RULES, builtin_of_first_import, find_rule
 from engine.trace.variables.callables.builtin_arity import check_arity
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 class BuiltinVariable(RealObjectVariable):
     """A function or method implemented in C."""
+
+    is_copied_by_reference = True
 
     def describe(self) -> str:
         module = getattr(self.real_object, "__module__", None)
@@ -49,7 +51,7 @@ class BuiltinVariable(RealObjectVariable):
             tx.raise_error(AttributeError, f"'{type(self.real_object).__name__}' object has no attribute '{name}'")
         return tx.wrap_static(getattr(self.real_object, name))
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         made = call_classmethod_on_subclass(tx, self.real_object, args, kwargs)
         if made is not None:
             return made
@@ -78,9 +80,7 @@ class BuiltinVariable(RealObjectVariable):
 _SCALARS = (int, float, bytes)
 
 
-def call_classmethod_on_subclass(
-    tx: Tracer, held: Any, args: list[Variable], kwargs: dict[str, Variable]
-) -> Variable | None:
+def call_classmethod_on_subclass(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> Variable | None:
     """Call a C classmethod on a subclass, which returns an instance of that subclass.
 
     Return None for any other callable.

@@ -1,13 +1,24 @@
-"""A call that generated code makes."""
+"""Calls and attribute writes that generated code makes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Args, Kwargs, Variable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
+
+
+def emit_call(
+    cg: PyCodegen, function: Any, args: Iterable[Variable], kwargs: dict[str, Variable] | None = None
+) -> None:
+    """Emit code that calls a constant callable."""
+    positional, words = list(args), kwargs or {}
+    cg.body.callable(lambda: cg.load_const(function))
+    cg.load_all([*positional, *words.values()])
+    cg.call_with_keywords(len(positional), tuple(words))
 
 
 class CallExpressionVariable(Variable):
@@ -15,7 +26,7 @@ class CallExpressionVariable(Variable):
 
     __slots__ = ("args", "function", "kwargs")
 
-    def __init__(self, function: Any, args: list[Variable], kwargs: dict[str, Variable] | None = None) -> None:
+    def __init__(self, function: Any, args: Args, kwargs: Kwargs | None = None) -> None:
         self.function = function
         self.args = args
         self.kwargs = kwargs or {}
@@ -27,6 +38,13 @@ class CallExpressionVariable(Variable):
         return [*self.args, *self.kwargs.values()]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(self.function))
-        cg.load_all(self.child_variables())
-        cg.call_with_keywords(len(self.args), tuple(self.kwargs))
+        emit_call(cg, self.function, self.args, self.kwargs)
+
+
+def emit_store_attributes(cg: PyCodegen, attributes: Iterable[tuple[str, Variable]]) -> None:
+    """Emit code that sets attributes of the object on the stack, which stays there."""
+    for name, value in attributes:
+        cg.body.emit("COPY", 1)
+        cg.load(value)
+        cg.body.emit("SWAP", 2)
+        cg.body.emit("STORE_ATTR", name)

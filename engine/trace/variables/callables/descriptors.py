@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, RealObjectVariable, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, Kwargs, RealObjectVariable, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal, register_builder
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.objects.class_lookup import class_source, raise_missing_accessor
@@ -40,12 +40,12 @@ class ExternalDescriptorVariable(RealObjectVariable):
             return self.wrapped_function(tx, name)
         return super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in _BINDING_METHODS and not kwargs:
             return call_descriptor_method(tx, self, name, args)
         return super().call_method(tx, name, args, kwargs)
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if isinstance(self.real_object, staticmethod):
             return self.wrapped_function(tx, "__func__").call(tx, args, kwargs)
         return super().call(tx, args, kwargs)

@@ -20,8 +20,10 @@ from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.inline import bind_arguments, inline_call
 from engine.trace.variables.base import (
     NONE,
+    Args,
     AttributeDictVariable,
     ConstantVariable,
+    Kwargs,
     NotPythonConstant,
     Variable,
     is_none,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 class FunctionVariable(Variable):
     """Base class of Python functions: code, defaults and cells, as inlining needs them."""
 
+    is_copied_by_reference = True
     code: types.CodeType
     namespace: GlobalsNamespace
 
@@ -70,12 +73,12 @@ class FunctionVariable(Variable):
         """Return the cells in the order of ``co_freevars``."""
         raise NotImplementedError
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__get__":
             return self if is_none(realize(tx, args[0])) else BoundMethodVariable(args[0], self)
         return super().call_method(tx, name, args, kwargs)
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return inline_call(tx, self, args, kwargs)
 
 
@@ -145,7 +148,7 @@ class UserFunctionVariable(FunctionVariable):
             )
         ]
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         direct, tx.call_stack.direct_callee = tx.call_stack.direct_callee is self, None
         rule = find_rule(self.real_object)
         if rule is not None:
@@ -367,7 +370,7 @@ class FunctionDictVariable(Variable):
             {k: v for k, v in self.function.attributes.items() if not hasattr(types.FunctionType, k)}
         )
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "update" and len(args) == 1 and not kwargs:
             for key, value in tx.unpack_string_mapping(args[0]).items():
                 self.function.set_attr(tx, key, value)

@@ -14,8 +14,9 @@ from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
+from engine.trace.variables.callables.call_expressions import emit_call
 from engine.trace.variables.callables.functions import UserFunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.callables.partials import make_partial
@@ -33,12 +34,6 @@ class _ReprsInProgress:
     def __init__(self) -> None:
         self.keys: set[tuple[int, int]] = set()
         """Pairs of the ids of the function's code and of the object's variable."""
-
-
-Args = list[Variable]
-
-
-Kwargs = dict[str, Variable]
 
 
 def _recursive_repr(tx: Tracer, of: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
@@ -109,12 +104,7 @@ class CmpKeyVariable(UserDefinedObjectVariable):
         return [self.cmp_function, self.item]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        def make_key() -> None:
-            cg.body.callable(lambda: cg.load_const(functools.cmp_to_key))
-            cg.load(self.cmp_function)
-            cg.body.call(1)
-
-        cg.body.callable(make_key)
+        cg.body.callable(lambda: emit_call(cg, functools.cmp_to_key, [self.cmp_function]))
         cg.load(self.item)
         cg.body.call(1)
 
@@ -158,9 +148,7 @@ class _CmpToKeyVariable(Variable):
         return [self.cmp_function]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(functools.cmp_to_key))
-        cg.load(self.cmp_function)
-        cg.body.call(1)
+        emit_call(cg, functools.cmp_to_key, [self.cmp_function])
 
 
 @register_rule(functools.cmp_to_key)

@@ -12,7 +12,7 @@ from engine.trace.codegen_runtime.iterators import make_finished_generator, make
 from engine.trace.exc import Unsupported
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
 from engine.trace.inline_generators import close_generator, resume_generator, throw_into_generator
-from engine.trace.variables.base import NONE, NULL, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.base import NONE, NULL, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.containers.iterators import IteratorVariable
 
@@ -71,7 +71,7 @@ class GeneratorVariable(IteratorVariable):
         """
         return resume_generator(tx, self, value)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "send":
             found = self.send(tx, args[0])
             return self.raise_stop_iteration(tx) if found is None else found

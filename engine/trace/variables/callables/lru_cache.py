@@ -16,8 +16,10 @@ from engine.trace.external_caches import is_opaque_cache, mark_cache_opaque
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import (
     NONE,
+    Args,
     AttributeDictVariable,
     ConstantVariable,
+    Kwargs,
     NotPythonConstant,
     Variable,
     realize,
@@ -25,7 +27,7 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import find_rule, register_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
-from engine.trace.variables.callables.call_expressions import CallExpressionVariable
+from engine.trace.variables.callables.call_expressions import CallExpressionVariable, emit_call, emit_store_attributes
 from engine.trace.variables.callables.functions import (
     FunctionDictVariable,
     FunctionVariable,
@@ -43,12 +45,6 @@ from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_i
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-
-Args = list[Variable]
-
-
-Kwargs = dict[str, Variable]
 
 
 _CACHE_INFO: Any = vars(functools)["_CacheInfo"]
@@ -214,6 +210,7 @@ class LruCacheVariable(AttributeDictVariable):
     """
 
     is_mutable = True
+    is_copied_by_reference = True
 
     def __init__(
         self, function: Variable, maxsize: int | None, typed: bool, born: int, cls: Any = None, info: Any = _CACHE_INFO
@@ -287,19 +284,11 @@ class LruCacheVariable(AttributeDictVariable):
             error = Unsupported("rebuild-value", "rebuilding a cache that holds results after the graph")
             error.created_at = self.created_at
             raise error
-        cg.body.callable(lambda: cg.load_const(self.cls))
-        cg.load(self.function)
-        for part in (self.maxsize, self.typed, self.info_class):
-            cg.load_const(part)
-        cg.body.call(4)
+        emit_call(cg, self.cls, [self.function, *map(ConstantVariable, (self.maxsize, self.typed, self.info_class))])
         cg.load_helper(functools.update_wrapper, 1)
         cg.load(self.function)
         cg.body.call(2)
-        for name, value in self.attributes.items():
-            cg.body.emit("COPY", 1)
-            cg.load(value)
-            cg.body.emit("SWAP", 2)
-            cg.body.emit("STORE_ATTR", name)
+        emit_store_attributes(cg, self.attributes.items())
 
 
 def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.operators.arithmetic import fold_constant_call
-from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_arity import check_method_arity
+from engine.trace.variables.callables.call_expressions import emit_call
 from engine.trace.variables.stdlib.string_format import format_proxy
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class BoundMethodVariable(Variable):
     def hash_key(self, tx: Tracer) -> Any:
         return ("method", self.obj.hash_key(tx), self.function.hash_key(tx))
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if tx.call_stack.direct_callee is self:
             tx.call_stack.direct_callee = self.function
         return self.function.call(tx, [self.obj, *args], kwargs)
@@ -53,10 +54,7 @@ class BoundMethodVariable(Variable):
         return [self.obj, self.function]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(types.MethodType))
-        cg.load(self.function)
-        cg.load(self.obj)
-        cg.body.call(2)
+        emit_call(cg, types.MethodType, [self.function, self.obj])
 
 
 class BuiltinMethodVariable(Variable):
@@ -72,7 +70,7 @@ class BuiltinMethodVariable(Variable):
     def describe(self) -> str:
         return f"{self.obj.python_type().__name__}.{self.name}"
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         check_method_arity(tx, self.obj.python_type(), self.name, args, kwargs)
         return self.obj.call_method(tx, self.name, args, kwargs)
 
@@ -114,7 +112,7 @@ class ConstantMethodVariable(Variable):
             return tx.fold_constant(getattr, self.as_python_constant(tx), name)
         return super().get_attr(tx, name)
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         rule = find_rule(getattr(type(self.obj.value), self.name, None))
         if rule is not None:
             return rule(tx, [self.obj, *args], kwargs)

@@ -9,9 +9,10 @@ from engine.ir.guards.python_values import OperatorArgsMatch
 from engine.ir.introspection import python_objects
 from engine.ir.sources.base import Source
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.call_expressions import emit_call
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import first_import_of_class
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
@@ -19,9 +20,6 @@ from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUC
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 def _operator_rule(run: Any, symbol: str, count: int) -> Any:
@@ -103,9 +101,7 @@ class OperatorGetterVariable(Variable):
         return [*self.args, *self.kwargs.values()]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(self.cls))
-        cg.load_all(self.child_variables())
-        cg.call_with_keywords(len(self.args), tuple(self.kwargs))
+        emit_call(cg, self.cls, self.args, self.kwargs)
 
 
 def _construct_getter(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, full_type_name, is_none, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, full_type_name, is_none, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -27,9 +27,6 @@ from engine.trace.variables.stdlib.string_format import FormatProxy, format_prox
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 def _partial_base_of(cls: builtins.type) -> Any:

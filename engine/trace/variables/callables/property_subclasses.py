@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, Kwargs, Variable, is_none, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.objects.class_lookup import raise_missing_accessor
@@ -45,20 +45,20 @@ def _find_accessor(tx: Tracer, given: Variable, of: Variable, which: str, word: 
 
 
 @register_rule(vars(property)["__get__"])
-def _get(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _get(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[1])
     return args[0] if is_none(of) else _find_accessor(tx, args[0], of, "fget", "getter").call(tx, [of], {})
 
 
 @register_rule(vars(property)["__set__"])
-def _set(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _set(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[1])
     _find_accessor(tx, args[0], of, "fset", "setter").call(tx, [of, args[2]], {})
     return NONE
 
 
 @register_rule(vars(property)["__delete__"])
-def _delete(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _delete(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[1])
     _find_accessor(tx, args[0], of, "fdel", "deleter").call(tx, [of], {})
     return NONE

@@ -15,7 +15,9 @@ from engine.trace.codegen_runtime.functions_and_classes import make_singledispat
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
     NONE,
+    Args,
     AttributeDictVariable,
+    Kwargs,
     Variable,
     is_none,
     realize,
@@ -26,7 +28,6 @@ from engine.trace.variables.callables.functions import (
     NestedUserFunctionVariable,
     UserFunctionVariable,
 )
-from engine.trace.variables.callables.lru_cache import Args, Kwargs
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import UNBOUND_METHOD_RULES
 from engine.trace.variables.callables.builtin_arity import check_method_arity
 from engine.trace.variables.exceptions.type_errors import check_unbound_receiver
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
-def call_unbound_method(tx: Tracer, held: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable | None:
+def call_unbound_method(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> Variable | None:
     """Trace ``list.append(x, 1)`` as ``x.append(1)``; None unless it is a method of a C class."""
     owner = getattr(held, "__objclass__", None)
     if owner is None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize, type_name
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize, type_name
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.functools_module import Args, Kwargs
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 
 if TYPE_CHECKING:

@@ -627,6 +627,8 @@ _LIST_METHODS: dict[str, Callable[[ListVariable, Any, list[Variable], dict[str, 
 class RangeVariable(Variable):
     """A range with constant bounds."""
 
+    is_copied_by_reference = True
+
     def __init__(self, value: range, source: Source | None = None) -> None:
         self.value = value
         self.source = source

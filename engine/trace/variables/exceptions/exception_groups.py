@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, UserErrors, Variable, is_none, realize
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable, resolve_exception_class
 from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, find_in_class
@@ -17,7 +17,6 @@ from engine.trace.variables.objects.constructor_registry import register_constru
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
-Args = list[Variable]
 _HEAP_TYPE_FLAG = 1 << 9
 _COPIED_ATTRIBUTES = ("__cause__", "__context__", "__suppress_context__", "__notes__")
 
@@ -114,10 +113,8 @@ def make_group(tx: Tracer, cls: Any, args: Args) -> Variable:
         inside = [realize(tx, i) for i in sequence_items(tx, forced[1])]
         stands[1] = [_dummy_exception(i) for i in inside]
     alike = next(c for c in cls.__mro__ if c in (ExceptionGroup, BaseExceptionGroup))
-    try:
+    with UserErrors(tx, TypeError, ValueError):
         made = alike(*stands)
-    except (TypeError, ValueError) as error:
-        raise tx.make_user_exception(error) from error
     return ExceptionGroupVariable(type(made) if cls is BaseExceptionGroup else cls, forced, inside)
 
 

@@ -22,14 +22,17 @@ from engine.trace.exc import SkipFrame, Unsupported, UserException
 from engine.trace.variables.base import (
     NO_DICT_SUFFIX,
     NONE,
+    Args,
     AttributeDictVariable,
     ConstantVariable,
+    Kwargs,
     Variable,
     is_none,
     realize,
 )
 from engine.trace.variables.builder import is_literal, register_builder_if, register_sourceless_builder
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.call_expressions import emit_store_attributes
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.objects.class_lookup import call_python_method, find_in_class
@@ -109,7 +112,7 @@ def guard_not_in_except_block(tx: Tracer) -> None:
 
 
 @register_rule(sys.exc_info)
-def _exc_info(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _exc_info(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     current = current_exception(tx)
     if current is None:
         guard_not_in_except_block(tx)
@@ -119,7 +122,7 @@ def _exc_info(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> 
 
 
 @register_rule(sys.exception)
-def _exception(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _exception(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     current = current_exception(tx)
     if current is None:
         guard_not_in_except_block(tx)
@@ -128,7 +131,7 @@ def _exception(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) ->
 
 
 @register_rule(traceback.clear_frames)
-def _clear_frames(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _clear_frames(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     # Inlined calls have no frames to clear.
     if not isinstance(realize(tx, args[0]), TracebackVariable) and not is_none(realize(tx, args[0])):
         raise Unsupported("traceback", "traceback.clear_frames is called")
@@ -136,7 +139,7 @@ def _clear_frames(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable])
 
 
 def _traceback_frames_rule(function: Any) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         # Inlined calls have no frames; only the uncompiled function has the full traceback.
         raise SkipFrame("traceback", f"{function.__name__}() reads the frames of a traceback")
 
@@ -151,7 +154,7 @@ register_rule(traceback.TracebackException)(_traceback_frames_rule(traceback.Tra
 
 
 @register_rule(traceback.format_exception_only)
-def _exception_text(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _exception_text(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     error = realize(tx, args[-1]) if args else NONE
     if (
         kwargs
@@ -296,7 +299,7 @@ class ExceptionVariable(AttributeDictVariable):
             self.attributes["__traceback__"] = NONE
         self.raise_line = 0
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "with_traceback":
             self.set_attr(tx, "__traceback__", args[0])
             return self
@@ -314,9 +317,7 @@ class ExceptionVariable(AttributeDictVariable):
             return self._call_c_slot(tx, name, args)
         return super().call_method(tx, name, args, kwargs)
 
-    def call_c_method(
-        self, tx: Tracer, owner: type, name: str, args: list[Variable], kwargs: dict[str, Variable]
-    ) -> Variable | None:
+    def call_c_method(self, tx: Tracer, owner: type, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
         if name in ("__str__", "__repr__") and issubclass(owner, BaseException):
             return tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
         return self.call_method(tx, name, args, kwargs)
@@ -385,11 +386,7 @@ class ExceptionVariable(AttributeDictVariable):
         cg.load_all(self.args)
         cg.body.call(2 + len(self.args))
         cg.cache_top(self)
-        for name, value in (*self._folded_attributes(), *self.attributes.items()):
-            cg.body.emit("COPY", 1)
-            cg.load(value)
-            cg.body.emit("SWAP", 2)
-            cg.body.emit("STORE_ATTR", name)
+        emit_store_attributes(cg, (*self._folded_attributes(), *self.attributes.items()))
 
     def _folded_attributes(self) -> list[tuple[str, Variable]]:
         """Return the attributes of an exception that constant folding raised."""
@@ -405,7 +402,7 @@ class ExceptionVariable(AttributeDictVariable):
         return [(name, ConstantVariable(value)) for name, value in own.items()]
 
 
-def _exception_new(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _exception_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Implement ``Exception.__new__(cls, ...)``."""
     cls = realize(tx, args[0]).as_python_object() if args else None
     if not (isinstance(cls, type) and issubclass(cls, BaseException)) or issubclass(cls, BaseExceptionGroup):

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.variables.base import ConstantVariable, Variable, type_name
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, type_name
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -100,10 +100,8 @@ def check_operand_types(tx: Tracer, function: Callable[..., Any], *operands: Var
     stands = [_operand_stand_in(v, function) for v in operands]
     if any(s is _NO_STAND_IN for s in stands):
         return
-    try:
+    with UserErrors(tx, TypeError):
         function(*stands)
-    except TypeError as error:
-        raise tx.make_user_exception(error) from error
 
 
 _OPERATORS_NAMING_TYPES_ONLY = frozenset(
@@ -162,10 +160,8 @@ def check_unbound_receiver(tx: Tracer, held: Any, args: list[Variable]) -> None:
         return
     if args and issubclass(args[0].python_type(), held.__objclass__):
         return
-    try:
+    with UserErrors(tx, TypeError):
         held(*[_instance_of_class_named(type_name(a.python_type())) for a in args[:1]])
-    except TypeError as error:
-        raise tx.make_user_exception(error) from error
 
 
 _OPERATION_OF_METHOD: dict[str, Callable[[Any], Any]] = {
@@ -194,10 +190,8 @@ def raise_missing_method(tx: Tracer, cls: builtins.type, method: str) -> Any:
     """Raise Python's TypeError for an operation whose special method the class lacks."""
     operation = _OPERATION_OF_METHOD.get(method)
     if operation is not None:
-        try:
+        with UserErrors(tx, TypeError):
             operation(_instance_of_class_named(cls.__name__))
-        except TypeError as error:
-            raise tx.make_user_exception(error) from error
     return tx.raise_type_error(f"'{cls.__name__}' object has no {method}")
 
 
@@ -206,9 +200,7 @@ def raise_missing_method(tx: Tracer, cls: builtins.type, method: str) -> Any:
 _EMPTY_CODE: Any = (lambda: None).__code__
 
 
-def raise_binding_error(
-    tx: Tracer, function: FunctionVariable, args: list[Variable], kwargs: dict[str, Variable]
-) -> Any:
+def raise_binding_error(tx: Tracer, function: FunctionVariable, args: Args, kwargs: Kwargs) -> Any:
     """Raise Python's TypeError for a call whose arguments cannot be bound.
 
     Calls a function with the same parameters and an empty body.
@@ -227,10 +219,8 @@ def raise_binding_error(
     stub = types.FunctionType(empty, {}, name, (None,) * len(function.defaults(tx)) or None)
     stub.__qualname__ = name
     stub.__kwdefaults__ = dict.fromkeys(function.keyword_defaults(tx)) or None
-    try:
+    with UserErrors(tx, TypeError):
         stub(*[None] * len(args), **dict.fromkeys(kwargs))
-    except TypeError as error:
-        raise tx.make_user_exception(error) from error
     raise AssertionError(f"{name} takes these arguments")
 
 

@@ -11,7 +11,7 @@ import torch.overrides
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.containers import GetItemSource
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @register_rule(torch.func.functional_call)
-def _functional_call(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _functional_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("module", "parameter_and_buffer_dicts", "args", "kwargs"), args, strict=False)) | kwargs
 
     module = realize(tx, given["module"])
@@ -108,7 +108,7 @@ def _expand_tied_weights(module: torch.nn.Module, given: dict[str, Variable]) ->
 
 
 @register_rule(torch.nn.RNNBase._weights_have_changed)
-def _weights_have_changed(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _weights_have_changed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return False for ``RNNBase._weights_have_changed``.
 
     Guards ensure that the flat weight list and the parameters hold the same tensors.

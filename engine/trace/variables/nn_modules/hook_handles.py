@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from engine.ir.sources.attributes import AttrSource
 from engine.trace.codegen_runtime.tensors import make_removable_handle
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Variable, realize
+from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
@@ -76,7 +76,7 @@ class ModuleHookHandleVariable(Variable):
             return self.hook_id
         return BuiltinMethodVariable(self, name) if name in _ARITY_BY_METHOD else super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if kwargs or name not in _ARITY_BY_METHOD or len(args) != _ARITY_BY_METHOD[name]:
             raise self.unsupported_method(name)
         if name == "__enter__":
@@ -98,7 +98,7 @@ _ARITY_BY_METHOD = {"remove": 0, "__enter__": 0, "__exit__": 3}
 
 
 @register_rule(RemovableHandle)
-def _new_handle(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _new_handle(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = [realize(tx, a) for a in (*args, *kwargs.values())]
     if len(args) == 1 and set(kwargs) <= {"extra_dict"}:
         others = given[1:]

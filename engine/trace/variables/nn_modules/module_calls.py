@@ -14,7 +14,7 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.exc import RestartTracing, Unsupported, UserException
-from engine.trace.variables.base import Variable, is_none, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, is_none, realize
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
     from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
 
-Args = list[Variable]
-Kwargs = dict[str, Variable]
+
 _GLOBAL_HOOKS = (
     "_global_forward_pre_hooks",
     "_global_forward_hooks",
@@ -183,9 +182,7 @@ class ModuleCall:
         return [*found, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
 
 
-def _infer_lazy_parameters(
-    tx: Tracer, module: NNModuleVariable, args: list[Variable], kwargs: dict[str, Variable]
-) -> None:
+def _infer_lazy_parameters(tx: Tracer, module: NNModuleVariable, args: Args, kwargs: Kwargs) -> None:
     """Run ``_infer_parameters`` of a lazy module on fake arguments, then restart the trace.
 
     The hook mutates the real module, so the restarted trace sees an ordinary module.

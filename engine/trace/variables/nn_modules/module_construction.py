@@ -10,9 +10,10 @@ import torch
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.codegen_runtime.objects import new_object
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.call_expressions import emit_call
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.nn_modules.nn_module import REGISTRATION_HOOKS, NNModuleVariable
 from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, class_source, find_in_class
@@ -31,7 +32,7 @@ class ConstantInitModuleVariable(NNModuleVariable):
 
     is_constructed = True
 
-    def __init__(self, instance: torch.nn.Module, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    def __init__(self, instance: torch.nn.Module, args: Args, kwargs: Kwargs) -> None:
         super().__init__(type(instance), ConstantSource(instance, f"{type(instance).__name__}()"), instance)
         self.args = list(args)
         self.kwargs = dict(kwargs)
@@ -43,9 +44,7 @@ class ConstantInitModuleVariable(NNModuleVariable):
         return super().get_instance_attr(tx, name)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(self.cls))
-        cg.load_all([*self.args, *self.kwargs.values()])
-        cg.call_with_keywords(len(self.args), tuple(self.kwargs))
+        emit_call(cg, self.cls, self.args, self.kwargs)
         if self.attr_writes:
             cg.cache_top(self)
             cg.defer_fill(self)
@@ -103,7 +102,7 @@ def _is_module_class(cls: Any) -> bool:
 
 
 @register_constructor(24, _is_module_class)
-def _construct_module(tx: Tracer, of: Variable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _construct_module(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``cls(*args, **kwargs)``.
 
     Modules without tensors are constructed on constants; for all others the constructor is traced.
@@ -137,7 +136,7 @@ def _construct_module(tx: Tracer, of: Variable, args: list[Variable], kwargs: di
 
 
 def _construct_by_tracing(
-    tx: Tracer, cls: type[torch.nn.Module], args: list[Variable], kwargs: dict[str, Variable], refused: Unsupported
+    tx: Tracer, cls: type[torch.nn.Module], args: Args, kwargs: Kwargs, refused: Unsupported
 ) -> Variable:
     """Construct a module by tracing ``__new__`` and ``__init__`` of its class."""
     if type(cls).__call__ is not type.__call__:
@@ -171,7 +170,7 @@ def allocate_module(cls: type[torch.nn.Module]) -> TracedInitModuleVariable:
 
 
 @register_rule(torch.nn.Module.__init__)
-def _module_init(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _module_init(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     if (
         not isinstance(of, TracedInitModuleVariable)

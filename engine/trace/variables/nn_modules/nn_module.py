@@ -13,7 +13,7 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import RULES_BY_CODE
 from engine.trace.variables.containers.dicts import DictVariable, DictViewVariable
@@ -190,7 +190,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     # Calls.
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         found = find_in_class(self.cls, "__call__")
         if found is not None and getattr(found[1], "__code__", None) is _GRAPH_MODULE_CALL_CODE:
             return call_graph_module(tx, self, args, kwargs)
@@ -246,7 +246,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return item.hash_key(tx) in self._members(tx)
         return super().contains(tx, item)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in ("items", "keys", "values") and issubclass(self.cls, torch.nn.ModuleDict) and not args:
             return DictViewVariable(DictVariable.from_str_keys(self._members(tx)), name)
         if name in (
@@ -277,7 +277,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         )
         return self.is_constructed or any(id(t) in tx.side_effects.mutated_variables for t in tables)
 
-    def _named_members(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def _named_members(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Return members in the order of torch's own traversal. Each is found again by its path."""
         constant = [realize(tx, a).as_python_constant(tx) for a in args]
         words = {k: realize(tx, v).as_python_constant(tx) for k, v in kwargs.items()}
@@ -315,7 +315,7 @@ class FrozenMemberDictVariable(DictVariable):
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
         raise self.unsupported("changing the members of a module that wraps another", "module-attribute")
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in ("clear", "popitem", "move_to_end"):
             raise self.unsupported(f"{name}() of the members of a module that wraps another", "module-attribute")
         return super().call_method(tx, name, args, kwargs)
@@ -376,7 +376,7 @@ def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
     return made
 
 
-def _call_graph_module_class(tx: Tracer, function: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _call_graph_module_class(tx: Tracer, function: Any, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``type(graph).__call__(graph, ...)``.
 
     Raises:

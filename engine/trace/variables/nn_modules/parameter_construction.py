@@ -12,7 +12,7 @@ import torch
 from engine.ir.graph_callable import GraphCallable
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -40,7 +40,7 @@ _NEW_PARAMETER = GraphCallable("parameter", _new_parameter, changes_state=True)
 
 
 @register_rule(torch.nn.Parameter)
-def _parameter(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _parameter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
     data = realize(tx, given.get("data", NONE))
     wanted = realize(tx, given.get("requires_grad", ConstantVariable(True)))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import TYPE_CHECKING
 
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.cells import CellVariable
-from engine.trace.variables.callables.partials import make_partial
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import (
     ListVariable,
@@ -24,9 +21,6 @@ from engine.trace.variables.objects.user_defined_objects import UserDefinedObjec
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 def _attribute_name(tx: Tracer, value: Variable) -> str:
@@ -84,33 +78,6 @@ def _vars(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if of.lacks_methods("__dict__"):
         tx.raise_type_error("vars() argument must have __dict__ attribute")
     return of.get_attr(tx, "__dict__")
-
-
-@register_rule(functools.wraps)
-def _wraps(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("wrapped", "assigned", "updated"), args, strict=False)) | kwargs
-    return make_partial(BuiltinVariable(functools.update_wrapper, None), [], given)
-
-
-@register_rule(functools.update_wrapper)
-def _update_wrapper(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    wrapper = realize(tx, args[0])
-    wrapped = realize(tx, kwargs["wrapped"] if "wrapped" in kwargs else args[1])
-    assigned = kwargs.get("assigned", args[2] if len(args) > 2 else tx.from_python(functools.WRAPPER_ASSIGNMENTS))
-    updated = kwargs.get("updated", args[3] if len(args) > 3 else tx.from_python(functools.WRAPPER_UPDATES))
-    for name in tx.as_python_constants(sequence_items(tx, assigned)):
-        try:
-            found = wrapped.get_attr(tx, name)
-        except UserException as error:
-            if not issubclass(error.exception.python_type(), AttributeError):
-                raise
-        else:
-            wrapper.set_attr(tx, name, found)
-    for name in tx.as_python_constants(sequence_items(tx, updated)):
-        source = _getattr_with_default(tx, wrapped, name, DictVariable({}))
-        realize(tx, wrapper.get_attr(tx, name)).call_method(tx, "update", [source], {})
-    wrapper.set_attr(tx, "__wrapped__", wrapped)
-    return wrapper
 
 
 @register_rule(dir)

@@ -9,7 +9,7 @@ import torch
 
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.containers.sequences import (
@@ -28,9 +28,6 @@ from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 @register_rule(isinstance)

@@ -21,11 +21,11 @@ from engine.trace.codegen_runtime.functions_and_classes import build_class, call
 from engine.trace.exc import TracerException, Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.inline import run_class_body
-from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, UserErrors, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
-from engine.trace.variables.callables.call_expressions import CallExpressionVariable
+from engine.trace.variables.callables.call_expressions import CallExpressionVariable, emit_call, emit_store_attributes
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.descriptors import call_descriptor_method
 from engine.trace.variables.callables.functions import FunctionVariable, NestedUserFunctionVariable
@@ -42,9 +42,6 @@ from engine.trace.variables.objects.user_defined_objects import UserDefinedObjec
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 class _StandIn:
@@ -187,10 +184,8 @@ def _descriptor_rule(cls: Any) -> Callable[[Tracer, Args, Kwargs], Variable]:
                 raise Unsupported("class-creation", f"{cls.__name__}() of {forced.describe()}")
         real = [real_stand_in(tx, a) for a in args]
         words = {name: real_stand_in(tx, v) for name, v in kwargs.items()}
-        try:
+        with UserErrors(tx, TypeError, ValueError):
             held = cls(*real, **words)
-        except (TypeError, ValueError) as error:
-            raise tx.make_user_exception(error) from error
         made = DescriptorVariable(held, list(args), dict(kwargs))
         tx.objects.variables_by_id[id(held)] = (made, held)
         return made
@@ -208,15 +203,6 @@ for _cls in (
     abc.abstractproperty,
 ):
     register_rule(_cls)(_descriptor_rule(_cls))
-
-
-@register_rule(abc.abstractmethod)
-def _abstract(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
-    if isinstance(of, NestedUserFunctionVariable):
-        of.set_attr(tx, "__isabstractmethod__", ConstantVariable(True))
-        return of
-    raise Unsupported("class-creation", f"abstractmethod() of {of.describe()}")
 
 
 class NewClassVariable(ClassVariable):
@@ -246,11 +232,9 @@ class NewClassVariable(ClassVariable):
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         tx.side_effects.record_mutation(self)
-        try:
+        with UserErrors(tx, TypeError, AttributeError):
             entry = real_stand_in(tx, value)
             type.__setattr__(self.real_object, name, entry)
-        except (TypeError, AttributeError) as error:
-            raise tx.make_user_exception(error) from error
         self.entries[name] = entry, value
         self.later_steps.append((name, value))
 
@@ -262,21 +246,17 @@ class NewClassVariable(ClassVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.class_cell is not None:
-            cg.body.callable(lambda: cg.load_const(types.CellType))
-            cg.body.call(0)
+            emit_call(cg, types.CellType, [])
             cg.cache_top(self.class_cell)
             cg.body.emit("POP_TOP")
         self.construction_call.reconstruct(cg)
         cg.cache_top(self)
         for name, value in self.later_steps:
-            if not name:
-                CallExpressionVariable(operator.call, [value, self]).reconstruct(cg)
-                cg.body.emit("POP_TOP")
+            if name:
+                emit_store_attributes(cg, [(name, value)])
                 continue
-            cg.body.emit("COPY", 1)
-            cg.load(value)
-            cg.body.emit("SWAP", 2)
-            cg.body.emit("STORE_ATTR", name)
+            emit_call(cg, operator.call, [value, self])
+            cg.body.emit("POP_TOP")
 
 
 def _register_class(tx: Tracer, made: NewClassVariable) -> NewClassVariable:
@@ -297,10 +277,8 @@ def create_class(tx: Tracer, name: str, bases: list[Variable], entries: dict[str
     """
     resolved = types.resolve_bases(tuple(real_stand_in(tx, b) for b in bases))
     chosen = {"metaclass": real_stand_in(tx, words["metaclass"])} if "metaclass" in words else {}
-    try:
+    with UserErrors(tx, TypeError):
         meta = types.prepare_class(name, resolved, chosen)[0]
-    except TypeError as error:
-        raise tx.make_user_exception(error) from error
     rest = {word: value for word, value in words.items() if word != "metaclass"}
     if _is_trusted_metaclass(meta):
         hook = _init_subclass_owner(resolved)
@@ -519,10 +497,8 @@ def class_decorator_rule(function: Any) -> Callable[[Tracer, Args, Kwargs], Vari
         if not isinstance(of, NewClassVariable):
             raise Unsupported("class-creation", f"{function.__name__}() of {of.describe()}")
         tx.side_effects.record_mutation(of)
-        try:
+        with UserErrors(tx, TypeError, ValueError):
             held = function(of.real_object, **words)
-        except (TypeError, ValueError) as error:
-            raise tx.make_user_exception(error) from error
         if held is not of.real_object:  # dataclass(slots=True) creates a new class
             return _register_class(
                 tx, NewClassVariable(held, CallExpressionVariable(functools.partial(function, **words), [of], {}), None)
@@ -547,9 +523,7 @@ def _named_tuple(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     constants = tx.as_python_constants(args)
     words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
     words.setdefault("module", tx.frame.globals.name)
-    try:
+    with UserErrors(tx, TypeError, ValueError):
         held = _NAMEDTUPLE(*constants, **words)
-    except (TypeError, ValueError) as error:
-        raise tx.make_user_exception(error) from error
     recipe = CallExpressionVariable(_NAMEDTUPLE, list(args), {**kwargs, "module": ConstantVariable(words["module"])})
     return _register_class(tx, NewClassVariable(held, recipe, None))

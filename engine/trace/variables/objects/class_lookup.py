@@ -14,7 +14,7 @@ from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, UserErrors, Variable, realize
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -52,7 +52,7 @@ def wrap_entry(tx: Tracer, found: tuple[builtins.type, Any], name: str) -> Varia
 
 
 def call_python_method(
-    tx: Tracer, cls: builtins.type, name: str, args: list[Variable], kwargs: dict[str, Variable] | None = None
+    tx: Tracer, cls: builtins.type, name: str, args: Args, kwargs: Kwargs | None = None
 ) -> Variable | None:
     """Call a method that Python code defines, with ``self`` in ``args``.
 
@@ -62,7 +62,7 @@ def call_python_method(
     return None if found is None else realize(tx, wrap_entry(tx, found, name).call(tx, args, kwargs or {}))
 
 
-def call_python_new(tx: Tracer, of: Variable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable | None:
+def call_python_new(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable | None:
     """Call ``__new__`` of a class; return None if Python code does not define it."""
     found = find_in_class(of.as_python_object(), "__new__")
     raw = None if found is None else getattr(found[1], "__func__", found[1])
@@ -161,7 +161,7 @@ def raise_missing_accessor(tx: Tracer, found: property, cls: builtins.type, word
     The message depends on whether the property knows its name.
     """
     of = builtins.type(cls.__name__, (), {"__qualname__": cls.__qualname__})()
-    try:
+    with UserErrors(tx, AttributeError):
         match word:
             case "getter":
                 found.__get__(of)
@@ -169,8 +169,6 @@ def raise_missing_accessor(tx: Tracer, found: property, cls: builtins.type, word
                 found.__set__(of, None)
             case _:
                 found.__delete__(of)
-    except AttributeError as error:
-        raise tx.make_user_exception(error) from error
     raise Unsupported("descriptor", f"a property without a {word}")
 
 

@@ -16,7 +16,7 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, UserErrors, Variable
 from engine.trace.variables.builder import is_literal, register_builder_if
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_arity import check_arity
@@ -48,6 +48,8 @@ _DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: t
 
 class ClassVariable(Variable):
     """A Python class."""
+
+    is_copied_by_reference = True
 
     def __init__(self, real_object: type, source: Source | None) -> None:
         self.real_object = real_object
@@ -118,10 +120,8 @@ class ClassVariable(Variable):
                 else tx.wrap(found, AttrSource(class_source(self.real_object), name))
             )
         if issubclass(self.real_object, enum.Enum):  # the message differs between Python versions
-            try:
+            with UserErrors(tx, AttributeError):
                 getattr(self.real_object, name)
-            except AttributeError as error:
-                raise tx.make_user_exception(error) from None
         guard_no_class_attribute(tx, self.real_object, name)
         return tx.raise_error(AttributeError, f"type object '{self.real_object.__name__}' has no attribute '{name}'")  # type: ignore[no-any-return]
 
@@ -160,7 +160,7 @@ class ClassVariable(Variable):
         )
         tx.side_effects.record_side_effect(done, f"{held.__name__}.{name} is {'deleted' if value is None else 'set'}")
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__subclasses__" and not args and not kwargs:
             return self._subclasses(tx)
         return super().call_method(tx, name, args, kwargs)
@@ -210,7 +210,7 @@ class ClassVariable(Variable):
             tx.fold_constant(operator.contains, self.real_object, item.as_python_constant(tx)).as_python_constant(tx)
         )
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         rule = find_rule(self.real_object)
         if rule is not None:
             check_arity(tx, self.real_object, args, kwargs)
@@ -246,7 +246,7 @@ def _generic_alias(tx: Tracer, real: Any, origin: Source) -> Variable:
 class GenericAliasVariable(BuiltinVariable):
     """A generic alias or a union, such as ``list[int]`` or ``int | str``."""
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         inner = getattr(self.real_object, "__origin__", None)
         if inner is None:
             raise Unsupported("unknown-call", f"{self.real_object!r} is called")
@@ -273,7 +273,5 @@ def _parametrize_generic(tx: Tracer, of: ClassVariable | GenericAliasVariable, k
         if isinstance(part, type)
     ):
         return of
-    try:
+    with UserErrors(tx, TypeError):
         return tx.wrap_static(of.real_object[real])  # type: ignore[index]
-    except TypeError as error:
-        raise tx.make_user_exception(error) from error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.introspection.python_objects import is_dtensor_placement_class
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import fold_constant_call
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.containers.builtin_subclasses import builtin_base_of, call_builtin_new
 from engine.trace.variables.containers.sequences import TupleVariable, is_plain_namedtuple
@@ -31,9 +31,6 @@ from engine.trace.variables.objects.user_defined_objects import UserDefinedObjec
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 def _is_constant_class(cls: Any) -> bool:
@@ -150,9 +147,7 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
     return made
 
 
-def _run_init(
-    tx: Tracer, cls: builtins.type, made: Variable, args: list[Variable], kwargs: dict[str, Variable]
-) -> Variable:
+def _run_init(tx: Tracer, cls: builtins.type, made: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """Call ``__init__`` on a new instance and return the instance."""
     if call_python_method(tx, made.python_type(), "__init__", [made, *args], kwargs) is not None:
         return made

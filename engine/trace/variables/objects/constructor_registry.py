@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.exc import SkipFrame, Unsupported
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def register_constructor(order: int, applies: Callable[[Any], bool]) -> Callable
     return register
 
 
-def construct(
-    tx: Tracer, of: Variable, args: list[Variable], kwargs: dict[str, Variable], *, by_type: bool = False
-) -> Variable:
+def construct(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs, *, by_type: bool = False) -> Variable:
     """Construct an instance of a class that has no rule.
 
     ``by_type``: ignore ``__call__`` of the metaclass.

@@ -5,21 +5,21 @@ from __future__ import annotations
 import codecs
 import collections
 import copy
+import functools
 import io
 import pickle
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, LazyVariable, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.functions import FunctionVariable, UserFunctionVariable
-from engine.trace.variables.callables.lru_cache import LruCacheVariable
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.containers.builtin_subclasses import (
     BuiltinSubclassVariable,
@@ -40,7 +40,7 @@ from engine.trace.variables.containers.sequences import (
     sequence_items,
 )
 from engine.trace.variables.containers.sets import SetVariable
-from engine.trace.variables.objects.class_lookup import class_source, find_in_class, is_plain_class
+from engine.trace.variables.objects.class_lookup import class_source, find_in_class, find_python_method, is_plain_class
 from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.id_and_hash import IdKey
 from engine.trace.variables.objects.instance_dicts import dict_entries
@@ -53,12 +53,11 @@ if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
 
-Args = list[Variable]
-Kwargs = dict[str, Variable]
+
 CopyFunction = Callable[[Variable], Variable]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ReduceParts:
     """Result of ``__reduce_ex__``: constructor, arguments, state, list items and dict items.
 
@@ -67,18 +66,16 @@ class ReduceParts:
 
     constructor: Variable
     args: Args
-    state: Variable
-    list_items: Args
-    dict_items: list[tuple[Variable, Variable]]
+    state: Variable = NONE
+    list_items: Args = field(default_factory=list)
+    dict_items: list[tuple[Variable, Variable]] = field(default_factory=list)
     uses_new: bool = False
 
 
-def _python_method(tx: Tracer, of: Variable, name: str) -> Variable | None:
-    """Return a bound method that Python code defines, or None."""
-    found = find_in_class(of.python_type(), name)
-    if found is None or not isinstance(found[1], types.FunctionType) or not isinstance(of, UserDefinedObjectVariable):
-        return None
-    return of.lookup_special_method(tx, name)
+def _call_python_method(tx: Tracer, of: Variable, name: str, args: Args) -> Variable | None:
+    """Call a method that Python code defines, or return None."""
+    is_python = find_python_method(of.python_type(), name) is not None
+    return of.call_user_method(tx, name, args) if is_python else None
 
 
 def reduce_object(tx: Tracer, of: Variable, protocol: int) -> ReduceParts:
@@ -87,72 +84,100 @@ def reduce_object(tx: Tracer, of: Variable, protocol: int) -> ReduceParts:
     Raises:
         Unsupported: C code without a rule reduces the object.
     """
-    by_protocol, plain = _python_method(tx, of, "__reduce_ex__"), _python_method(tx, of, "__reduce__")
-    if by_protocol is not None:
-        return _parse_reduce_result(tx, of, by_protocol.call(tx, [ConstantVariable(protocol)], {}))
-    if plain is not None:
-        return _parse_reduce_result(tx, of, plain.call(tx, [], {}))
-    if isinstance(of, FunctoolsPartialVariable):
-        return _parse_reduce_result(tx, of, of.call_builtin_method(tx, "__reduce__", [], {}))
-    if isinstance(of, SliceVariable):
-        return ReduceParts(tx.wrap_static(slice), list(of.bounds), NONE, [], [])
-    if isinstance(of, SetVariable) and of.cls in (set, frozenset):
-        return ReduceParts(tx.wrap_static(of.cls), [ListVariable(list(of.elements.values()))], NONE, [], [])
-    is_known = type(of) in (UserDefinedObjectVariable, SimpleNamespaceVariable) and (
-        is_plain_class(of.python_type()) or of.python_type() is _SIMPLE_NAMESPACE
-    )
-    if not isinstance(of, BuiltinSubclassVariable) and not is_known:
+    made = _call_python_method(tx, of, "__reduce_ex__", [ConstantVariable(protocol)])
+    made = made or _call_python_method(tx, of, "__reduce__", [])
+    return _reduce_in_c(of, tx, protocol) if made is None else _parse_reduce_result(tx, of, made)
+
+
+@functools.singledispatch
+def _reduce_in_c(of: Variable, tx: Tracer, protocol: int) -> ReduceParts:
+    """Reduce an object whose class leaves that to C code."""
+    raise Unsupported("copy", f"copying or pickling {of.describe()}")
+
+
+@_reduce_in_c.register(FunctoolsPartialVariable)
+def _reduce_partial(of: FunctoolsPartialVariable, tx: Tracer, protocol: int) -> ReduceParts:
+    return _parse_reduce_result(tx, of, of.call_builtin_method(tx, "__reduce__", [], {}))
+
+
+@_reduce_in_c.register(SliceVariable)
+def _reduce_slice(of: SliceVariable, tx: Tracer, protocol: int) -> ReduceParts:
+    return ReduceParts(tx.wrap_static(slice), list(of.bounds))
+
+
+@_reduce_in_c.register(SetVariable)
+def _reduce_set(of: SetVariable, tx: Tracer, protocol: int) -> ReduceParts:
+    if of.cls not in (set, frozenset):
         raise Unsupported("copy", f"copying or pickling {of.describe()}")
-    assert isinstance(of, UserDefinedObjectVariable)
-    cls = (
-        tx.wrap(of.cls, class_source(of.cls))
-        if of.cls not in tx.objects.new_classes
-        else tx.objects.new_classes[of.cls]
-    )
-    return _default_reduce(tx, of, cls, protocol)
+    return ReduceParts(tx.wrap_static(of.cls), [ListVariable(list(of.elements.values()))])
+
+
+@_reduce_in_c.register(UserDefinedObjectVariable)
+def _reduce_plain_object(of: UserDefinedObjectVariable, tx: Tracer, protocol: int) -> ReduceParts:
+    if type(of) is not UserDefinedObjectVariable or not is_plain_class(of.cls):
+        raise Unsupported("copy", f"copying or pickling {of.describe()}")
+    return _default_reduce(of, tx, protocol)
 
 
 _SIMPLE_NAMESPACE = types.SimpleNamespace
 
 
-def _parse_reduce_result(tx: Tracer, of: Variable, told: Variable) -> ReduceParts:
+def _parse_reduce_result(tx: Tracer, of: Variable, result: Variable) -> ReduceParts:
     """Parse the result tuple of ``__reduce__``."""
-    told = realize(tx, told)
-    if not isinstance(told, TupleVariable) or not 2 <= len(told.items) <= 5:
+    result = realize(tx, result)
+    if not isinstance(result, TupleVariable) or not 2 <= len(result.items) <= 5:
         raise Unsupported("copy", f"the result of __reduce__ of {of.describe()} is used")
-    parts = [realize(tx, i) for i in told.items] + [NONE] * 3
+    parts = [realize(tx, i) for i in result.items] + [NONE] * 3
     items = [] if is_none(parts[3]) else list(sequence_items(tx, parts[3]))
     pairs = [] if is_none(parts[4]) else [sequence_items(tx, p) for p in sequence_items(tx, parts[4])]
     return ReduceParts(parts[0], list(sequence_items(tx, parts[1])), parts[2], items, [(p[0], p[1]) for p in pairs])
 
 
-def _default_reduce(tx: Tracer, of: UserDefinedObjectVariable, cls: Variable, protocol: int) -> ReduceParts:
-    if _python_method(tx, of, "__getnewargs_ex__") is not None:
+@_reduce_in_c.register(BuiltinSubclassVariable)
+@_reduce_in_c.register(SimpleNamespaceVariable)
+def _default_reduce(of: UserDefinedObjectVariable, tx: Tracer, protocol: int) -> ReduceParts:
+    """Implement ``object.__reduce_ex__``."""
+    if find_python_method(of.cls, "__getnewargs_ex__") is not None:
         raise Unsupported("copy", f"__getnewargs_ex__ of {of.describe()} is called")
-    args: Args = []
-    items: Args = []
-    entries: list[tuple[Variable, Variable]] = []
-    asked = _python_method(tx, of, "__getnewargs__")
+    has_args = find_python_method(of.cls, "__getnewargs__") is not None
     slots = _slots(tx, of)
-    if protocol < 2 and (asked is not None or slots or _has_new(of.cls)):
+    if protocol < 2 and (has_args or slots or _has_new(of.cls)):
         raise Unsupported("pickle", f"a pickle of {of.describe()} by an old protocol")
-    if asked is not None:
-        args = list(sequence_items(tx, asked.call(tx, [], {})))
-    by_new = True
-    if isinstance(of, BuiltinSubclassVariable):
-        inner, base = of.inner, builtin_base_of(of.cls)
-        if isinstance(inner, ListVariable):
-            items = list(inner.items)
-        elif isinstance(inner, DictVariable):
-            pairs = [sequence_items(tx, pair) for pair in sequence_items(tx, of.call_method(tx, "items", [], {}))]
-            entries = [(pair[0], pair[1]) for pair in pairs]
-            by_new = base is dict
-            args = [inner.default_factory or NONE] if base is collections.defaultdict else args
-        elif isinstance(inner, SetVariable):
-            args, by_new = [ListVariable(list(inner.elements.values()))], False
-        elif asked is None:
-            args = [inner]
-    return ReduceParts(cls, args, _read_state(tx, of, slots), items, entries, by_new)
+    given = _call_python_method(tx, of, "__getnewargs__", [])
+    args = None if given is None else list(tx.unpack_iterable(given))
+    made_class = tx.objects.new_classes.get(of.cls)
+    cls = tx.wrap(of.cls, class_source(of.cls)) if made_class is None else made_class
+    contents = _reduce_contents(of.builtin_contents, tx, of, args)
+    return replace(contents, constructor=cls, state=_read_state(tx, of, slots))
+
+
+@functools.singledispatch
+def _reduce_contents(inner: Variable, tx: Tracer, of: Variable, args: Args | None) -> ReduceParts:
+    """Reduce the builtin contents of an object; ``args`` are those of ``__getnewargs__``.
+
+    A number, string or tuple is an argument of ``__new__``.
+    """
+    own = [] if inner is of else [inner]
+    return ReduceParts(NONE, own if args is None else args, uses_new=True)
+
+
+@_reduce_contents.register(ListVariable)
+def _reduce_list_contents(inner: ListVariable, tx: Tracer, of: Variable, args: Args | None) -> ReduceParts:
+    return ReduceParts(NONE, args or [], list_items=list(inner.items), uses_new=True)
+
+
+@_reduce_contents.register(DictVariable)
+def _reduce_dict_contents(inner: DictVariable, tx: Tracer, of: Variable, args: Args | None) -> ReduceParts:
+    base = builtin_base_of(of.python_type())
+    pairs = [sequence_items(tx, pair) for pair in sequence_items(tx, of.call_method(tx, "items", [], {}))]
+    if base is collections.defaultdict:
+        args = [inner.default_factory or NONE]
+    return ReduceParts(NONE, args or [], dict_items=[(p[0], p[1]) for p in pairs], uses_new=base is dict)
+
+
+@_reduce_contents.register(SetVariable)
+def _reduce_set_contents(inner: SetVariable, tx: Tracer, of: Variable, args: Args | None) -> ReduceParts:
+    return ReduceParts(NONE, [ListVariable(list(inner.elements.values()))])
 
 
 def _has_new(cls: type) -> bool:
@@ -173,9 +198,9 @@ def _slots(tx: Tracer, of: UserDefinedObjectVariable) -> dict[str, Variable]:
 
 
 def _read_state(tx: Tracer, of: UserDefinedObjectVariable, slots: dict[str, Variable]) -> Variable:
-    asked = _python_method(tx, of, "__getstate__")
-    if asked is not None:
-        return realize(tx, asked.call(tx, [], {}))
+    state = _call_python_method(tx, of, "__getstate__", [])
+    if state is not None:
+        return state
     own: Variable = NONE
     if not of.has_no_dict() or of.python_type() is _SIMPLE_NAMESPACE:
         held = of.get_attr(tx, "__dict__")
@@ -208,24 +233,18 @@ def rebuild_from_reduce(
 
 def _call_new(tx: Tracer, cls: Variable, args: Args) -> Variable:
     """Call ``cls.__new__(cls, *args)``."""
-    held = cls.as_python_object() if cls.as_python_object() is not NotImplemented else cls.as_python_constant(tx)
-    found = find_in_class(held, "__new__")
-    if _has_new(held) and found is not None:
+    held = cls.as_python_object()
+    if _has_new(held):
         return realize(tx, cls.get_attr(tx, "__new__")).call(tx, [cls, *args], {})
     base = builtin_base_of(held)
     if base is not None:
         return call_builtin_new(tx, held, base, args, {})
-    return (
-        SimpleNamespaceVariable(held, None, NotImplemented)
-        if held is _SIMPLE_NAMESPACE
-        else UserDefinedObjectVariable(held, None, NotImplemented)
-    )
+    kind = SimpleNamespaceVariable if held is _SIMPLE_NAMESPACE else UserDefinedObjectVariable
+    return kind(held, None, NotImplemented)
 
 
 def _apply_state(tx: Tracer, made: Variable, state: Variable) -> None:
-    setter = _python_method(tx, made, "__setstate__")
-    if setter is not None:
-        setter.call(tx, [state], {})
+    if _call_python_method(tx, made, "__setstate__", [state]) is not None:
         return
     if isinstance(made, FunctoolsPartialVariable):
         made.call_builtin_method(tx, "__setstate__", [state], {})
@@ -246,36 +265,51 @@ def _apply_state(tx: Tracer, made: Variable, state: Variable) -> None:
 # The copy module.
 
 
-def _is_atomic(of: Variable) -> bool:
-    """Return True if copying returns the same object."""
-    return isinstance(
-        of, (ConstantVariable, FunctionVariable, ClassVariable, BuiltinVariable, LruCacheVariable, RangeVariable)
-    )
-
-
 @register_rule(copy.copy)
 def _copy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    if (
-        _is_atomic(of)
-        or isinstance(of, SliceVariable)
-        or (isinstance(of, TupleVariable) and (of.cls is tuple or of.is_namedtuple()))
-    ):
+    if of.is_copied_by_reference:
         return of
-    if isinstance(of, ListVariable):
-        return ListVariable(list(of.items), None, of.cls, of.maxlen)
-    if isinstance(of, (DictVariable, SetVariable)):
-        made = of.call_method(tx, "copy", [], {})
-        if isinstance(of, DictVariable) and isinstance(made, DictVariable):
-            made.attributes.update(of.attributes)
+    made = _copy_builtin(of, tx) or _call_python_method(tx, of, "__copy__", [])
+    if made is not None:
         return made
-    own = _python_method(tx, of, "__copy__")
-    if own is not None:
-        return own.call(tx, [], {})
-    if isinstance(of, BuiltinSubclassVariable) and builtin_base_of(of.cls) is collections.defaultdict:
+    if builtin_base_of(of.python_type()) is collections.defaultdict:
         return realize(tx, of.get_attr(tx, "copy")).call(tx, [], {})
-    parts = reduce_object(tx, of, 4)
-    return rebuild_from_reduce(tx, parts, lambda value: value, lambda made: None)
+    return rebuild_from_reduce(tx, reduce_object(tx, of, 4), lambda value: value, lambda made: None)
+
+
+@functools.singledispatch
+def _copy_builtin(of: Variable, tx: Tracer) -> Variable | None:
+    """Return ``copy.copy`` of a builtin container or slice; None for anything else."""
+    return None
+
+
+@_copy_builtin.register(SliceVariable)
+def _copy_slice(of: SliceVariable, tx: Tracer) -> Variable | None:
+    return of
+
+
+@_copy_builtin.register(TupleVariable)
+def _copy_tuple(of: TupleVariable, tx: Tracer) -> Variable | None:
+    return of if of.cls is tuple or of.is_namedtuple() else None
+
+
+@_copy_builtin.register(ListVariable)
+def _copy_list(of: ListVariable, tx: Tracer) -> Variable | None:
+    return ListVariable(list(of.items), None, of.cls, of.maxlen)
+
+
+@_copy_builtin.register(SetVariable)
+def _copy_set(of: SetVariable, tx: Tracer) -> Variable | None:
+    return of.call_method(tx, "copy", [], {})
+
+
+@_copy_builtin.register(DictVariable)
+def _copy_dict(of: DictVariable, tx: Tracer) -> Variable | None:
+    made = of.call_method(tx, "copy", [], {})
+    if isinstance(made, DictVariable):
+        made.attributes.update(of.attributes)
+    return made
 
 
 class DeepcopyMemoVariable(DictVariable):
@@ -318,11 +352,11 @@ def _deepcopy_variable(tx: Tracer, of: Variable, memo: DeepcopyMemoVariable) -> 
         memo.copies[id(of)] = (value, of)
 
     made: Variable
-    if _is_atomic(of):
+    if of.is_copied_by_reference:
         return of
-    own = _python_method(tx, of, "__deepcopy__")
+    own = _call_python_method(tx, of, "__deepcopy__", [memo])
     if own is not None:
-        made = realize(tx, own.call(tx, [memo], {}))
+        made = own
     elif isinstance(of, TensorVariable) and not of.fake.requires_grad:
         made = of.call_method(tx, "clone", [], {})
     else:
@@ -332,33 +366,47 @@ def _deepcopy_variable(tx: Tracer, of: Variable, memo: DeepcopyMemoVariable) -> 
 
 
 def _is_unchanged_by_copy(element: Variable, copied: Variable) -> bool:
-    return isinstance(copied, ConstantVariable) or copied is (
-        element.realized if isinstance(element, LazyVariable) else element
-    )
+    return copied is getattr(element, "realized", element)
 
 
+@functools.singledispatch
 def _copy_container(of: Variable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
     """Copy a builtin container and its items; return None for anything else."""
-    if isinstance(of, ListVariable):
-        items = ListVariable([], None, of.cls, of.maxlen)
-        keep(items)
-        items.items.extend(map(deep, list(of.items)))
-        return items
-    if isinstance(of, TupleVariable):
-        parts = [deep(i) for i in of.items]
-        is_same = all(a is (b.realized if hasattr(b, "realized") else b) for a, b in zip(parts, of.items, strict=True))
-        return of if is_same and of.cls is tuple else TupleVariable(parts, of.cls)
-    if isinstance(of, DictVariable):
-        entries = DictVariable({}, None, of.cls, of.default_factory)
-        keep(entries)
-        for stands_for, (key, value) in list(of.entries.items()):
-            copied_key = deep(key)
-            if not isinstance(copied_key, ConstantVariable) and copied_key is not key:
-                raise Unsupported("copy", "copy.deepcopy() of a dict whose keys are copied")
-            entries.entries[stands_for] = (copied_key, deep(value))
-        entries.attributes.update((name, deep(value)) for name, value in of.attributes.items())
-        return entries
-    if isinstance(of, SetVariable) and all(_is_unchanged_by_copy(e, deep(e)) for e in of.elements.values()):
+    return None
+
+
+@_copy_container.register(ListVariable)
+def _copy_list_items(of: ListVariable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
+    made = ListVariable([], None, of.cls, of.maxlen)
+    keep(made)
+    made.items.extend(map(deep, list(of.items)))
+    return made
+
+
+@_copy_container.register(TupleVariable)
+def _copy_tuple_items(of: TupleVariable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
+    parts = [deep(i) for i in of.items]
+    is_same = of.cls is tuple and all(map(_is_unchanged_by_copy, of.items, parts))
+    return of if is_same else TupleVariable(parts, of.cls)
+
+
+@_copy_container.register(DictVariable)
+def _copy_dict_items(of: DictVariable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
+    made = DictVariable({}, None, of.cls, of.default_factory)
+    keep(made)
+    for stands_for, (key, value) in list(of.entries.items()):
+        copied_key = deep(key)
+        if copied_key is not key and not isinstance(copied_key, ConstantVariable):
+            raise Unsupported("copy", "copy.deepcopy() of a dict whose keys are copied")
+        made.entries[stands_for] = (copied_key, deep(value))
+    made.attributes.update((name, deep(value)) for name, value in of.attributes.items())
+    return made
+
+
+@_copy_container.register(SetVariable)
+def _copy_set_items(of: SetVariable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
+    pairs = ((element, deep(element)) for element in of.elements.values())
+    if all(isinstance(copied, ConstantVariable) or _is_unchanged_by_copy(e, copied) for e, copied in pairs):
         return SetVariable(dict(of.elements), None, of.cls)
     return None
 
@@ -413,29 +461,24 @@ class _Pickler:
             if isinstance(known[0], PickledObjectVariable) and not known[0].is_constructor_known:
                 raise Unsupported("pickle", f"pickle of {of.describe()}, which contains itself")
             return known[0]
-        if isinstance(of, (FunctionVariable, ClassVariable, BuiltinVariable, PythonModuleVariable)):
-            return self._save_global(of)
         if isinstance(of, (ConstantVariable, RangeVariable)):
             return of
+        if isinstance(of, _PICKLED_BY_NAME):
+            return self._save_global(of)
 
         def keep(made: Variable) -> None:
             self.memo[id(of)] = (made, of)
 
-        made = self._save_iterator(of) or _copy_container(of, self.save, keep)
+        made = _copy_iterator(of, self.save) or _copy_container(of, self.save, keep)
         if made is None:
             made = PickledObjectVariable()
             keep(made)
             parts = reduce_object(self.tx, of, self.protocol)
             make, args = self.save(parts.constructor), [self.save(a) for a in parts.args]
             made.is_constructor_known = True
-            made.parts = ReduceParts(
-                make,
-                args,
-                self.save(parts.state),
-                [self.save(i) for i in parts.list_items],
-                [(self.save(k), self.save(v)) for k, v in parts.dict_items],
-                parts.uses_new,
-            )
+            state, items = self.save(parts.state), [self.save(i) for i in parts.list_items]
+            entries = [(self.save(k), self.save(v)) for k, v in parts.dict_items]
+            made.parts = ReduceParts(make, args, state, items, entries, parts.uses_new)
         keep(made)
         return made
 
@@ -454,21 +497,36 @@ class _Pickler:
             self.tx.guard_identity(real, of.source, "it was pickled by name")
         return of
 
-    def _save_iterator(self, of: Variable) -> Variable | None:
-        """Save an iterator with a copy of its iterable; return None for anything else."""
-        if isinstance(of, DictOrSetIteratorVariable):
-            rest = of.remaining_items()
-            return SequenceIteratorVariable([self.save(i) for i in rest], type(iter([])), ListVariable([]))
-        if type(of) is SequenceIteratorVariable and of.cls in _SEQUENCE_ITERATOR_TYPES:
-            items = [self.save(i) for i in of.items]
-            made = SequenceIteratorVariable(items, of.cls, None if of.iterable is None else ListVariable(items))
-            made.position = of.position
-            return made
-        if isinstance(of, RangeIteratorVariable):
-            over = RangeIteratorVariable(of.value)
-            over.position = of.position
-            return over
+
+_PICKLED_BY_NAME = (FunctionVariable, ClassVariable, BuiltinVariable, PythonModuleVariable)
+
+
+@functools.singledispatch
+def _copy_iterator(of: Variable, copied: CopyFunction) -> Variable | None:
+    """Copy an iterator with its iterable; return None for anything else."""
+    return None
+
+
+@_copy_iterator.register(DictOrSetIteratorVariable)
+def _copy_dict_iterator(of: DictOrSetIteratorVariable, copied: CopyFunction) -> Variable | None:
+    return SequenceIteratorVariable([copied(i) for i in of.remaining_items()], type(iter([])), ListVariable([]))
+
+
+@_copy_iterator.register(SequenceIteratorVariable)
+def _copy_sequence_iterator(of: SequenceIteratorVariable, copied: CopyFunction) -> Variable | None:
+    if type(of) is not SequenceIteratorVariable or of.cls not in _SEQUENCE_ITERATOR_TYPES:
         return None
+    items = [copied(i) for i in of.items]
+    made = SequenceIteratorVariable(items, of.cls, None if of.iterable is None else ListVariable(items))
+    made.position = of.position
+    return made
+
+
+@_copy_iterator.register(RangeIteratorVariable)
+def _copy_range_iterator(of: RangeIteratorVariable, copied: CopyFunction) -> Variable | None:
+    made = RangeIteratorVariable(of.value)
+    made.position = of.position
+    return made
 
 
 _SEQUENCE_ITERATOR_TYPES: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter("")), type(iter(b"")))
@@ -494,15 +552,8 @@ class _VariableUnpickler:
         if isinstance(of, PickledObjectVariable):
             assert of.parts is not None
             made = rebuild_from_reduce(self.tx, of.parts, self.load, keep)
-        elif type(of) is SequenceIteratorVariable:
-            items = [self.load(i) for i in of.items]
-            made = SequenceIteratorVariable(items, of.cls, None if of.iterable is None else ListVariable(items))
-            made.position = of.position
-        elif isinstance(of, RangeIteratorVariable):
-            made = RangeIteratorVariable(of.value)
-            made.position = of.position
         else:
-            made = _copy_container(of, self.load, keep) or of
+            made = _copy_iterator(of, self.load) or _copy_container(of, self.load, keep) or of
         keep(made)
         return made
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.base import MISSING, GlobalsNamespace
 from engine.ir.sources.roots import GlobalSource, OptionalGlobalSource
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
@@ -57,7 +57,7 @@ class GlobalsDictVariable(Variable):
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return BuiltinMethodVariable(self, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         given = [realize(tx, a) for a in args]
         match name, len(given):
             case "get", (1 | 2):
@@ -73,6 +73,6 @@ class GlobalsDictVariable(Variable):
 
 
 @register_rule(globals)
-def _globals(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _globals(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     namespace = tx.frame.globals
     return tx.objects.variables_by_dict_id.setdefault(id(namespace.values), GlobalsDictVariable(namespace))

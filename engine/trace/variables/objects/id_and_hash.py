@@ -13,9 +13,10 @@ import torch
 
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal, is_empty_tuple, is_same_object
-from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.call_expressions import emit_call
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -51,9 +52,7 @@ class IdVariable(Variable):
         return [self.obj]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(id))
-        cg.load(self.obj)
-        cg.body.call(1)
+        emit_call(cg, id, [self.obj])
 
 
 class IdKey:
@@ -96,9 +95,7 @@ class HashVariable(Variable):
         return [self.obj]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(hash))
-        cg.load(self.obj)
-        cg.body.call(1)
+        emit_call(cg, hash, [self.obj])
 
 
 @contextlib.contextmanager
@@ -186,7 +183,7 @@ def check_keys_rebuildable(keys: Collection[Any], what: str) -> None:
 
 
 @register_rule(id)
-def _id(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _id(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     has_identity = of.is_mutable or is_empty_tuple(of) or issubclass(of.python_type(), torch.Tensor)
     if isinstance(of, ConstantVariable) or (not has_identity and of.as_python_object() is NotImplemented):

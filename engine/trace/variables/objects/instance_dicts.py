@@ -6,7 +6,7 @@ import builtins
 import types
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.variables.base import NONE, Variable
+from engine.trace.variables.base import NONE, Args, Kwargs, Variable
 from engine.trace.variables.containers.dicts import DictEntry, DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.class_lookup import find_in_class
@@ -57,7 +57,7 @@ class InstanceDictVariable(DictVariable):
         self.owner.write_attr(tx, name, None)
         return present[1]
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "clear":
             for key in self.keys():
                 self.pop(tx, key)

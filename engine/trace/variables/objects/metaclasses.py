@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.objects.attribute_binding import bind_attribute
 from engine.trace.variables.objects.class_lookup import find_in_class, find_python_method, wrap_entry
@@ -50,7 +50,7 @@ class TypeCallVariable(Variable):
     def python_type(self) -> builtins.type:
         return types.MethodWrapperType
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return construct(tx, self.class_variable, args, kwargs, by_type=True)
 
 

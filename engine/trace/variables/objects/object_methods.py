@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.trace.operators.arithmetic import is_same_object
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_not_implemented, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_not_implemented, realize
 from engine.trace.variables.objects.class_lookup import has_user_method
 from engine.trace.variables.objects.instance_attributes import InstanceVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
-Args = list[Variable]
-Kwargs = dict[str, Variable]
+
 ObjectMethod = Callable[["Tracer", InstanceVariable, Args, Kwargs], Variable]
 NOT_IMPLEMENTED = ConstantVariable(NotImplemented)
 

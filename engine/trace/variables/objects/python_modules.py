@@ -12,7 +12,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.roots import GlobalSource
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.base import ConstantVariable, UserErrors, Variable
 from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
 from engine.trace.variables.objects.class_lookup import class_source
 from engine.trace.variables.torch_api import backend_flags
@@ -46,10 +46,8 @@ class PythonModuleVariable(Variable):
         written = tx.side_effects.global_writes.get((self._namespace(), name))
         if written is not None:
             return written
-        try:
+        with UserErrors(tx, AttributeError):
             found = getattr(self.real_object, name)
-        except AttributeError as error:
-            raise tx.make_user_exception(error) from error
         if (
             self.is_trusted
             and is_literal(found)

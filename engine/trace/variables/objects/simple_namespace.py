@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.base import Source
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.call_expressions import emit_call
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import mapping_entries
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable, register_instance_dict
@@ -25,7 +26,7 @@ class SimpleNamespaceVariable(UserDefinedObjectVariable):
     def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
         return BuiltinMethodVariable(self, name) if name in ("__eq__", "__ne__", "__repr__", "__str__") else None
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         match name:
             case "__eq__" | "__ne__":
                 return self._compare(tx, name, realize(tx, args[0]))
@@ -55,8 +56,7 @@ class SimpleNamespaceVariable(UserDefinedObjectVariable):
         return SimpleNamespace(**found)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(SimpleNamespace))
-        cg.body.call(0)
+        emit_call(cg, SimpleNamespace, [])
         cg.cache_top(self)
         cg.defer_fill(self)
 
@@ -70,7 +70,7 @@ def _namespace(tx: Tracer, real: SimpleNamespace, origin: Source) -> Variable:
 
 
 @register_rule(SimpleNamespace)
-def _construct_namespace(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _construct_namespace(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     made = SimpleNamespaceVariable(SimpleNamespace, None, NotImplemented)
     for key, value in mapping_entries(tx, args[0]) if args else []:
         made.generic_set_attr(tx, str(realize(tx, key).as_python_constant(tx)), value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from engine.ir.sources.base import Source
 from engine.trace.codegen_runtime.objects import new_thread_local
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -46,7 +46,7 @@ def _local(tx: Tracer, real: threading.local, origin: Source) -> Variable:
 
 
 @register_rule(threading.local)
-def _construct_thread_local(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _construct_thread_local(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if args or kwargs:
         raise Unsupported("builtin-arguments", "threading.local is created with arguments")
     return ThreadLocalVariable(threading.local, None, NotImplemented)

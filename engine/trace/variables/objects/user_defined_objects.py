@@ -11,7 +11,7 @@ from engine.ir.sources.base import Source
 from engine.trace.codegen_runtime.objects import new_object
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import compare_op, identical_or_equal
-from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.containers.itertools_module import make_getitem_iterator
 from engine.trace.variables.exceptions.type_errors import raise_missing_method
@@ -66,7 +66,7 @@ class UserDefinedObjectVariable(InstanceVariable):
             return raise_missing_method(tx, self.cls, name)  # type: ignore[no-any-return]
         return realize(tx, method.call(tx, args, {}))
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         direct = tx.call_stack.direct_callee is self
         method = self.lookup_special_method(tx, "__call__")
         if method is None:
@@ -74,7 +74,7 @@ class UserDefinedObjectVariable(InstanceVariable):
         tx.call_stack.direct_callee = method if direct else None
         return method.call(tx, args, kwargs)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if not name.startswith("object."):
             return super().call_method(tx, name, args, kwargs)
         method = OBJECT_METHODS.get(name.removeprefix("object."))
@@ -82,9 +82,7 @@ class UserDefinedObjectVariable(InstanceVariable):
             raise self.unsupported(f"object's method {name.removeprefix('object.')!r}")
         return method(tx, self, args, kwargs)
 
-    def call_c_method(
-        self, tx: Tracer, owner: builtins.type, name: str, args: list[Variable], kwargs: dict[str, Variable]
-    ) -> Variable | None:
+    def call_c_method(self, tx: Tracer, owner: builtins.type, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
         return self.call_method(tx, f"object.{name}", args, kwargs) if owner is object else None
 
     def is_truthy(self, tx: Tracer) -> bool:

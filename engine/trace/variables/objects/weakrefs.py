@@ -14,9 +14,10 @@ from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.roots import LocalSource
 from engine.ir.sources.stdlib import WeakProxySource, WeakRefCallSource, weak_proxy_referent
 from engine.trace.exc import SkipFrame, Unsupported
-from engine.trace.variables.base import NONE, LazyVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, Kwargs, LazyVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.call_expressions import emit_call
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
@@ -70,7 +71,7 @@ class WeakRefVariable(Variable):
             return tx.make_lazy(self.real_object.key, AttrSource(self.source, "key"))
         return super().get_attr(tx, name)
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if self.source is None and _may_be_collected(tx, self.referent) and not _is_held_by_frame(tx, self.referent):
             raise SkipFrame(
                 "weak-reference", f"a weak reference checks whether {self.referent.describe()} is still alive"
@@ -85,9 +86,7 @@ class WeakRefVariable(Variable):
             raise Unsupported(
                 "weak-reference", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
             )
-        cg.body.callable(lambda: cg.load_const(weakref.ref))
-        cg.load_all(self.child_variables())
-        cg.body.call(len(self.child_variables()))
+        emit_call(cg, weakref.ref, self.child_variables())
 
 
 def _may_be_collected(tx: Tracer, of: Variable) -> bool:
@@ -200,10 +199,10 @@ class WeakProxyVariable(Variable):
     def del_attr(self, tx: Tracer, name: str) -> None:
         self._checked_referent(tx).del_attr(tx, name)
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return self._checked_referent(tx).call(tx, args, kwargs)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return self._checked_referent(tx).call_method(tx, name, args, kwargs)
 
     def is_truthy(self, tx: Tracer) -> bool:
@@ -238,9 +237,7 @@ class WeakProxyVariable(Variable):
             raise Unsupported(
                 "weak-reference", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
             )
-        cg.body.callable(lambda: cg.load_const(weakref.proxy))
-        cg.load(self.referent)
-        cg.body.call(1)
+        emit_call(cg, weakref.proxy, [self.referent])
 
 
 @register_builder(weakref.ProxyType, weakref.CallableProxyType)
@@ -256,7 +253,7 @@ def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0]) if args else NONE
         if (
             kind == "reference"

@@ -14,7 +14,7 @@ from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.stdlib import ContextVarSource
 from engine.trace.codegen_runtime.objects import set_context_var
 from engine.trace.exc import Unsupported, UserException
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -33,10 +33,6 @@ class _ContextVarWrites:
         """Writes still in effect, by variable id; values from before the call are not included."""
         self.copy_depth = 0
         """Number of copied contexts in which the traced code runs."""
-
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 class ContextVarVariable(Variable):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.constants import DATETIME_TYPES
-from engine.trace.variables.stdlib.io_buffers import Args, Kwargs
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer

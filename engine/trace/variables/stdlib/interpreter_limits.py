@@ -10,14 +10,11 @@ import torch
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.exc import SkipFrame
-from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_rule
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 @register_rule(sys.getrecursionlimit)

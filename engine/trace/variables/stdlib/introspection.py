@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.functions import NestedUserFunctionVariable, UserFunctionVariable
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
-Args = list[Variable]
-
-
-Kwargs = dict[str, Variable]
-
-
 @register_rule(inspect.signature)
 def _signature(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
@@ -41,10 +35,8 @@ def _signature(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if isinstance(of, NestedUserFunctionVariable):
         return tx.wrap_static(inspect.signature(_function_with_same_signature(tx, of)), "signature")
     if isinstance(of, ClassVariable) and len(args) == 1 and not kwargs:
-        try:
+        with UserErrors(tx, TypeError, ValueError):  # functions from C may have no signature
             return tx.wrap_static(inspect.signature(of.real_object), "signature")
-        except (TypeError, ValueError) as error:  # functions from C may have no signature
-            raise tx.make_user_exception(error) from error
     raise Unsupported("inspect", f"inspect.signature() of {of.describe()}")
 
 
@@ -70,10 +62,8 @@ def _introspection_rule(function: Callable[..., Any]) -> Callable[[Tracer, Args,
             real = types.MethodType(of.function.real_object, object())  # type: ignore[attr-defined]
         if not isinstance(real, (types.FunctionType, types.MethodType, type, types.ModuleType)) or len(args) > 1:
             raise Unsupported("inspect", f"{function.__name__}() of {of.describe()}")
-        try:
+        with UserErrors(tx, NameError, TypeError, ValueError):
             found = function(real, **dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True)))
-        except (NameError, TypeError, ValueError) as error:
-            raise tx.make_user_exception(error) from error
         return _introspection_result(tx, found)
 
     return rule
@@ -100,13 +90,6 @@ def _fields(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     cls = of.as_python_object() if isinstance(of.as_python_object(), type) else of.python_type()
     return TupleVariable([tx.wrap_static(f, f.name) for f in dataclasses.fields(cls)])
-
-
-@register_rule(dataclasses.is_dataclass)
-def _is_dataclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
-    cls = of.as_python_object() if isinstance(of.as_python_object(), type) else of.python_type()
-    return ConstantVariable(dataclasses.is_dataclass(cls))
 
 
 @register_rule(torch.jit.annotate)
@@ -145,8 +128,3 @@ def _map_aggregate_variable(tx: Tracer, of: Variable, fn: Variable) -> Variable:
 @register_rule(torch.overrides.get_default_nowrap_functions)
 def _default_nowrap_functions(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return tx.wrap_static(torch.overrides.get_default_nowrap_functions())
-
-
-@register_rule(typing.cast)
-def _cast(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return args[1]

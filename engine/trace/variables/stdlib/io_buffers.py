@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from engine.trace.codegen_runtime.containers import make_buffer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, Variable, realize
+from engine.trace.variables.base import NONE, Args, Kwargs, UserErrors, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
@@ -16,12 +16,6 @@ from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-
-Args = list[Variable]
-
-
-Kwargs = dict[str, Variable]
 
 
 class IOBufferVariable(Variable):
@@ -100,10 +94,8 @@ def _buffer_constructor(cls: Any) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         values = tx.as_python_constants(args)
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
-        try:
+        with UserErrors(tx, TypeError, ValueError):
             return IOBufferVariable(cls(*values, **words))
-        except (TypeError, ValueError) as error:
-            raise tx.make_user_exception(error) from error
 
     return rule
 

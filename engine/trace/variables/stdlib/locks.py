@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.sources.base import Source
 from engine.trace.codegen_runtime.objects import make_acquired_lock
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -49,7 +49,7 @@ class LockVariable(Variable):
             else super().get_attr(tx, name)
         )
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         match name:
             case "acquire" | "__enter__":
                 return self._acquire(tx, *args, **kwargs)
@@ -104,7 +104,7 @@ class ExternalLockVariable(RealObjectVariable):
             else super().get_attr(tx, name)
         )
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         raise Unsupported("lock", f"{name}() is called on a lock created outside the function")
 
 
@@ -115,12 +115,12 @@ def _build_external_lock(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 @register_rule(threading.Lock)
-def _lock(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _lock(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     tx.fold_constant(lambda: len([threading.Lock(*args, **kwargs)]))
     return LockVariable(type(threading.Lock()))
 
 
 @register_rule(threading.RLock, type(threading.RLock()))
-def _rlock(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _rlock(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     tx.fold_constant(lambda: len([threading.RLock(*args, **kwargs)]))
     return LockVariable(type(threading.RLock()))

@@ -15,13 +15,12 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.codegen_runtime.warnings_logging import log_at_line
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.objects.class_lookup import find_in_class, wrap_entry
-from engine.trace.variables.stdlib.warning_calls import Args, Kwargs
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer

@@ -13,7 +13,16 @@ from engine.options import config
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize, type_name
+from engine.trace.variables.base import (
+    NONE,
+    Args,
+    ConstantVariable,
+    Kwargs,
+    NotPythonConstant,
+    Variable,
+    realize,
+    type_name,
+)
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import (
     SequenceVariable,
@@ -28,9 +37,6 @@ from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 def _number_constructor(kind: type) -> Any:

@@ -9,11 +9,10 @@ from engine.ir.guards.python_values import EqualsMatch, IdMatch
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.containers import DictGetSource
 from engine.ir.sources.roots import ConstantSource
-from engine.trace.variables.base import NONE, ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.stdlib.introspection import Args, Kwargs
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer

@@ -18,7 +18,7 @@ from engine.ir.sources.stdlib import RandomDrawSource, RandomStateSource
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
 
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 _NUMBER_METHODS = frozenset(
     "random uniform triangular randint randrange getrandbits randbytes gauss normalvariate lognormvariate expovariate vonmisesvariate "
@@ -161,10 +159,8 @@ class RandomVariable(Variable):
         values = tx.as_python_constants(args[1:])
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
         tx.side_effects.record_mutation(self)
-        try:
+        with UserErrors(tx, IndexError, TypeError, ValueError):
             chosen = getattr(self.known_generator, name)(range(len(pool)), *values, **words)
-        except (IndexError, TypeError, ValueError) as error:
-            raise tx.make_user_exception(error) from error
         return pool[chosen] if name == "choice" else ListVariable([pool[n] for n in chosen])
 
     def reconstruct(self, cg: PyCodegen) -> None:

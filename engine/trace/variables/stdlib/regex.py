@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.base import Source
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder, register_sourceless_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -14,9 +14,6 @@ from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 class RegexPatternVariable(ConstantVariable):
@@ -75,44 +72,10 @@ def _make_match(tx: Tracer, value: re.Match[Any]) -> Variable:
     return ConstantVariable(value)
 
 
-def _compile_pattern(tx: Tracer, pattern: Variable, flags: Variable | None) -> RegexPatternVariable:
-    bits = realize(tx, flags).as_python_constant(tx) if flags is not None else 0
-    found = realize(tx, tx.fold_constant(re.compile, realize(tx, pattern).as_python_constant(tx), bits))
-    assert isinstance(found, RegexPatternVariable)
-    return found
-
-
-@register_rule(re.compile)
+@register_rule(vars(re)["_compile"])
 def _compile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return _compile_pattern(
-        tx, args[0] if args else kwargs["pattern"], args[1] if len(args) > 1 else kwargs.get("flags")
-    )
-
-
-def _module_function(name: str, plain: int) -> Any:
-    """Return the rule of ``re.name(pattern, ...)``; ``flags`` follows ``plain`` arguments."""
-
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        words = dict(kwargs)
-        rest = list(args)
-        pattern = rest.pop(0) if rest else words.pop("pattern")
-        flags = rest.pop(plain) if len(rest) > plain else words.pop("flags", None)
-        return realize(tx, _compile_pattern(tx, pattern, flags).get_attr(tx, name)).call(tx, rest, words)
-
-    return rule
-
-
-for _name, _plain in (
-    ("match", 1),
-    ("fullmatch", 1),
-    ("search", 1),
-    ("sub", 3),
-    ("subn", 3),
-    ("split", 2),
-    ("findall", 1),
-    ("finditer", 1),
-):
-    register_rule(getattr(re, _name))(_module_function(_name, _plain))
+    """Compile a pattern, as every function of ``re`` does first."""
+    return tx.fold_constant(re.compile, *tx.as_python_constants(args))
 
 
 @register_rule(re.escape)

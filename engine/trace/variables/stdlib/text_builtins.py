@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize, type_name
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize, type_name
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.exceptions.type_errors import has_method
 from engine.trace.variables.objects.class_lookup import find_in_class
@@ -21,9 +21,6 @@ from engine.trace.variables.tensors.tensor import TensorMethodVariable, TensorVa
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 @register_rule(print)

@@ -13,7 +13,7 @@ from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.codegen_runtime.warnings_logging import warn_at_caller, warn_at_line
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -31,12 +31,6 @@ class _WarningFilters:
     def __init__(self) -> None:
         self.silenced: list[bool] = [False]
         """For each ``catch_warnings``, outermost first: True if a filter prevents raising."""
-
-
-Args = list[Variable]
-
-
-Kwargs = dict[str, Variable]
 
 
 class _FrameGlobalsVariable(Variable):
