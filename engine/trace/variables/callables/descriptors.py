@@ -22,6 +22,8 @@ _WRAPPED_FUNCTION_ATTRS = ("fget", "fset", "fdel", "__func__", "__wrapped__")
 class ExternalDescriptorVariable(RealObjectVariable):
     """An external descriptor; the functions that it wraps do not change."""
 
+    __slots__ = ()
+
     def hash_key(self, tx: Tracer) -> Any:
         return tx.objects.as_identity_key(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.annotations import is_allowed_in_graph, is_disabled
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 class FunctionVariable(Variable):
     """Base class of Python functions: code, defaults and cells, as inlining needs them."""
 
+    __slots__ = ()
+
     is_copied_by_reference = True
     code: types.CodeType
     namespace: GlobalsNamespace
@@ -84,6 +87,8 @@ class FunctionVariable(Variable):
 
 class UserFunctionVariable(FunctionVariable):
     """A Python function that exists outside the traced code."""
+
+    __slots__ = ("code", "is_trusted", "namespace", "real_object", "source")
 
     is_mutable = True
 
@@ -213,6 +218,19 @@ class UserFunctionVariable(FunctionVariable):
 
 class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
     """A function created while tracing: a closure, a lambda or a comprehension."""
+
+    __slots__ = (
+        "_annotations",
+        "annotations",
+        "attributes",
+        "cell_values",
+        "code",
+        "default_values",
+        "keyword_default_values",
+        "name",
+        "namespace",
+        "stub",
+    )
 
     is_mutable = True
 
@@ -353,11 +371,12 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         return False
 
 
+@dataclass(frozen=True, eq=False)
 class FunctionDictVariable(Variable):
     """``__dict__`` of a function or lru_cache created while tracing."""
 
-    def __init__(self, of: AttributeDictVariable) -> None:
-        self.function = of
+    __slots__ = ("function",)
+    function: AttributeDictVariable
 
     def python_type(self) -> type:
         return dict

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import reprlib
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.guards.python_values import IdMatch
@@ -82,6 +83,8 @@ def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
 class CmpKeyVariable(UserDefinedObjectVariable):
     """The key object that ``functools.cmp_to_key(cmp_function)`` creates for an item."""
 
+    __slots__ = ("cmp_function", "item")
+
     def __init__(self, compare: Variable, item: Variable) -> None:
         super().__init__(type(functools.cmp_to_key(max)(1)), None, NotImplemented)
         self.cmp_function = compare
@@ -112,12 +115,13 @@ class CmpKeyVariable(UserDefinedObjectVariable):
 _COMPARE_SYMBOLS = {method: symbol for symbol, (_, method, _) in arithmetic.COMPARE.items()}
 
 
+@dataclass(frozen=True, eq=False)
 class _CmpKeyMethodVariable(Variable):
     """A rich comparison method of a key object, bound to the left key."""
 
-    def __init__(self, of: CmpKeyVariable, symbol: str) -> None:
-        self.key_variable = of
-        self.symbol = symbol
+    __slots__ = ("key_variable", "symbol")
+    key_variable: CmpKeyVariable
+    symbol: str
 
     def python_type(self) -> type:
         return type(len)
@@ -130,11 +134,12 @@ class _CmpKeyMethodVariable(Variable):
         return arithmetic.compare_op(tx, self.symbol, number, ConstantVariable(0))
 
 
+@dataclass(frozen=True, eq=False)
 class _CmpToKeyVariable(Variable):
     """The result of ``functools.cmp_to_key(cmp_function)``."""
 
-    def __init__(self, compare: Variable) -> None:
-        self.cmp_function = compare
+    __slots__ = ("cmp_function",)
+    cmp_function: Variable
 
     def python_type(self) -> type:
         return type(functools.cmp_to_key(max))

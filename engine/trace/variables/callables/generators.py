@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 class GeneratorVariable(IteratorVariable):
     """A generator whose body is traced step by step."""
 
+    __slots__ = (
+        "created_at",
+        "creation_call",
+        "frame",
+        "innermost_user_frame",
+        "is_running",
+        "is_started",
+        "names",
+        "was_renamed",
+    )
+
     def __init__(self, frame: Frame, born: int, made_by: tuple[Variable, list[Variable], dict[str, Variable]]) -> None:
         self.frame = frame
         self.created_at = born

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.resume_functions import resume_info
@@ -79,6 +80,8 @@ class ExternalLruCacheVariable(BuiltinVariable):
     Its present contents are unknown, so Python calls a function with side effects, or one with arguments that may have
     been mutated. A tensor that requires no grad is assumed unmodified between two calls.
     """
+
+    __slots__ = ()
 
     def as_python_constant(self, tx: Tracer) -> Any:
         raise NotPythonConstant
@@ -209,6 +212,19 @@ class LruCacheVariable(AttributeDictVariable):
     ``memo`` maps cache keys to results, least recently used first.
     """
 
+    __slots__ = (
+        "attributes",
+        "cls",
+        "created_at",
+        "function",
+        "hits",
+        "info_class",
+        "maxsize",
+        "memo",
+        "misses",
+        "typed",
+    )
+
     is_mutable = True
     is_copied_by_reference = True
 
@@ -311,12 +327,13 @@ def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -
 C_CLASS_CONSTRUCTORS[functools._lru_cache_wrapper] = _construct_cache_wrapper
 
 
+@dataclass(frozen=True, eq=False)
 class _LruCacheDecoratorVariable(Variable):
     """The decorator that ``functools.lru_cache(maxsize, typed)`` returns."""
 
-    def __init__(self, maxsize: int | None, typed: bool) -> None:
-        self.maxsize = maxsize
-        self.typed = typed
+    __slots__ = ("maxsize", "typed")
+    maxsize: int | None
+    typed: bool
 
     def python_type(self) -> type:
         return types.FunctionType

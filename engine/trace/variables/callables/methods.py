@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.attributes import AttrSource
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 class BoundMethodVariable(Variable):
     """A bound method: a function and its ``self``."""
+
+    __slots__ = ("function", "name", "obj", "source")
 
     def __init__(self, of: Variable, function: Variable, source: Source | None = None, name: str = "") -> None:
         self.obj = of
@@ -60,6 +63,8 @@ class BoundMethodVariable(Variable):
 class BuiltinMethodVariable(Variable):
     """A bound method of a builtin container."""
 
+    __slots__ = ("name", "obj")
+
     def __init__(self, of: Variable, name: str) -> None:
         self.obj = of
         self.name = name
@@ -89,12 +94,13 @@ class BuiltinMethodVariable(Variable):
         cg.body.attribute(self.name)
 
 
+@dataclass(eq=False)
 class ConstantMethodVariable(Variable):
     """A bound method of a constant; a call with constants is folded."""
 
-    def __init__(self, of: ConstantVariable, name: str) -> None:
-        self.obj = of
-        self.name = name
+    __slots__ = ("name", "obj")
+    obj: ConstantVariable
+    name: str
 
     def python_type(self) -> type:
         return type(getattr(self.obj.value, self.name))

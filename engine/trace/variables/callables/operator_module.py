@@ -63,6 +63,8 @@ _register_operators()
 class OperatorGetterVariable(Variable):
     """``operator.itemgetter``, ``attrgetter`` or ``methodcaller`` with its arguments."""
 
+    __slots__ = ("args", "cls", "first_import_cls", "kwargs", "source")
+
     def __init__(self, cls: type, args: Args, kwargs: Kwargs, source: Source | None = None) -> None:
         self.cls = cls
         self.first_import_cls: type = first_import_of_class(cls) or cls

@@ -39,6 +39,8 @@ def _partial_base_of(cls: builtins.type) -> Any:
 class FunctoolsPartialVariable(UserDefinedObjectVariable):
     """A ``functools.partial``: the wrapped function and its bound arguments."""
 
+    __slots__ = ("_in_repr", "function", "keywords", "positional")
+
     def __init__(
         self,
         function: Variable,

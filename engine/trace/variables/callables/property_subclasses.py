@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class PropertySubclassVariable(UserDefinedObjectVariable):
     """An external instance of a subclass of ``property``."""
 
+    __slots__ = ()
+
 
 def _is_property_subclass(real: object) -> bool:
     return isinstance(real, property) and type(real) is not property

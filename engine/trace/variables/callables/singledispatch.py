@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.guards.python_values import DictKeysMatch, IdMatch
@@ -80,6 +81,8 @@ class SingleDispatchVariable(AttributeDictVariable):
     ``registry`` maps classes to implementations, ``object`` first.
     """
 
+    __slots__ = ("attributes", "registry")
+
     is_mutable = True
 
     def __init__(self, function: Variable) -> None:
@@ -146,12 +149,13 @@ class SingleDispatchVariable(AttributeDictVariable):
         cg.body.call(3)
 
 
+@dataclass(frozen=True, eq=False)
 class _RegisterDecoratorVariable(Variable):
     """The decorator that ``dispatcher.register(cls)`` returns."""
 
-    def __init__(self, of: SingleDispatchVariable, cls: Variable) -> None:
-        self.dispatcher = of
-        self.cls = cls
+    __slots__ = ("cls", "dispatcher")
+    dispatcher: SingleDispatchVariable
+    cls: Variable
 
     def python_type(self) -> type:
         return types.FunctionType

@@ -43,6 +43,8 @@ class SuspendedGeneratorVariable(GeneratorVariable):
     Its body is traced; the real generator is ended after the graph.
     """
 
+    __slots__ = ("real_object", "source", "stop_token")
+
     def __init__(self, real: Any, source: Source, frame: Frame, mark: StopToken) -> None:
         super().__init__(frame, 0, (ConstantVariable(None), [], {}))
         self.real_object = real

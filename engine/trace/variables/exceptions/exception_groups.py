@@ -27,6 +27,8 @@ class ExceptionGroupVariable(ExceptionVariable):
     ``split_from`` is the group that it was split from, or itself for a newly created group.
     """
 
+    __slots__ = ("members", "split_from")
+
     def __init__(self, cls: type[BaseException], args: Args, inside: list[Variable]) -> None:
         super().__init__(cls, args)
         self.members = inside

@@ -7,6 +7,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,14 +43,15 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+@dataclass(frozen=True, eq=False)
 class ExcInfoVariable(Variable):
     """Stack entry that PUSH_EXC_INFO leaves while ``exception`` is handled.
 
     CPython stores the previously handled exception there.
     """
 
-    def __init__(self, error: Variable) -> None:
-        self.exception = error
+    __slots__ = ("exception",)
+    exception: Variable
 
     def python_type(self) -> type:
         return types.NoneType
@@ -70,11 +72,12 @@ _HEAP_TYPE_FLAG = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: set for classes that Python code creates."""
 
 
+@dataclass(frozen=True, eq=False)
 class TracebackVariable(Variable):
     """The traceback of an exception; only its existence and its exception are known."""
 
-    def __init__(self, of: Variable) -> None:
-        self.exception = of
+    __slots__ = ("exception",)
+    exception: Variable
 
     def python_type(self) -> type:
         return types.TracebackType
@@ -195,6 +198,8 @@ def resolve_exception_class(tx: Tracer, cls: type[BaseException], args: list[Var
 
 class ExceptionVariable(AttributeDictVariable):
     """An exception; ``real_exception`` is the Python object if constant folding raised one."""
+
+    __slots__ = ("args", "attributes", "cls", "raise_line", "real_exception", "traceback", "was_raised")
 
     is_mutable = True
 

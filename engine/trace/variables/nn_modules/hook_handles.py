@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.hooks import RemovableHandle
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+@dataclass(frozen=True, eq=False)
 class HookIdVariable(Variable):
     """The id of a hook, used as a key of hook dicts. It equals no other id and no earlier key."""
 
-    def __init__(self, handle: ModuleHookHandleVariable) -> None:
-        self.handle = handle
+    __slots__ = ("handle",)
+    handle: ModuleHookHandleVariable
 
     def python_type(self) -> builtins.type:
         return int
@@ -54,6 +56,8 @@ class ModuleHookHandleVariable(Variable):
     ``previous_handle`` is the handle created before this one. Compiled code creates the handles in the same order,
     so that they get the same relative ids as in eager.
     """
+
+    __slots__ = ("hook_dicts", "hook_id", "previous_handle")
 
     is_mutable = True
 

@@ -30,6 +30,8 @@ class ConstantInitModuleVariable(NNModuleVariable):
     The tracer constructs its own instance, ``real_object``. Compiled code constructs a new one per call if needed.
     """
 
+    __slots__ = ("args", "kwargs")
+
     is_constructed = True
 
     def __init__(self, instance: torch.nn.Module, args: Args, kwargs: Kwargs) -> None:
@@ -55,6 +57,8 @@ class TracedInitModuleVariable(NNModuleVariable):
 
     ``real_object`` is an uninitialized placeholder.
     """
+
+    __slots__ = ("is_initialized",)
 
     is_constructed = True
 

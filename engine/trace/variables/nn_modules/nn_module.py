@@ -54,6 +54,8 @@ class NNModuleVariable(UserDefinedObjectVariable):
     Everything else behaves as for any instance.
     """
 
+    __slots__ = ("functional_call_overrides", "member_dicts")
+
     def __init__(self, cls: type, origin: Source | None, held: Any) -> None:
         super().__init__(cls, origin, held)
         self.functional_call_overrides: dict[str, Variable] = {}
@@ -308,6 +310,8 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
 class FrozenMemberDictVariable(DictVariable):
     """Read-only member dict of a module whose mutations could not be written back."""
+
+    __slots__ = ()
 
     def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
         raise self.unsupported("changing the members of a module that wraps another", "module-attribute")

@@ -15,6 +15,7 @@ import operator
 import types
 import typing
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.codegen_runtime.functions_and_classes import build_class, call_type_new
@@ -110,16 +111,17 @@ def _stub_function(tx: Tracer, function: NestedUserFunctionVariable) -> Any:
     return stub
 
 
+@dataclass(frozen=True, eq=False)
 class DescriptorVariable(Variable):
     """A property, classmethod, staticmethod, cached_property or dataclass field.
 
     Traced code created it. ``real_object`` is its stand-in, built from the stand-ins of its arguments.
     """
 
-    def __init__(self, real_object: Any, args: Args, kwargs: Kwargs) -> None:
-        self.real_object = real_object
-        self.args = args
-        self.kwargs = kwargs
+    __slots__ = ("args", "kwargs", "real_object")
+    real_object: Any
+    args: Args
+    kwargs: Kwargs
 
     def python_type(self) -> builtins.type:
         return type(self.real_object)
@@ -210,6 +212,8 @@ class NewClassVariable(ClassVariable):
 
     ``construction_call`` creates it in generated code; ``later_steps`` are the changes since then.
     """
+
+    __slots__ = ("class_cell", "construction_call", "entries", "later_steps")
 
     is_mutable = True
 

@@ -49,6 +49,8 @@ _DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: t
 class ClassVariable(Variable):
     """A Python class."""
 
+    __slots__ = ("real_object", "source")
+
     is_copied_by_reference = True
 
     def __init__(self, real_object: type, source: Source | None) -> None:
@@ -245,6 +247,8 @@ def _generic_alias(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 class GenericAliasVariable(BuiltinVariable):
     """A generic alias or a union, such as ``list[int]`` or ``int | str``."""
+
+    __slots__ = ()
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         inner = getattr(self.real_object, "__origin__", None)

@@ -315,6 +315,8 @@ def _copy_dict(of: DictVariable, tx: Tracer) -> Variable | None:
 class DeepcopyMemoVariable(DictVariable):
     """The memo dict that ``deepcopy`` passes to ``__deepcopy__``: copies by object id."""
 
+    __slots__ = ("copies",)
+
     def __init__(self) -> None:
         super().__init__({})
         self.copies: dict[int, tuple[Variable, Variable]] = {}
@@ -414,11 +416,12 @@ def _copy_set_items(of: SetVariable, deep: CopyFunction, keep: Callable[[Variabl
 # The pickle module.
 
 
+@dataclass(frozen=True, eq=False)
 class PickledBytesVariable(Variable):
     """Pickled bytes, represented by their reduced contents, from which loads rebuilds objects."""
 
-    def __init__(self, of: Variable) -> None:
-        self.contents = of
+    __slots__ = ("contents",)
+    contents: Variable
 
     def python_type(self) -> type:
         return bytes
@@ -435,6 +438,8 @@ class PickledBytesVariable(Variable):
 
 class PickledObjectVariable(Variable):
     """An object in a pickle, in reduced form."""
+
+    __slots__ = ("is_constructor_known", "parts")
 
     def __init__(self) -> None:
         self.parts: ReduceParts | None = None

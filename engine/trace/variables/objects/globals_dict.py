@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.ir.guards.python_values import IdMatch
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+@dataclass(frozen=True, eq=False)
 class GlobalsDictVariable(Variable):
     """The globals dict: reads and writes by name; listing the names is unsupported."""
 
-    def __init__(self, namespace: GlobalsNamespace) -> None:
-        self.namespace = namespace
+    __slots__ = ("namespace",)
+    namespace: GlobalsNamespace
 
     def python_type(self) -> type:
         return dict

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+@dataclass(frozen=True, eq=False)
 class IdVariable(Variable):
     """``id(obj)``: comparing two ids guards only identity; using the number guards the object."""
 
-    def __init__(self, of: Variable) -> None:
-        self.obj = of
+    __slots__ = ("obj",)
+    obj: Variable
 
     def python_type(self) -> type:
         return int
@@ -77,6 +79,8 @@ class HashVariable(Variable):
 
     Its number is unknown; equal values have equal hashes.
     """
+
+    __slots__ = ("hash_value", "obj")
 
     def __init__(self, tx: Tracer, of: Variable) -> None:
         self.obj = of

@@ -46,6 +46,8 @@ class InstanceVariable(Variable):
     ``attr_writes`` holds attributes set during tracing, None for deleted ones. Others are read from ``real_object``.
     """
 
+    __slots__ = ("attr_writes", "cls", "dict_was_assigned", "dict_was_exposed", "real_object", "shared_dict", "source")
+
     is_mutable = True
 
     def __init__(self, cls: builtins.type, source: Source | None, real_object: Any) -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class InstanceDictVariable(DictVariable):
     """``__dict__`` of an instance: a live view of its attributes that writes through."""
 
+    __slots__ = ("owner", "tx")
+
     def __init__(self, tx: Tracer, of: InstanceVariable | DictVariable) -> None:
         self.tx = tx
         self.owner = of

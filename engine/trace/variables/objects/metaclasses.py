@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.frame import is_trusted_module
@@ -41,11 +42,12 @@ def metaclass_attribute(tx: Tracer, of: ClassVariable, name: str) -> Variable | 
     return None
 
 
+@dataclass(frozen=True, eq=False)
 class TypeCallVariable(Variable):
     """``super().__call__`` in a metaclass: creates an instance as ``type.__call__`` does."""
 
-    def __init__(self, of: ClassVariable) -> None:
-        self.class_variable = of
+    __slots__ = ("class_variable",)
+    class_variable: ClassVariable
 
     def python_type(self) -> builtins.type:
         return types.MethodWrapperType

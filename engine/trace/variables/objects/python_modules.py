@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class PythonModuleVariable(Variable):
     """An imported Python module."""
 
+    __slots__ = ("is_trusted", "real_object", "source")
+
     def __init__(self, real_object: types.ModuleType, source: Source) -> None:
         self.real_object = real_object
         self.source = source

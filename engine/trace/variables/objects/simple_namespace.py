@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class SimpleNamespaceVariable(UserDefinedObjectVariable):
     """A ``SimpleNamespace``, external or created while tracing."""
 
+    __slots__ = ()
+
     def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
         return BuiltinMethodVariable(self, name) if name in ("__eq__", "__ne__", "__repr__", "__str__") else None
 

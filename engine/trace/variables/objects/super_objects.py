@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+@dataclass(frozen=True, eq=False)
 class SuperVariable(Variable):
     """A ``super(cls, obj)`` object."""
 
     __slots__ = ("receiver", "thisclass")
-
-    def __init__(self, start: builtins.type, of: Variable) -> None:
-        self.thisclass = start
-        self.receiver = of
+    thisclass: builtins.type
+    receiver: Variable
 
     def python_type(self) -> type:
         return super

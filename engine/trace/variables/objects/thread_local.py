@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class ThreadLocalVariable(UserDefinedObjectVariable):
     """An instance of ``threading.local`` or of a subclass."""
 
+    __slots__ = ()
+
     def has_generic_setattr(self, base: builtins.type) -> bool:
         return base is threading.local
 

@@ -44,6 +44,8 @@ class _FakeLength:
 class UserDefinedObjectVariable(InstanceVariable):
     """A user-defined object: operations on it call the special methods of its class."""
 
+    __slots__ = ()
+
     is_user_object = True
     may_have_torch_function = True
 
@@ -178,6 +180,8 @@ class UserDefinedObjectVariable(InstanceVariable):
 
 class OpaqueObjectVariable(RealObjectVariable):
     """An object of which only the type is known; traced code just passes it on."""
+
+    __slots__ = ()
 
     is_mutable = True
 

@@ -42,6 +42,8 @@ class WeakRefVariable(Variable):
     ``referent`` is the constant None if the object is collected.
     """
 
+    __slots__ = ("callback", "real_object", "real_referent", "referent", "source")
+
     is_mutable = True
 
     def __init__(
@@ -156,6 +158,8 @@ class WeakProxyVariable(Variable):
 
     ``real_object`` is None for a proxy that traced code created.
     """
+
+    __slots__ = ("real_object", "referent", "source")
 
     is_mutable = True
 

@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import contextvars
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.guards.python_values import IdMatch
@@ -37,6 +38,8 @@ class _ContextVarWrites:
 
 class ContextVarVariable(Variable):
     """A ``ContextVar``. ``_ContextVarWrites`` holds its traced writes, oldest first."""
+
+    __slots__ = ("default", "deferred_steps", "name", "real_object", "source")
 
     is_mutable = True
 
@@ -166,6 +169,8 @@ class ContextVarTokenVariable(Variable):
     With ``reset_token``, it represents a reset with a token from outside.
     """
 
+    __slots__ = ("previous_value", "real_object", "reset_token", "source", "value", "variable")
+
     is_mutable = True
 
     def __init__(
@@ -225,13 +230,14 @@ class ContextVarTokenVariable(Variable):
         cg.body.call(2)
 
 
+@dataclass(frozen=True, eq=False)
 class CopiedContextVariable(Variable):
     """A context of ``copy_context()``: its writes per variable."""
 
-    is_mutable = True
+    __slots__ = ("steps",)
+    steps: dict[int, list[ContextVarTokenVariable]]
 
-    def __init__(self, steps: dict[int, list[ContextVarTokenVariable]]) -> None:
-        self.steps = steps
+    is_mutable = True
 
     def python_type(self) -> builtins.type:
         return contextvars.Context

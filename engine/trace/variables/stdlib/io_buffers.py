@@ -24,6 +24,8 @@ class IOBufferVariable(Variable):
     ``real_object`` is a buffer on which the tracer runs the same operations.
     """
 
+    __slots__ = ("real_object",)
+
     is_mutable = True
 
     def __init__(self, real_object: Any) -> None:

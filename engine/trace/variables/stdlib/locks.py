@@ -25,6 +25,8 @@ _METHODS = frozenset(("acquire", "release", "locked", "__enter__", "__exit__"))
 class LockVariable(Variable):
     """A ``threading.Lock`` or ``RLock``, acquired ``acquire_count`` times by this thread."""
 
+    __slots__ = ("acquire_count", "cls")
+
     is_mutable = True
 
     def __init__(self, cls: builtins.type) -> None:
@@ -93,6 +95,8 @@ class LockVariable(Variable):
 
 class ExternalLockVariable(RealObjectVariable):
     """A lock from outside. Its owner is unknown while tracing, so each use breaks the graph."""
+
+    __slots__ = ()
 
     def hash_key(self, tx: Tracer) -> Any:
         return tx.objects.as_identity_key(self)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class RegexPatternVariable(ConstantVariable):
     """A compiled regular expression."""
 
+    __slots__ = ()
+
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("sub", "subn", "finditer"):
             return BuiltinMethodVariable(self, name)

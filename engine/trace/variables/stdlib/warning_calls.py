@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,11 +34,12 @@ class _WarningFilters:
         """For each ``catch_warnings``, outermost first: True if a filter prevents raising."""
 
 
+@dataclass(frozen=True, eq=False)
 class _FrameGlobalsVariable(Variable):
     """Globals of a traced frame, for generated code."""
 
-    def __init__(self, namespace: Any) -> None:
-        self.namespace = namespace
+    __slots__ = ("namespace",)
+    namespace: Any
 
     def python_type(self) -> type:
         return dict
@@ -112,6 +114,8 @@ for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.reset
 class CatchWarningsVariable(Variable):
     """``warnings.catch_warnings()``: entered and exited after the graph, around its warnings."""
 
+    __slots__ = ("kwargs", "records")
+
     is_mutable = True
 
     def __init__(self, kwargs: Kwargs, *, records: bool) -> None:
@@ -155,6 +159,8 @@ class RecordedWarningsVariable(Variable):
 
     Reading it is traced only before the first warning, while it is empty.
     """
+
+    __slots__ = ("first_effect",)
 
     is_mutable = True
 
