@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,12 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, UserErrors, Variable, is_none, realize
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable, resolve_exception_class
-from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, find_in_class
+from engine.trace.variables.objects.class_lookup import (
+    call_python_method,
+    call_python_new,
+    find_in_class,
+    find_python_method,
+)
 from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.constructor_registry import register_constructor
 
@@ -29,7 +34,7 @@ class ExceptionGroupVariable(ExceptionVariable):
 
     __slots__ = ("members", "split_from")
 
-    def __init__(self, cls: type[BaseException], args: Args, inside: list[Variable]) -> None:
+    def __init__(self, cls: type[BaseException], args: Args, inside: list[ExceptionVariable]) -> None:
         super().__init__(cls, args)
         self.members = inside
         self.split_from: ExceptionGroupVariable = self
@@ -52,43 +57,31 @@ class ExceptionGroupVariable(ExceptionVariable):
         return super().call_method(tx, name, args, kwargs)
 
     def as_builtin_exception(self, tx: Tracer) -> BaseException:
-        inside = [realize(tx, i) for i in self.members]
-        own = (find_in_class(i.python_type(), "__repr__") for i in inside)
-        if not all(isinstance(i, ExceptionVariable) for i in inside) or any(
-            o and isinstance(o[1], FunctionType) for o in own
-        ):
+        if any(find_python_method(i.python_type(), "__repr__") is not None for i in self.members):
             raise self.unsupported("formatting it", "traceback")
         alike: Any = (
             type(self.cls.__name__, (BaseExceptionGroup,), {}) if self.cls.__flags__ & _HEAP_TYPE_FLAG else self.cls
         )
-        shown = [i.as_builtin_exception(tx) for i in inside if isinstance(i, ExceptionVariable)]
-        given = tuple(shown) if isinstance(realize(tx, self.args[1]), TupleVariable) else shown
+        shown = [i.as_builtin_exception(tx) for i in self.members]
+        given = tuple(shown) if issubclass(realize(tx, self.args[1]).python_type(), tuple) else shown
         made: BaseException = alike(realize(tx, self.args[0]).as_python_constant(tx), given)
         return made
 
-    def split(self, tx: Tracer, matches: ExceptionMatcher) -> tuple[Variable | None, Variable | None]:
-        """Split the group into matching members and the rest.
-
-        Both parts have the nesting of the group; an empty part is None.
-        """
+    def split(self, tx: Tracer, matches: ExceptionMatcher) -> tuple[ExceptionVariable | None, ExceptionVariable | None]:
+        """Split into the matching part and the rest, both with the nesting of the group."""
         if matches(self):
             return self, None
-        found: list[Variable] = []
-        rest: list[Variable] = []
-        for value in self.members:
-            one = realize(tx, value)
-            if isinstance(one, ExceptionGroupVariable):
-                part, left = one.split(tx, matches)
-                found.extend([] if part is None else [part])
-                rest.extend([] if left is None else [left])
-            else:
-                (found if matches(one) else rest).append(one)
+        pairs = [member.split(tx, matches) for member in self.members]
+        found, rest = [p for p, _ in pairs if p is not None], [r for _, r in pairs if r is not None]
         return self._derive(tx, found), self._derive(tx, rest)
 
-    def _derive(self, tx: Tracer, inside: list[Variable]) -> Variable | None:
+    def leaves(self, tx: Tracer) -> list[Variable]:
+        return [leaf for member in self.members for leaf in member.leaves(tx)]
+
+    def _derive(self, tx: Tracer, inside: Sequence[Variable]) -> ExceptionVariable | None:
         if not inside:
             return None
-        made = realize(tx, realize(tx, self.get_attr(tx, "derive")).call(tx, [ListVariable(inside)], {}))
+        made = realize(tx, realize(tx, self.get_attr(tx, "derive")).call(tx, [ListVariable(list(inside))], {}))
         if not isinstance(made, ExceptionGroupVariable):
             return tx.raise_type_error("derive must return an instance of BaseExceptionGroup")  # type: ignore[no-any-return]
         made.split_from = self.split_from
@@ -109,14 +102,17 @@ def make_group(tx: Tracer, cls: Any, args: Args) -> Variable:
     if new is not None and isinstance(new[1], (FunctionType, staticmethod)):
         raise Unsupported("exception-creation", f"{cls.__qualname__} is created")
     forced = [realize(tx, a) for a in args]
-    inside: list[Variable] = []
+    inside: list[ExceptionVariable] = []
     stands: list[Any] = [a.value if isinstance(a, ConstantVariable) else object() for a in forced]
     if len(forced) == 2 and isinstance(forced[1], (ListVariable, TupleVariable)):
-        inside = [realize(tx, i) for i in sequence_items(tx, forced[1])]
-        stands[1] = [_dummy_exception(i) for i in inside]
+        members = [realize(tx, i) for i in sequence_items(tx, forced[1])]
+        inside = [i for i in members if isinstance(i, ExceptionVariable)]
+        stands[1] = [_dummy_exception(i) for i in members]
     alike = next(c for c in cls.__mro__ if c in (ExceptionGroup, BaseExceptionGroup))
     with UserErrors(tx, TypeError, ValueError):
         made = alike(*stands)
+    if len(inside) < len(made.exceptions):
+        raise Unsupported("exception-creation", f"{cls.__qualname__} of exceptions of unknown kind is created")
     return ExceptionGroupVariable(type(made) if cls is BaseExceptionGroup else cls, forced, inside)
 
 
@@ -172,10 +168,10 @@ def match_except_star(tx: Tracer, error: Variable, wanted: Variable) -> tuple[Va
         return (
             error if is_group else make_group(tx, ExceptionGroup, [ConstantVariable(""), TupleVariable([error])])
         ), NONE
-    if isinstance(error, ExceptionGroupVariable):
-        found, rest = error.split(tx, matches)
-        return found or NONE, rest or NONE
-    return NONE, error
+    if not isinstance(error, ExceptionVariable):
+        return NONE, error
+    found, rest = error.split(tx, matches)
+    return found or NONE, rest or NONE
 
 
 def _check_except_star_classes(tx: Tracer, wanted: Variable) -> None:
@@ -199,18 +195,10 @@ def prep_reraise_star(tx: Tracer, whole: Variable, raised: list[Variable]) -> Va
     anew = [v for v in present if v not in again]
     kept: Variable | None = None
     if again:
-        leaves = {id(leaf) for group in again for leaf in _leaf_exceptions(tx, group)}
+        leaves = {id(leaf) for group in again for leaf in group.leaves(tx)}
         kept, _ = whole.split(tx, lambda error: id(error) in leaves)
     if not anew:
         return kept or NONE
     return make_group(
         tx, BaseExceptionGroup, [ConstantVariable(""), ListVariable([*anew, *([] if kept is None else [kept])])]
     )
-
-
-def _leaf_exceptions(tx: Tracer, group: ExceptionGroupVariable) -> list[Variable]:
-    found: list[Variable] = []
-    for value in group.members:
-        one = realize(tx, value)
-        found.extend(_leaf_exceptions(tx, one) if isinstance(one, ExceptionGroupVariable) else [one])
-    return found

@@ -327,6 +327,16 @@ class ExceptionVariable(AttributeDictVariable):
             return tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
         return self.call_method(tx, name, args, kwargs)
 
+    def split(
+        self, tx: Tracer, matches: Callable[[Variable], bool]
+    ) -> tuple[ExceptionVariable | None, ExceptionVariable | None]:
+        """Split into the matching part and the rest; None for an empty part."""
+        return (self, None) if matches(self) else (None, self)
+
+    def leaves(self, tx: Tracer) -> list[Variable]:
+        """Return the exceptions inside groups, or the exception itself."""
+        return [self]
+
     def set_keyword_attributes(self, tx: Tracer, words: dict[str, Variable]) -> None:
         """Set the attributes that the C class takes as keyword arguments."""
         known = next((names for kind, names in EXCEPTION_KEYWORDS.items() if issubclass(self.cls, kind)), ())

@@ -35,7 +35,12 @@ from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.partials import make_partial
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.objects.class_lookup import find_in_class, find_python_method, wrap_entry
+from engine.trace.variables.objects.class_lookup import (
+    ABSTRACT_CLASS_FLAG,
+    find_in_class,
+    find_python_method,
+    wrap_entry,
+)
 from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -54,39 +59,44 @@ def real_stand_in(tx: Tracer, value: Variable) -> Any:
 
     Reading it through the tracer returns ``value`` again.
     """
-    value = realize(tx, value)
-    if isinstance(value, (ConstantVariable, ClassVariable, BuiltinVariable, DescriptorVariable)):
-        return (
-            value.real_object
-            if isinstance(value, (ClassVariable, BuiltinVariable, DescriptorVariable))
-            else value.value
-        )
-    if isinstance(value, NestedUserFunctionVariable):
-        return _stub_function(tx, value)
-    if isinstance(value, LruCacheVariable):
-        made = value.cls(real_stand_in(tx, value.function), value.maxsize, value.typed, value.info_class)
-        tx.objects.variables_by_id[id(made)] = (value, made)
-        return made
-    if value.source is not None and value.as_python_object() is not NotImplemented:
-        return value.as_python_object()
-    if isinstance(value, TupleVariable) and tx.is_python_constant(value):
-        return value.as_python_constant(tx)
-    return _dummy_instance(tx, value)
+    return _stand_in(realize(tx, value), tx)
+
+
+@functools.singledispatch
+def _stand_in(value: Variable, tx: Tracer) -> Any:
+    real = value.as_python_object()
+    return _dummy_instance(tx, value) if real is NotImplemented or value.source is None else real
+
+
+@_stand_in.register(ConstantVariable)
+@_stand_in.register(ClassVariable)
+@_stand_in.register(BuiltinVariable)
+def _real_object(value: Variable, tx: Tracer) -> Any:
+    return value.as_python_object()
+
+
+@_stand_in.register(TupleVariable)
+def _constant_tuple(value: TupleVariable, tx: Tracer) -> Any:
+    return value.as_python_constant(tx) if tx.is_python_constant(value) else _dummy_instance(tx, value)
+
+
+@_stand_in.register(LruCacheVariable)
+def _cache_stand_in(value: LruCacheVariable, tx: Tracer) -> Any:
+    made = value.cls(real_stand_in(tx, value.function), value.maxsize, value.typed, value.info_class)
+    tx.objects.variables_by_id[id(made)] = (value, made)
+    return made
 
 
 def _dummy_instance(tx: Tracer, value: Variable) -> Any:
     made: Any = _StandIn()
-    if (
-        isinstance(value, UserDefinedObjectVariable)
-        and type(value) is UserDefinedObjectVariable
-        and not value.cls.__flags__ & (1 << 20)
-    ):
+    if type(value) is UserDefinedObjectVariable and not value.cls.__flags__ & ABSTRACT_CLASS_FLAG:
         made = object.__new__(value.cls)
     tx.objects.variables_by_id[id(made)] = (value, made)
     return made
 
 
-def _stub_function(tx: Tracer, function: NestedUserFunctionVariable) -> Any:
+@_stand_in.register(NestedUserFunctionVariable)
+def _stub_function(function: NestedUserFunctionVariable, tx: Tracer) -> Any:
     """Create a function that looks like a traced one; a call of it raises Unsupported."""
     if function.stub is not None:
         return function.stub
@@ -167,22 +177,16 @@ class DescriptorVariable(Variable):
         CallExpressionVariable(cls, self.args, self.kwargs).reconstruct(cg)
 
 
+@_stand_in.register(DescriptorVariable)
+def _descriptor_stand_in(value: DescriptorVariable, tx: Tracer) -> Any:
+    return value.real_object
+
+
 def _descriptor_rule(cls: Any) -> Callable[[Tracer, Args, Kwargs], Variable]:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         for value in (*args, *kwargs.values()):
             forced = realize(tx, value)
-            is_known = isinstance(
-                forced,
-                (
-                    ConstantVariable,
-                    ClassVariable,
-                    FunctionVariable,
-                    BuiltinVariable,
-                    DescriptorVariable,
-                    LruCacheVariable,
-                ),
-            )
-            if not is_known and not tx.is_python_constant(forced):
+            if not isinstance(forced, _DESCRIPTOR_ARGUMENTS) and not tx.is_python_constant(forced):
                 raise Unsupported("class-creation", f"{cls.__name__}() of {forced.describe()}")
         real = [real_stand_in(tx, a) for a in args]
         words = {name: real_stand_in(tx, v) for name, v in kwargs.items()}
@@ -193,6 +197,16 @@ def _descriptor_rule(cls: Any) -> Callable[[Tracer, Args, Kwargs], Variable]:
         return made
 
     return rule
+
+
+_DESCRIPTOR_ARGUMENTS = (
+    ConstantVariable,
+    ClassVariable,
+    FunctionVariable,
+    BuiltinVariable,
+    DescriptorVariable,
+    LruCacheVariable,
+)
 
 
 for _cls in (
@@ -453,6 +467,10 @@ _CLASS_FACTORIES = (typing.NamedTuple, typing.TypedDict)
 """Functions that class statements may use as bases."""
 
 
+def _may_be_base(value: Variable) -> bool:
+    return isinstance(value, (ClassVariable, BuiltinVariable)) or value.as_python_object() in _CLASS_FACTORIES
+
+
 @register_rule(builtins.__build_class__)
 def _build_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     body, name = realize(tx, args[0]), realize(tx, args[1]).as_python_constant(tx)
@@ -462,11 +480,10 @@ def _build_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         )
     bases = [realize(tx, b) for b in args[2:]]
     for base in (*bases, *(realize(tx, v) for v in kwargs.values())):
-        is_class = isinstance(base, (ClassVariable, BuiltinVariable)) or base.as_python_object() in _CLASS_FACTORIES
-        if not is_class and not tx.is_python_constant(base):
+        if not _may_be_base(base) and not tx.is_python_constant(base):
             raise Unsupported("class-creation", f"a class is created with {base.describe()}")
     for base in bases:
-        if not isinstance(base, (ClassVariable, BuiltinVariable)) and base.as_python_object() not in _CLASS_FACTORIES:
+        if not _may_be_base(base):
             raise Unsupported("class-creation", f"a class is created with the base {base.describe()}")
     entries = run_class_body(tx, body)
     return create_class(tx, str(name), bases, entries, kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Mapping
@@ -46,29 +47,39 @@ def _number_constructor(kind: type) -> Any:
         of = realize(tx, args[0])
         if len(args) > 1 or kwargs:
             return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
-        if isinstance(of, TensorVariable):
-            method = of.call_method(tx, "item", [], {})
-            return rule(tx, [method], {})
-        if isinstance(of, SymNodeVariable):
-            if of.python_type() is kind:
-                return of
-            if kind is float or (kind is int and of.python_type() is float):
-                return emit_node(tx, "call_function", torch.sym_float if kind is float else torch.sym_int, [of])
-            return ConstantVariable(kind(of.as_python_constant(tx)))
-        if isinstance(of, UserDefinedObjectVariable):
-            name = f"__{kind.__name__}__"
-            if (
-                kind is int
-                and of.lookup_special_method(tx, "__trunc__") is not None
-                and not (of.lookup_special_method(tx, name) or of.lookup_special_method(tx, "__index__"))
-            ):
-                raise Unsupported("warning", "int() by __trunc__, which warns")
-            also = ("__float__", "__index__") if kind is complex else ("__index__",)
-            found = next((n for n in (name, *also) if of.lookup_special_method(tx, n) is not None), name)
-            return _checked_number(tx, kind, of, found)
-        return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
+        return _convert(of, tx, kind)
 
     return rule
+
+
+@functools.singledispatch
+def _convert(of: Variable, tx: Tracer, kind: type) -> Variable:
+    """Convert a value by ``int``, ``float`` or ``complex``."""
+    return arithmetic.fold_constant_call(tx, kind, [of], {}, f"{kind.__name__}() of {of.describe()}")
+
+
+@_convert.register(TensorVariable)
+def _convert_tensor(of: TensorVariable, tx: Tracer, kind: type) -> Variable:
+    return _convert(realize(tx, of.call_method(tx, "item", [], {})), tx, kind)
+
+
+@_convert.register(SymNodeVariable)
+def _convert_symbol(of: SymNodeVariable, tx: Tracer, kind: type) -> Variable:
+    if of.python_type() is kind:
+        return of
+    if kind is float or (kind is int and of.python_type() is float):
+        return emit_node(tx, "call_function", torch.sym_float if kind is float else torch.sym_int, [of])
+    return ConstantVariable(kind(of.as_python_constant(tx)))
+
+
+@_convert.register(UserDefinedObjectVariable)
+def _convert_object(of: UserDefinedObjectVariable, tx: Tracer, kind: type) -> Variable:
+    name = f"__{kind.__name__}__"
+    also = ("__float__", "__index__") if kind is complex else ("__index__",)
+    found = next((n for n in (name, *also) if of.lookup_special_method(tx, n) is not None), None)
+    if kind is int and found is None and of.lookup_special_method(tx, "__trunc__") is not None:
+        raise Unsupported("warning", "int() by __trunc__, which warns")
+    return _checked_number(tx, kind, of, found or name)
 
 
 def _checked_number(tx: Tracer, kind: type, of: UserDefinedObjectVariable, name: str) -> Variable:
