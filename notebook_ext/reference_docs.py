@@ -1,4 +1,4 @@
-"""Generates the reference pages ``BREAKS.md``, ``GUARDS.md`` and ``GLOSSARY.md``.
+"""Generates the reference pages of breaks, fallbacks, guards and terms.
 
 ``python -m notebook_ext.reference_docs FOLDER`` writes them.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from engine.guards.guard_kind_examples import GUARD_EXAMPLES as GUARDS
 from engine.ir.reason_catalog import ReasonCatalog
+from engine.lowering.fallbacks.kinds import LOWERING_REASONS
 from engine.trace.graph_breaks.reasons import BREAK_REASONS
 from notebook_ext import glossary
 
@@ -24,6 +25,15 @@ def breaks_page() -> str:
         "Every reason for a graph break. This page is generated from the compiler's own catalog. A test runs each example: the first function breaks for this reason, the second is one graph. `x` is a tensor.",
     )
     return "\n\n".join([*head, *_catalog(BREAK_REASONS, "Breaks", "Does not break")]) + "\n"
+
+
+def fallbacks_page() -> str:
+    """Return the page of fallbacks: reason, hints, and an example before and after the fix."""
+    head = (
+        "# Fallbacks",
+        "Every reason why ATen runs a node of the graph instead of a generated kernel. This page is generated from the compiler's own catalog. A test runs each example: the first function has such an ATen call, the second has none. `x` is a tensor.",
+    )
+    return "\n\n".join([*head, *_catalog(LOWERING_REASONS, "Falls back", "Does not fall back")]) + "\n"
 
 
 def _catalog(reasons: ReasonCatalog, before: str, after: str) -> Iterator[str]:
@@ -77,6 +87,7 @@ def _code(text: str) -> str:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "BREAKS.md": breaks_page,
+    "FALLBACKS.md": fallbacks_page,
     "GUARDS.md": guards_page,
     "GLOSSARY.md": glossary.glossary_page,
 }

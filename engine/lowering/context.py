@@ -14,8 +14,8 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Body, Coordinates, ReductionBody, TensorDef
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.pad_strides import pad_row_stride
-from engine.lowering.registry import NotLowered
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, dense_stride
 
 
@@ -205,6 +205,8 @@ class ExternNode:
     is_library: bool
     reason: str
     origins: tuple[str, ...]
+    kind: str = ""
+    """Id of the reason in the catalog of fallbacks."""
 
     @property
     def output_defs(self) -> list[TensorDef]:
@@ -244,5 +246,5 @@ def fake_result(low: LoweringContext) -> Any:
         NotLowered: there is no current node.
     """
     if low.current_node is None:
-        raise NotLowered("outside a graph")
+        raise NotLowered(LoweringFallback.OPERATOR_MODE, "outside a graph")
     return low.current_node.meta["val"]

@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from engine.errors import EngineError
+from engine.ir.fallback import Fallback
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.kernels.lowered_program import ConstantTensor
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
@@ -20,10 +21,10 @@ from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
 from engine.ir.user_code_files import display_name, is_cell
 from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion_cost import build_unfused
-from engine.lowering.library_ops import fallback_reason, is_library_op
+from engine.lowering.library_ops import is_library_op, library_fallback
 from engine.lowering.ops import find_complex_lowering, find_lowering
-from engine.lowering.registry import NotLowered
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, non_overlapping_stride, symbolic_shape
 from engine.lowering.strided_views import strided_view_of
 from engine.records.bytecode import Span
@@ -164,7 +165,15 @@ class GraphLowering:
             target = torch.ops.aten.clone.default
             self.context.externs.append(
                 ExternNode(
-                    node, target, (read,), {"memory_format": torch.contiguous_format}, (copied,), False, reason, ()
+                    node,
+                    target,
+                    (read,),
+                    {"memory_format": torch.contiguous_format},
+                    (copied,),
+                    False,
+                    reason,
+                    (),
+                    LoweringFallback.SYMBOLIC_SIZE.id,
                 )
             )
             self.context.add(copied)
@@ -193,7 +202,8 @@ class GraphLowering:
                     ),
                 )
                 return
-        self._add_extern(node, ConstantTensor(value), (), {}, "a constant tensor of the graph", is_library=True)
+        constant = Fallback(LoweringFallback.ALLOCATION, "a constant tensor of the graph")
+        self._add_extern(node, ConstantTensor(value), (), {}, constant, is_library=True)
 
     def _call_function(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
@@ -212,32 +222,38 @@ class GraphLowering:
             raise LoweringError(f"The graph is not functional: {node.target} mutates its argument.")
         self.compute_node_count += 1
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._value_of)
-        reason = self._try_lowering(node, args, kwargs)
-        if reason is None:
+        fallback = self._try_lowering(node, args, kwargs)
+        if fallback is None:
             self.lowered_node_count += 1
             return
         is_library_call = is_library_op(node.target) or _has_only_empty_results(node)
-        self._add_extern(node, node.target, args, kwargs, reason, is_library=is_library_call)
+        self._add_extern(node, node.target, args, kwargs, fallback, is_library=is_library_call)
 
     def _value_of(self, node: Any) -> Any:
         return self.values[node]
 
-    def _try_lowering(self, node: torch.fx.Node, args: Any, kwargs: Any) -> str | None:
-        """Lower a node by the registry; return None on success, else the fallback reason."""
+    def _try_lowering(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Fallback | None:
+        """Lower a node by the registry; return None on success, else the fallback."""
         is_complex = _is_complex(node, args, kwargs)
         lowering = (find_complex_lowering if is_complex else find_lowering)(node.target)
         refused = next((self.forced_fallbacks[o] for o in self.context.origins if o in self.forced_fallbacks), None)
         if refused is not None and lowering is not None and not _is_view(node.target):
-            return refused
+            return Fallback(LoweringFallback.FORCED, refused)
         if lowering is None:
-            return fallback_reason(node.target, is_complex=is_complex)
+            return library_fallback(node.target, is_complex=is_complex)
         mark = len(self.context.defs)
         if self._has_unknown_size(node.meta.get("val")):
-            return "The size of its result is data-dependent: it is known only after ATen has run."
+            return Fallback(
+                LoweringFallback.DATA_DEPENDENT_SIZE,
+                "The size of its result is data-dependent: it is known only after ATen has run.",
+            )
         if any(has_unbacked_symbols(n.meta.get("val")) for n in _scalar_inputs(node)) and not _takes_only_float_scalars(
             node
         ):
-            return "One of its arguments is a data-dependent number of unknown sign and width."
+            return Fallback(
+                LoweringFallback.DATA_DEPENDENT_NUMBER,
+                "One of its arguments is a data-dependent number of unknown sign and width.",
+            )
         try:
             _check_devices(node)
             _check_not_empty(node)
@@ -248,10 +264,11 @@ class GraphLowering:
                     build_unfused(made)
         except NotLowered as refusal:
             del self.context.defs[mark:]
-            return _as_sentence(str(refusal))
+            return Fallback(refusal.fallback.kind, _as_sentence(refusal.fallback.reason))
         except Exception as error:
             del self.context.defs[mark:]
-            return f"Its lowering failed ({type(error).__name__}: {error}): ATen runs it."
+            reason = f"Its lowering failed ({type(error).__name__}: {error}): ATen runs it."
+            return Fallback(LoweringFallback.LOWERING_FAILED, reason)
         self.values[node] = self._name_after_node(node, result)
         return None
 
@@ -274,7 +291,7 @@ class GraphLowering:
         return value
 
     def _add_extern(
-        self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, reason: str, *, is_library: bool
+        self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, fallback: Fallback, *, is_library: bool
     ) -> None:
         args, kwargs = torch.utils._pytree.tree_map(
             lambda v: self.realize(v) if isinstance(v, LoweredTensor) else v, (tuple(args), dict(kwargs))
@@ -294,7 +311,9 @@ class GraphLowering:
                 self.symbols.bind_result(made.definition)
         results = tuple(None if t is None else t.definition for t in tensors)
         self.context.externs.append(
-            ExternNode(node, target, args, kwargs, results, is_library, reason, self.context.origins)
+            ExternNode(
+                node, target, args, kwargs, results, is_library, fallback.reason, self.context.origins, fallback.kind.id
+            )
         )
         self.values[node] = tuple(tensors) if many else tensors[0]
         if not many and results[0] is None and value is not None:
@@ -305,7 +324,17 @@ class GraphLowering:
         number = TensorDef(node.name, torch.int64, (), (), "number", self.context.origins)
         reason = "It reads a number from a tensor: the CPU waits for the GPU here."
         self.context.externs.append(
-            ExternNode(node, target, args, kwargs, (number,), True, reason, self.context.origins)
+            ExternNode(
+                node,
+                target,
+                args,
+                kwargs,
+                (number,),
+                True,
+                reason,
+                self.context.origins,
+                LoweringFallback.READS_NUMBER.id,
+            )
         )
         self.context.add(number)
         self.values[node] = expression_of(value)
@@ -435,9 +464,9 @@ def _check_devices(node: torch.fx.Node) -> None:
     scalars = {id(v) for v in given if not v.shape and v.device.type == "cpu"}
     devices = {v.device.type for v in tensors if id(v) not in scalars}
     if len(devices) > 1:
-        raise NotLowered(f"it mixes tensors on {' and '.join(sorted(devices))}")
+        raise NotLowered(LoweringFallback.MIXED_DEVICES, f"it mixes tensors on {' and '.join(sorted(devices))}")
     if any(v.layout != torch.strided for v in tensors):
-        raise NotLowered("an operator on sparse tensors has no lowering")
+        raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "an operator on sparse tensors has no lowering")
 
 
 def _check_not_empty(node: torch.fx.Node) -> None:
@@ -447,7 +476,7 @@ def _check_not_empty(node: torch.fx.Node) -> None:
     value = node.meta.get("val")
     used = [v for k, v in enumerate(_as_tuple(value)) if k in seen or not is_seen or v is value]
     if any(map(_has_no_elements, _tensors_in(used))):
-        raise NotLowered("its result has no elements: there is nothing to launch")
+        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "its result has no elements: there is nothing to launch")
 
 
 def _has_only_empty_results(node: torch.fx.Node) -> bool:

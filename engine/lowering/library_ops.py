@@ -7,7 +7,9 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.fallback import Fallback
 from engine.ir.introspection.operator_facts import facts_of
+from engine.lowering.fallbacks.kinds import LoweringFallback
 from engine.lowering.philox_ops import random_seeds
 
 LIBRARY_OPS = frozenset(
@@ -66,21 +68,27 @@ def is_library_op(target: Any) -> bool:
     return facts_of(target).is_linear_algebra or _packet_name(target) in LIBRARY_OPS | ALLOCATION_OPS
 
 
-def fallback_reason(target: Any, *, is_complex: bool = False) -> str:
+def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
     """Return the reason why ATen runs an operator without a (complex) lowering."""
     if not isinstance(target, torch._ops.OpOverload):
-        return "It has no lowering."
+        return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
     if _packet_name(target) in ALLOCATION_OPS:
-        return "It only allocates memory."
+        return Fallback(LoweringFallback.ALLOCATION, "It only allocates memory.")
     if target is random_seeds:
-        return "PyTorch's generator provides one seed per random tensor; the kernels generate the numbers from it."
+        return Fallback(
+            LoweringFallback.RANDOM_IN_ATEN,
+            "PyTorch's generator provides one seed per random tensor; the kernels generate the numbers from it.",
+        )
     if is_library_op(target):
-        return "A vendor library is the fastest implementation."
+        return Fallback(LoweringFallback.LIBRARY_CALL, "A vendor library is the fastest implementation.")
     if is_complex:
-        return "It has no lowering for complex numbers."
+        return Fallback(LoweringFallback.COMPLEX_NUMBER, "It has no lowering for complex numbers.")
     if facts_of(target).draws_random:
-        return "ATen generates random numbers, so that a seed gives the same numbers as in eager. With options={'fused_random': True}, kernels generate them."
-    return "It has no lowering."
+        return Fallback(
+            LoweringFallback.RANDOM_IN_ATEN,
+            "ATen generates random numbers, so that a seed gives the same numbers as in eager. With options={'fused_random': True}, kernels generate them.",
+        )
+    return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
 
 
 def _packet_name(target: torch._ops.OpOverload) -> str:

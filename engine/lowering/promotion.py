@@ -14,7 +14,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from engine.ir.loop_ir.index_expr import ZERO, Size
 from engine.ir.loop_ir.tensor_def import Body
 from engine.lowering.context import LoweredTensor
-from engine.lowering.registry import NotLowered
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 
 SUPPORTED_DTYPES = frozenset(
     (
@@ -80,15 +80,16 @@ def broadcast_loader(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Bod
         if isinstance(a, (bool, int, float)):
             if isinstance(a, int) and not _fits_dtype(a, dtype):
                 raise NotLowered(
-                    f"{a} does not fit in {str(dtype).removeprefix('torch.')}, where ATen wraps around or raises an error"
+                    LoweringFallback.UNSUPPORTED_DTYPE,
+                    f"{a} does not fit in {str(dtype).removeprefix('torch.')}, where ATen wraps around or raises an error",
                 )
             return lambda b, index: b.constant(a, dtype)
         if isinstance(a, complex):
-            raise NotLowered("a complex number has no lowering here")
+            raise NotLowered(LoweringFallback.COMPLEX_NUMBER, "a complex number has no lowering here")
         if not isinstance(a, sympy.Expr):
-            raise NotLowered("a bool computed from sizes has no lowering")
+            raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "a bool computed from sizes has no lowering")
         if is_float_expr(a) and not dtype.is_floating_point:
-            raise NotLowered("a float operand of an integer operator has no lowering")
+            raise NotLowered(LoweringFallback.MIXED_DTYPES, "a float operand of an integer operator has no lowering")
         return lambda b, index: b.constant(a, dtype)
     lead = len(shape) - len(a.shape)
     same = tuple(i + lead if s != 1 else None for i, s in enumerate(a.shape))
@@ -127,7 +128,9 @@ def check_supported_dtype(*values: Any) -> None:
     """
     for value in values:
         if isinstance(value, (LoweredTensor, torch.Tensor)) and value.dtype not in SUPPORTED_DTYPES:
-            raise NotLowered(f"{str(value.dtype).removeprefix('torch.')} has no lowering")
+            raise NotLowered(
+                LoweringFallback.UNSUPPORTED_DTYPE, f"{str(value.dtype).removeprefix('torch.')} has no lowering"
+            )
 
 
 def canonical_dim(dim: int, rank: int) -> int:

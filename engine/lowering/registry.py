@@ -9,10 +9,6 @@ LoweringResult = Any
 """A ``LoweredTensor``, a Python value, a size, or a tuple of those."""
 
 
-class NotLowered(Exception):
-    """The call has no lowering. The message is the recorded fallback reason; ATen runs it."""
-
-
 LoweringFn = Callable[..., LoweringResult]
 
 

@@ -21,6 +21,7 @@ from engine.lowering.build_loop_kernel import _op_words, build_loop_kernel
 from engine.lowering.choose_blocks import BlockTuner, symbols_from_inputs
 from engine.lowering.context import ExternNode, LoweredTensor
 from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
+from engine.lowering.fallbacks.kinds import lowering_hint
 from engine.lowering.scheduler import FusionGroup, Schedule
 from engine.lowering.strided_views import strided_view_of
 from engine.lowering.templates.attention import AttentionTemplate, attention_kernel
@@ -45,7 +46,15 @@ def schedule_to_program(
     outputs = tuple(_make_ref(v) if isinstance(v, LoweredTensor) else v for v in walk.outputs)
     buffers, reuses = plan_buffer_reuse(builder.steps, builder.loops, buffers, outputs)
     externs = tuple(
-        ExternCall(_first_or_empty(e.origins), _op_name(e.target), e.reason, e.is_library) for e in builder.externs
+        ExternCall(
+            _first_or_empty(e.origins),
+            _op_name(e.target),
+            e.reason,
+            e.is_library,
+            e.kind,
+            "" if e.is_library else lowering_hint(e.kind),
+        )
+        for e in builder.externs
     )
     lowered = walk.lowered_node_count + builder.template_count
     choices = (*schedule.choices, *cutter.choices)

@@ -45,6 +45,10 @@ class ExternCall(Record):
     reason: str
     is_library: bool = False
     """True for a vendor library call that is preferred, False for a missing lowering."""
+    kind: str = ""
+    """Stable id of the reason in the catalog of fallbacks."""
+    hint: str = ""
+    """Advice for the user; empty for a library call."""
 
 
 @dataclass(frozen=True, slots=True)

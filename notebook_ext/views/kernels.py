@@ -42,6 +42,7 @@ def kernels(session: Session) -> dict[str, Any]:
                 "compilation": c.id,
                 "op": one_line(e.op, 60).removesuffix(".default"),
                 "reason": sanitize(e.reason),
+                "hint": sanitize(e.hint),
                 "is_library": e.is_library,
             }
             for c in shown

@@ -13,9 +13,10 @@ from engine.ir.loop_ir.index_expr import IndexExpr
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.pooling import MAX_WINDOW, max_pool_backward, pool_rank
 from engine.lowering.promotion import check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
@@ -37,13 +38,15 @@ def _pooling_windows(a: LoweredTensor, counts: Sequence[Any]) -> list[tuple[int,
     check_supported_dtype(a)
     sizes = a.shape[-len(counts) :]
     if not all(isinstance(n, int) and n > 0 for n in (*sizes, *counts)):
-        raise NotLowered("pooling with windows of symbolic size has no lowering")
+        raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "pooling with windows of symbolic size has no lowering")
     found = [(int(n), int(c), _max_window_length(int(n), int(c))) for n, c in zip(sizes, counts, strict=True)]
     total = 1
     for _, _, length in found:
         total *= length
     if total > MAX_WINDOW:
-        raise NotLowered(f"pooling with windows of more than {MAX_WINDOW} elements has no lowering")
+        raise NotLowered(
+            LoweringFallback.TOO_LARGE, f"pooling with windows of more than {MAX_WINDOW} elements has no lowering"
+        )
     return found
 
 
@@ -75,7 +78,7 @@ def _window_elements(
 @register_lowering(aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool3d(low: LoweringContext, a: LoweredTensor, size: Sequence[Any]) -> LoweredTensor:
     if not a.dtype.is_floating_point:
-        raise NotLowered("pooling of integers has no lowering")
+        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "pooling of integers has no lowering")
     windows, held = _pooling_windows(a, size), compute_dtype(a.dtype)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:

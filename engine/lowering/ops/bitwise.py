@@ -9,9 +9,10 @@ import torch
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.pointwise import elementwise
 from engine.lowering.promotion import ALWAYS_BOOL, INT_TO_FLOAT, promote_dtypes
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 
 aten = torch.ops.aten
 
@@ -19,7 +20,7 @@ aten = torch.ops.aten
 def _shift(low: LoweringContext, a: Any, other: Any, name: str) -> LoweredTensor:
     dtype = promote_dtypes((a, other))[1]
     if dtype == torch.bool or dtype.is_floating_point:
-        raise NotLowered("a shift of other values than integers has no lowering")
+        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "a shift of other values than integers has no lowering")
     width = torch.iinfo(dtype).bits
 
     def compute(b: LoopBuilder, value: LoopIROp, by: LoopIROp) -> LoopIROp:
@@ -69,7 +70,7 @@ def copysign(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
 @register_lowering(aten.nextafter.default)
 def nextafter(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
     if promote_dtypes((a, other))[1] not in (torch.float32, torch.float64):
-        raise NotLowered("nextafter of 16-bit numbers has no lowering")
+        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "nextafter of 16-bit numbers has no lowering")
     return elementwise(low, (a, other), lambda b, x, y: b.call("nextafter", x, y))
 
 
@@ -94,7 +95,9 @@ register_lowering(aten.fmin.default)(_ignoring_nan("minimum"))
 @register_lowering(aten.round.decimals)
 def round_decimals(low: LoweringContext, a: LoweredTensor, *, decimals: int = 0) -> LoweredTensor:
     if a.dtype not in (torch.float32, torch.float64):
-        raise NotLowered("rounding to decimals has a lowering only for 32-bit and 64-bit numbers")
+        raise NotLowered(
+            LoweringFallback.UNSUPPORTED_DTYPE, "rounding to decimals has a lowering only for 32-bit and 64-bit numbers"
+        )
     scale = float(10 ** abs(decimals))
 
     def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:

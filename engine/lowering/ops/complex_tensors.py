@@ -19,8 +19,9 @@ from engine.ir.loop_ir.index_expr import IndexExpr, Size
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
-from engine.lowering.registry import LOWERINGS, LoweringFn, NotLowered, register_complex_lowering
+from engine.lowering.registry import LOWERINGS, LoweringFn, register_complex_lowering
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, symbolic_shape
 
 aten = torch.ops.aten
@@ -61,7 +62,7 @@ def _real_dtype(low: LoweringContext, value: torch.Tensor | None = None) -> torc
     """
     dtype = (fake_result(low) if value is None else value).dtype
     if dtype not in REAL_DTYPES:
-        raise NotLowered(f"{str(dtype).removeprefix('torch.')} has no lowering")
+        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, f"{str(dtype).removeprefix('torch.')} has no lowering")
     return REAL_DTYPES[dtype]
 
 
@@ -384,7 +385,7 @@ def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBui
 def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
     """Convert between complex and real dtypes; a real result drops the imaginary part."""
     if other.get("layout") not in (None, torch.strided):
-        raise NotLowered("a conversion to another layout has no lowering")
+        raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "a conversion to another layout has no lowering")
     result = fake_result(low)
     if result.dtype.is_complex:
         return _complex_elementwise(low, (a,), lambda b, x: x)
@@ -416,7 +417,7 @@ def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
     target = low.current_node.target if low.current_node is not None else None
     fill = _FILL_VALUES.get(target, args[0] if target is aten.scalar_tensor.default else args[-1])
     if not isinstance(fill, (bool, int, float, complex)):
-        raise NotLowered("a complex tensor with a symbolic fill value has no lowering")
+        raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "a complex tensor with a symbolic fill value has no lowering")
     return _complex_elementwise(low, (complex(fill),), lambda b, x: x)
 
 
@@ -527,9 +528,14 @@ def _lower_structural(operator: Any, changed: AdaptArgs) -> LoweringFn:
         kept = kwargs.pop("dtype", None)
         is_changed = not a.is_complex or (kept is not None and REAL_DTYPES.get(kept) != a.dtype)
         if is_changed or any(isinstance(v, complex) for v in args):
-            raise NotLowered("a dtype conversion inside this complex operator has no lowering")
+            raise NotLowered(
+                LoweringFallback.COMPLEX_NUMBER, "a dtype conversion inside this complex operator has no lowering"
+            )
         if operator is aten.constant_pad_nd.default and args[1:] not in ((), (0,)):
-            raise NotLowered("padding of a complex tensor with another number than 0 has no lowering")
+            raise NotLowered(
+                LoweringFallback.COMPLEX_NUMBER,
+                "padding of a complex tensor with another number than 0 has no lowering",
+            )
         if operator in SCALAR_IDENTITY_OPS and len(a.shape) == 1:
             return _complex_elementwise(low, (a,), lambda b, x: x)
         given = [
@@ -566,7 +572,9 @@ def stack(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) 
 def _concatenate(low: LoweringContext, operator: Any, tensors: Sequence[LoweredTensor], dim: int) -> LoweredTensor:
     held = _real_dtype(low)
     if any(not t.is_complex or t.dtype != held for t in tensors):
-        raise NotLowered("concatenation of several dtypes, one of them complex, has no lowering")
+        raise NotLowered(
+            LoweringFallback.COMPLEX_NUMBER, "concatenation of several dtypes, one of them complex, has no lowering"
+        )
     with _as_real_result(low):
         made: LoweredTensor = LOWERINGS[operator](low, [replace(t, is_complex=False) for t in tensors], dim)
     return replace(made, is_complex=True)

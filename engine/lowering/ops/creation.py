@@ -11,9 +11,10 @@ from engine.ir.loop_ir.index_expr import as_size
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.indexing import aten, prims
 from engine.lowering.promotion import check_supported_dtype, is_float_expr
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 
@@ -23,7 +24,7 @@ def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
     fill = args[-1]
     check_supported_dtype(value)
     if isinstance(fill, LoweredTensor):
-        raise NotLowered("a fill value that is a tensor has no lowering")
+        raise NotLowered(LoweringFallback.MIXED_DTYPES, "a fill value that is a tensor has no lowering")
     return _full(low, value, fill)
 
 
@@ -32,9 +33,11 @@ def _full(low: LoweringContext, value: torch.Tensor, fill: Any) -> LoweredTensor
     if isinstance(fill, (bool, int, float)):
         return low.pointwise(symbolic_shape(value), dtype, lambda b, i: b.constant(fill, dtype))
     if isinstance(fill, complex):
-        raise NotLowered("a complex fill value has no lowering")
+        raise NotLowered(LoweringFallback.COMPLEX_NUMBER, "a complex fill value has no lowering")
     if is_float_expr(fill) and not dtype.is_floating_point:
-        raise NotLowered("an integer tensor with a fractional fill value has no lowering")
+        raise NotLowered(
+            LoweringFallback.MIXED_DTYPES, "an integer tensor with a fractional fill value has no lowering"
+        )
     return low.pointwise(symbolic_shape(value), dtype, lambda b, i: b.constant(fill, dtype))
 
 
@@ -67,7 +70,10 @@ def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
     check_supported_dtype(value)
     dtype = value.dtype
     if is_float_expr(start) or is_float_expr(step):
-        raise NotLowered("an integer range with fractional bounds computed from sizes has no lowering")
+        raise NotLowered(
+            LoweringFallback.SYMBOLIC_SIZE,
+            "an integer range with fractional bounds computed from sizes has no lowering",
+        )
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         if isinstance(start, float) or isinstance(step, float):

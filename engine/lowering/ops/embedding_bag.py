@@ -12,11 +12,12 @@ from engine.ir.loop_ir.index_expr import Size, as_size
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import reduce
 from engine.lowering.ops.scatter import scatter_into
 from engine.lowering.ops.searchsorted import binary_search
 from engine.lowering.promotion import check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
@@ -107,10 +108,10 @@ def embedding_bag(
     """
     check_supported_dtype(weight)
     if mode == MAX:
-        raise NotLowered("embedding_bag with mode 'max' has no lowering")
+        raise NotLowered(LoweringFallback.OPERATOR_MODE, "embedding_bag with mode 'max' has no lowering")
     made, bag_of_each, size_of_each, largest = fake_result(low)
     if len(indices.shape) != 1 or 0 in indices.shape or 0 in made.shape:
-        raise NotLowered("embedding_bag without elements has no lowering")
+        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "embedding_bag without elements has no lowering")
     held, places = compute_dtype(weight.dtype), _bag_of_each_index(low, indices, offsets)
     bags, name = _Bags(low, indices, places, symbolic_shape(made)[0], padding), _node_name(low)
     width, number = weight.shape[1], torch.int64
@@ -155,9 +156,11 @@ def embedding_bag_dense_backward(
     """Add each bag's gradient to its looked-up rows, divided by the bag size for a mean."""
     check_supported_dtype(grad)
     if mode == MAX or scale_by_frequency:
-        raise NotLowered("the gradient for mode 'max' or scale_grad_by_freq=True has no lowering")
+        raise NotLowered(
+            LoweringFallback.OPERATOR_MODE, "the gradient for mode 'max' or scale_grad_by_freq=True has no lowering"
+        )
     if 0 in indices.shape or 0 in grad.shape or 0 in bag_of_each.shape:
-        raise NotLowered("embedding_bag without elements has no lowering")
+        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "embedding_bag without elements has no lowering")
     held = compute_dtype(grad.dtype)
     table = low.pointwise((as_size(rows), grad.shape[1]), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype))
 
@@ -189,7 +192,10 @@ def embedding_bag_per_sample_weights_backward(
     """Return the dot product of each looked-up row and its bag's gradient."""
     check_supported_dtype(grad, weight)
     if mode != SUM or 0 in indices.shape or 0 in grad.shape:
-        raise NotLowered("the gradient of per_sample_weights has a lowering only for nonempty tensors and mode 'sum'")
+        raise NotLowered(
+            LoweringFallback.EMPTY_TENSOR,
+            "the gradient of per_sample_weights has a lowering only for nonempty tensors and mode 'sum'",
+        )
     places = bag_of_each
     if 0 in bag_of_each.shape:
         after = _bag_of_each_index(low, indices, offsets)

@@ -14,9 +14,10 @@ import torch
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.pointwise import elementwise
 from engine.lowering.promotion import INT_TO_FLOAT, promote_dtypes
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 
 aten = torch.ops.aten
 F64 = torch.float64
@@ -92,7 +93,9 @@ def _elementwise_in_float64(
     """
     dtype = promote_dtypes(args, INT_TO_FLOAT)[1]
     if dtype == F64:
-        raise NotLowered("it has no lowering for float64: its series would need a wider dtype")
+        raise NotLowered(
+            LoweringFallback.UNSUPPORTED_DTYPE, "it has no lowering for float64: its series would need a wider dtype"
+        )
 
     def narrowed(b: LoopBuilder, *given: LoopIROp) -> LoopIROp:
         return b.cast(compute(b, *(b.cast(x, F64) for x in given)), given[0].dtype)

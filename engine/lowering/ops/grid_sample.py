@@ -15,11 +15,12 @@ from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.decompositions.interpolation import CUBIC_COEFFICIENT
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.op_expr import OpExpr
 from engine.lowering.ops.reductions import reduce
 from engine.lowering.ops.scatter import scatter_into
 from engine.lowering.promotion import check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
@@ -196,7 +197,9 @@ def _cubic_outer(x: OpExpr) -> tuple[OpExpr, OpExpr]:
 def _make_sampler(a: LoweredTensor, grid: LoweredTensor, mode: int, padding: int, align: bool) -> GridSampler:
     check_supported_dtype(a, grid)
     if not a.dtype.is_floating_point or any(n == 0 for n in a.shape):
-        raise NotLowered("grid_sample has a lowering only for nonempty floating-point tensors")
+        raise NotLowered(
+            LoweringFallback.EMPTY_TENSOR, "grid_sample has a lowering only for nonempty floating-point tensors"
+        )
     held = compute_dtype(a.dtype)
     return GridSampler(a.shape[2:], grid, mode, padding, align, held)
 

@@ -8,11 +8,12 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import min_or_max
 from engine.lowering.ops.scatter import scatter_into
 from engine.lowering.ops.scatter_reduce import aten
 from engine.lowering.promotion import check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 
 
 @register_lowering(aten.histc.default)
@@ -20,7 +21,9 @@ def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 
     """Count the elements in bins of equal width; without bounds, between the data's extremes."""
     check_supported_dtype(a)
     if not all(isinstance(v, (int, float)) for v in (min, max)) or 0 in a.shape:
-        raise NotLowered("histc with symbolic bounds or without elements has no lowering")
+        raise NotLowered(
+            LoweringFallback.SYMBOLIC_SIZE, "histc with symbolic bounds or without elements has no lowering"
+        )
     held = compute_dtype(a.dtype) if a.dtype.is_floating_point else torch.float32
     dims = tuple(range(len(a.shape)))
     name = low.current_node.name if low.current_node is not None else "histc"

@@ -9,10 +9,11 @@ from engine.ir.loop_ir.index_expr import IndexExpr, Size
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.indexing import aten
 from engine.lowering.ops.reductions import reduce
 from engine.lowering.promotion import check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 
 
 @register_lowering(aten.nll_loss_forward.default)
@@ -85,7 +86,7 @@ def nll_loss_backward(
     """Set minus the loss's gradient at each sample's class, 0 elsewhere, without a scatter."""
     check_supported_dtype(a)
     if len(a.shape) == 1:
-        raise NotLowered("the loss of a single sample has no lowering")
+        raise NotLowered(LoweringFallback.ZERO_DIM, "the loss of a single sample has no lowering")
     held = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
     name = low.current_node.name if low.current_node is not None else "nll"
 

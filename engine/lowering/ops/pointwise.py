@@ -11,6 +11,7 @@ import torch
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import (
     ALWAYS_BOOL,
     DEFAULT,
@@ -21,7 +22,7 @@ from engine.lowering.promotion import (
     is_float_expr,
     promote_dtypes,
 )
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -116,7 +117,7 @@ def _add_or_sub(name: str) -> Callable[..., LoweredTensor]:
         def compute(b: LoopBuilder, left: LoopIROp, right: LoopIROp) -> LoopIROp:
             if left.dtype == torch.bool:
                 if name == "sub":
-                    raise NotLowered("subtraction of bool is an error in eager")
+                    raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "subtraction of bool is an error in eager")
                 return b.call("or", left, right)
             if alpha != 1:
                 right = b.call("mul", right, b.constant(alpha, left.dtype))
@@ -234,7 +235,7 @@ def pow_scalar(low: LoweringContext, a: LoweredTensor, exponent: Any) -> Lowered
     if is_float_expr(exponent) and promote_dtypes((a, exponent))[1].is_floating_point:
         return elementwise(low, (a, exponent), _call_op("pow"))
     if not isinstance(exponent, (int, float)) or isinstance(exponent, bool):
-        raise NotLowered("a power with this exponent has no lowering")
+        raise NotLowered(LoweringFallback.OPERATOR_MODE, "a power with this exponent has no lowering")
     is_float = promote_dtypes((a, exponent))[1].is_floating_point
     is_small = float(exponent).is_integer() and abs(exponent) <= 16
     if (is_small and is_float) or (isinstance(exponent, int) and exponent >= 0 and not is_float):
@@ -244,7 +245,7 @@ def pow_scalar(low: LoweringContext, a: LoweredTensor, exponent: Any) -> Lowered
     if exponent == -0.5:
         return elementwise(low, (a, exponent), lambda b, v, _: b.call("rsqrt", v))
     if not is_float:
-        raise NotLowered("an integer to a negative power raises an error in ATen")
+        raise NotLowered(LoweringFallback.ERROR_IN_ATEN, "an integer to a negative power raises an error in ATen")
     return elementwise(low, (a, exponent), _call_op("pow"))
 
 
@@ -409,7 +410,7 @@ def clone(low: LoweringContext, a: LoweredTensor, memory_format: Any = None) -> 
 @register_lowering(aten._to_copy.default, prims.convert_element_type.default)
 def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
     if other.get("layout") not in (None, torch.strided):
-        raise NotLowered("a conversion to another layout has no lowering")
+        raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "a conversion to another layout has no lowering")
     dtype = dtype or a.dtype
     check_supported_dtype(a, fake_result(low))
     if dtype == torch.bool:

@@ -15,9 +15,10 @@ from engine.ir.loop_ir.index_expr import product as size_of
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.scatter import scatter_into
 from engine.lowering.promotion import check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
@@ -82,7 +83,9 @@ def _pool_windows(
     for width in widths:
         total *= width
     if total > MAX_WINDOW:
-        raise NotLowered(f"pooling with windows of more than {MAX_WINDOW} elements has no lowering")
+        raise NotLowered(
+            LoweringFallback.TOO_LARGE, f"pooling with windows of more than {MAX_WINDOW} elements has no lowering"
+        )
     sides = zip(a.shape[-rank:], windows[-rank:], widths, steps, pads, _expand_to_rank(gaps, rank), strict=True)
     return [PoolWindow(*s) for s in sides]
 
@@ -133,7 +136,7 @@ def _avg_pool(
     rank: int,
 ) -> LoweredTensor:
     if not a.dtype.is_floating_point:
-        raise NotLowered("pooling of integers has no lowering")
+        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "pooling of integers has no lowering")
     shape = symbolic_shape(fake_result(low))
     sides = _pool_windows(a, shape, kernel, stride, padding, rank)
     held = compute_dtype(a.dtype)

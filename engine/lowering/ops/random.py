@@ -11,8 +11,9 @@ from engine.ir.loop_ir.index_expr import IndexExpr, contiguous_strides, flatten,
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.philox_ops import random_bits, random_uniform
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 MAX_ELEMENTS_PER_SEED = 1 << 31
@@ -24,7 +25,7 @@ def _philox_op(low: LoweringContext, seeds: LoweredTensor, which: int, name: str
     shape = symbolic_shape(value)
     count = product(shape)
     if isinstance(count, int) and count > MAX_ELEMENTS_PER_SEED:
-        raise NotLowered("a random tensor of this size has no lowering")
+        raise NotLowered(LoweringFallback.TOO_LARGE, "a random tensor of this size has no lowering")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         seed = seeds.load(b, (IndexExpr({}, which),))

@@ -20,8 +20,9 @@ from engine.ir.loop_ir.index_expr import (
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
@@ -181,7 +182,7 @@ def _split_reduction(
 def _check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:
     check_supported_dtype(a)
     if any(a.shape[d] == 0 for d in dims):
-        raise NotLowered("a reduction over no elements has no lowering")
+        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "a reduction over no elements has no lowering")
 
 
 def _sum_like(kind: str) -> Callable[..., LoweredTensor]:

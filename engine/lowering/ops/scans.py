@@ -8,9 +8,10 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import _node_name, aten
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 
 MAX_SCAN_ELEMENTS = 1 << 17
 """Longest scan that one program computes."""
@@ -79,7 +80,10 @@ def _scan_dim(kind: str, a: LoweredTensor, dim: int) -> int:
     dim = canonical_dim(dim, len(a.shape))
     size = a.shape[dim] if a.shape else 1
     if isinstance(size, int) and size > MAX_SCAN_ELEMENTS:
-        raise NotLowered(f"a scan ({kind}) along such a long dimension is faster in ATen, which uses many blocks")
+        raise NotLowered(
+            LoweringFallback.FASTER_IN_ATEN,
+            f"a scan ({kind}) along such a long dimension is faster in ATen, which uses many blocks",
+        )
     return dim
 
 

@@ -16,10 +16,11 @@ from engine.ir.loop_ir.index_expr import ZERO, Size, as_size, contiguous_strides
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
 from engine.lowering.context import LoweredTensor, LoweringContext
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion_cost import build_unfused
 from engine.lowering.ops.views import as_strided_index_map, at_least_1d, broadcast_to, reshape
 from engine.lowering.promotion import broadcast_loader, broadcast_shape, canonical_dim, check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import is_non_overlapping
 
 aten = torch.ops.aten
@@ -40,10 +41,12 @@ def scatter_into(
     """
     check_supported_dtype(a)
     if torch.are_deterministic_algorithms_enabled():
-        raise NotLowered("deterministic algorithms are required, and atomic adds run in any order")
+        raise NotLowered(
+            LoweringFallback.DETERMINISTIC, "deterministic algorithms are required, and atomic adds run in any order"
+        )
     held = compute_dtype(a.dtype) if is_added else a.dtype
     if is_added and held not in ATOMIC_ADD_DTYPES:
-        raise NotLowered(f"{str(held).removeprefix('torch.')} has no atomic add")
+        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, f"{str(held).removeprefix('torch.')} has no atomic add")
     name = low.current_node.name if low.current_node is not None else "scatter"
     inner = name if held == a.dtype else f"{name}_total"
     made = low.scatter(a.shape, ranges, held, _initial_value(low, a, held, name), write, is_added=is_added, name=inner)
@@ -108,7 +111,7 @@ def put(
 ) -> LoweredTensor:
     count = product(a.shape)
     if not a.shape or not indices.shape:
-        raise NotLowered("a write to a 0-dim tensor has no lowering")
+        raise NotLowered(LoweringFallback.ZERO_DIM, "a write to a 0-dim tensor has no lowering")
     held = compute_dtype(a.dtype) if accumulate else a.dtype
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
@@ -202,9 +205,12 @@ def _masked_put(
     first = next(d for d, t in enumerate(indices) if t is not None)
     is_number = all(n == 1 for n in values.shape)
     if len(given) != 1 or given[0].dtype != torch.bool or first + len(given[0].shape) > len(a.shape) or not is_number:
-        raise NotLowered("the number of elements that a boolean index selects is data-dependent")
+        raise NotLowered(
+            LoweringFallback.DATA_DEPENDENT_SIZE,
+            "the number of elements that a boolean index selects is data-dependent",
+        )
     if accumulate:
-        raise NotLowered("accumulation under a boolean index has no lowering")
+        raise NotLowered(LoweringFallback.DATA_DEPENDENT_SIZE, "accumulation under a boolean index has no lowering")
     mask, value = given[0], values.view((), lambda _: tuple(ZERO for _ in values.shape))
     last = first + len(mask.shape)
 
@@ -227,7 +233,9 @@ def as_strided_scatter(
     check_supported_dtype(a, source)
     mapping = as_strided_index_map(a, stride, offset)
     if not is_non_overlapping(source.shape, tuple(as_size(s) for s in stride)):
-        raise NotLowered("a write to a strided view whose elements overlap has no lowering")
+        raise NotLowered(
+            LoweringFallback.MEMORY_LAYOUT, "a write to a strided view whose elements overlap has no lowering"
+        )
     return scatter_into(
         low, a, source.shape, lambda b, i: (mapping(i), b.cast(source.load(b, i), a.dtype)), is_added=False
     )
@@ -240,7 +248,7 @@ def embedding_dense_backward(
     """Add the gradient of each looked-up row to its row of the table."""
     check_supported_dtype(grad)
     if scale_by_frequency:
-        raise NotLowered("the gradient for scale_grad_by_freq=True has no lowering")
+        raise NotLowered(LoweringFallback.OPERATOR_MODE, "the gradient for scale_grad_by_freq=True has no lowering")
     held = compute_dtype(grad.dtype)
     width = grad.shape[-1]
     table = low.pointwise((as_size(rows), width), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")

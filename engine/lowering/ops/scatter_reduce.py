@@ -17,11 +17,12 @@ from engine.ir.loop_ir.index_expr import IndexExpr, Size, contiguous_strides, fl
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import min_or_max, reduce, reduction_identity_value
 from engine.lowering.ops.scatter import ATOMIC_ADD_DTYPES, scatter_along_dim, scatter_rows
 from engine.lowering.ops.views import at_least_1d, broadcast_to, reshape
 from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
@@ -56,10 +57,10 @@ def _gather_reduce(
     """Reduce the candidates of each element of ``a``, with or without the element itself."""
     total = product((*a.shape, count))
     if not isinstance(total, int) or total > MAX_COMPARISONS:
-        raise NotLowered("a reduction with this many comparisons has no lowering")
+        raise NotLowered(LoweringFallback.TOO_LARGE, "a reduction with this many comparisons has no lowering")
     check_supported_dtype(a)
     if a.dtype is torch.bool:
-        raise NotLowered("a scatter reduction of bool has no lowering")
+        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "a scatter reduction of bool has no lowering")
     kind, held = REDUCTION_KINDS[reduction], compute_dtype(a.dtype)
     nothing = reduction_identity_value(kind, held)
     rank, name = len(a.shape), low.current_node.name if low.current_node is not None else "collected"
@@ -126,7 +127,7 @@ def index_reduce(
 ) -> LoweredTensor:
     row, rows, places, dim = at_least_1d(a), at_least_1d(source), at_least_1d(index), canonical_dim(dim, len(a.shape))
     if places.shape[0] == 0:
-        raise NotLowered("a write with an empty index has no lowering")
+        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "a write with an empty index has no lowering")
 
     def hits(b: LoopBuilder, i: Coordinates, k: IndexExpr) -> tuple[LoopIROp, Callable[[], LoopIROp]]:
         hit = _index_matches(b, places.load(b, (k,)), i[dim], row.shape[dim])
@@ -157,7 +158,7 @@ def scatter_reduce_along(
 ) -> LoweredTensor:
     """Lower ``scatter_reduce`` along a dimension; each candidate has an index."""
     if 0 in index.shape:
-        raise NotLowered("a write with an empty index has no lowering")
+        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "a write with an empty index has no lowering")
     if not a.shape or not index.shape:
         given = at_least_1d(source) if isinstance(source, LoweredTensor) else source
         row = scatter_reduce_along(
@@ -245,7 +246,7 @@ def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, 
     check_supported_dtype(a, source)
     count = product(shape)
     if not isinstance(count, int) or count > MAX_MASK_ELEMENTS:
-        raise NotLowered("a long mask, or one of symbolic size, has no lowering")
+        raise NotLowered(LoweringFallback.TOO_LARGE, "a long mask, or one of symbolic size, has no lowering")
     row = reshape(broadcast_to(mask, shape), (count,))
     name = low.current_node.name if low.current_node is not None else "masked"
     flags = low.pointwise((count,), torch.int32, lambda b, i: b.cast(row.load(b, i), torch.int32), name=f"{name}_flags")
@@ -306,7 +307,7 @@ def trilinear(
     """Sum the product of three tensors over some dimensions."""
     check_supported_dtype(first, second, third)
     if not first.dtype.is_floating_point:
-        raise NotLowered("a trilinear product of integers has no lowering")
+        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "a trilinear product of integers has no lowering")
     rank = len(first.shape) + len(expand1)
     parts = [_expand_dims(t, e, rank) for t, e in ((first, expand1), (second, expand2), (third, expand3))]
     shape = tuple(next((t.shape[d] for t in parts if t.shape[d] != 1), 1) for d in range(rank))
@@ -322,7 +323,7 @@ def trilinear(
     )
     dims = tuple(sorted(d % rank for d in sumdim))
     if any(shape[d] == 0 for d in dims):
-        raise NotLowered("a reduction over no elements has no lowering")
+        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "a reduction over no elements has no lowering")
     return reduce(low, "sum", whole, dims, False, first.dtype, whole.load)
 
 

@@ -10,8 +10,9 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import check_supported_dtype, promote_dtypes
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
@@ -37,10 +38,13 @@ def binary_search(
     check_supported_dtype(rows, values)
     count = rows.shape[-1]
     if not isinstance(count, int) or not 0 < count <= MAX_ROW_LENGTH:
-        raise NotLowered("a search in an empty row, a very long row or a row of symbolic length has no lowering")
+        raise NotLowered(
+            LoweringFallback.TOO_LARGE,
+            "a search in an empty row, a very long row or a row of symbolic length has no lowering",
+        )
     held = promote_dtypes((rows, values))[0] if isinstance(values, LoweredTensor) else rows.dtype
     if isinstance(values, float) and not rows.dtype.is_floating_point:
-        raise NotLowered("a search of a float in integers has no lowering")
+        raise NotLowered(LoweringFallback.MIXED_DTYPES, "a search of a float in integers has no lowering")
     is_single = len(rows.shape) == 1
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
@@ -96,14 +100,16 @@ def searchsorted(
 def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_size: Any = None) -> LoweredTensor:
     """Repeat each element's index; a search in the running sum of the counts finds it."""
     if output_size is None or len(repeats.shape) != 1:
-        raise NotLowered("the size of its result is data-dependent")
+        raise NotLowered(LoweringFallback.DATA_DEPENDENT_SIZE, "the size of its result is data-dependent")
     name, (size,) = (
         low.current_node.name if low.current_node is not None else "repeated",
         symbolic_shape(fake_result(low)),
     )
     count = repeats.shape[0]
     if not isinstance(count, int) or count > MAX_ROW_LENGTH:
-        raise NotLowered("a repeat of this many elements, or of a symbolic number, has no lowering")
+        raise NotLowered(
+            LoweringFallback.TOO_LARGE, "a repeat of this many elements, or of a symbolic number, has no lowering"
+        )
     wide = torch.int64
     each = low.pointwise((count,), wide, lambda b, i: b.cast(repeats.load(b, i), wide), name=f"{name}_counts")
     ends = low.scan("sum", (count,), 0, wide, each.load) if count > 1 else each

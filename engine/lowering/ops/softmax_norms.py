@@ -19,10 +19,11 @@ from engine.ir.loop_ir.index_expr import (
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import _check_reducible, _node_name, _variance, aten, reduce
 from engine.lowering.ops.views import at_least_1d, reshape
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import dense_stride
 
 
@@ -159,7 +160,7 @@ def native_group_norm(
     check_supported_dtype(a)
     channels = exact_quotient(as_size(c), groups)
     if channels is None or 0 in a.shape:
-        raise NotLowered("group norm of this shape has no lowering")
+        raise NotLowered(LoweringFallback.OPERATOR_MODE, "group norm of this shape has no lowering")
     grouped = reshape(a, (as_size(n), groups, as_size(channels * as_size(hw))))
     held = compute_dtype(a.dtype)
     variance, average = _variance(low, grouped, (2,), False, 0.0, held, _node_name(low))

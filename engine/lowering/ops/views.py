@@ -23,8 +23,9 @@ from engine.ir.loop_ir.index_expr import (
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype, promote_dtypes
-from engine.lowering.registry import NotLowered, register_lowering
+from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
 aten = torch.ops.aten
@@ -221,7 +222,7 @@ def diagonal(low: LoweringContext, a: LoweredTensor, offset: int = 0, dim1: int 
 @register_lowering(aten.unfold.default)
 def unfold(low: LoweringContext, a: LoweredTensor, dimension: int, size: int, step: int) -> LoweredTensor:
     if not a.shape:
-        raise NotLowered("unfold of a 0-dim tensor has no lowering")
+        raise NotLowered(LoweringFallback.ZERO_DIM, "unfold of a 0-dim tensor has no lowering")
     dim = canonical_dim(dimension, len(a.shape))
     return a.view(
         symbolic_shape(fake_result(low)),
@@ -233,7 +234,9 @@ def unfold(low: LoweringContext, a: LoweredTensor, dimension: int, size: int, st
 def roll(low: LoweringContext, a: LoweredTensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> LoweredTensor:
     check_supported_dtype(a)
     if not a.shape or not all(isinstance(s, int) for s in shifts):
-        raise NotLowered("roll of a 0-dim tensor or by a symbolic shift has no lowering")
+        raise NotLowered(
+            LoweringFallback.SYMBOLIC_SIZE, "roll of a 0-dim tensor or by a symbolic shift has no lowering"
+        )
     if not dims:
         return reshape(roll(low, reshape(a, (product(a.shape),)), shifts, (0,)), a.shape)
 
@@ -256,7 +259,7 @@ def cat(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) ->
     dim = canonical_dim(dim, len(shape))
     parts = [t for t in parts if t.shape[dim] != 0]
     if len(parts) > 16:
-        raise NotLowered("concatenation of more than 16 tensors has no lowering")
+        raise NotLowered(LoweringFallback.TOO_LARGE, "concatenation of more than 16 tensors has no lowering")
     dtype = fake_result(low).dtype
     starts: list[Size] = [0]
     for part in parts:
@@ -354,7 +357,9 @@ def slice_scatter(
     if isinstance(begin, int):
         begin = max(begin, 0)
     if not is_nonnegative(begin) or not isinstance(stride, int):
-        raise NotLowered("a write to a slice with a start of unknown sign has no lowering")
+        raise NotLowered(
+            LoweringFallback.SYMBOLIC_SIZE, "a write to a slice with a start of unknown sign has no lowering"
+        )
     check_supported_dtype(a, source)
     count = source.shape[dim]
 
@@ -428,10 +433,11 @@ def as_strided_index_map(a: LoweredTensor, stride: Sequence[Any], offset: Any) -
     """
     steps = tuple(as_size(s) for s in stride)
     if a.index_map is not None or a.definition.stride != contiguous_strides(a.shape):
-        raise NotLowered("as_strided over a non-contiguous tensor has no lowering")
+        raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "as_strided over a non-contiguous tensor has no lowering")
     if offset is not None and not a.definition.is_computed:
         raise NotLowered(
-            "as_strided with a storage offset has no lowering: a kernel does not know the start of the storage"
+            LoweringFallback.MEMORY_LAYOUT,
+            "as_strided with a storage offset has no lowering: a kernel does not know the start of the storage",
         )
     first = 0 if offset is None else as_size(offset)
     return lambda index: unflatten(flatten(index, steps) + first, a.shape)
@@ -442,5 +448,7 @@ def view_dtype(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype) -> Lo
     """Reinterpret the bits as another dtype of the same width."""
     check_supported_dtype(a, fake_result(low))
     if a.dtype.itemsize != dtype.itemsize or torch.bool in (a.dtype, dtype):
-        raise NotLowered("a view as a dtype of another size, or as bool, has no lowering")
+        raise NotLowered(
+            LoweringFallback.MEMORY_LAYOUT, "a view as a dtype of another size, or as bool, has no lowering"
+        )
     return low.pointwise(a.shape, dtype, lambda b, i: b.bitcast(a.load(b, i), a.dtype, dtype))

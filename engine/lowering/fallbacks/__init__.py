@@ -1,0 +1,1 @@
+"""Kinds of ATen calls in a lowered program, and their catalog."""

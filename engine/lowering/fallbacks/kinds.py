@@ -1,0 +1,49 @@
+"""Kinds of ATen calls in a lowered program: reasons why a node is no kernel."""
+
+from __future__ import annotations
+
+import pathlib
+
+from engine.ir.fallback import FallbackKind, FallbackRequired
+from engine.ir.reason_catalog import ReasonCatalog
+
+LOWERING_REASONS = ReasonCatalog(pathlib.Path(__file__).with_name("catalog"))
+
+
+class LoweringFallback(FallbackKind):
+    """Why ATen runs a node. The page of the id has the cause, hints and programs."""
+
+    NO_LOWERING = "no-lowering"
+    LIBRARY_CALL = "library-call"
+    ALLOCATION = "allocation"
+    RANDOM_IN_ATEN = "random-in-aten"
+    READS_NUMBER = "reads-number"
+    DATA_DEPENDENT_SIZE = "data-dependent-size"
+    DATA_DEPENDENT_NUMBER = "data-dependent-number"
+    SYMBOLIC_SIZE = "symbolic-size"
+    TOO_LARGE = "too-large"
+    EMPTY_TENSOR = "empty-tensor"
+    UNSUPPORTED_DTYPE = "unsupported-dtype"
+    COMPLEX_NUMBER = "complex-number"
+    MIXED_DTYPES = "mixed-dtypes"
+    MEMORY_LAYOUT = "memory-layout"
+    ZERO_DIM = "zero-dim"
+    OPERATOR_MODE = "operator-mode"
+    DETERMINISTIC = "deterministic"
+    MIXED_DEVICES = "mixed-devices"
+    ERROR_IN_ATEN = "error-in-aten"
+    FASTER_IN_ATEN = "faster-in-aten"
+    FORCED = "forced"
+    LOWERING_FAILED = "lowering-failed"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id, "")
+
+
+def lowering_hint(kind: str) -> str:
+    """Return the first hint of a page, or an empty text for an id that is not given."""
+    return LOWERING_REASONS[kind].advice[0] if kind else ""
+
+
+class NotLowered(FallbackRequired):
+    """The call has no lowering. ``reason`` is recorded; ATen runs it."""
