@@ -79,14 +79,10 @@ METHOD_EXCEPTIONS = {
 }
 FUNCTION_EXCEPTIONS = {
     "engine/aot/driver.py:_build_training": 62,
-    "engine/trace/operators/arithmetic.py:compare_op": 75,
-    "engine/trace/variables/containers/dicts.py:call_method": 66,
-    "engine/trace/variables/containers/sets.py:call_method": 77,
 }
 CHAIN_EXCEPTIONS = {
     "engine/graph/format_node.py:format_argument": 7,
     "engine/guards/dict_versions/collect.py:add_guard": 10,
-    "engine/trace/operators/arithmetic.py:_container_op": 13,
     "engine/trace/side_effects/codegen.py:_emit_mutation": 7,
 }
 

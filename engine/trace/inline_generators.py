@@ -115,13 +115,11 @@ def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
 
     These are a wrong number of arguments, or a first argument that is no exception.
     """
-    from engine.trace.variables.exceptions.type_errors import error_stand_in
-
     first = realize(tx, args[0]) if args else None
     real: Any = None if first is None else first.as_python_object()
     is_class = isinstance(real, type) and issubclass(real, BaseException)
     if first is None or len(args) > 3 or not (is_class or issubclass(first.python_type(), BaseException)):
-        stands = object() if first is None or issubclass(first.python_type(), type) else error_stand_in(first)
+        stands = object() if first is None or issubclass(first.python_type(), type) else first.error_stand_in()
         none: Any = (n for n in range(0))
         tx.fold_constant(lambda: none.throw(*[real if isinstance(real, type) else stands] * len(args)))
 

@@ -11,7 +11,8 @@ from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.functions import NestedUserFunctionVariable
 from engine.trace.variables.containers.dicts import DictVariable, mapping_entries
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.exceptions.type_errors import callable_display_name, has_method, is_iterable
+from engine.trace.variables.exceptions.stand_ins import has_method
+from engine.trace.variables.exceptions.type_errors import callable_display_name, is_iterable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction

@@ -8,6 +8,7 @@ from engine.bytecode.opcodes import BINARY_OPERATORS
 from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
 from engine.trace.operators import arithmetic
+from engine.trace.operators.table import COMPARE
 from engine.trace.variables.base import ConstantVariable, realize
 from engine.trace.variables.containers.sequences import SliceVariable, TupleVariable, sequence_items
 from engine.trace.variables.exceptions.exception_groups import prep_reraise_star
@@ -60,7 +61,7 @@ def _store_slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _compare(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     right = frame.stack.pop()
     left = frame.stack.pop()
-    symbol = op.argval if op.argval in arithmetic.COMPARE else op.argrepr
+    symbol = op.argval if op.argval in COMPARE else op.argrepr
     frame.push(arithmetic.compare_op(tx, symbol, left, right))
 
 

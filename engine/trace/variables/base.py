@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import VERSION
 from engine.ir.sources.base import Source
-from engine.trace.exc import Unsupported
+from engine.ir.sources.roots import ConstantSource
+from engine.trace.exc import Unsupported, UserException
 from engine.trace.graph_breaks.reasons import unknown_call_kind
-from engine.trace.variables.node_argument import NodeArgument
+from engine.trace.operators.operand import Operand, OperatorResult
+from engine.trace.operators.table import CONSTANT_OPERATORS, Operator
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -44,7 +46,7 @@ NO_DICT_SUFFIX = " and no __dict__ for setting new attributes" if VERSION >= (3,
 """End of the error message for an attribute write on an object without ``__dict__``."""
 
 
-class Variable(NodeArgument):
+class Variable(Operand):
     """Base of all variables. Operations raise ``Unsupported`` unless a subclass has its own.
 
     ``source`` is how compiled code reaches the value again. It is None for values created while tracing.
@@ -68,10 +70,6 @@ class Variable(NodeArgument):
         """Return a short description for messages."""
         return self.python_type().__name__
 
-    def unsupported(self, what: str, kind: str = "unsupported-operation") -> Unsupported:
-        """Return the graph break for an operation that this variable does not support."""
-        return Unsupported(kind, f"{what} on a value of type {self.python_type().__name__}")
-
     def unsupported_method(self, name: str) -> Unsupported:
         """Return the graph break for a method that has no tracing rule."""
         return self.unsupported(f"the method {name!r}", "unsupported-method")
@@ -93,11 +91,6 @@ class Variable(NodeArgument):
     def as_python_object(self) -> Any:
         """Return the Python object that this variable is by identity, else ``NotImplemented``."""
         return NotImplemented
-
-    @property
-    def builtin_contents(self) -> Variable:
-        """The variable of the builtin contents of a builtin subclass instance; else itself."""
-        return self
 
     def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
         """Return a builtin container of format proxies, or None if the type is not supported.
@@ -192,6 +185,22 @@ class Variable(NodeArgument):
         """Return ``item in self``."""
         self._require_method(tx, "__contains__", "argument of type '{}' is not iterable", "__iter__", "__getitem__")
         raise self.unsupported("a membership test")
+
+    def unary(self, tx: Tracer, op: Operator) -> Variable:
+        """Trace ``-self``, ``+self`` or ``~self``."""
+        if not tx.is_python_constant(self):
+            raise self.unsupported(f"the operator {op.symbol}")
+        return tx.fold_constant(op.function, self.as_python_constant(tx))
+
+    def as_operator_value(self, tx: Tracer, classes: dict[type, type]) -> Any:
+        """Return a Python object that acts as this value in an operator.
+
+        ``classes`` holds the classes made for the operator's other operands.
+
+        Raises:
+            NotPythonConstant: there is none.
+        """
+        return self.as_python_constant(tx)
 
     def hash_key(self, tx: Tracer) -> Any:
         """Return a hashable object for use as a dict key. Equal values have equal keys."""
@@ -409,6 +418,57 @@ class ConstantVariable(Variable):
             return node, value
         return value, value
 
+    def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        rule = CONSTANT_OPERATORS.get(getattr(self.python_type(), op.method, None))
+        return rule(tx, self.value, right) if rule is not None else self._operate(tx, op, self, right)
+
+    def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
+        return self._operate(tx, op, left, self)
+
+    def inplace(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        return self._operate(tx, op, self, right) if isinstance(right, ConstantVariable) else NotImplemented
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        return self._operate(tx, op, self, right)
+
+    def _operate(self, tx: Tracer, op: Operator, left: Variable, right: Variable) -> OperatorResult:
+        """Compute an operator on two constants; the other may be in a subclass instance."""
+        other, method = (right, op.method) if left is self else (left, op.reflected)
+        contents = other.builtin_contents
+        if not isinstance(contents, ConstantVariable):
+            return NotImplemented
+        if contents is other:
+            return tx.fold_constant(op.function, left.value, right.value)  # type: ignore[attr-defined]
+        own = getattr(self.python_type(), method, None)
+        if own is None or self.python_type().__module__ == "numpy":  # numpy treats instances of subclasses differently
+            return NotImplemented
+        try:
+            return unwrap_not_implemented(tx.fold_constant(own, self.value, contents.value))
+        except UserException as error:
+            if error.exception.python_type() is not TypeError:
+                raise
+            return NotImplemented  # the method of a sequence, which Python calls after those of the other operand
+
+    def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
+        if not isinstance(other, ConstantVariable):
+            return None
+        a, b = self.value, other.value
+        if a is not b and (type(a) is not type(b) or a != b or type(a) not in _UNINTERNED_TYPES):
+            return type(a) is type(b) and bool(a == b)
+        if type(a) in _UNINTERNED_TYPES and (self.source is not None or other.source is not None):
+            mine, theirs = (
+                v if v.source is not None else ConstantVariable(v.value, ConstantSource(v.value, repr(v.value)))
+                for v in (self, other)
+            )
+            tx.guard_same_object(mine, theirs, a is b)
+        return a is b
+
+    def as_graph_operand(self, tx: Tracer) -> Variable | None:
+        return self
+
+    def error_stand_in(self) -> Any:
+        return self.value
+
     def is_truthy(self, tx: Tracer) -> bool:
         return bool(self.value)
 
@@ -442,6 +502,14 @@ def _survives_repr_round_trip(value: complex) -> bool:
     """
     parts = (value.real, value.imag)
     return cmath.isfinite(value) and not any(part == 0 and math.copysign(1, part) < 0 for part in parts)
+
+
+_UNINTERNED_TYPES = (int, float, complex, str, bytes)  # equal instances of these types may be distinct objects
+
+
+def unwrap_not_implemented(value: Variable) -> OperatorResult:
+    """Return ``NotImplemented`` for its variable; any other variable unchanged."""
+    return NotImplemented if is_not_implemented(value) else value
 
 
 def is_none(value: Variable) -> bool:

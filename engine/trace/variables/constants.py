@@ -161,6 +161,9 @@ class DynamicNumpyScalarVariable(ConstantVariable):
             self._symbol = symbolize_number(tx, self._real_value.item(), origin)
         return self if self._symbol is None else self._symbol
 
+    def as_graph_operand(self, tx: Tracer) -> Variable | None:
+        return self.as_symbol(tx)
+
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         number = self.as_symbol(tx)
         return super().as_node_arg(tx) if number is self else number.as_node_arg(tx)

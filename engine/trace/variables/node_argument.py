@@ -18,6 +18,8 @@ class NodeArgument:
     By default, a value cannot be an argument of a graph operation.
     """
 
+    __slots__ = ()
+
     fake: Any = None
     """The fake tensor of a tensor; None for any other value."""
     may_have_torch_function = False

@@ -15,6 +15,7 @@ from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
+from engine.trace.operators.table import COMPARE
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
 from engine.trace.variables.callables.call_expressions import emit_call
@@ -112,7 +113,7 @@ class CmpKeyVariable(UserDefinedObjectVariable):
         cg.body.call(1)
 
 
-_COMPARE_SYMBOLS = {method: symbol for symbol, (_, method, _) in arithmetic.COMPARE.items()}
+_COMPARE_SYMBOLS = {op.method: symbol for symbol, op in COMPARE.items()}
 
 
 @dataclass(frozen=True, eq=False)

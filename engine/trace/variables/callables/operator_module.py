@@ -9,6 +9,7 @@ from engine.ir.guards.python_values import OperatorArgsMatch
 from engine.ir.introspection import python_objects
 from engine.ir.sources.base import Source
 from engine.trace.operators import arithmetic
+from engine.trace.operators.table import BINARY, COMPARE, INPLACE, UNARY
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
@@ -31,12 +32,13 @@ def _operator_rule(run: Any, symbol: str, count: int) -> Any:
 
 
 def _register_operators() -> None:
-    for symbol, (fn, _) in (*arithmetic.BINARY.items(), *arithmetic.INPLACE.items()):
-        register_rule(fn)(_operator_rule(arithmetic.binary_op, symbol, 2))
-    for symbol, (compare, _, _) in arithmetic.COMPARE.items():
-        register_rule(compare)(_operator_rule(arithmetic.compare_op, symbol, 2))
-    for symbol, unary in arithmetic.UNARY.items():
-        register_rule(unary)(_operator_rule(arithmetic.unary_op, symbol, 1))
+    for run, count, operators in (
+        (arithmetic.binary_op, 2, BINARY | INPLACE),
+        (arithmetic.compare_op, 2, COMPARE),
+        (arithmetic.unary_op, 1, UNARY),
+    ):
+        for symbol, op in operators.items():
+            register_rule(op.function)(_operator_rule(run, symbol, count))
     register_rule(operator.getitem)(lambda tx, args, kwargs: realize(tx, args[0]).get_item(tx, realize(tx, args[1])))
     register_rule(operator.setitem)(_setitem)
     register_rule(operator.not_)(lambda tx, args, kwargs: ConstantVariable(not realize(tx, args[0]).is_truthy(tx)))

@@ -17,11 +17,12 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
 from engine.trace.exc import Unsupported
+from engine.trace.operators.table import COMPARE_BY_METHOD, METHODS
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.containers.dict_subclasses import call_inherited_dict_method, iterate_pairs
-from engine.trace.variables.containers.dicts import DictVariable, build_dict, mapping_entries
+from engine.trace.variables.containers.dict_subclasses import call_inherited_dict_method
+from engine.trace.variables.containers.dicts import DictVariable, build_dict, iterate_pairs, mapping_entries
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
 from engine.trace.variables.containers.sets import SetVariable, build_set
 from engine.trace.variables.objects.class_lookup import find_in_class
@@ -134,16 +135,9 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
                 return SequenceIteratorVariable(list(reversed(sequence_items(tx, self.inner))), kind)
         if isinstance(self.inner, ConstantVariable):
             return self._scalar_method(tx, name, args, kwargs)
-        from engine.trace.operators.arithmetic import COMPARE_METHODS
-
-        is_binary = name in COMPARE_METHODS or (isinstance(self.inner, SetVariable) and name in _SET_OPERATORS)
-        if is_binary and len(args) == 1 and isinstance(other := realize(tx, args[0]), BuiltinSubclassVariable):
-            args = [other.inner]  # the C operation reads the builtin contents and ignores overrides of the subclass
-        if isinstance(self.inner, SetVariable) and name in _REFLECTED_SET_OPERATORS and len(args) == 1:
-            other = realize(tx, args[0])
-            if not isinstance(other, SetVariable):
-                return ConstantVariable(NotImplemented)
-            return other.call_method(tx, _REFLECTED_SET_OPERATORS[name], [self.inner], {})
+        is_binary = name in COMPARE_BY_METHOD or (isinstance(self.inner, SetVariable) and name in METHODS)
+        if is_binary and len(args) == 1:  # the C operation reads the builtin contents and ignores overrides
+            args = [realize(tx, args[0]).builtin_contents]
         result = self.inner.call_method(tx, name, args, kwargs)
         if result is not self.inner:
             return result
@@ -218,6 +212,20 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         if not isinstance(self.inner, ConstantVariable) or self.overridden_methods():
             raise NotPythonConstant
         return self.inner.value
+
+    def as_graph_operand(self, tx: Tracer) -> Variable | None:
+        return self.inner.as_graph_operand(tx) or super().as_graph_operand(tx)
+
+    def as_operator_value(self, tx: Tracer, classes: dict[type, type]) -> Any:
+        """Return the number or string of a class whose own methods returned NotImplemented."""
+        if not isinstance(self.inner, ConstantVariable):
+            raise NotPythonConstant
+        value = self.inner.value
+        own = dict.fromkeys(self.overridden_methods() & METHODS.keys(), _return_not_implemented)
+        is_number = isinstance(value, (int, float, complex))
+        if not own and not is_number:
+            return value
+        return classes.setdefault(self.cls, type(self.cls.__name__, (type(value),), own))(value)
 
     def overridden_methods(self) -> set[str]:
         """Return the special methods of the builtin class that Python code overrides.
@@ -319,12 +327,13 @@ def as_builtin(value: Variable) -> Variable:
     )
 
 
+def _return_not_implemented(*operands: Any) -> Any:
+    return NotImplemented
+
+
 def _is_frozenset(inner: Variable) -> TypeGuard[SetVariable]:
     return isinstance(inner, SetVariable) and inner.builtin_class is frozenset
 
-
-_SET_OPERATORS = frozenset(f"__{kind}{name}__" for kind in ("", "r", "i") for name in ("and", "or", "xor", "sub"))
-_REFLECTED_SET_OPERATORS = {f"__r{name}__": f"__{name}__" for name in ("and", "or", "xor", "sub")}
 
 _RECURSIVE_REPR: dict[type, str] = {dict: "{...}", list: "[...]", tuple: "(...)"}
 _CLASSES_NAMED_IN_REPR = (collections.OrderedDict, collections.defaultdict)

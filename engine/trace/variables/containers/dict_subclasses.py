@@ -6,13 +6,12 @@ They determine which overridden methods the C code calls, and which class the re
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import SUBCLASS_METHOD_RULES, UNBOUND_METHOD_RULES
-from engine.trace.variables.containers.dicts import DictEntry, DictVariable, has_instance_keys_attr, ordered_dict_reduce
+from engine.trace.variables.containers.dicts import DictVariable, iterate_pairs, ordered_dict_reduce
 from engine.trace.variables.containers.iterators import iterator_of
 from engine.trace.variables.objects.class_lookup import class_source
 
@@ -110,33 +109,6 @@ for _base in (dict, collections.OrderedDict, collections.defaultdict):
 
 def _class_variable(tx: Tracer, cls: type) -> Variable:
     return tx.wrap(cls, class_source(cls))
-
-
-def iterate_pairs(tx: Tracer, other: Variable) -> Iterator[DictEntry]:
-    """Iterate over (key, value) pairs in the way ``OrderedDict.update`` reads its argument."""
-    if isinstance(other, DictVariable) and other.cls is dict:
-        yield from list(other.entries.values())
-    elif hasattr(other.python_type(), "keys") or has_instance_keys_attr(tx, other):
-        keys = iterator_of(tx, other.call_method(tx, "keys", [], {}))
-        while (key := keys.next_item(tx)) is not None:
-            yield key, other.get_item(tx, realize(tx, key))
-    else:
-        of_other = other.call_method(tx, "items", [], {}) if hasattr(other.python_type(), "items") else other
-        pairs = iterator_of(tx, of_other)
-        while (pair := pairs.next_item(tx)) is not None:
-            yield _unpack_two(tx, pair)
-
-
-def _unpack_two(tx: Tracer, pair: Variable) -> DictEntry:
-    parts = iterator_of(tx, pair)
-    found: list[Variable] = []
-    while len(found) < 3 and (part := parts.next_item(tx)) is not None:
-        found.append(part)
-    if len(found) < 2:
-        tx.raise_error(ValueError, f"need more than {len(found)} value{'s' * (len(found) != 1)} to unpack")
-    if len(found) > 2:
-        tx.raise_error(ValueError, "too many values to unpack (expected 2)")
-    return found[0], found[1]
 
 
 def ordered_dict_update(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs) -> None:

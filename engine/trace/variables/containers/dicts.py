@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import collections
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.python_values import DictKeysMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import DictKeyAtSource, DictValueAtSource, item_source
+from engine.trace.codegen_runtime.containers import add_entries, refill_dict, refill_ordered
+from engine.trace.exc import Unsupported, UserException
+from engine.trace.operators.arithmetic import identical_or_equal
+from engine.trace.operators.operand import OperatorResult
+from engine.trace.operators.table import Operator
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize, type_name
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.dict_views import DictViewVariable
+from engine.trace.variables.containers.iterators import iterator_of
+from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.containers.sets import SetVariable
 from engine.trace.variables.exceptions.type_errors import is_iterable
+from engine.trace.variables.objects.id_and_hash import (
+    UserHashKey,
+    check_keys_rebuildable,
+    forbid_side_effects,
+    mark_stored,
+)
 from engine.trace.variables.stdlib.string_format import entry_proxies, format_proxy
 
 if TYPE_CHECKING:
@@ -24,6 +40,8 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 DictEntry = tuple[Variable, Variable]
+ORDERED_DICT_ATTRIBUTES: dict[str, Callable[[Any, Any], Variable]] = {}
+"""Attributes of an OrderedDict that are more than methods, by name: ``__dict__``."""
 
 
 class DictVariable(Variable):
@@ -153,20 +171,39 @@ class DictVariable(Variable):
 
     def keys(self) -> list[Variable]:
         """Return the keys in order."""
-        self._check_order()
+        self.check_order()
         return [k for k, _ in self.entries.values()]
 
     def values(self) -> list[Variable]:
         """Return the values in order."""
-        self._check_order()
+        self.check_order()
         return [v for _, v in self.entries.values()]
 
-    def _check_order(self) -> None:
+    def check_order(self) -> None:
+        """Raise Unsupported if the order of an OrderedDict is out of date."""
         if self.order_invalid:
             raise self.unsupported("reading the order after a call of a plain dict method", "builtin-subclass")
 
     def get_iterator(self, tx: Tracer) -> Variable:
         return DictViewVariable(self, "keys").get_iterator(tx)
+
+    def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        return _merge(op, self, self, right.builtin_contents)
+
+    def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
+        return _merge(op, self, left.builtin_contents, self)
+
+    def inplace(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        if op.symbol != "|=":
+            return NotImplemented
+        self.update(tx, right)
+        return self
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        other = right.builtin_contents
+        if not op.is_equality or not isinstance(other, DictVariable):
+            return NotImplemented
+        return ConstantVariable(_equal_dicts(tx, self, other) == (op.symbol == "=="))
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
         return self.pending_store(item) is not None or item.hash_key(tx) in self.entries
@@ -202,15 +239,14 @@ class DictVariable(Variable):
             self._set_entry(stands_for, key, value)
 
     def _set_entry(self, stands_for: Any, key: Variable, value: Variable) -> None:
-        from engine.trace.variables.objects.id_and_hash import mark_stored
-
         old = self.entries.get(stands_for)
         self.entries[stands_for] = (key if old is None else old[0], value)
         if old is None:
-            self._log_insertion(stands_for)
+            self.log_insertion(stands_for)
         mark_stored(stands_for)
 
-    def _log_insertion(self, stands_for: Any) -> None:
+    def log_insertion(self, stands_for: Any) -> None:
+        """Record the insertion or move of a key for the active iterators."""
         self.mutation_count += 1
         self.insertion_log.append((stands_for, self.mutation_count))
 
@@ -230,44 +266,29 @@ class DictVariable(Variable):
 
     def update(self, tx: Tracer, other: Variable) -> None:
         """Add the entries of a mapping or of an iterable of pairs."""
-        from engine.trace.variables.containers.dict_subclasses import ordered_dict_update
-
         tx.side_effects.record_mutation(self)
         given: Any = realize(tx, other)
         if type(given) is DictVariable and given.cls is dict and type(self).set_item is DictVariable.set_item:
-            for stands_for, (key, value) in list(
-                given.entries.items()
-            ):  # copying from a dict does not hash the keys again
+            # Copying from a dict does not hash the keys again.
+            for stands_for, (key, value) in list(given.entries.items()):
                 self.set_hashed_item(tx, stands_for, key, value)
             return
-        if self.cls is collections.OrderedDict:
-            ordered_dict_update(tx, self, "update", [other], {})
-            return
-        for key, value in mapping_entries(tx, other):
+        pairs = iterate_pairs(tx, given) if self.cls is collections.OrderedDict else mapping_entries(tx, given)
+        for key, value in pairs:
             self.set_item(tx, realize(tx, key), value)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        from engine.trace.variables.callables.methods import BuiltinMethodVariable
-
         if name == "__class__":
             return tx.wrap_static(self.cls)
         if name == "default_factory" and self.cls is collections.defaultdict:
             return self.default_factory or NONE
         if name in self.attributes:
             return self.attributes[name]
-        if name == "__dict__" and self.is_ordered:
-            return self._get_dict(tx)
+        if self.is_ordered and name in ORDERED_DICT_ATTRIBUTES:
+            return ORDERED_DICT_ATTRIBUTES[name](tx, self)
         if self.lacks_methods(name):
             tx.raise_error(AttributeError, f"'{type_name(self.cls)}' object has no attribute '{name}'")
         return BuiltinMethodVariable(self, name)
-
-    def _get_dict(self, tx: Tracer) -> Variable:
-        from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
-
-        if self.source is not None:
-            raise self.unsupported_attribute("reading", "__dict__")
-        made: Variable = InstanceDictVariable(tx, self)
-        return made
 
     def current_attributes(self, tx: Tracer) -> dict[Any, DictEntry]:
         """Return the ``__dict__`` of an OrderedDict, as dict entries."""
@@ -292,166 +313,42 @@ class DictVariable(Variable):
         return None
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        from engine.trace.operators.arithmetic import call_special_by_name
-
-        args = [realize(tx, a) for a in args]
-        match name, len(args):
-            case (("keys" | "values" | "items"), 0):
-                return DictViewVariable(self, name)
-            case "get", (1 | 2):
-                found = self.entries.get(args[0].hash_key(tx))
-                return found[1] if found is not None else args[1] if len(args) == 2 else NONE
-            case "pop", (1 | 2):
-                return self.pop(tx, args[0], args[1] if len(args) == 2 else kwargs.get("default"))
-            case "popitem", 0:
-                return self._popitem(tx, kwargs.get("last"))
-            case "popitem", 1 if self.is_ordered:
-                return self._popitem(tx, args[0])
-            case "setdefault", (1 | 2):
-                stands_for = args[0].hash_key(tx)
-                if stands_for not in self.entries:
-                    self.set_hashed_item(
-                        tx, stands_for, args[0], args[1] if len(args) == 2 else kwargs.get("default", NONE)
-                    )
-                return self.entries[stands_for][1]
-            case "__missing__", 1 if self.cls is collections.defaultdict:
-                return self.call_default_factory(tx, args[0], self)
-            case "__init__", (1 | 2) if issubclass(self.cls, collections.defaultdict):
-                tx.side_effects.record_mutation(self)
-                self.default_factory = args[0]
-                return self.call_method(tx, "update", args[1:], kwargs)
-            case (("update" | "__init__"), (0 | 1)):
-                for other in args:
-                    self.update(tx, other)
-                for word, value in kwargs.items():
-                    self.set_item(tx, ConstantVariable(word), value)
-                return NONE
-            case "__init__", count if self.cls is not collections.defaultdict:
-                tx.fold_constant(dict.__init__, {}, *[()] * count)
-            case "clear", 0:
-                tx.side_effects.record_mutation(self)
-                self.mutation_count += 1
-                self.entries.clear()
-                return NONE
-            case "__or__" | "__ror__", 1:
-                return self._or_method(tx, args[0], reflected=name == "__ror__")
-            case "copy" | "__copy__", 0:
-                return DictVariable(dict(self.entries), None, self.cls, self.default_factory)
-            case "fromkeys", _:
-                return realize(tx, tx.wrap_static(self.cls.fromkeys)).call(tx, args, kwargs)  # type: ignore[attr-defined]
-            case "__contains__", 1:
-                return ConstantVariable(self.contains(tx, args[0]))
-            case "__getitem__", 1:
-                return self.get_item(tx, args[0])
-            case "__setitem__", 2:
-                self.set_item(tx, args[0], args[1])
-                return NONE
-            case "__len__", 0:
-                return self.length(tx)
-            case "__iter__", 0:
-                return self.get_iterator(tx)
-            case "__reversed__", 0:
-                return realize(tx, tx.wrap_static(reversed).call(tx, [self], {}))
-            case "move_to_end", _ if self.is_ordered:
-                return self._move_to_end(tx, args, kwargs)
-            case "__reduce__", 0 if self.cls is collections.OrderedDict:
-                return ordered_dict_reduce(tx, self, self._get_dict(tx) if self.attributes else NONE)
-        return call_special_by_name(tx, self, name, args, kwargs)
-
-    def _or_method(self, tx: Tracer, other: Variable, *, reflected: bool) -> Variable:
-        """Implement an explicit call of ``__or__`` or ``__ror__``."""
-        from engine.trace.operators.arithmetic import binary_op
-
-        if not issubclass(other.python_type(), dict):
-            return ConstantVariable(NotImplemented)
-        return binary_op(tx, "|", other, self) if reflected else binary_op(tx, "|", self, other)
+        return DICT_METHODS.call(self, tx, name, args, kwargs)
 
     @property
     def is_ordered(self) -> bool:
         """True for OrderedDict and its subclasses, which use the methods of ``OrderedDict``."""
         return issubclass(self.cls, collections.OrderedDict)
 
-    def _popitem(self, tx: Tracer, last: Variable | None) -> Variable:
-        if not self.entries:
-            tx.raise_error(KeyError, "dictionary is empty" if self.is_ordered else "popitem(): dictionary is empty")
-        self._check_order()
-        at_end = last is None or realize(tx, last).is_truthy(tx)
-        stands_for = next(reversed(self.entries)) if at_end else next(iter(self.entries))
-        tx.side_effects.record_mutation(self)
-        self.mutation_count += 1
-        return TupleVariable(list(self.entries.pop(stands_for)))
-
-    def _move_to_end(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        given = dict(zip(("key", "last"), args, strict=False)) | kwargs
-        if "key" not in given or len(args) + len(kwargs) != len(given) or not given.keys() <= {"key", "last"}:
-            tx.fold_constant(
-                collections.OrderedDict({None: 1}).move_to_end, *[None] * len(args), **dict.fromkeys(kwargs)
-            )
-        key = realize(tx, given["key"])
-        at_end = realize(tx, given.get("last", ConstantVariable(True))).is_truthy(tx)
-        stands_for = key.hash_key(tx)
-        if stands_for not in self.entries:
-            tx.raise_key_error(key)
-        if stands_for == (next(reversed(self.entries)) if at_end else next(iter(self.entries))):
-            return NONE
-        self._check_order()
-        self.was_reordered = True
-        tx.side_effects.record_mutation(self)
-        self._log_insertion(stands_for)
-        entry = self.entries.pop(stands_for)
-        rest = dict(self.entries)
-        self.entries = {**rest, stands_for: entry} if at_end else {stands_for: entry, **rest}
-        return NONE
-
     def reconstruct(self, cg: PyCodegen) -> None:
-        self._check_order()
+        self.check_order()
         if self.cls is collections.defaultdict:
             cg.body.callable(lambda: cg.load_const(self.cls))
             cg.load(self.default_factory or NONE)
-            self._emit_build_map(cg)
+            _emit_build_map(cg, self)
             cg.body.call(2)
             return
         if self.cls is not dict:
             cg.body.callable(lambda: cg.load_const(self.cls))
-            self._emit_build_map(cg)
+            _emit_build_map(cg, self)
             cg.body.call(1)
-            self._emit_attributes(cg)
+            _emit_attributes(cg, self)
             return
         if cg.is_cyclic(self):
             cg.body.emit("BUILD_MAP", 0)
             cg.cache_top(self)
             cg.defer_fill(self)
             return
-        self._emit_build_map(cg)
-
-    def _emit_attributes(self, cg: PyCodegen) -> None:
-        """Emit code that sets the attributes on the dict on top of the stack."""
-        for name, value in self.attributes.items():
-            cg.body.emit("COPY", 1)
-            cg.load(value)
-            cg.body.emit("SWAP", 2)
-            cg.body.emit("STORE_ATTR", name)
-
-    def _emit_build_map(self, cg: PyCodegen) -> None:
-        from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable
-
-        check_keys_rebuildable(self.entries, self.cls.__name__)
-        for key, value in self.entries.values():
-            cg.load(key)
-            cg.load(value)
-        cg.body.emit("BUILD_MAP", len(self.entries))
+        _emit_build_map(cg, self)
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that pops the existing dict on the stack and replaces its contents.
 
         If the dict was never loaded, the code only adds the new items.
         """
-        from engine.trace.codegen_runtime.containers import add_entries, refill_dict, refill_ordered
-        from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable
-
         if self.load_entries is not None:
             cg.load_helper(add_entries, 1)
-            self._emit_update_call(
+            _emit_update_call(
                 cg,
                 [key for key, _ in self.pending_stores.values()],
                 [value for _, value in self.pending_stores.values()],
@@ -459,14 +356,187 @@ class DictVariable(Variable):
             return
         check_keys_rebuildable(self.entries, self.cls.__name__)
         cg.load_helper(refill_ordered if issubclass(self.cls, collections.OrderedDict) else refill_dict, 1)
-        self._emit_update_call(cg, self.keys(), self.values())
+        _emit_update_call(cg, self.keys(), self.values())
 
-    def _emit_update_call(self, cg: PyCodegen, keys: list[Variable], values: list[Variable]) -> None:
-        for part in (keys, values):
-            cg.load_all(part)
-            cg.body.emit("BUILD_LIST", len(part))
-        cg.body.call(3)
-        cg.body.emit("POP_TOP")
+
+def _emit_attributes(cg: PyCodegen, of: DictVariable) -> None:
+    """Emit code that sets the attributes on the dict on top of the stack."""
+    for name, value in of.attributes.items():
+        cg.body.emit("COPY", 1)
+        cg.load(value)
+        cg.body.emit("SWAP", 2)
+        cg.body.emit("STORE_ATTR", name)
+
+
+def _emit_build_map(cg: PyCodegen, of: DictVariable) -> None:
+    check_keys_rebuildable(of.entries, of.cls.__name__)
+    for key, value in of.entries.values():
+        cg.load(key)
+        cg.load(value)
+    cg.body.emit("BUILD_MAP", len(of.entries))
+
+
+def _emit_update_call(cg: PyCodegen, keys: list[Variable], values: list[Variable]) -> None:
+    for part in (keys, values):
+        cg.load_all(part)
+        cg.body.emit("BUILD_LIST", len(part))
+    cg.body.call(3)
+    cg.body.emit("POP_TOP")
+
+
+def _merge(op: Operator, of: DictVariable, left: Variable, right: Variable) -> OperatorResult:
+    """Return the new dict of ``left | right``, of the class of the operand whose method runs."""
+    if op.symbol != "|" or not isinstance(left, DictVariable) or not isinstance(right, DictVariable):
+        return NotImplemented
+    if not all(issubclass(side.cls, dict) for side in (left, right)):
+        return NotImplemented
+    merged = DictVariable(dict(left.entries), None, of.cls, of.default_factory)
+    merged.entries.update(right.entries)
+    return merged
+
+
+def _equal_dicts(tx: Tracer, left: DictVariable, right: DictVariable) -> bool:
+    if set(left.entries) != set(right.entries):
+        return False
+    for key, (_, value) in left.entries.items():
+        if not identical_or_equal(tx, realize(tx, value), realize(tx, right.entries[key][1])):
+            return False
+    return not (left.is_ordered and right.is_ordered) or list(left.entries) == list(right.entries)
+
+
+# Methods of dict, OrderedDict and defaultdict.
+
+DICT_METHODS = MethodTable()
+
+
+def _is_default_dict(of: DictVariable) -> bool:
+    return issubclass(of.cls, collections.defaultdict)
+
+
+def _is_ordered(of: DictVariable) -> bool:
+    return of.is_ordered
+
+
+def _register_views() -> None:
+    def register(kind: str) -> None:
+        @DICT_METHODS.method(kind)
+        def view(self: DictVariable, tx: Tracer) -> Variable:
+            return DictViewVariable(self, kind)
+
+    for kind in ("keys", "values", "items"):
+        register(kind)
+
+
+_register_views()
+
+
+@DICT_METHODS.method("get")
+def _get(self: DictVariable, tx: Tracer, key: Variable, default: Variable = NONE, /) -> Variable:
+    found = self.entries.get(key.hash_key(tx))
+    return default if found is None else found[1]
+
+
+@DICT_METHODS.method("pop")
+def _pop(self: DictVariable, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
+    return self.pop(tx, key, default)
+
+
+@DICT_METHODS.method("popitem")
+def _popitem(self: DictVariable, tx: Tracer) -> Variable:
+    return _popitem_at(self, tx, ConstantVariable(True))
+
+
+@DICT_METHODS.method("popitem", condition=_is_ordered)
+def _popitem_at(self: DictVariable, tx: Tracer, last: Variable) -> Variable:
+    if not self.entries:
+        tx.raise_error(KeyError, "dictionary is empty" if self.is_ordered else "popitem(): dictionary is empty")
+    self.check_order()
+    at_end = realize(tx, last).is_truthy(tx)
+    stands_for = next(reversed(self.entries)) if at_end else next(iter(self.entries))
+    tx.side_effects.record_mutation(self)
+    self.mutation_count += 1
+    return TupleVariable(list(self.entries.pop(stands_for)))
+
+
+@DICT_METHODS.method("setdefault")
+def _setdefault(self: DictVariable, tx: Tracer, key: Variable, default: Variable = NONE) -> Variable:
+    stands_for = key.hash_key(tx)
+    if stands_for not in self.entries:
+        self.set_hashed_item(tx, stands_for, key, default)
+    return self.entries[stands_for][1]
+
+
+@DICT_METHODS.method("__missing__", condition=lambda of: of.cls is collections.defaultdict)
+def _missing(self: DictVariable, tx: Tracer, key: Variable) -> Variable:
+    return self.call_default_factory(tx, key, self)
+
+
+@DICT_METHODS.method("__init__", mutates=True, condition=_is_default_dict)
+def _init_default_dict(
+    self: DictVariable, tx: Tracer, factory: Variable, /, *args: Variable, **kwargs: Variable
+) -> Variable:
+    self.default_factory = factory
+    return self.call_method(tx, "update", list(args), kwargs)
+
+
+@DICT_METHODS.method("update", "__init__")
+def _update(self: DictVariable, tx: Tracer, other: Variable | None = None, /, **kwargs: Variable) -> None:
+    if other is not None:
+        self.update(tx, other)
+    for word, value in kwargs.items():
+        self.set_item(tx, ConstantVariable(word), value)
+
+
+@DICT_METHODS.method("__init__", condition=lambda of: of.cls is not collections.defaultdict)
+def _init(self: DictVariable, tx: Tracer, /, *args: Variable, **kwargs: Variable) -> Variable:
+    return tx.fold_constant(dict.__init__, {}, *[()] * len(args))
+
+
+@DICT_METHODS.method("clear", mutates=True)
+def _clear(self: DictVariable, tx: Tracer) -> None:
+    self.mutation_count += 1
+    self.entries.clear()
+
+
+@DICT_METHODS.method("copy", "__copy__")
+def _copy(self: DictVariable, tx: Tracer) -> Variable:
+    return DictVariable(dict(self.entries), None, self.cls, self.default_factory)
+
+
+@DICT_METHODS.method("fromkeys")
+def _fromkeys(self: DictVariable, tx: Tracer, *args: Variable, **kwargs: Variable) -> Variable:
+    return realize(tx, tx.wrap_static(self.cls.fromkeys)).call(tx, list(args), kwargs)  # type: ignore[attr-defined]
+
+
+@DICT_METHODS.method("__reversed__")
+def _reversed(self: DictVariable, tx: Tracer) -> Variable:
+    return realize(tx, tx.wrap_static(reversed).call(tx, [self], {}))
+
+
+@DICT_METHODS.method("move_to_end", condition=_is_ordered)
+def _move_to_end(self: DictVariable, tx: Tracer, *args: Variable, **kwargs: Variable) -> None:
+    given = dict(zip(("key", "last"), args, strict=False)) | kwargs
+    if "key" not in given or len(args) + len(kwargs) != len(given) or not given.keys() <= {"key", "last"}:
+        tx.fold_constant(collections.OrderedDict({None: 1}).move_to_end, *[None] * len(args), **dict.fromkeys(kwargs))
+    key = realize(tx, given["key"])
+    at_end = realize(tx, given.get("last", ConstantVariable(True))).is_truthy(tx)
+    stands_for = key.hash_key(tx)
+    if stands_for not in self.entries:
+        tx.raise_key_error(key)
+    if stands_for == (next(reversed(self.entries)) if at_end else next(iter(self.entries))):
+        return
+    self.check_order()
+    self.was_reordered = True
+    tx.side_effects.record_mutation(self)
+    self.log_insertion(stands_for)
+    entry = self.entries.pop(stands_for)
+    rest = dict(self.entries)
+    self.entries = {**rest, stands_for: entry} if at_end else {stands_for: entry, **rest}
+
+
+@DICT_METHODS.method("__reduce__", condition=lambda of: of.cls is collections.OrderedDict)
+def _reduce(self: DictVariable, tx: Tracer) -> Variable:
+    return ordered_dict_reduce(tx, self, self.get_attr(tx, "__dict__") if self.attributes else NONE)
 
 
 def ordered_dict_reduce(tx: Tracer, of: Variable, state: Variable) -> Variable:
@@ -491,11 +561,36 @@ def mapping_entries(tx: Tracer, other: Variable) -> list[DictEntry]:
     return [_unpack_pair(tx, n, realize(tx, p)) for n, p in enumerate(sequence_items(tx, other))]
 
 
-def has_instance_keys_attr(tx: Tracer, of: Variable) -> bool:
-    """Return True if an instance has its own ``keys`` attribute, which makes it a mapping."""
-    from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+def iterate_pairs(tx: Tracer, other: Variable) -> Iterator[DictEntry]:
+    """Iterate over (key, value) pairs in the way ``OrderedDict.update`` reads its argument."""
+    if isinstance(other, DictVariable) and other.cls is dict:
+        yield from list(other.entries.values())
+    elif hasattr(other.python_type(), "keys") or has_instance_keys_attr(tx, other):
+        keys = iterator_of(tx, other.call_method(tx, "keys", [], {}))
+        while (key := keys.next_item(tx)) is not None:
+            yield key, other.get_item(tx, realize(tx, key))
+    else:
+        of_other = other.call_method(tx, "items", [], {}) if hasattr(other.python_type(), "items") else other
+        pairs = iterator_of(tx, of_other)
+        while (pair := pairs.next_item(tx)) is not None:
+            yield _unpack_two(tx, pair)
 
-    return isinstance(of, UserDefinedObjectVariable) and of.get_instance_attr(tx, "keys") is not None
+
+def _unpack_two(tx: Tracer, pair: Variable) -> DictEntry:
+    parts = iterator_of(tx, pair)
+    found: list[Variable] = []
+    while len(found) < 3 and (part := parts.next_item(tx)) is not None:
+        found.append(part)
+    if len(found) < 2:
+        tx.raise_error(ValueError, f"need more than {len(found)} value{'s' * (len(found) != 1)} to unpack")
+    if len(found) > 2:
+        tx.raise_error(ValueError, "too many values to unpack (expected 2)")
+    return found[0], found[1]
+
+
+def has_instance_keys_attr(tx: Tracer, of: Any) -> bool:
+    """Return True if an instance has its own ``keys`` attribute, which makes it a mapping."""
+    return of.is_user_object and of.get_instance_attr(tx, "keys") is not None
 
 
 def _unpack_pair(tx: Tracer, index: int, value: Variable) -> DictEntry:
@@ -506,102 +601,6 @@ def _unpack_pair(tx: Tracer, index: int, value: Variable) -> DictEntry:
         text = f"dictionary update sequence element #{index} has length {len(parts)}; 2 is required"
         tx.raise_error(ValueError, text)
     return parts[0], parts[1]
-
-
-class DictViewVariable(Variable):
-    """A view from ``d.keys()``, ``d.values()`` or ``d.items()``, always up to date."""
-
-    def __init__(self, of: DictVariable, kind: str, source: Source | None = None) -> None:
-        self.dict_variable = of
-        self.view_kind = kind
-        self.source = source
-
-    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
-        like: Any = collections.OrderedDict() if issubclass(self.dict_variable.cls, collections.OrderedDict) else {}
-        known[id(self)] = view = getattr(like, self.view_kind)()
-        like.update(entry_proxies(tx, self.dict_variable.entries.values()))
-        return view
-
-    def python_type(self) -> type:
-        of: Any = collections.OrderedDict() if self.dict_variable.is_ordered else {}
-        return type(getattr(of, self.view_kind)())
-
-    def items(self) -> list[Variable]:
-        """Return the items that iteration yields now."""
-        self.dict_variable.keys()
-        match self.view_kind:
-            case "keys":
-                return self.dict_variable.keys()
-            case "values":
-                return self.dict_variable.values()
-            case _:
-                return [TupleVariable([k, v]) for k, v in self.dict_variable.entries.values()]
-
-    def as_python_constant(self, tx: Tracer) -> Any:
-        return getattr(self.dict_variable.as_python_constant(tx), self.view_kind)()
-
-    def length(self, tx: Tracer) -> Variable:
-        return self.dict_variable.length(tx)
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return self.dict_variable.is_truthy(tx)
-
-    def get_iterator(self, tx: Tracer) -> Variable:
-        from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable
-
-        self.dict_variable.keys()
-        kind = collections.OrderedDict if issubclass(self.dict_variable.cls, collections.OrderedDict) else dict
-        what = "OrderedDict" if kind is collections.OrderedDict else "dictionary"
-        cls = type(iter(getattr(kind(), self.view_kind)()))
-        return DictOrSetIteratorVariable(
-            list(self.dict_variable.entries),
-            cls,
-            self._read_entry,
-            lambda: list(self.dict_variable.entries),
-            what,
-            self,
-            self.dict_variable,
-        )
-
-    def _read_entry(self, key: Any) -> Variable | None:
-        entry = self.dict_variable.entries.get(key)
-        if entry is None:
-            return None
-        return TupleVariable(list(entry)) if self.view_kind == "items" else entry[self.view_kind == "values"]
-
-    def contains(self, tx: Tracer, item: Variable) -> bool:
-        from engine.trace.operators.arithmetic import identical_or_equal
-
-        if self.view_kind == "keys":
-            return self.dict_variable.contains(tx, item)
-        return any(identical_or_equal(tx, realize(tx, i), item) for i in self.items())
-
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        from engine.trace.variables.callables.methods import BuiltinMethodVariable
-
-        return BuiltinMethodVariable(self, name)
-
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if name == "__iter__":
-            return self.get_iterator(tx)
-        if name == "__reversed__" and not args:
-            return realize(tx, tx.wrap_static(reversed).call(tx, [self], {}))
-        if name == "isdisjoint" and self.view_kind == "keys":
-            return SetVariable.from_items(tx, self.items()).call_method(tx, name, args, kwargs)
-        from engine.trace.operators.arithmetic import call_special_by_name
-
-        return call_special_by_name(tx, self, name, args, kwargs)
-
-    def child_variables(self) -> list[Variable]:
-        return [self.dict_variable]
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        def load() -> None:
-            cg.load(self.dict_variable)
-            cg.body.attribute(self.view_kind)
-
-        cg.body.callable(load)
-        cg.body.call(0)
 
 
 def _build_key(tx: Tracer, real: Any, key: Any, index: int, origin: Source) -> Variable:
@@ -632,9 +631,6 @@ def build_dict(tx: Tracer, real: dict[Any, Any], origin: Source) -> DictVariable
 
 def _read_entries(tx: Tracer, real: dict[Any, Any], origin: Source) -> dict[Any, DictEntry]:
     """Make the entries of a real dict with lazy values; guard on its type and keys."""
-    from engine.trace.variables.objects.id_and_hash import UserHashKey
-    from engine.trace.variables.tensors.tensor import TensorVariable
-
     why = "its keys decided what was traced"
     tx.guard_type(real, origin, why)
     pairs = _real_items(real)
@@ -643,7 +639,7 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], origin: Source) -> dict[Any,
     for n, (key, item) in enumerate(pairs):
         key_value = _build_key(tx, real, key, n, origin)
         stands_for = _hash_real_key(tx, entries, real, key, key_value)
-        is_hashed = isinstance(stands_for, (UserHashKey, TensorVariable)) and isinstance(real, dict)
+        is_hashed = isinstance(real, dict) and (isinstance(stands_for, UserHashKey) or isinstance(key, torch.Tensor))
         reached = DictValueAtSource(origin, n) if is_hashed else item_source(real, origin, key)
         entries[stands_for] = (key_value, tx.make_lazy(item, reached))
     return entries
@@ -651,8 +647,6 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], origin: Source) -> dict[Any,
 
 def _real_items(real: Any) -> list[tuple[Any, Any]]:
     """Return the items of a real dict in order, by the C method that no user code overrides."""
-    from engine.trace.exc import Unsupported
-
     base: Any = next(b for b in (collections.OrderedDict, dict, type(real)) if isinstance(real, b))
     try:
         return list(base.items(real))
@@ -665,9 +659,6 @@ def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: An
 
     Side effects or exceptions in ``__hash__`` or ``__eq__``, and a changed hash, raise Unsupported.
     """
-    from engine.trace.exc import Unsupported, UserException
-    from engine.trace.variables.objects.id_and_hash import UserHashKey, forbid_side_effects, mark_stored
-
     try:
         with forbid_side_effects(tx, f"{value.python_type().__name__}.__hash__ or __eq__"):
             stands_for = mark_stored(value.hash_key(tx))

@@ -18,7 +18,7 @@ from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers import iterators
-from engine.trace.variables.containers.dicts import DictViewVariable
+from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.itertools_module import make_callable_iterator
 from engine.trace.variables.containers.sequences import (
     ListVariable,
@@ -26,7 +26,8 @@ from engine.trace.variables.containers.sequences import (
     TupleVariable,
     sequence_items,
 )
-from engine.trace.variables.exceptions.type_errors import has_method, raise_missing_method
+from engine.trace.variables.exceptions.stand_ins import has_method
+from engine.trace.variables.exceptions.type_errors import raise_missing_method
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable

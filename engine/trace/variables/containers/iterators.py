@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.exc import Unsupported
+from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.containers.sequences import SequenceVariable, TupleVariable
 
@@ -30,8 +31,6 @@ class IteratorVariable(Variable):
         return self
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
-        from engine.trace.operators.arithmetic import identical_or_equal
-
         while (found := self.next_item(tx)) is not None:
             if identical_or_equal(tx, realize(tx, found), item):
                 return True

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
+from engine.trace.operators.arithmetic import binary_op, compare_op
+from engine.trace.operators.operand import OperatorResult
+from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
@@ -49,6 +52,22 @@ class MappingProxyVariable(DictVariable):
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return self.mapping.get_item(tx, key)
+
+    def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        if op.symbol != "|":
+            return NotImplemented
+        return binary_op(tx, "|", self.mapping, right.mapping if isinstance(right, MappingProxyVariable) else right)
+
+    def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
+        return binary_op(tx, "|", left, self.mapping) if op.symbol == "|" else NotImplemented
+
+    def inplace(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        if op.symbol != "|=":
+            return NotImplemented
+        return tx.raise_type_error("'|=' is not supported by mappingproxy; use '|' instead")
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        return compare_op(tx, op.symbol, self.mapping, right)
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if not hasattr(MappingProxyType, name):

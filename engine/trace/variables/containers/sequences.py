@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import item_source
 from engine.trace.emit.node_results import build_node_result, wrap_items
 from engine.trace.exc import UserException
+from engine.trace.operators.arithmetic import call_special_by_name, compare_op, identical_or_equal, sort_items
+from engine.trace.operators.operand import OperatorResult
+from engine.trace.operators.table import Operator
 from engine.trace.variables.base import (
     NONE,
     ConstantVariable,
@@ -53,6 +57,8 @@ _ITERATOR_TYPES: dict[type, type] = {cls: type(iter(cls())) for cls in (list, tu
 
 _MAX_SIZES = 16
 """Maximum number of items of a list of sizes."""
+_MAX_LIST_LENGTH = sys.maxsize // 8
+"""A list cannot have more items than this."""
 
 
 class SequenceVariable(Variable):
@@ -113,9 +119,46 @@ class SequenceVariable(Variable):
         """Build the variable of a slice that has the same type as ``self``."""
         raise NotImplementedError
 
-    def contains(self, tx: Tracer, item: Variable) -> bool:
-        from engine.trace.operators.arithmetic import identical_or_equal
+    @property
+    def builtin_class(self) -> type:
+        """The builtin class of the contents: list, tuple or deque."""
+        return self.python_type()
 
+    def repeat(self, tx: Tracer, op: Operator, times: Variable) -> OperatorResult:
+        if not issubclass(times.python_type(), int):
+            return NotImplemented
+        count = times.as_python_constant(tx)
+        if len(self.items) * count >= _MAX_LIST_LENGTH:
+            if abs(count) > sys.maxsize:
+                tx.raise_error(OverflowError, "cannot fit 'int' into an index-sized integer")
+            raise tx.make_user_exception(MemoryError())
+        return self._repeat(tx, op, count)
+
+    def _repeat(self, tx: Tracer, op: Operator, count: int) -> Variable:
+        raise NotImplementedError
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        other = right.builtin_contents
+        if not isinstance(other, SequenceVariable) or other.builtin_class is not self.builtin_class:
+            return NotImplemented
+        if op.is_equality:
+            return ConstantVariable(self._equals(tx, other) == (op.symbol == "=="))
+        for a, b in zip(self.items, other.items, strict=False):
+            if not identical_or_equal(tx, realize(tx, a), realize(tx, b)):
+                return compare_op(tx, op.symbol, a, b)
+        return tx.fold_constant(op.function, len(self.items), len(other.items))
+
+    def _equals(self, tx: Tracer, other: SequenceVariable) -> bool:
+        if len(self.items) != len(other.items):
+            return False
+        at = 0
+        while at < min(len(self.items), len(other.items)):  # comparing may mutate the lists
+            if not identical_or_equal(tx, realize(tx, self.items[at]), realize(tx, other.items[at])):
+                return False
+            at += 1
+        return len(self.items) == len(other.items)
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
         return any(identical_or_equal(tx, realize(tx, i), item) for i in self.items)
 
     def get_iterator(self, tx: Tracer) -> Variable:
@@ -138,8 +181,6 @@ class SequenceVariable(Variable):
         return BuiltinMethodVariable(self, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        from engine.trace.operators.arithmetic import identical_or_equal
-
         args = [realize(tx, a) for a in args]
         match name:
             case "index" if 1 <= len(args) <= 3 and not kwargs:
@@ -164,8 +205,6 @@ class SequenceVariable(Variable):
         return self._call_other_method(tx, name, args, kwargs)
 
     def _call_other_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        from engine.trace.operators.arithmetic import call_special_by_name
-
         return call_special_by_name(tx, self, name, args, kwargs)
 
 
@@ -244,6 +283,31 @@ class TupleVariable(SequenceVariable):
         if self.is_namedtuple():
             return self.cls(*items)
         return self.cls(items)
+
+    @property
+    def builtin_class(self) -> type:
+        return tuple
+
+    @property
+    def is_singleton(self) -> bool:  # type: ignore[override]
+        return self.cls is tuple and not self.items
+
+    def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
+        return True if self.is_singleton and other.is_singleton else None
+
+    def concat(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        other = right.builtin_contents
+        if not isinstance(other, TupleVariable):
+            return NotImplemented
+        if self.cls is tuple and other.cls is tuple and other is right and not (self.items and other.items):
+            return self if self.items else other
+        makes_size = self.cls is torch.Size or (other.cls is torch.Size and hasattr(torch.Size, "__radd__"))
+        return TupleVariable([*self.items, *other.items], torch.Size if makes_size else tuple)
+
+    def _repeat(self, tx: Tracer, op: Operator, count: int) -> Variable:
+        if count == 1 and self.cls is tuple:
+            return self
+        return TupleVariable(self.items * count, self.cls if self.cls is torch.Size else tuple)
 
     def is_namedtuple(self) -> bool:
         """Return True for an instance of a ``collections.namedtuple`` class."""
@@ -362,6 +426,27 @@ class ListVariable(SequenceVariable):
         self.cls = cls
         self.maxlen = maxlen
         self.load_items = read
+
+    def concat(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        if op.plain is not None:
+            self.call_method(tx, "extend", [right], {})
+            return self
+        other = right.builtin_contents
+        if not isinstance(other, ListVariable) or other.builtin_class is not self.builtin_class:
+            return NotImplemented
+        return self.make_slice([*self.items, *other.items])
+
+    def _repeat(self, tx: Tracer, op: Operator, count: int) -> Variable:
+        repeated = self.make_slice(self.items * count)
+        if op.plain is None:
+            return repeated
+        tx.side_effects.record_mutation(self)
+        self.items[:] = repeated.items
+        return self
+
+    @property
+    def builtin_class(self) -> type:
+        return collections.deque if issubclass(self.cls, collections.deque) else list
 
     @property
     def items(self) -> list[Variable]:
@@ -579,8 +664,6 @@ def _appendleft(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: di
 
 
 def _remove(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    from engine.trace.operators.arithmetic import identical_or_equal
-
     for n, item in enumerate(self.items):
         if identical_or_equal(tx, realize(tx, item), args[0]):
             del self.items[n]
@@ -594,8 +677,6 @@ def _remove(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[s
 
 
 def _sort(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    from engine.trace.operators.arithmetic import sort_items
-
     items, self.items[:] = list(self.items), []  # Python's list.sort leaves the list empty while it sorts
     in_order = items
     noted: list[Variable] = []

@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING, Any
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
+from engine.trace.codegen_runtime.containers import refill_set
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.operators.operand import OperatorResult
+from engine.trace.operators.table import Operator
+from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
-from engine.trace.variables.containers.iterators import iterator_of
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable, iterator_of
+from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.containers.sequences import sequence_items
+from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable, mark_stored
 from engine.trace.variables.stdlib.string_format import format_proxy, hashable_proxy
 
 if TYPE_CHECKING:
@@ -38,6 +44,10 @@ _GUARDABLE_ELEMENT_TYPES = (
     GetSetDescriptorType,
 )
 """Set element types that a guard can compare, because their instances are immutable."""
+
+
+SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+"""By operator of sets, the name of the method."""
 
 
 class SetVariable(Variable):
@@ -66,8 +76,6 @@ class SetVariable(Variable):
     @classmethod
     def from_items(cls, tx: Tracer, items: list[Variable], kind: type = set) -> SetVariable:
         """Build a new set from ``items``."""
-        from engine.trace.variables.objects.id_and_hash import mark_stored
-
         forced = [realize(tx, i) for i in items]
         elements: dict[Any, Variable] = {}
         for item in forced:
@@ -114,6 +122,32 @@ class SetVariable(Variable):
 
     def length(self, tx: Tracer) -> Variable:
         return ConstantVariable(len(self.elements))
+
+    def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        other = right.builtin_contents
+        if op.symbol not in SET_OPERATORS or not isinstance(other, SetVariable):
+            return NotImplemented
+        return self.combine(tx, SET_OPERATORS[op.symbol], other)
+
+    def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
+        other = left.builtin_contents
+        return other.binary(tx, op, self) if isinstance(other, SetVariable) else NotImplemented
+
+    def inplace(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        if self.builtin_class is not set or op.plain is None:
+            return NotImplemented
+        combined = self.binary(tx, op.plain, right)
+        if combined is NotImplemented:
+            return NotImplemented
+        tx.side_effects.record_mutation(self)
+        self.elements = combined.elements
+        return self
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        other = right.builtin_contents
+        if not isinstance(other, SetVariable):
+            return NotImplemented
+        return ConstantVariable(op.function(set(self.elements), set(other.elements)))
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
         return _lookup_key(tx, item) in self.elements
@@ -170,22 +204,15 @@ class SetVariable(Variable):
         return self.literal is not None and list(self.literal) == list(self.elements)
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable
-
         ordered = [realize(tx, item).hash_key(tx) for item in self.iteration_order(tx)]
         return DictOrSetIteratorVariable(
-            ordered, type(iter(set())), self._read_element, self._current_keys, "Set", self
+            ordered, type(iter(set())), self._read_element, lambda: _current_keys(self), "Set", self
         )
-
-    def _current_keys(self) -> list[Any]:
-        return list(self._equivalent_real_set()) if all(is_literal(k) for k in self.elements) else list(self.elements)
 
     def _read_element(self, key: Any) -> Variable | None:
         return self.elements.get(key)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        from engine.trace.variables.callables.methods import BuiltinMethodVariable
-
         if name == "__class__":
             return tx.wrap_static(self.cls)
         if self.lacks_methods(name):
@@ -193,113 +220,7 @@ class SetVariable(Variable):
         return BuiltinMethodVariable(self, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        from engine.trace.operators.arithmetic import call_special_by_name
-        from engine.trace.variables.objects.id_and_hash import mark_stored
-
-        args = [realize(tx, a) for a in args]
-        match name:
-            case "add" | "discard" | "remove" if self.builtin_class is set:
-                return self._update_one(tx, name, args[0])
-            case "update" if self.builtin_class is set:
-                tx.side_effects.record_mutation(self)
-                self._record_literal(args)
-                for other in args:
-                    if isinstance(other, SetVariable) and not other.has_fixed_hashes(
-                        tx
-                    ):  # copying from a set does not call __hash__ again
-                        self.elements = {
-                            **self.elements,
-                            **{k: v for k, v in other.elements.items() if k not in self.elements},
-                        }
-                        continue
-                    for item in sequence_items(tx, other):
-                        self.elements.setdefault(stands_for := realize(tx, item).hash_key(tx), item)
-                        mark_stored(stands_for)
-                return NONE
-            case "clear" if self.builtin_class is set:
-                tx.side_effects.record_mutation(self)
-                self.elements.clear()
-                return NONE
-            case "pop" if self.builtin_class is set:
-                return self._pop(tx)
-            case "__init__" if self.builtin_class is set:
-                if kwargs or len(args) > 1:
-                    tx.fold_constant(set, *[()] * len(args), **dict.fromkeys(kwargs))
-                tx.side_effects.record_mutation(self)
-                self.elements.clear()
-                return self.call_method(tx, "update", args, {}) if args else NONE
-            case "copy" | "__copy__":
-                return self if self.cls is frozenset else SetVariable(dict(self.elements), None, self.builtin_class)
-            case "union" | "intersection" | "difference" | "symmetric_difference":
-                result = self
-                for other in args:
-                    result = result.combine(tx, name, _as_set(tx, other))
-                return result if args else SetVariable(dict(self.elements), None, self.builtin_class)
-            case "difference_update" | "intersection_update" | "symmetric_difference_update" if (
-                self.builtin_class is set
-            ):
-                new = self
-                for other in args:
-                    new = new.combine(tx, name.removesuffix("_update"), _as_set(tx, other))
-                tx.side_effects.record_mutation(self)
-                self.elements = new.elements
-                return NONE
-            case "isdisjoint" if not isinstance(args[0], SetVariable):
-                # Checks one item at a time and stops at the first common element, as Python does.
-                items = iterator_of(tx, args[0])
-                while (found := items.next_item(tx)) is not None:
-                    if self.contains(tx, realize(tx, found)):
-                        return ConstantVariable(False)
-                return ConstantVariable(True)
-            case "issubset" | "issuperset" | "isdisjoint":
-                other = _as_set(tx, args[0])
-                return ConstantVariable(getattr(set(self.elements), name)(set(other.elements)))
-            case "__contains__":
-                return ConstantVariable(self.contains(tx, args[0]))
-            case "__iter__":
-                return self.get_iterator(tx)
-            case "__len__":
-                return self.length(tx)
-            case "__rand__" | "__ror__" | "__rsub__" | "__rxor__" if len(args) == 1:
-                other = getattr(args[0], "inner", args[0])
-                plain = name.replace("__r", "__", 1)
-                return (
-                    call_special_by_name(tx, other, plain, [self], {})
-                    if isinstance(other, SetVariable)
-                    else ConstantVariable(NotImplemented)
-                )
-        return call_special_by_name(tx, self, name, args, kwargs)
-
-    def _record_literal(self, others: list[Variable]) -> None:
-        """Record the constant of a set display, which is one update of an empty set."""
-        other = others[0] if len(others) == 1 and not self.elements else None
-        if isinstance(other, SetVariable) and other.source is None and other.cls is frozenset:
-            self.literal = other.literal
-
-    def _update_one(self, tx: Tracer, name: str, item: Variable) -> Variable:
-        from engine.trace.variables.objects.id_and_hash import mark_stored
-
-        stands_for = item.hash_key(tx) if name == "add" else _lookup_key(tx, item)
-        if name == "add":
-            if stands_for not in self.elements:
-                tx.side_effects.record_mutation(self)
-                self.elements[stands_for] = item
-                mark_stored(stands_for)
-            return NONE
-        if stands_for in self.elements:
-            tx.side_effects.record_mutation(self)
-            del self.elements[stands_for]
-        elif name == "remove":
-            tx.raise_key_error(item)
-        return NONE
-
-    def _pop(self, tx: Tracer) -> Variable:
-        if not self.elements:
-            tx.raise_error(KeyError, "pop from an empty set")
-        first = realize(tx, self.iteration_order(tx)[0])
-        tx.side_effects.record_mutation(self)
-        del self.elements[first.hash_key(tx)]
-        return first
+        return SET_METHODS.call(self, tx, name, args, kwargs)
 
     def combine(self, tx: Tracer, how: str, other: SetVariable) -> SetVariable:
         """Return the new set of a binary set operation, named by its method."""
@@ -322,8 +243,6 @@ class SetVariable(Variable):
             raise refused
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable
-
         self._check_order_not_observed()
         if self.cls is set and cg.is_cyclic(self):
             cg.body.emit("BUILD_SET", 0)
@@ -348,9 +267,6 @@ class SetVariable(Variable):
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that pops the existing set on the stack and replaces its contents."""
-        from engine.trace.codegen_runtime.containers import refill_set
-        from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable
-
         self._check_order_not_observed()
         check_keys_rebuildable(self.elements, self.cls.__name__)
         cg.load_helper(refill_set, 1)
@@ -360,9 +276,135 @@ class SetVariable(Variable):
         cg.body.emit("POP_TOP")
 
 
+def _current_keys(of: SetVariable) -> list[Any]:
+    return list(of._equivalent_real_set()) if all(map(is_literal, of.elements)) else list(of.elements)
+
+
+# Methods of set and frozenset.
+
+SET_METHODS = MethodTable()
+
+
+def _is_mutable_set(of: SetVariable) -> bool:
+    return of.builtin_class is set
+
+
+@SET_METHODS.method("add", condition=_is_mutable_set)
+def _add(self: SetVariable, tx: Tracer, item: Variable) -> None:
+    stands_for = item.hash_key(tx)
+    if stands_for not in self.elements:
+        tx.side_effects.record_mutation(self)
+        self.elements[stands_for] = item
+        mark_stored(stands_for)
+
+
+@SET_METHODS.method("discard", condition=_is_mutable_set)
+def _discard(self: SetVariable, tx: Tracer, item: Variable) -> None:
+    if (stands_for := _lookup_key(tx, item)) in self.elements:
+        tx.side_effects.record_mutation(self)
+        del self.elements[stands_for]
+
+
+@SET_METHODS.method("remove", condition=_is_mutable_set)
+def _remove(self: SetVariable, tx: Tracer, item: Variable) -> None:
+    if (stands_for := _lookup_key(tx, item)) not in self.elements:
+        tx.raise_key_error(item)
+    tx.side_effects.record_mutation(self)
+    del self.elements[stands_for]
+
+
+@SET_METHODS.method("update", mutates=True, condition=_is_mutable_set)
+def _update(self: SetVariable, tx: Tracer, *others: Variable) -> None:
+    if len(others) == 1 and not self.elements:  # a set display is one update of an empty set
+        other = others[0]
+        if isinstance(other, SetVariable) and other.source is None and other.cls is frozenset:
+            self.literal = other.literal
+    for other in others:
+        if isinstance(other, SetVariable) and not other.has_fixed_hashes(tx):  # copying does not call __hash__ again
+            self.elements = {**self.elements, **{k: v for k, v in other.elements.items() if k not in self.elements}}
+            continue
+        for item in sequence_items(tx, other):
+            self.elements.setdefault(stands_for := realize(tx, item).hash_key(tx), item)
+            mark_stored(stands_for)
+
+
+@SET_METHODS.method("clear", mutates=True, condition=_is_mutable_set)
+def _clear(self: SetVariable, tx: Tracer) -> None:
+    self.elements.clear()
+
+
+@SET_METHODS.method("pop", condition=_is_mutable_set)
+def _pop(self: SetVariable, tx: Tracer) -> Variable:
+    if not self.elements:
+        tx.raise_error(KeyError, "pop from an empty set")
+    first = realize(tx, self.iteration_order(tx)[0])
+    tx.side_effects.record_mutation(self)
+    del self.elements[first.hash_key(tx)]
+    return first
+
+
+@SET_METHODS.method("__init__", condition=_is_mutable_set)
+def _init(self: SetVariable, tx: Tracer, *args: Variable, **kwargs: Variable) -> None:
+    if kwargs or len(args) > 1:
+        tx.fold_constant(set, *[()] * len(args), **dict.fromkeys(kwargs))
+    tx.side_effects.record_mutation(self)
+    self.elements.clear()
+    _update(self, tx, *args)
+
+
+@SET_METHODS.method("copy", "__copy__")
+def _copy(self: SetVariable, tx: Tracer) -> SetVariable:
+    return self if self.cls is frozenset else SetVariable(dict(self.elements), None, self.builtin_class)
+
+
+def _register_set_operations() -> None:
+    def register(how: str) -> None:
+        @SET_METHODS.method(how)
+        def combine(self: SetVariable, tx: Tracer, *others: Variable) -> SetVariable:
+            result = self if others else SetVariable(dict(self.elements), None, self.builtin_class)
+            for other in others:
+                result = result.combine(tx, how, _as_set(tx, other))
+            return result
+
+        if how == "union":
+            return
+
+        @SET_METHODS.method(f"{how}_update", condition=_is_mutable_set)
+        def update(self: SetVariable, tx: Tracer, *others: Variable) -> None:
+            elements = combine(self, tx, *others).elements
+            tx.side_effects.record_mutation(self)
+            self.elements = elements
+
+    for how in ("union", "intersection", "difference", "symmetric_difference"):
+        register(how)
+
+    def register_test(name: str) -> None:
+        @SET_METHODS.method(name)
+        def test(self: SetVariable, tx: Tracer, other: Variable) -> Variable:
+            return ConstantVariable(getattr(set(self.elements), name)(set(_as_set(tx, other).elements)))
+
+    for name in ("issubset", "issuperset"):
+        register_test(name)
+
+
+_register_set_operations()
+
+
+@SET_METHODS.method("isdisjoint")
+def _isdisjoint(self: SetVariable, tx: Tracer, other: Variable) -> Variable:
+    if isinstance(other, SetVariable):
+        return ConstantVariable(set(self.elements).isdisjoint(other.elements))
+    # Checks one item at a time and stops at the first common element, as Python does.
+    items = iterator_of(tx, other)
+    while (found := items.next_item(tx)) is not None:
+        if self.contains(tx, realize(tx, found)):
+            return ConstantVariable(False)
+    return ConstantVariable(True)
+
+
 def _as_set(tx: Tracer, other: Variable) -> SetVariable:
     """Collect the items of any iterable into a set; the source order of a set is ignored."""
-    inner = getattr(other, "inner", None)
+    inner = other.builtin_contents
     plain = inner if isinstance(inner, SetVariable) and not _has_python_iter(other) else other
     if isinstance(plain, SetVariable):
         return SetVariable(dict(plain.elements), None, plain.builtin_class)
@@ -375,7 +417,7 @@ def _has_python_iter(other: Variable) -> bool:
 
 def _lookup_key(tx: Tracer, item: Variable) -> Any:
     """Return the hash key for a lookup; a set is looked up as a frozenset, as in Python."""
-    inner = getattr(item, "inner", item)
+    inner = item.builtin_contents
     if isinstance(inner, SetVariable) and inner.builtin_class is set:
         return frozenset(inner.elements)
     return item.hash_key(tx)
@@ -386,7 +428,7 @@ def _hashes_by_new_identity(key: Any, value: Variable) -> bool:
 
     Its address is not defined yet, so Python may place it anywhere in the order.
     """
-    return getattr(value, "inner", value) is key and key.source is None
+    return value.builtin_contents is key and key.source is None
 
 
 def _has_fixed_hash(tx: Tracer, key: Any, value: Variable) -> bool:

@@ -6,61 +6,24 @@ The operation runs on stand-in objects that cause the same error as the traced v
 from __future__ import annotations
 
 import builtins
-import collections
 import operator
 import re
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, type_name
+from engine.trace.variables.base import Args, Kwargs, UserErrors, Variable, type_name
+from engine.trace.variables.exceptions.stand_ins import (
+    NO_STAND_IN,
+    SAMPLE_FACTORIES,
+    container_base_of,
+    has_method,
+    instance_of_class_named,
+)
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
     from engine.trace.variables.callables.functions import FunctionVariable
-
-_NO_STAND_IN: Any = object()
-_CONTAINER_TYPES: tuple[type, ...] = (
-    list,
-    tuple,
-    dict,
-    set,
-    frozenset,
-    collections.deque,
-    collections.OrderedDict,
-    collections.defaultdict,
-)
-_SAMPLE_FACTORIES: dict[type, Callable[[], Any]] = {
-    **{cls: cls for cls in _CONTAINER_TYPES},
-    types.FunctionType: lambda: lambda: None,
-    types.MethodType: lambda: types.MethodType(lambda self: None, 1),
-    types.GeneratorType: lambda: (n for n in ""),
-    types.BuiltinFunctionType: lambda: len,
-    types.ModuleType: lambda: types.ModuleType("module"),
-}
-_CONVERSION_METHODS = (
-    "__index__",
-    "__iter__",
-    "__getitem__",
-    "__float__",
-    "__complex__",
-    "__int__",
-    "__bytes__",
-    "__len__",
-)
-
-
-def has_method(cls: builtins.type, *names: str, below: builtins.type | None = None) -> bool:
-    """Return True if a class defines one of these special methods, ignoring ``below``."""
-    return any(name in base.__dict__ for base in cls.__mro__ if base is not below for name in names)
-
-
-_HEAP_TYPE_FLAG = 1 << 9
-
-
-def container_base_of(cls: builtins.type) -> builtins.type | None:
-    """Return the builtin container that a class is or derives from, or None."""
-    return next((base for base in cls.__mro__ if base in _SAMPLE_FACTORIES), None)
 
 
 def is_iterable(value: Variable) -> bool:
@@ -68,55 +31,21 @@ def is_iterable(value: Variable) -> bool:
     return has_method(value.python_type(), "__iter__", "__getitem__")
 
 
-def _instance_of_class_named(name: str) -> Any:
-    return type(name, (), {})()
-
-
-def error_stand_in(value: Variable) -> Any:
-    """Return an object that causes the same TypeError as ``value``, or ``_NO_STAND_IN``."""
-    if isinstance(value, ConstantVariable):
-        return value.value
-    cls = value.python_type()
-    if cls in _SAMPLE_FACTORIES:
-        return _SAMPLE_FACTORIES[cls]()
-    if value.is_user_object and not has_method(cls, *_CONVERSION_METHODS):
-        return _instance_of_class_named(cls.__name__)
-    base = container_base_of(cls)
-    if base is not None and cls.__flags__ & _HEAP_TYPE_FLAG:  # methods that the class itself defines were tried before
-        return type(cls.__name__, (base,), {})()
-    return _NO_STAND_IN
-
-
 def index_error_stand_in(value: Variable) -> Any:
     """Return the stand-in of an index; raise Unsupported if there is none."""
-    found = error_stand_in(value)
-    if found is _NO_STAND_IN:
+    found = value.error_stand_in()
+    if found is NO_STAND_IN:
         raise value.unsupported("using it as an index")
     return found
 
 
 def check_operand_types(tx: Tracer, function: Callable[..., Any], *operands: Variable) -> None:
     """Raise Python's TypeError if ``function`` raises one for these operands."""
-    stands = [_operand_stand_in(v, function) for v in operands]
-    if any(s is _NO_STAND_IN for s in stands):
+    stands = [v.operand_stand_in(function) for v in operands]
+    if any(s is NO_STAND_IN for s in stands):
         return
     with UserErrors(tx, TypeError):
         function(*stands)
-
-
-_OPERATORS_NAMING_TYPES_ONLY = frozenset(
-    getattr(operator, name)
-    for plain in ("sub", "xor", "or_", "and_", "truediv", "floordiv", "pow", "matmul", "lshift", "rshift")
-    for name in (plain, f"i{plain.rstrip('_')}")
-) | {operator.lt, operator.le, operator.gt, operator.ge, operator.add}
-"""Operators whose TypeErrors depend only on the names of the operand classes."""
-
-
-def _operand_stand_in(value: Variable, function: Callable[..., Any]) -> Any:
-    found = error_stand_in(value)
-    if found is _NO_STAND_IN and value.is_user_object and function in _OPERATORS_NAMING_TYPES_ONLY:
-        return _instance_of_class_named(value.python_type().__name__)
-    return found
 
 
 def returns_not_implemented(tx: Tracer, of: Variable, name: str, other: Variable) -> bool:
@@ -124,8 +53,8 @@ def returns_not_implemented(tx: Tracer, of: Variable, name: str, other: Variable
 
     Raises its TypeError as the user's.
     """
-    stands, given = error_stand_in(of), error_stand_in(other)
-    if stands is _NO_STAND_IN or given is _NO_STAND_IN or not hasattr(stands, name):
+    stands, given = of.error_stand_in(), other.error_stand_in()
+    if stands is NO_STAND_IN or given is NO_STAND_IN or not hasattr(stands, name):
         return False
     try:
         return getattr(type(stands), name)(stands, given) is NotImplemented
@@ -141,7 +70,7 @@ def check_argument_count(tx: Tracer, cls: builtins.type, name: str, count: int, 
     if base is None or not hasattr(base, name):
         return
     try:
-        getattr(base, name)(_SAMPLE_FACTORIES[base](), *[object()] * count, **dict.fromkeys(words))
+        getattr(base, name)(SAMPLE_FACTORIES[base](), *[object()] * count, **dict.fromkeys(words))
     except TypeError as error:
         if _ARGUMENT_COUNT_ERROR.search(str(error)):
             raise tx.make_user_exception(error) from error
@@ -161,7 +90,7 @@ def check_unbound_receiver(tx: Tracer, held: Any, args: list[Variable]) -> None:
     if args and issubclass(args[0].python_type(), held.__objclass__):
         return
     with UserErrors(tx, TypeError):
-        held(*[_instance_of_class_named(type_name(a.python_type())) for a in args[:1]])
+        held(*[instance_of_class_named(type_name(a.python_type())) for a in args[:1]])
 
 
 _OPERATION_OF_METHOD: dict[str, Callable[[Any], Any]] = {
@@ -191,7 +120,7 @@ def raise_missing_method(tx: Tracer, cls: builtins.type, method: str) -> Any:
     operation = _OPERATION_OF_METHOD.get(method)
     if operation is not None:
         with UserErrors(tx, TypeError):
-            operation(_instance_of_class_named(cls.__name__))
+            operation(instance_of_class_named(cls.__name__))
     return tx.raise_type_error(f"'{cls.__name__}' object has no {method}")
 
 

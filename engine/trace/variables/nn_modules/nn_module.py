@@ -16,7 +16,8 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import RULES_BY_CODE
-from engine.trace.variables.containers.dicts import DictVariable, DictViewVariable
+from engine.trace.variables.containers.dict_views import DictViewVariable
+from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable
 from engine.trace.variables.nn_modules.module_calls import call_graph_module, call_module

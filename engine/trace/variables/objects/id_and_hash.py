@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.trace.exc import Unsupported
-from engine.trace.operators.arithmetic import identical_or_equal, is_empty_tuple, is_same_object
+from engine.trace.operators.arithmetic import identical_or_equal, is_same_object
+from engine.trace.operators.operand import OperatorResult
+from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
@@ -46,6 +48,11 @@ class IdVariable(Variable):
 
     def is_truthy(self, tx: Tracer) -> bool:
         return True
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        if op.is_equality and isinstance(right, IdVariable):
+            return ConstantVariable((IdKey(tx, self.obj) == IdKey(tx, right.obj)) == (op.symbol == "=="))
+        return NotImplemented
 
     def hash_key(self, tx: Tracer) -> Any:
         return IdKey(tx, self.obj)
@@ -91,6 +98,11 @@ class HashVariable(Variable):
 
     def describe(self) -> str:
         return f"hash of {self.obj.describe()}"
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        if op.is_equality and isinstance(right, HashVariable):
+            return ConstantVariable((self.hash_value == right.hash_value) == (op.symbol == "=="))
+        return super().compare(tx, op, right)
 
     def hash_key(self, tx: Tracer) -> Any:
         return self.hash_value
@@ -189,16 +201,7 @@ def check_keys_rebuildable(keys: Collection[Any], what: str) -> None:
 @register_rule(id)
 def _id(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    has_identity = of.is_mutable or is_empty_tuple(of) or issubclass(of.python_type(), torch.Tensor)
+    has_identity = of.is_mutable or of.is_singleton or issubclass(of.python_type(), torch.Tensor)
     if isinstance(of, ConstantVariable) or (not has_identity and of.as_python_object() is NotImplemented):
         raise Unsupported("object-address", f"id() of {of.describe()}")
     return IdVariable(of)
-
-
-def compare_ids(tx: Tracer, left: Variable, right: Variable) -> bool | None:
-    """Compare two ids or two hashes; return None for any other operands."""
-    if isinstance(left, HashVariable) and isinstance(right, HashVariable):
-        return left.hash_value == right.hash_value
-    if isinstance(left, IdVariable) and isinstance(right, IdVariable):
-        return IdKey(tx, left.obj) == IdKey(tx, right.obj)
-    return None

@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.variables.base import NONE, Args, Kwargs, Variable
-from engine.trace.variables.containers.dicts import DictEntry, DictVariable
+from engine.trace.variables.containers.dicts import ORDERED_DICT_ATTRIBUTES, DictEntry, DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.class_lookup import find_in_class
 
@@ -35,6 +35,9 @@ class InstanceDictVariable(DictVariable):
     def entries(self, entries: Any) -> None:
         if entries:
             raise self.unsupported("replacing an instance's __dict__", "attribute-write")
+
+    def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
+        return self.owner is other.owner if isinstance(other, InstanceDictVariable) else None
 
     def child_variables(self) -> list[Variable]:
         return [self.owner]
@@ -79,6 +82,16 @@ def dict_entries(value: Variable) -> dict[Any, DictEntry]:
     holder = value.builtin_contents
     assert isinstance(holder, DictVariable)
     return holder.entries
+
+
+def _ordered_dict_instance_dict(tx: Tracer, of: DictVariable) -> Variable:
+    """Return ``__dict__`` of an OrderedDict created while tracing."""
+    if of.source is not None:
+        raise of.unsupported_attribute("reading", "__dict__")
+    return InstanceDictVariable(tx, of)
+
+
+ORDERED_DICT_ATTRIBUTES["__dict__"] = _ordered_dict_instance_dict
 
 
 def has_string_keys(value: Variable) -> bool:

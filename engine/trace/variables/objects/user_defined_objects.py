@@ -20,6 +20,7 @@ from engine.trace.variables.objects.class_lookup import find_in_class, is_plain_
 from engine.trace.variables.objects.id_and_hash import HashVariable, UserHashKey
 from engine.trace.variables.objects.instance_attributes import InstanceVariable
 from engine.trace.variables.objects.object_methods import OBJECT_METHODS
+from engine.trace.variables.objects.user_operators import UserOperators
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class _FakeLength:
         return self.length
 
 
-class UserDefinedObjectVariable(InstanceVariable):
+class UserDefinedObjectVariable(UserOperators, InstanceVariable):
     """A user-defined object: operations on it call the special methods of its class."""
 
     __slots__ = ()

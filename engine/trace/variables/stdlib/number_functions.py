@@ -14,6 +14,7 @@ from engine.options import config
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
+from engine.trace.operators.table import DIVMOD
 from engine.trace.variables.base import (
     NONE,
     Args,
@@ -115,15 +116,9 @@ def _bool(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(abs)
 def _abs(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
-    if isinstance(of, (TensorVariable, SymNodeVariable)):
-        return emit_node(tx, "call_function", abs, [of])
-    if isinstance(of, UserDefinedObjectVariable):
-        return of.call_special_method(tx, "__abs__", [])
-    on_arrays = arithmetic.numpy_op(tx, abs, [of])
-    if on_arrays is not None:
-        return on_arrays
-    return arithmetic.fold_constant_call(tx, abs, args, kwargs, f"abs() of {of.describe()}")
+    if len(args) != 1 or kwargs:
+        tx.fold_constant(abs, *[1] * len(args), **dict.fromkeys(kwargs))
+    return arithmetic.unary_op(tx, "abs()", args[0])
 
 
 @register_rule(pow)
@@ -141,12 +136,12 @@ def _divmod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) != 2 or kwargs:
         tx.fold_constant(divmod, *[1] * len(args), **dict.fromkeys(kwargs))
     left, right = realize(tx, args[0]), realize(tx, args[1])
-    found = arithmetic.call_user_operators(tx, "divmod", left, right)
-    if found is not None:
-        return found
     if isinstance(left, ConstantVariable) and isinstance(right, ConstantVariable):
         return tx.fold_constant(divmod, left.value, right.value)
     if left.is_user_object or right.is_user_object:
+        found: Variable = arithmetic.call_operator_methods(tx, DIVMOD, left, right)
+        if found is not NotImplemented:
+            return found
         check_operand_types(tx, divmod, left, right)
     elif isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
         kinds = f"'{type_name(left.python_type())}' and '{type_name(right.python_type())}'"

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from engine.trace.operators.table import CONSTANT_OPERATORS
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
 
 if TYPE_CHECKING:
@@ -120,3 +121,11 @@ def container_repr(tx: Tracer, value: Variable) -> str | None:
     with _proxies(tx) as known:
         made = known[id(value)] if id(value) in known else value.format_contents(tx, known)
         return None if made is None else repr(made)
+
+
+def _format_text(tx: Tracer, text: str, value: Variable) -> Variable:
+    """Trace ``text % value``."""
+    return tx.fold_constant(lambda: text % format_proxy(tx, value))
+
+
+CONSTANT_OPERATORS[str.__mod__] = _format_text

@@ -9,7 +9,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize, type_name
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.exceptions.type_errors import has_method
+from engine.trace.variables.exceptions.stand_ins import has_method
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.python_modules import SYS_NAMESPACE
 from engine.trace.variables.objects.repr_addresses import default_repr

@@ -24,6 +24,8 @@ from engine.trace.codegen_runtime.tensors import to_numpy
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import call_special_by_name, fold_constant_call
+from engine.trace.operators.operand import OperatorResult
+from engine.trace.operators.table import Operator
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 from engine.trace.variables.base import (
     NONE,
@@ -138,6 +140,17 @@ class NumpyNdarrayVariable(Variable):
             a[k] = v
 
         call_numpy(tx, "ndarray.__setitem__", assign, assign, [self, key, value], {})
+
+    def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        return _apply_operator(tx, op, self, right)
+
+    inplace = compare = binary
+
+    def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
+        return _apply_operator(tx, op, left, self)
+
+    def unary(self, tx: Tracer, op: Operator) -> Variable:
+        return _apply_operator(tx, op, self)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         found = self._layout_attribute(tx, name)
@@ -503,11 +516,9 @@ def _wrap_result(
     return NumpyNdarrayVariable(result, is_scalar=is_scalar)
 
 
-def numpy_operator(tx: Tracer, function: Callable[..., Any], operands: list[Variable]) -> Variable | None:
-    """Trace a Python operator on arrays; None if no operand is an array."""
-    if not any(isinstance(o, NumpyNdarrayVariable) for o in operands):
-        return None
-    return call_numpy(tx, function.__name__, function, function, operands, {})
+def _apply_operator(tx: Tracer, op: Operator, *operands: Variable) -> Variable:
+    """Trace a Python operator on arrays."""
+    return call_numpy(tx, op.function.__name__, op.function, op.function, list(operands), {})
 
 
 def _register_scalar_types() -> None:

@@ -15,6 +15,8 @@ from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
+from engine.trace.operators.operand import OperatorResult
+from engine.trace.operators.table import Operator
 from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -101,6 +103,18 @@ class UntypedStorageVariable(Variable):
             return DataPtrVariable(tx, self, None)
         return ConstantVariable(1) if name == "element_size" else self.length(tx)
 
+    def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
+        """Return False for two storages that do not overlap, None for a value of another type.
+
+        Raises:
+            Unsupported: the result is known only at run time.
+        """
+        if other.python_type() is not torch.UntypedStorage:
+            return None
+        if isinstance(other, UntypedStorageVariable) and _are_disjoint(tx, self, other):
+            return False
+        raise self.unsupported("comparing", "storage-access")
+
     def length(self, tx: Tracer) -> Variable:
         if self.input_tensors and not self.resize_count:
             given = self.input_tensors[0]
@@ -177,6 +191,20 @@ class DataPtrVariable(Variable):
     def child_variables(self) -> list[Variable]:
         return [self.storage if self.tensor is None else self.tensor]
 
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        """Compare two addresses for equality.
+
+        Raises:
+            Unsupported: the result is known only at run time.
+        """
+        is_known = isinstance(right, DataPtrVariable) and self.name == right.name and op.is_equality
+        if isinstance(right, DataPtrVariable) and is_known and self.is_comparable() and right.is_comparable():
+            if self.storage is right.storage:
+                return ConstantVariable(bool(self.offset == right.offset) == (op.symbol == "=="))
+            if _are_disjoint(tx, self.storage, right.storage):
+                return ConstantVariable(op.symbol == "!=")
+        raise self.unsupported("comparing an address", "data-ptr")
+
     def is_current(self) -> bool:
         """Return True if the storage was not replaced or resized since the address was read."""
         viewed = self.storage.tensor if self.tensor is None else self.tensor
@@ -211,22 +239,6 @@ def _load_method_call(cg: PyCodegen, of: Variable, name: str) -> None:
     cg.body.call(0)
 
 
-def compare_data_ptrs(tx: Tracer, left: Variable, right: Variable) -> bool | None:
-    """Compare two addresses; None if neither value is an address.
-
-    Raises:
-        Unsupported: the result is known only at run time.
-    """
-    if not isinstance(left, DataPtrVariable) and not isinstance(right, DataPtrVariable):
-        return None
-    if isinstance(left, DataPtrVariable) and isinstance(right, DataPtrVariable) and left.name == right.name:
-        if left.is_comparable() and right.is_comparable() and left.storage is right.storage:
-            return bool(left.offset == right.offset)
-        if left.is_comparable() and right.is_comparable() and _are_disjoint(tx, left.storage, right.storage):
-            return False
-    raise (left if isinstance(left, DataPtrVariable) else right).unsupported("comparing an address", "data-ptr")
-
-
 def check_no_data_ptr(tx: Tracer, tensor: TensorVariable) -> None:
     """Check that no variable holds the address of a tensor's memory before it is replaced.
 
@@ -236,28 +248,6 @@ def check_no_data_ptr(tx: Tracer, tensor: TensorVariable) -> None:
     place = tensor.fake.untyped_storage()._cdata
     if any(a.storage.fake_storage._cdata == place for a in tx.state_of(_StorageState).data_pointers):
         raise Unsupported("data-ptr", "a tensor gets new memory while its old address is in use")
-
-
-def compare_storages(tx: Tracer, left: Variable, right: Variable) -> bool | None:
-    """Compare two storages by identity; None if both are external or neither is a storage.
-
-    Raises:
-        Unsupported: the result is known only at run time.
-    """
-    kinds = [isinstance(v, UntypedStorageVariable) for v in (left, right)]
-    if (
-        not any(kinds)
-        or not issubclass(left.python_type(), torch.UntypedStorage)
-        or left.python_type() is not right.python_type()
-    ):
-        return None
-    if (
-        isinstance(left, UntypedStorageVariable)
-        and isinstance(right, UntypedStorageVariable)
-        and _are_disjoint(tx, left, right)
-    ):
-        return False
-    raise left.unsupported("comparing", "storage-access")
 
 
 def _are_disjoint(tx: Tracer, left: UntypedStorageVariable, right: UntypedStorageVariable) -> bool:

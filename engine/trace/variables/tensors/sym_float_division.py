@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine.trace.emit_node import emit_node
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import ConstantVariable, Variable, realize
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -28,18 +27,12 @@ _POWER_OF_TWO_MANTISSA = 0.5
 """Mantissa that ``math.frexp`` returns for every power of two."""
 
 
-def floor_divide_by_power_of_two(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable | None:
+def floor_divide_by_power_of_two(tx: Tracer, sign: str, left: Any, right: Variable) -> Variable | None:
     """Trace ``left // right`` or ``%`` for a symbolic float and a positive power of two.
 
     Guards specialize the sign of the float and bound its magnitude. None for other operands.
     """
-    sign = symbol.rstrip("=")
-    if (
-        sign not in ("//", "%")
-        or not isinstance(left, SymNodeVariable)
-        or left.symbol is None
-        or left.python_type() is not float
-    ):
+    if sign not in ("//", "%") or not left.is_symbolic or left.symbol is None or left.python_type() is not float:
         return None
     if not isinstance(right, ConstantVariable) or type(right.value) not in (int, float):
         return None

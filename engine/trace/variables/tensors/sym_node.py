@@ -21,8 +21,11 @@ from engine.ir.sources.base import Source
 from engine.trace.computed_conditions import fold_condition
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported
+from engine.trace.operators.operand import OperatorResult
+from engine.trace.operators.table import Operator
 from engine.trace.symbols.unbacked_symints import data_dependent_break, is_unbacked_float
 from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.tensors import sym_operators
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 class SymNodeVariable(Variable):
     """A SymInt, SymFloat or SymBool. Reading its Python value specializes it with a guard."""
 
+    is_symbolic = True
     __slots__ = ("depends_on_unbacked_float", "node", "rounding_symbols", "source", "sym", "symbol")
 
     def __init__(
@@ -94,6 +98,27 @@ class SymNodeVariable(Variable):
             "data-dependent",
             f"Python needs the value of the unbacked symbol {self.sym}",
         )
+
+    def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        return sym_operators.operate(tx, op, self, right)
+
+    def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
+        return sym_operators.operate(tx, op, left, self)
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        return sym_operators.compare(tx, op, self, right)
+
+    def unary(self, tx: Tracer, op: Operator) -> Variable:
+        return sym_operators.unary(tx, op, self)
+
+    def as_graph_operand(self, tx: Tracer) -> Variable | None:
+        return self
+
+    def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
+        if other.python_type() is not self.python_type():
+            return None
+        values = tx.as_python_constants([self, other])
+        return ConstantVariable(values[0]).is_same_as(tx, ConstantVariable(values[1]))
 
     def hash_key(self, tx: Tracer) -> Any:
         return self.as_python_constant(tx)

@@ -27,6 +27,7 @@ from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.tensors.indexing import assign_index, index_tensor
 from engine.trace.variables.tensors.tensor_members import ATTRIBUTE_RULES, METHOD_RULES, SETTER_RULES
+from engine.trace.variables.tensors.tensor_operators import TensorOperators
 from engine.trace.variables.tensors.wrapper_subclasses import (
     find_member,
     find_member_rule,
@@ -44,7 +45,7 @@ _ATTRIBUTE_ALIASES = {"_grad": "grad"}
 """Second names of attributes."""
 
 
-class TensorVariable(Variable):
+class TensorVariable(TensorOperators):
     """A tensor. An input becomes a placeholder when a node first uses it.
 
     All other tensors have their node from the start.

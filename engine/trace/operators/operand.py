@@ -1,0 +1,89 @@
+"""The base class of variables: the answers of an operand to Python's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from engine.trace.exc import Unsupported
+from engine.trace.operators.table import Operator
+from engine.trace.variables.exceptions.stand_ins import sample_of
+from engine.trace.variables.node_argument import NodeArgument
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+    from engine.trace.variables.base import Variable
+
+OperatorResult = Any
+"""The variable of an operator's result, or ``NotImplemented``."""
+
+_MODULES_COMPARING_OWN_TYPES = ("builtins", "collections", "torch")
+"""Modules of builtin types, whose comparisons return NotImplemented for all other types."""
+
+
+class Operand(NodeArgument):
+    """An operand: its class answers an operator or returns NotImplemented, as in CPython.
+
+    The dispatch in ``arithmetic`` asks both operands in CPython's order.
+    """
+
+    __slots__ = ()
+
+    is_singleton = False
+    """True for the empty tuple, which is one object."""
+    is_symbolic = False
+    """True for a number that is a symbol of the shape environment."""
+
+    def unsupported(self, what: str, kind: str = "unsupported-operation") -> Unsupported:
+        """Return the graph break for an operation that this variable does not support."""
+        return Unsupported(kind, f"{what} on a value of type {self.python_type().__name__}")
+
+    @property
+    def builtin_contents(self: Any) -> Any:
+        """The variable of the builtin contents of a builtin subclass instance; else itself."""
+        return self
+
+    def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        """Trace ``self op right`` as the method of this class does, e.g. ``__add__``."""
+        return NotImplemented
+
+    def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
+        """Trace ``left op self`` as the reflected method of this class does, e.g. ``__radd__``."""
+        return NotImplemented
+
+    def inplace(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        """Trace ``self op right`` for an in-place operator, e.g. ``+=``."""
+        return NotImplemented
+
+    def concat(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        """Trace ``self + right`` or ``self += right`` of a sequence. Methods of numbers go first."""
+        return NotImplemented
+
+    def repeat(self, tx: Tracer, op: Operator, times: Variable) -> OperatorResult:
+        """Trace ``self * times`` or ``self *= times`` of a sequence. Methods of numbers go first."""
+        return NotImplemented
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        """Trace a comparison as the method of this class does, e.g. ``__lt__``."""
+        owner = next(base for base in self.python_type().__mro__ if op.method in vars(base))
+        if owner is object or tx.is_python_constant(cast("Variable", self)):
+            return NotImplemented
+        if owner.__module__ in _MODULES_COMPARING_OWN_TYPES and not issubclass(right.python_type(), owner):
+            return NotImplemented
+        raise self.unsupported(f"the operator {op.symbol}")
+
+    def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
+        """Return ``self is other`` if this class knows it without the real objects, else None."""
+        return None
+
+    def as_graph_operand(self, tx: Tracer) -> Variable | None:
+        """Return the operand that a tensor's operator takes into the graph, or None."""
+        return None
+
+    def error_stand_in(self) -> Any:
+        """Return an object that causes the same TypeErrors as this value, or ``NO_STAND_IN``."""
+        return sample_of(self.python_type())
+
+    def operand_stand_in(self, function: Callable[..., Any]) -> Any:
+        """Return the stand-in for an operand of this operator, or ``NO_STAND_IN``."""
+        return self.error_stand_in()

@@ -1,0 +1,144 @@
+"""Variables for the views of dicts: keys, values and items."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+from engine.ir.sources.base import Source
+from engine.trace.operators.arithmetic import identical_or_equal
+from engine.trace.operators.operand import OperatorResult
+from engine.trace.operators.table import Operator
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable
+from engine.trace.variables.containers.method_table import MethodTable
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.containers.sets import SET_OPERATORS, SetVariable
+from engine.trace.variables.stdlib.string_format import entry_proxies
+
+if TYPE_CHECKING:
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.tracer import Tracer
+    from engine.trace.variables.containers.dicts import DictVariable
+
+
+class DictViewVariable(Variable):
+    """A view from ``d.keys()``, ``d.values()`` or ``d.items()``, always up to date."""
+
+    __slots__ = ("dict_variable", "source", "view_kind")
+
+    def __init__(self, of: DictVariable, kind: str, source: Source | None = None) -> None:
+        self.dict_variable = of
+        self.view_kind = kind
+        self.source = source
+
+    def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
+        like: Any = collections.OrderedDict() if issubclass(self.dict_variable.cls, collections.OrderedDict) else {}
+        known[id(self)] = view = getattr(like, self.view_kind)()
+        like.update(entry_proxies(tx, self.dict_variable.entries.values()))
+        return view
+
+    def python_type(self) -> type:
+        of: Any = collections.OrderedDict() if self.dict_variable.is_ordered else {}
+        return type(getattr(of, self.view_kind)())
+
+    def items(self) -> list[Variable]:
+        """Return the items that iteration yields now."""
+        self.dict_variable.keys()
+        match self.view_kind:
+            case "keys":
+                return self.dict_variable.keys()
+            case "values":
+                return self.dict_variable.values()
+            case _:
+                return [TupleVariable([k, v]) for k, v in self.dict_variable.entries.values()]
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        return getattr(self.dict_variable.as_python_constant(tx), self.view_kind)()
+
+    def length(self, tx: Tracer) -> Variable:
+        return self.dict_variable.length(tx)
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return self.dict_variable.is_truthy(tx)
+
+    def get_iterator(self, tx: Tracer) -> Variable:
+        self.dict_variable.keys()
+        is_ordered = self.dict_variable.is_ordered
+        like: Any = collections.OrderedDict() if is_ordered else {}
+        what = "OrderedDict" if is_ordered else "dictionary"
+        cls = type(iter(getattr(like, self.view_kind)()))
+        return DictOrSetIteratorVariable(
+            list(self.dict_variable.entries),
+            cls,
+            self._read_entry,
+            lambda: list(self.dict_variable.entries),
+            what,
+            self,
+            self.dict_variable,
+        )
+
+    def _read_entry(self, key: Any) -> Variable | None:
+        entry = self.dict_variable.entries.get(key)
+        if entry is None:
+            return None
+        return TupleVariable(list(entry)) if self.view_kind == "items" else entry[self.view_kind == "values"]
+
+    def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        return self._operate(tx, op, self, right)
+
+    def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
+        return self._operate(tx, op, left, self)
+
+    def _operate(self, tx: Tracer, op: Operator, left: Variable, right: Variable) -> OperatorResult:
+        """Apply a set operator to the view and an iterable: the result is always a new set."""
+        if op.symbol not in SET_OPERATORS or self.view_kind == "values":
+            return NotImplemented
+        mine, other = (SetVariable.from_items(tx, sequence_items(tx, side)) for side in (left, right))
+        return mine.combine(tx, SET_OPERATORS[op.symbol], other)
+
+    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        other = right.builtin_contents
+        is_set_like = isinstance(other, SetVariable) or (
+            isinstance(other, DictViewVariable) and other.view_kind != "values"
+        )
+        if not is_set_like or self.view_kind == "values":
+            return NotImplemented
+        mine, theirs = (set(SetVariable.from_items(tx, sequence_items(tx, side)).elements) for side in (self, other))
+        return ConstantVariable(op.function(mine, theirs))
+
+    def contains(self, tx: Tracer, item: Variable) -> bool:
+        if self.view_kind == "keys":
+            return self.dict_variable.contains(tx, item)
+        return any(identical_or_equal(tx, realize(tx, i), item) for i in self.items())
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return BuiltinMethodVariable(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        return VIEW_METHODS.call(self, tx, name, args, kwargs)
+
+    def child_variables(self) -> list[Variable]:
+        return [self.dict_variable]
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        def load() -> None:
+            cg.load(self.dict_variable)
+            cg.body.attribute(self.view_kind)
+
+        cg.body.callable(load)
+        cg.body.call(0)
+
+
+VIEW_METHODS = MethodTable()
+
+
+@VIEW_METHODS.method("__reversed__")
+def _reversed(self: DictViewVariable, tx: Tracer) -> Variable:
+    return realize(tx, tx.wrap_static(reversed).call(tx, [self], {}))
+
+
+@VIEW_METHODS.method("isdisjoint", condition=lambda of: of.view_kind == "keys")
+def _isdisjoint(self: DictViewVariable, tx: Tracer, other: Variable) -> Variable:
+    return SetVariable.from_items(tx, self.items()).call_method(tx, "isdisjoint", [other], {})

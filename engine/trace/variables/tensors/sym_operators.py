@@ -1,0 +1,131 @@
+"""Python operators on symbolic numbers.
+
+Where sympy and Python disagree, or ``ShapeEnv`` does not support an operator, the symbols are specialized.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.trace.emit_node import emit_node
+from engine.trace.operators.operand import OperatorResult
+from engine.trace.operators.table import BINARY, UNARY, Operator
+from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.tensors.sym_float_division import floor_divide_by_power_of_two
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+def operate(tx: Tracer, op: Operator, left: Variable, right: Variable) -> OperatorResult:
+    """Trace a binary operator on a symbol and a symbol or constant."""
+    if (operands := _coerce(tx, left, right)) is None:
+        return NotImplemented
+    exact = floor_divide_by_power_of_two(tx, op.symbol, *operands)
+    if exact is not None:
+        return exact
+    operands = _specialize_symbools(tx, op, *_specialize_symfloats(tx, op, *operands))
+    return _emit_or_fold(tx, op, *operands)
+
+
+def compare(tx: Tracer, op: Operator, left: Variable, right: Variable) -> OperatorResult:
+    """Trace a comparison of a symbol with a symbol or constant."""
+    if (operands := _coerce(tx, left, right)) is None:
+        return NotImplemented
+    if op.is_equality:
+        truth, other = operands if _is_symbolic(operands[0], bool) else operands[::-1]
+        if _is_symbolic(truth, bool) and isinstance(other, ConstantVariable) and other.value in (0, 1):
+            same = bool(other.value) == (op.symbol == "==")
+            return truth if same else emit_node(tx, "call_function", torch.sym_not, [truth])
+    operands = _specialize_symbools(tx, op, *operands)
+    is_symbolic = any(v.is_symbolic for v in operands)
+    if op.is_equality and is_symbolic and not all(v.is_symbolic or _is_number(v) for v in operands):
+        return ConstantVariable(op.symbol == "!=")
+    return _emit_or_fold(tx, op, *operands)
+
+
+def unary(tx: Tracer, op: Operator, value: Variable) -> Variable:
+    """Trace a unary operator on a symbol."""
+    if _is_symbolic(value, bool):
+        return ConstantVariable(value.as_python_constant(tx)).unary(tx, op)
+    if op.symbol == "~" and _is_symbolic(value, int):
+        result: Variable = operate(tx, BINARY["-"], ConstantVariable(-1), value)
+        return result
+    return emit_node(tx, "call_function", op.function, [value])
+
+
+def _is_symbolic(value: Variable, kind: type) -> bool:
+    return value.is_symbolic and value.python_type() is kind
+
+
+def _is_number(value: Variable) -> bool:
+    return issubclass(value.python_type(), (int, float, complex))
+
+
+def _coerce(tx: Tracer, left: Variable, right: Variable) -> tuple[Variable, Variable] | None:
+    """Convert operands that a symbol's operator cannot take; None if one is no constant.
+
+    Beside a SymInt, a bool becomes an int. Beside a numpy scalar, a symbol becomes a constant, since the result is numpy's.
+    """
+    operands = [left, right]
+    for n, value in enumerate(operands):
+        other = operands[1 - n]
+        if value.is_symbolic:
+            continue
+        if not isinstance(value, ConstantVariable):
+            return None
+        if value.python_type().__module__ == "numpy":
+            return _specialize(tx, left, right)
+        if value.python_type() is bool and _is_symbolic(other, int):
+            operands[n] = ConstantVariable(int(value.value))
+    return operands[0], operands[1]
+
+
+def _specialize(tx: Tracer, *operands: Variable) -> tuple[Variable, Variable]:
+    first, second = (ConstantVariable(v.as_python_constant(tx)) if v.is_symbolic else v for v in operands)
+    return first, second
+
+
+def _emit_or_fold(tx: Tracer, op: Operator, left: Variable, right: Variable) -> Variable:
+    if left.is_symbolic or right.is_symbolic:
+        return emit_node(tx, "call_function", op.function, [left, right])
+    return tx.fold_constant(op.function, *tx.as_python_constants([left, right]))
+
+
+_SPECIALIZED_FLOAT_OPS = frozenset(("**", "//", "%"))
+"""Operators that ShapeEnv rejects for some floats, e.g. the power of a negative float."""
+
+
+def _specialize_symfloats(tx: Tracer, op: Operator, left: Variable, right: Variable) -> tuple[Variable, Variable]:
+    """Specialize symbolic floats if the operator does not support them as symbols."""
+    operands = (left, right)
+    if op.symbol == "//" and _is_symbolic(left, int) and right.python_type() is int and not right.is_symbolic:
+        # sympy merges nested floor divisions; that is right for positive divisors only
+        by = right.as_python_constant(tx)
+        return operands if by >= 0 else (unary(tx, UNARY["-"], left), ConstantVariable(-by))
+    if any(v.python_type() is complex for v in operands):
+        return _specialize(tx, *operands)
+    if op.symbol not in _SPECIALIZED_FLOAT_OPS or not any(_is_symbolic(v, float) for v in operands):
+        return operands
+    if op.symbol == "**" and all(not v.is_symbolic or _is_positive(v) for v in operands):
+        return operands
+    return _specialize(tx, *operands)
+
+
+def _is_positive(value: Any) -> bool:
+    """Return True if the symbol's hint is positive, or if it is unbacked and has no hint."""
+    return has_unbacked_symbols(value.sym) or value.sym.node.hint > 0
+
+
+def _specialize_symbools(tx: Tracer, op: Operator, left: Variable, right: Variable) -> tuple[Variable, Variable]:
+    """Specialize SymBool operands when SymBool does not implement the operator."""
+    operands = (left, right)
+    if not any(_is_symbolic(v, bool) for v in operands) or op.symbol in ("+", "-", "*"):
+        return operands
+    if op.symbol in ("&", "|") and all(v.python_type() is bool for v in operands):
+        return operands
+    first, second = (ConstantVariable(v.as_python_constant(tx)) if _is_symbolic(v, bool) else v for v in operands)
+    return first, second
