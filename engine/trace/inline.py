@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from engine.options import config
 from engine.records.trace import InlinedCall
 from engine.trace.exc import Unsupported
+from engine.trace.frame import Frame
 from engine.trace.variables.base import Variable
+from engine.trace.variables.callables.generators import GeneratorVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.exceptions.type_errors import raise_binding_error
 
 if TYPE_CHECKING:
-    from engine.trace.frame import Frame
     from engine.trace.tracer import Tracer
     from engine.trace.variables.callables.functions import FunctionVariable
 
@@ -26,10 +27,6 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
     Raises:
         Unsupported: calls are nested too deeply, or the function is a coroutine.
     """
-    from engine.trace.frame import Frame
-    from engine.trace.interpreter_loop import run_frame
-    from engine.trace.variables.callables.generators import GeneratorVariable
-
     code = function.code
     if len(tx.call_stack.frames) > tx.call_stack.remaining_depth():
         tx.raise_error(RecursionError, "maximum recursion depth exceeded")
@@ -52,7 +49,7 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
     _record_inlined_call(tx, code, frame)
     tx.call_stack.frames.append(frame)
     try:
-        run_frame(tx, frame)
+        tx.run_frame(frame)
     finally:
         tx.call_stack.frames.pop()
     assert frame.result is not None
@@ -64,9 +61,6 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
 
 def run_class_body(tx: Tracer, body: FunctionVariable) -> dict[str, Variable]:
     """Trace the body of a class statement and return its namespace in order."""
-    from engine.trace.frame import Frame
-    from engine.trace.interpreter_loop import run_frame
-
     parent = tx.frame
     frame = Frame(body.code, body.namespace, parent)
     frame.function = body
@@ -74,7 +68,7 @@ def run_class_body(tx: Tracer, body: FunctionVariable) -> dict[str, Variable]:
         frame.cells[name] = cell
     tx.call_stack.frames.append(frame)
     try:
-        run_frame(tx, frame)
+        tx.run_frame(frame)
     finally:
         tx.call_stack.frames.pop()
     return frame.locals

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import VERSION
 from engine.trace.exc import UserException
+from engine.trace.exception_handlers import jump_to_handler, set_exception_context
 from engine.trace.opcode_registry import YIELD
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.exceptions.exceptions import to_exception
 
 if TYPE_CHECKING:
     from engine.trace.frame import Frame
@@ -20,7 +22,7 @@ def resume_generator(tx: Tracer, generator: GeneratorVariable, sent: Variable) -
     frame = generator.frame
     if frame.is_finished:
         return None
-    if not generator.is_started and not _is_none(tx, sent):
+    if not generator.is_started and not is_none(realize(tx, sent)):
         tx.raise_type_error("can't send non-None value to a just-started generator")
     if generator.is_running:
         tx.raise_error(ValueError, "generator already executing")
@@ -36,13 +38,11 @@ def resume_generator(tx: Tracer, generator: GeneratorVariable, sent: Variable) -
 
 
 def _run_to_next_yield(tx: Tracer, generator: GeneratorVariable) -> Variable | None:
-    from engine.trace.interpreter_loop import run_frame
-
     frame = generator.frame
     generator.is_running = True
     tx.call_stack.frames.append(frame)
     try:
-        outcome = run_frame(tx, frame)
+        outcome = tx.run_frame(frame)
     except UserException as error:
         _mark_finished(frame)
         raise _convert_stop_iteration(tx, error) from None
@@ -77,9 +77,6 @@ def _convert_stop_iteration(tx: Tracer, error: UserException) -> UserException:
 
 def throw_into_generator(tx: Tracer, generator: GeneratorVariable, args: list[Variable]) -> Variable:
     """Trace ``generator.throw(...)``."""
-    from engine.trace.handlers.exceptions import to_exception
-    from engine.trace.interpreter_loop import jump_to_handler, set_exception_context
-
     _check_throw_arguments(tx, args)
     error = to_exception(tx, _exception_to_throw(tx, args))
     frame = generator.frame
@@ -126,7 +123,7 @@ def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
 
 def _exception_to_throw(tx: Tracer, args: list[Variable]) -> Variable:
     """Return the exception to throw: an instance or class, or an instance of class and value."""
-    kind, given = realize(tx, args[0]), [] if len(args) < 2 or _is_none(tx, args[1]) else [realize(tx, args[1])]
+    kind, given = realize(tx, args[0]), [] if len(args) < 2 or is_none(realize(tx, args[1])) else [realize(tx, args[1])]
     real = kind.as_python_object()
     if not given or not (isinstance(real, type) and issubclass(real, BaseException)):
         return given[0] if given and isinstance(real, type) else kind
@@ -141,21 +138,15 @@ def _throw_into_delegate(tx: Tracer, frame: Frame, error: Variable) -> tuple[Var
     Return the item that it yields, or None and the exception to raise in the body. The exception is None too
     if the iterator returned and the body continues.
     """
-    from engine.trace.variables.callables.generators import GeneratorVariable
-
     send = frame.decoded.ops[frame.op.index - 1] if frame.op.index else frame.op
     if send.opname != "SEND" or frame.op.opname != "YIELD_VALUE":
         return None, error
     inner = realize(tx, frame.stack[-1])
     try:
         if issubclass(error.python_type(), GeneratorExit):
-            if isinstance(inner, GeneratorVariable):
-                close_generator(tx, inner)
-            elif not inner.lacks_methods("close"):
+            if not inner.lacks_methods("close"):
                 inner.call_method(tx, "close", [], {})
             return None, error
-        if isinstance(inner, GeneratorVariable):
-            return throw_into_generator(tx, inner, [error]), None
         if inner.lacks_methods("throw"):
             return None, error
         return inner.call_method(tx, "throw", [error], {}), None
@@ -185,8 +176,3 @@ def close_generator(tx: Tracer, generator: GeneratorVariable) -> None:
             raise
         return
     tx.raise_error(RuntimeError, "generator ignored GeneratorExit")
-
-
-def _is_none(tx: Tracer, value: Variable) -> bool:
-    forced = realize(tx, value)
-    return isinstance(forced, ConstantVariable) and forced.value is None

@@ -6,13 +6,13 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import unsupported_reason
-from engine.bytecode.resume_functions import InstructionOffset
 from engine.options import config
 from engine.trace.exc import SkipFrame, TracerException, Unsupported, UserException
+from engine.trace.exception_handlers import jump_to_handler, set_exception_context
 from engine.trace.finalize_generators import close_unreachable_generators
 from engine.trace.graph_breaks.nested_breaks import find_inlined_breakpoint
 from engine.trace.opcode_registry import HANDLERS
-from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none
+from engine.trace.variables.base import NotPythonConstant
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
@@ -92,41 +92,3 @@ def describe_internal_error(error: Exception) -> str:
     """Describe an internal error with the file and line where it was raised."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
-
-
-def set_exception_context(tx: Tracer, error: Variable) -> None:
-    """Set ``__context__`` of a new exception to the exception that is being handled."""
-    from engine.trace.variables.exceptions.exceptions import ExceptionVariable, current_exception
-
-    before = current_exception(tx)
-    if not isinstance(error, ExceptionVariable):
-        return
-    error.raise_line = tx.user_stack()[0].line
-    error.traceback = None
-    if not is_none(error.attributes.pop("__traceback__", NONE)):
-        raise SkipFrame("traceback", "an exception with another one's traceback is raised")
-    error.was_raised = True
-    if before is None or before is error:
-        return
-    link: Variable | None = before
-    seen: set[int] = set()
-    while isinstance(link, ExceptionVariable) and id(link) not in seen:
-        seen.add(id(link))
-        if link.attributes.get("__context__") is error:
-            del link.attributes["__context__"]
-            break
-        link = link.attributes.get("__context__")
-    error.set_attr(tx, "__context__", before)
-
-
-def jump_to_handler(tx: Tracer, frame: Frame, error: Variable) -> bool:
-    """Jump to the exception handler of the current instruction; return False if there is none."""
-    handler = frame.decoded.handlers[frame.op.index]
-    if handler is None:
-        return False
-    del frame.stack[handler.depth :]
-    if handler.pushes_lasti:
-        frame.push(ConstantVariable(InstructionOffset(frame.op.offset // 2)))
-    frame.push(error)
-    frame.next_index = handler.target
-    return True

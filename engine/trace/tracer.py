@@ -24,6 +24,7 @@ from engine.records.bytecode import Span
 from engine.trace.exc import TracerException, Unsupported, UserException
 from engine.trace.frame import Frame
 from engine.trace.graph_builder import GraphBuilder
+from engine.trace.interpreter_loop import run_frame
 from engine.trace.state.call_stack import CallStack
 from engine.trace.state.graph_fallback import GraphFallback
 from engine.trace.state.guard_set import GuardSet
@@ -36,6 +37,10 @@ from engine.trace.state.torch_state import TorchState
 from engine.trace.state.trace_symbols import TraceSymbols
 from engine.trace.variables.base import ConstantVariable, LazyVariable, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import build_sourceless, build_variable
+from engine.trace.variables.callables.methods import BoundMethodVariable, ConstantMethodVariable
+from engine.trace.variables.containers.dicts import mapping_entries
+from engine.trace.variables.containers.sequences import sequence_items
+from engine.trace.variables.exceptions.exceptions import ExceptionVariable
 
 _State = TypeVar("_State")
 
@@ -191,14 +196,10 @@ class Tracer:
 
     def unpack_iterable(self, value: Variable) -> list[Variable]:
         """Return the items of an iterable."""
-        from engine.trace.variables.containers.sequences import sequence_items
-
         return list(sequence_items(self, value))
 
     def unpack_string_mapping(self, value: Variable) -> dict[str, Variable]:
         """Return the entries of a mapping with string keys."""
-        from engine.trace.variables.containers.dicts import mapping_entries
-
         return {str(realize(self, key).as_python_constant(self)): item for key, item in mapping_entries(self, value)}
 
     def is_python_constant(self, value: Variable) -> bool:
@@ -211,8 +212,6 @@ class Tracer:
 
     def get_constant_attr(self, value: ConstantVariable, name: str) -> Variable:
         """Return an attribute of a constant: a method to fold, or a plain variable."""
-        from engine.trace.variables.callables.methods import BoundMethodVariable, ConstantMethodVariable
-
         try:
             found = getattr(value.value, name)
         except AttributeError as error:
@@ -225,12 +224,14 @@ class Tracer:
             return ConstantMethodVariable(value, name)
         return self.from_python(found)
 
+    def run_frame(self, frame: Frame) -> Any:
+        """Run a frame until it returns or yields; return ``RETURN`` or ``YIELD``."""
+        return run_frame(self, frame)
+
     # Exceptions in traced code.
 
     def make_user_exception(self, error: BaseException) -> UserException:
         """Return the exception that raises ``error`` in the traced code."""
-        from engine.trace.variables.exceptions.exceptions import ExceptionVariable
-
         return UserException(ExceptionVariable(type(error), [self.exception_argument(a) for a in error.args], error))
 
     def exception_argument(self, value: Any) -> Variable:
@@ -242,8 +243,6 @@ class Tracer:
 
     def make_stop_iteration(self, value: Variable | None = None) -> UserException:
         """Return a StopIteration for the traced code, with a generator's return value."""
-        from engine.trace.variables.exceptions.exceptions import ExceptionVariable
-
         return UserException(ExceptionVariable(StopIteration, [] if value is None else [value]))
 
     def raise_error(self, kind: type[BaseException], text: str) -> Any:
@@ -257,8 +256,6 @@ class Tracer:
 
     def raise_key_error(self, key: Variable) -> Any:
         """Raise KeyError(key) in the traced code."""
-        from engine.trace.variables.exceptions.exceptions import ExceptionVariable
-
         raise UserException(ExceptionVariable(KeyError, [key]))
 
     def raise_type_error(self, text: str) -> Any:

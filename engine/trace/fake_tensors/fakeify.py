@@ -6,15 +6,17 @@ Such a tensor has a gradient or a base that does not match its new data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from engine.ir.introspection.view_grad_fn import preserve_stale_grad_fn
 from engine.ir.sources.base import Source
-from engine.trace.tracer import Tracer
 from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
 
 
 def as_fakeable(tensor: torch.Tensor) -> torch.Tensor:

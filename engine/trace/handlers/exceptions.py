@@ -14,10 +14,10 @@ from engine.trace.variables.exceptions.exception_groups import (
     prep_reraise_star,
 )
 from engine.trace.variables.exceptions.exceptions import (
-    ExceptionVariable,
     ExcInfoVariable,
     current_exception,
     guard_not_in_except_block,
+    to_exception,
     traceback_of,
 )
 from engine.trace.variables.objects.classes import ClassVariable
@@ -27,23 +27,6 @@ if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
     from engine.trace.frame import Frame
     from engine.trace.tracer import Tracer
-
-
-def to_exception(tx: Tracer, value: Variable) -> ExceptionVariable:
-    """Return the exception that ``raise value`` raises."""
-    if isinstance(value, ClassVariable) and issubclass(value.real_object, BaseException):
-        cls, value = value.real_object, realize(tx, value.call(tx, [], {}))
-        if not issubclass(value.python_type(), BaseException):
-            tx.raise_type_error(
-                f"calling {cls!r} should have returned an instance of BaseException, not {value.python_type()!r}"
-            )
-    if issubclass(value.python_type(), BaseException) and (
-        not isinstance(value, ExceptionVariable) or value.source is not None
-    ):
-        raise Unsupported("exception-handling", f"raising a {value.describe()} that was created outside the function")
-    if not isinstance(value, ExceptionVariable):
-        return tx.raise_type_error("exceptions must derive from BaseException")  # type: ignore[no-any-return]
-    return value
 
 
 def _cause(tx: Tracer, value: Variable) -> Variable:

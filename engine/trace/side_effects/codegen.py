@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bytecode.instr import FreeVar
 
-from engine.ir.sources.attributes import CellContentsSource
+from engine.ir.sources.attributes import AttrSource, CellContentsSource
 from engine.ir.sources.base import GlobalsNamespace
 from engine.ir.sources.roots import ClosureSource
 from engine.trace.exc import Unsupported
@@ -109,8 +109,6 @@ def _emit_cell_write(cg: PyCodegen, value: CellVariable) -> str:
                 cg.body.emit("STORE_DEREF", FreeVar(variable))
             return f"the closure variable {variable} is set"
         case CellContentsSource(base, index, variable):
-            from engine.ir.sources.attributes import AttrSource
-
             if value.content is None:
                 raise Unsupported("closure-variable", "a closure variable of another function is deleted")
             cg.load(value.content)

@@ -516,3 +516,21 @@ def _real_exception(tx: Tracer, real: BaseException, origin: Source) -> Variable
     made = ExceptionVariable(type(real), args, real)
     made.source = origin
     return made
+
+
+def to_exception(tx: Tracer, value: Variable) -> ExceptionVariable:
+    """Return the exception that ``raise value`` raises."""
+    cls = value.as_python_object()
+    if isinstance(cls, type) and issubclass(cls, BaseException):
+        value = realize(tx, value.call(tx, [], {}))
+        if not issubclass(value.python_type(), BaseException):
+            tx.raise_type_error(
+                f"calling {cls!r} should have returned an instance of BaseException, not {value.python_type()!r}"
+            )
+    if issubclass(value.python_type(), BaseException) and (
+        not isinstance(value, ExceptionVariable) or value.source is not None
+    ):
+        raise Unsupported("exception-handling", f"raising a {value.describe()} that was created outside the function")
+    if not isinstance(value, ExceptionVariable):
+        return tx.raise_type_error("exceptions must derive from BaseException")  # type: ignore[no-any-return]
+    return value

@@ -1,0 +1,50 @@
+"""Exceptions of the traced code: their context, and the jump to the frame's handler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.bytecode.resume_functions import InstructionOffset
+from engine.trace.exc import SkipFrame
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none
+from engine.trace.variables.exceptions.exceptions import ExceptionVariable, current_exception
+
+if TYPE_CHECKING:
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+
+
+def set_exception_context(tx: Tracer, error: Variable) -> None:
+    """Set ``__context__`` of a new exception to the exception that is being handled."""
+    before = current_exception(tx)
+    if not isinstance(error, ExceptionVariable):
+        return
+    error.raise_line = tx.user_stack()[0].line
+    error.traceback = None
+    if not is_none(error.attributes.pop("__traceback__", NONE)):
+        raise SkipFrame("traceback", "an exception with another one's traceback is raised")
+    error.was_raised = True
+    if before is None or before is error:
+        return
+    link: Variable | None = before
+    seen: set[int] = set()
+    while isinstance(link, ExceptionVariable) and id(link) not in seen:
+        seen.add(id(link))
+        if link.attributes.get("__context__") is error:
+            del link.attributes["__context__"]
+            break
+        link = link.attributes.get("__context__")
+    error.set_attr(tx, "__context__", before)
+
+
+def jump_to_handler(tx: Tracer, frame: Frame, error: Variable) -> bool:
+    """Jump to the exception handler of the current instruction; return False if there is none."""
+    handler = frame.decoded.handlers[frame.op.index]
+    if handler is None:
+        return False
+    del frame.stack[handler.depth :]
+    if handler.pushes_lasti:
+        frame.push(ConstantVariable(InstructionOffset(frame.op.offset // 2)))
+    frame.push(error)
+    frame.next_index = handler.target
+    return True
