@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 
+from engine.aot.fallback_kinds import AOT_REASONS
 from engine.guards.guard_kind_examples import GUARD_EXAMPLES as GUARDS
 from engine.ir.reason_catalog import ReasonCatalog
 from engine.lowering.fallbacks.kinds import LOWERING_REASONS
@@ -31,9 +32,11 @@ def fallbacks_page() -> str:
     """Return the page of fallbacks: reason, hints, and an example before and after the fix."""
     head = (
         "# Fallbacks",
-        "Every reason why ATen runs a node of the graph instead of a generated kernel. This page is generated from the compiler's own catalog. A test runs each example: the first function has such an ATen call, the second has none. `x` is a tensor.",
+        "Every reason why a stage runs code another way: first why a whole graph runs as traced, then why ATen runs one node instead of a generated kernel. This page is generated from the compiler's own catalogs. A test runs each example: the first function has the fallback, the second has not. `f` is called with `x`, a tensor.",
     )
-    return "\n\n".join([*head, *_catalog(LOWERING_REASONS, "Falls back", "Does not fall back")]) + "\n"
+    catalogs = (AOT_REASONS, LOWERING_REASONS)
+    parts = [part for reasons in catalogs for part in _catalog(reasons, "Falls back", "Does not fall back")]
+    return "\n\n".join([*head, *parts]) + "\n"
 
 
 def _catalog(reasons: ReasonCatalog, before: str, after: str) -> Iterator[str]:

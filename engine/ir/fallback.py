@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from engine.ir.reason_catalog import ReasonCatalog
 from engine.records.fallback import FallbackRecord
 
 if TYPE_CHECKING:
@@ -16,11 +17,23 @@ if TYPE_CHECKING:
 
 
 class FallbackKind(enum.Enum):
-    """Base of the enumerations of causes. A member is ``NAME = id, hint``; the id is stable."""
+    """Base of the enumerations of causes.
 
-    def __init__(self, id: str, hint: str) -> None:
+    A member is ``NAME = id``. The id is stable; its page in the catalog has the cause, hints and programs.
+    """
+
+    def __init__(self, id: str) -> None:
         self.id = id
-        self.hint = hint
+
+    @classmethod
+    def reasons(cls) -> ReasonCatalog:
+        """Return the catalog of the enumeration."""
+        raise NotImplementedError(cls.__name__)
+
+    @property
+    def hint(self) -> str:
+        """First hint of the page."""
+        return self.reasons()[self.id].advice[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,10 @@ class LoweringFallback(FallbackKind):
     FORCED = "forced"
     LOWERING_FAILED = "lowering-failed"
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id, "")
+    @classmethod
+    def reasons(cls) -> ReasonCatalog:
+        """Return the catalog of fallbacks of lowering."""
+        return LOWERING_REASONS
 
 
 def lowering_hint(kind: str) -> str:
