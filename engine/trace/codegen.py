@@ -27,10 +27,10 @@ from engine.trace.constant_table import ConstantTable
 from engine.trace.prologue import PrologueCodegen
 from engine.trace.variables.base import ConstantVariable, LazyVariable, Variable
 from engine.trace.variables.callables.cells import CellVariable
-from engine.trace.variables.constants import DATETIME_TYPES
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable
 from engine.trace.variables.containers.sets import SetVariable
+from engine.trace.variables.literals import DATETIME_TYPES
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.bytecode.opcodes import VERSION
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.codegen_runtime.f_strings import format_value, join_f_string
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.operand import Operand, OperatorResult
@@ -312,8 +313,6 @@ class StringFormatVariable(Variable):
     def realize(self, tx: Tracer) -> Variable:
         """Return the string as a constant. This specializes the numbers in it."""
         if self.realized is None:
-            from engine.trace.codegen_runtime.f_strings import format_value
-
             shown = (p if isinstance(p, str) else format_value(p[0].as_python_constant(tx), *p[1:]) for p in self.parts)
             self.realized = ConstantVariable("".join(shown))
         return self.realized
@@ -322,8 +321,6 @@ class StringFormatVariable(Variable):
         return [part[0] for part in self.parts if not isinstance(part, str)]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        from engine.trace.codegen_runtime.f_strings import join_f_string
-
         cg.load_helper(join_f_string, 0)
         cg.load_const(tuple(p if isinstance(p, str) else p[1:] for p in self.parts))
         cg.load_all(self.child_variables())
@@ -479,11 +476,9 @@ class ConstantVariable(Variable):
         return tx.get_constant_attr(self, name)
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-
         if not isinstance(self.value, (str, bytes)):
             return super().get_iterator(tx)
-        return SequenceIteratorVariable([ConstantVariable(c) for c in self.value], type(iter(self.value)), source=self)
+        return tx.from_python(iter(self.value))
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return tx.fold_constant(lambda a, b: a[b], self.value, key.as_python_constant(tx))

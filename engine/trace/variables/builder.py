@@ -12,6 +12,7 @@ from engine.ir.introspection.python_objects import is_dtensor_placement
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.literals import LITERAL_TYPES, is_enum_or_numpy_scalar
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -79,22 +80,7 @@ def build_sourceless(tx: Tracer, value: Any) -> Variable:
         return ConstantVariable(value)
     if isinstance(value, Variable):
         return value
-    if type(value) in _BUILTIN_ITERATOR_TYPES:
-        from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-
-        return SequenceIteratorVariable(
-            [build_sourceless(tx, item) for item in value], type(value)
-        )  # new for each call
     return tx.wrap_static(value)
-
-
-_SAMPLE_ITERABLES: tuple[Any, ...] = ("", b"", (), [], {}, range(0), range(2**99), set())
-_BUILTIN_ITERATOR_TYPES = frozenset(
-    type(made)
-    for over in _SAMPLE_ITERABLES
-    for made in (iter(over), reversed(over if hasattr(over, "__reversed__") else ()))
-)
-"""Types of iterators over built-in containers, which are finite."""
 
 
 def is_literal(value: Any) -> bool:
@@ -102,6 +88,4 @@ def is_literal(value: Any) -> bool:
 
     Such an object is immutable, and equal objects are interchangeable.
     """
-    from engine.trace.variables.constants import LITERAL_TYPES, is_enum_or_numpy_scalar
-
     return type(value) in LITERAL_TYPES or is_enum_or_numpy_scalar(value) or is_dtensor_placement(value)

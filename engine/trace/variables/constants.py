@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import enum
-import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,57 +13,16 @@ from engine.ir.sources.attributes import MethodResultSource
 from engine.ir.sources.base import Source
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.builder import register_builder, register_builder_if
+from engine.trace.variables.literals import (
+    DATETIME_TYPES,
+    NUMPY_INFO_TYPES,
+    NUMPY_SCALAR_TYPES,
+    is_enum_or_numpy_scalar,
+)
 from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, symbolize_number
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-DATETIME_TYPES = (dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone)
-"""Immutable classes of ``datetime``."""
-
-if importlib.util.find_spec("numpy") is None:
-    _NUMPY_SCALAR_TYPES: tuple[type, ...] = ()
-    _NUMPY_INFO_TYPES: tuple[type, ...] = ()
-else:
-    import numpy as np
-
-    _NUMPY_SCALAR_TYPES = (np.dtype, np.number, np.bool_)
-    _NUMPY_INFO_TYPES = (np.iinfo, np.finfo)
-
-LITERAL_TYPES = frozenset(
-    (
-        *DATETIME_TYPES,
-        *_NUMPY_INFO_TYPES,
-        int,
-        float,
-        complex,
-        bool,
-        str,
-        bytes,
-        type(None),
-        type(Ellipsis),
-        type(NotImplemented),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-        torch.finfo,
-        torch.iinfo,
-        torch._C.DispatchKeySet,
-        type(sys.version_info),
-        type(sys.flags),
-        type(sys.float_info),
-        type(sys.int_info),
-        type(sys.hash_info),
-    )
-)
-
-
-def is_enum_or_numpy_scalar(value: Any) -> bool:
-    """Return True for an enum member (also of pybind11), a numpy scalar or a numpy dtype."""
-    return isinstance(value, (enum.Enum, *_NUMPY_SCALAR_TYPES)) or (
-        type(type(value)).__name__ == "pybind11_type" and isinstance(getattr(type(value), "__members__", None), dict)
-    )
 
 
 @register_builder(
@@ -104,14 +60,14 @@ def _number(tx: Tracer, real: float, origin: Source) -> Variable:
     type(sys.float_info),
     type(sys.int_info),
     type(sys.hash_info),
-    *_NUMPY_INFO_TYPES,
+    *NUMPY_INFO_TYPES,
 )
 def _singleton(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_identity(real, origin, f"its value ({real!r}) decided what was traced")
     return ConstantVariable(real, origin)
 
 
-@register_builder_if(9, lambda real: isinstance(real, _NUMPY_SCALAR_TYPES))
+@register_builder_if(9, lambda real: isinstance(real, NUMPY_SCALAR_TYPES))
 def _numpy_literal(tx: Tracer, real: Any, origin: Source) -> Variable:
     if is_numpy_number(real) and is_dynamic_number(tx, origin):
         return DynamicNumpyScalarVariable(tx, real, origin)

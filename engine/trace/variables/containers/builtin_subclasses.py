@@ -16,6 +16,7 @@ from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
+from engine.trace.codegen_runtime.containers import new_container, refill_list
 from engine.trace.exc import Unsupported
 from engine.trace.operators.table import COMPARE_BY_METHOD, METHODS
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
@@ -23,6 +24,7 @@ from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dict_subclasses import call_inherited_dict_method
 from engine.trace.variables.containers.dicts import DictVariable, build_dict, iterate_pairs, mapping_entries
+from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
 from engine.trace.variables.containers.sets import SetVariable, build_set
 from engine.trace.variables.objects.class_lookup import find_in_class
@@ -129,8 +131,6 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
             case "__getitem__":
                 return self.inner.get_item(tx, args[0])
             case "__reversed__":
-                from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-
                 kind: Any = type(reversed([])) if isinstance(self.inner, ListVariable) else reversed
                 return SequenceIteratorVariable(list(reversed(sequence_items(tx, self.inner))), kind)
         if isinstance(self.inner, ConstantVariable):
@@ -273,8 +273,6 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         return self.inner.as_node_arg(tx)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        from engine.trace.codegen_runtime.containers import new_container
-
         cg.load_helper(new_container, 0)
         cg.load_const(self.cls)
         if isinstance(self.inner, TupleVariable):
@@ -359,8 +357,6 @@ def fill_builtin_contents(cg: PyCodegen, inner: Variable) -> None:
 
     The code calls the C methods, not overrides of the subclass.
     """
-    from engine.trace.codegen_runtime.containers import refill_list
-
     if isinstance(inner, ListVariable):
         cg.load_helper(refill_list, 1)
         cg.load_all(inner.items)

@@ -14,6 +14,7 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.iterators import IteratorHasItemSource, IteratorItemSource, IteratorStateSource
 from engine.options import config
+from engine.trace.codegen_runtime.iterators import advance_iterator
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op
 from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
@@ -99,8 +100,6 @@ class ExternalIteratorVariable(IteratorVariable):
             raise Unsupported(
                 "mutated-while-iterating", "a list is mutated while an iterator created outside the function reads it"
             )
-        from engine.trace.codegen_runtime.iterators import advance_iterator
-
         cg.load_helper(advance_iterator, 1)
         cg.load_const(self.steps_taken)
         cg.body.call(2)

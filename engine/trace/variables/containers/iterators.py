@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_reversed, skip_items
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.variables.base import ConstantVariable, Variable, realize
-from engine.trace.variables.containers.sequences import SequenceVariable, TupleVariable
+from engine.trace.variables.builder import register_sourceless_builder
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
     from engine.trace.variables.containers.dicts import DictVariable
+
+
+_REVERSIBLE_TYPES = (str, bytes, list, tuple, collections.deque)
+"""Builtin types whose reversed iterator is rebuilt after the graph."""
 
 
 class IteratorVariable(Variable):
@@ -37,8 +44,6 @@ class IteratorVariable(Variable):
         return False
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        from engine.trace.variables.callables.methods import BuiltinMethodVariable
-
         if self.lacks_methods(name):
             return super().get_attr(tx, name)
         if not callable(getattr(self.python_type(), name, None)):
@@ -100,13 +105,9 @@ class SequenceIteratorVariable(IteratorVariable):
         return [self.iterable] if self._iterates_list() else self.items[self.position :]  # type: ignore[list-item]
 
     def _iterates_list(self) -> bool:
-        from engine.trace.variables.containers.sequences import ListVariable
-
-        return isinstance(self.iterable, ListVariable)
+        return self.iterable is not None and self.iterable.is_mutable
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        from engine.trace.codegen_runtime.iterators import make_advanced_iterator
-
         if self._iterates_list() and self.iterable is not None:
             cg.load_helper(make_advanced_iterator, 0)
             cg.load(self.iterable)
@@ -154,9 +155,7 @@ class ReversedIteratorVariable(IteratorVariable):
         return [self.sequence]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        from engine.trace.codegen_runtime.iterators import make_reversed
-
-        if not isinstance(self.sequence, (ConstantVariable, SequenceVariable)):
+        if self.sequence.is_user_object or not issubclass(self.sequence.python_type(), _REVERSIBLE_TYPES):
             raise Unsupported("iterator-state", "continuing reversed() of a user-defined object after the graph")
         cg.load_helper(make_reversed, 0)
         cg.load(self.sequence)
@@ -276,8 +275,6 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         return [item for item in map(self.read_entry, self.keys[self.position :]) if item is not None]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        from engine.trace.codegen_runtime.iterators import skip_items
-
         of = getattr(self.container, "dict_variable", self.container)
         if self._is_unchanged() and not cg.is_cyclic(of) and id(of) not in cg.tx.side_effects.mutated_variables:
             cg.load_helper(skip_items, 0)
@@ -314,8 +311,6 @@ class RangeIteratorVariable(IteratorVariable):
         return ConstantVariable(number)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        from engine.trace.codegen_runtime.iterators import make_advanced_iterator
-
         cg.load_helper(make_advanced_iterator, 0)
         cg.body.callable(lambda: cg.load_const(range))
         for bound in (self.value.start, self.value.stop, self.value.step):
@@ -401,7 +396,7 @@ def make_enumerate(tx: Tracer, over: Variable, start: int) -> Variable:
             return None
         number = count.next_item(tx)
         assert number is not None
-        return TupleVariable([number, item])
+        return tx.from_python((number, item))
 
     return CombinedIteratorVariable(enumerate, [inner], advance, lambda: {"start": count.value})
 
@@ -419,7 +414,7 @@ def make_zip(tx: Tracer, over: list[Variable], *, strict: bool) -> Variable:
                     _raise_length_mismatch(tx, inner, n)
                 return None
             items.append(item)
-        return TupleVariable(items) if items else None
+        return tx.from_python(tuple(items)) if items else None
 
     return CombinedIteratorVariable(zip, inner, advance, lambda: {"strict": True} if strict else {})
 
@@ -464,3 +459,17 @@ def make_filter(tx: Tracer, function: Variable, over: Variable) -> Variable:
         return None
 
     return CombinedIteratorVariable(filter, [inner], advance, lead=function)
+
+
+_SAMPLE_ITERABLES: tuple[Any, ...] = ("", b"", (), [], {}, range(0), range(2**99), set())
+_BUILTIN_ITERATOR_TYPES = frozenset(
+    type(made)
+    for over in _SAMPLE_ITERABLES
+    for made in (iter(over), reversed(over if hasattr(over, "__reversed__") else ()))
+)
+"""Types of iterators over built-in containers, which are finite."""
+
+
+@register_sourceless_builder(*_BUILTIN_ITERATOR_TYPES)
+def _make_builtin_iterator(tx: Tracer, value: Any) -> Variable:
+    return SequenceIteratorVariable([tx.from_python(item) for item in value], type(value))

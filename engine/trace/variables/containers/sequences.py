@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from engine.ir.introspection import python_objects
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import item_source
+from engine.trace.codegen_runtime.containers import refill_deque
 from engine.trace.emit.node_results import build_node_result, wrap_items
 from engine.trace.exc import UserException
 from engine.trace.operators.arithmetic import call_special_by_name, compare_op, identical_or_equal, sort_items
@@ -32,7 +34,10 @@ from engine.trace.variables.base import (
     type_name,
 )
 from engine.trace.variables.builder import register_builder, register_builder_if, register_sourceless_builder
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.iterators import RangeIteratorVariable, SequenceIteratorVariable
 from engine.trace.variables.exceptions.type_errors import index_error_stand_in, is_iterable
+from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.stdlib.string_format import ReprText, format_proxy
 
 if TYPE_CHECKING:
@@ -162,14 +167,10 @@ class SequenceVariable(Variable):
         return any(identical_or_equal(tx, realize(tx, i), item) for i in self.items)
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-
         cls = self.python_type()
         return SequenceIteratorVariable(self.items, _ITERATOR_TYPES.get(cls, type(iter(()))), source=self)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        from engine.trace.variables.callables.methods import BuiltinMethodVariable
-
         if self.lacks_methods(name):
             if self.source is not None and self.python_type().__dictoffset__:
                 raise self.unsupported_attribute("reading", name)
@@ -218,18 +219,14 @@ def _slice_items(tx: Tracer, items: list[Variable], index: slice) -> list[Variab
 
 def _raise_not_found(tx: Tracer, wanted: Variable, kind: type) -> None:
     """Raise the ValueError of ``index`` when no item equals ``wanted``."""
-    from engine.trace.variables.exceptions.exceptions import ExceptionVariable
-    from engine.trace.variables.tensors.sym_node import SymNodeVariable
-
     if issubclass(kind, tuple):
         tx.raise_error(ValueError, "tuple.index(x): x not in tuple")
     where = f" is not in {'deque' if issubclass(kind, collections.deque) else 'list'}"
-    if isinstance(wanted, SymNodeVariable):
-        raise UserException(
-            ExceptionVariable(ValueError, [StringFormatVariable([(wanted, _REPR_CONVERSION, ""), where])])
-        )
-    text = realize(tx, tx.wrap_static(repr).call(tx, [wanted], {})).as_python_constant(tx)
-    tx.raise_error(ValueError, f"{text}{where}")
+    if wanted.is_symbolic:
+        text = StringFormatVariable([(wanted, _REPR_CONVERSION, ""), where])
+        raise UserException(realize(tx, tx.wrap_static(ValueError).call(tx, [text], {})))
+    shown = realize(tx, tx.wrap_static(repr).call(tx, [wanted], {})).as_python_constant(tx)
+    tx.raise_error(ValueError, f"{shown}{where}")
 
 
 _REPR_CONVERSION = 2
@@ -244,14 +241,11 @@ def as_index(tx: Tracer, key: Variable) -> Any:
 
     A tensor is unsupported, because its value would become an index.
     """
-    from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-    from engine.trace.variables.tensors.tensor import TensorVariable
-
-    if isinstance(key, TensorVariable):
+    if key.fake is not None:
         raise key.unsupported("using its value as an index", "data-dependent")
-    if isinstance(key, UserDefinedObjectVariable) and key.lookup_special_method(tx, "__index__") is not None:
-        key = key.call_special_method(tx, "__index__", [])
-    if isinstance(key, UserDefinedObjectVariable) and not tx.is_python_constant(key):
+    if key.is_user_object:
+        key = key.call_user_method(tx, "__index__", []) or key
+    if key.is_user_object and not tx.is_python_constant(key):
         return index_error_stand_in(key)
     value = key.as_python_constant(tx)
     return int(value) if isinstance(value, bool) else value
@@ -325,9 +319,6 @@ class TupleVariable(SequenceVariable):
         return tuple(realize(tx, i).hash_key(tx) for i in self.items)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        from engine.trace.variables.callables.methods import BuiltinMethodVariable
-        from engine.trace.variables.objects.attribute_binding import class_attribute
-
         if self.is_namedtuple():
             if name in self.cls._fields:  # type: ignore[attr-defined]
                 return self.items[self.cls._fields.index(name)]  # type: ignore[attr-defined]
@@ -368,15 +359,11 @@ class TupleVariable(SequenceVariable):
                 case "__getnewargs__" if not args:
                     return TupleVariable(list(self.items))
                 case "_asdict":
-                    from engine.trace.variables.containers.dicts import DictVariable
-
                     fields = self.cls._fields  # type: ignore[attr-defined]
-                    return DictVariable.from_str_keys(dict(zip(fields, self.items, strict=True)))
+                    return tx.from_python(dict(zip(fields, self.items, strict=True)))
             if not hasattr(tuple, name):
                 return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
         if name == "numel" and self.cls is torch.Size:
-            import math
-
             return realize(tx, tx.wrap_static(math.prod).call(tx, [TupleVariable(list(self.items))], {}))
         return super()._call_other_method(tx, name, args, kwargs)
 
@@ -593,8 +580,6 @@ class ListVariable(SequenceVariable):
             cg.body.emit("BUILD_SLICE", 2)
             cg.body.emit("STORE_SUBSCR")
             return
-        from engine.trace.codegen_runtime.containers import refill_deque
-
         cg.load_helper(refill_deque, 1)
         cg.load_all(self.items)
         cg.body.emit("BUILD_LIST", len(self.items))
@@ -614,8 +599,6 @@ def _iterate_into(tx: Tracer, value: Variable, into: ListVariable) -> Iterator[V
 
     A Python iterator takes its next step only after the previous item was inserted. ``into`` itself is snapshotted.
     """
-    from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-
     value = realize(tx, value)
     if isinstance(value, SequenceVariable):
         yield from list(value.items)
@@ -745,8 +728,6 @@ class RangeVariable(Variable):
         return tx.get_constant_attr(ConstantVariable(self.value), name)
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        from engine.trace.variables.containers.iterators import RangeIteratorVariable
-
         return RangeIteratorVariable(self.value)
 
     def reconstruct(self, cg: PyCodegen) -> None:
@@ -767,10 +748,8 @@ class SliceVariable(Variable):
         return slice
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        from engine.trace.variables.tensors.tensor import TensorVariable
-
         forced = [realize(tx, p) for p in self.bounds]
-        if any(isinstance(p, TensorVariable) for p in forced):
+        if any(p.fake is not None for p in forced):
             raise NotPythonConstant
         return slice(*(p.as_python_constant(tx) for p in forced))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.constants import DATETIME_TYPES
+from engine.trace.variables.literals import DATETIME_TYPES
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer

@@ -1,0 +1,58 @@
+"""Types of literals: immutable objects that a constant variable can hold."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import importlib.util
+import sys
+from typing import Any
+
+import torch
+
+DATETIME_TYPES = (dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone)
+"""Immutable classes of ``datetime``."""
+
+if importlib.util.find_spec("numpy") is None:
+    NUMPY_SCALAR_TYPES: tuple[type, ...] = ()
+    NUMPY_INFO_TYPES: tuple[type, ...] = ()
+else:
+    import numpy as np
+
+    NUMPY_SCALAR_TYPES = (np.dtype, np.number, np.bool_)
+    NUMPY_INFO_TYPES = (np.iinfo, np.finfo)
+
+LITERAL_TYPES = frozenset(
+    (
+        *DATETIME_TYPES,
+        *NUMPY_INFO_TYPES,
+        int,
+        float,
+        complex,
+        bool,
+        str,
+        bytes,
+        type(None),
+        type(Ellipsis),
+        type(NotImplemented),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.finfo,
+        torch.iinfo,
+        torch._C.DispatchKeySet,
+        type(sys.version_info),
+        type(sys.flags),
+        type(sys.float_info),
+        type(sys.int_info),
+        type(sys.hash_info),
+    )
+)
+
+
+def is_enum_or_numpy_scalar(value: Any) -> bool:
+    """Return True for an enum member (also of pybind11), a numpy scalar or a numpy dtype."""
+    return isinstance(value, (enum.Enum, *NUMPY_SCALAR_TYPES)) or (
+        type(type(value)).__name__ == "pybind11_type" and isinstance(getattr(type(value), "__members__", None), dict)
+    )
