@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import types
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.resume_functions import resume_info
@@ -26,14 +24,13 @@ from engine.trace.variables.base import (
     realize,
 )
 from engine.trace.variables.builder import register_builder, register_builder_if
-from engine.trace.variables.callable_registry import find_rule, register_rule
+from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.call_expressions import CallExpressionVariable, emit_call, emit_store_attributes
 from engine.trace.variables.callables.functions import (
     FunctionDictVariable,
-    FunctionVariable,
 )
-from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
@@ -325,40 +322,3 @@ def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -
 
 
 C_CLASS_CONSTRUCTORS[functools._lru_cache_wrapper] = _construct_cache_wrapper
-
-
-@dataclass(frozen=True, eq=False)
-class _LruCacheDecoratorVariable(Variable):
-    """The decorator that ``functools.lru_cache(maxsize, typed)`` returns."""
-
-    __slots__ = ("maxsize", "typed")
-    maxsize: int | None
-    typed: bool
-
-    def python_type(self) -> type:
-        return types.FunctionType
-
-    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return LruCacheVariable(realize(tx, args[0]), self.maxsize, self.typed, tx.interpreter.root_instruction_number)
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_const(functools.lru_cache(self.maxsize, self.typed))
-
-
-@register_rule(functools.lru_cache)
-def _lru_cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given: Kwargs = dict(zip(("maxsize", "typed"), args, strict=False)) | kwargs
-    size, typed = (
-        realize(tx, given.get("maxsize", ConstantVariable(128))),
-        realize(tx, given.get("typed", ConstantVariable(False))),
-    )
-    if isinstance(size, ConstantVariable) and (size.value is None or isinstance(size.value, int)):
-        return _LruCacheDecoratorVariable(None if size.value is None else max(0, size.value), typed.is_truthy(tx))
-    if isinstance(size, (FunctionVariable, BoundMethodVariable)):
-        return LruCacheVariable(size, 128, typed.is_truthy(tx), tx.interpreter.root_instruction_number)
-    raise Unsupported("function-cache", f"lru_cache() of {size.describe()}")
-
-
-@register_rule(functools.cache)
-def _cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return LruCacheVariable(realize(tx, args[0]), None, False, tx.interpreter.root_instruction_number)

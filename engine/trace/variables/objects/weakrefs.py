@@ -153,6 +153,15 @@ def _reference(tx: Tracer, real: Any, origin: Source) -> Variable:
     return WeakRefVariable(tx.wrap(held, at), origin, real)
 
 
+def _forward(operation: str) -> Any:
+    """Return the operation of a proxy that runs on its referent."""
+
+    def forward(self: WeakProxyVariable, tx: Tracer, *operands: Any) -> Any:
+        return getattr(self.checked_referent(tx), operation)(tx, *operands)
+
+    return forward
+
+
 class WeakProxyVariable(Variable):
     """A ``weakref.proxy``: forwards to ``referent`` while a strong reference holds it.
 
@@ -176,7 +185,7 @@ class WeakProxyVariable(Variable):
     def as_python_object(self) -> Any:
         return NotImplemented if self.real_object is None else self.real_object
 
-    def _checked_referent(self, tx: Tracer) -> Variable:
+    def checked_referent(self, tx: Tracer) -> Variable:
         """Return the referent, which must be strongly reachable.
 
         Raises:
@@ -194,44 +203,19 @@ class WeakProxyVariable(Variable):
     def child_variables(self) -> list[Variable]:
         return [self.referent]
 
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return self._checked_referent(tx).get_attr(tx, name)
-
-    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        self._checked_referent(tx).set_attr(tx, name, value)
-
-    def del_attr(self, tx: Tracer, name: str) -> None:
-        self._checked_referent(tx).del_attr(tx, name)
-
-    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return self._checked_referent(tx).call(tx, args, kwargs)
-
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        return self._checked_referent(tx).call_method(tx, name, args, kwargs)
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return self._checked_referent(tx).is_truthy(tx)
-
-    def length(self, tx: Tracer) -> Variable:
-        return self._checked_referent(tx).length(tx)
-
-    def get_iterator(self, tx: Tracer) -> Variable:
-        return self._checked_referent(tx).get_iterator(tx)
-
-    def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        return self._checked_referent(tx).get_item(tx, key)
-
-    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
-        self._checked_referent(tx).set_item(tx, key, value)
-
-    def next_item(self, tx: Tracer) -> Variable | None:
-        return self._checked_referent(tx).next_item(tx)
-
-    def del_item(self, tx: Tracer, key: Variable) -> None:
-        self._checked_referent(tx).del_item(tx, key)
-
-    def contains(self, tx: Tracer, item: Variable) -> bool:
-        return self._checked_referent(tx).contains(tx, item)
+    get_attr = _forward("get_attr")
+    set_attr = _forward("set_attr")
+    del_attr = _forward("del_attr")
+    call = _forward("call")
+    call_method = _forward("call_method")
+    is_truthy = _forward("is_truthy")
+    length = _forward("length")
+    get_iterator = _forward("get_iterator")
+    next_item = _forward("next_item")
+    get_item = _forward("get_item")
+    set_item = _forward("set_item")
+    del_item = _forward("del_item")
+    contains = _forward("contains")
 
     def hash_key(self, tx: Tracer) -> Any:
         return tx.raise_type_error(f"unhashable type: '{self.python_type().__name__}'")
