@@ -8,6 +8,7 @@ import pathlib
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -144,6 +145,25 @@ def to_settings(arguments: argparse.Namespace) -> CompileSettings:
         fullgraph=arguments.fullgraph,
         level="steps" if arguments.steps else "standard",
     )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of ``%%compile`` that do not concern the compiler, but the run and its session."""
+
+    output: str = ""
+    """Name to bind the session to, beside ``_compile``."""
+    compare: bool = False
+    verify: bool = False
+    save: pathlib.Path | None = None
+    no_static: bool = False
+
+
+def to_run_options(arguments: argparse.Namespace) -> RunOptions:
+    """Return the run's options; kernels of stock torch.compile cannot be verified."""
+    verify = arguments.verify and not is_torch_backend(arguments.backend)
+    save = pathlib.Path(arguments.save) if arguments.save else None
+    return RunOptions(arguments.output, arguments.compare, verify, save, arguments.no_static)
 
 
 def make_completer(shell: InteractiveShell) -> Callable[[SimpleNamespace], list[str]]:

@@ -12,29 +12,23 @@ from typing import Any
 
 import torch
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import magic_arguments
 
-from engine import api, errors
+from engine import errors
 from engine.errors import NotATrace
 from engine.observe.load_torch_trace import is_torch_trace, load_torch_trace
 from engine.records.base import RecordError
 from engine.records.session import Session
 from notebook_ext import cell_arguments, compile_roots, display, line_magic_text, module_shadowing, run_cell
-from notebook_ext.call_recorder import CallRecorder
-from notebook_ext.compare_with_torch import TorchComparison, compare_with_torch
-from notebook_ext.compilers import CellCompiler, CompileSettings, is_torch_backend
+from notebook_ext.compile_run import CompileRun, ExecutingCell
+from notebook_ext.compilers import CellCompiler, CompileSettings
 from notebook_ext.lesson import LessonMagics
-from notebook_ext.progress import CompileProgress
 from notebook_ext.run_cell import Cell
 from notebook_ext.shell_sessions import LAST_SESSION_NAME, ShellSessions
-from notebook_ext.tracebacks import passes_through_cell, strip_internal_frames, was_compiling
 from notebook_ext.training_drivers import driver_reason
-from notebook_ext.views.privacy_note import privacy_note
 
-SAVE_WAIT_SECONDS = 60.0
-"""Seconds to wait for kernels that are still compiling before a page is saved."""
 COMPLETED_MAGICS = ("%%compile", "%compile")
 
 
@@ -73,9 +67,10 @@ class CompileMagics(Magics):
             parsed = run_cell.parse_cell(self.shell, body)
         except (SyntaxError, ValueError, OverflowError) as error:
             self.shell.showsyntaxerror()
-            if not self._is_cell_magic():
+            executing = ExecutingCell(self.shell)
+            if not executing.is_cell_magic:
                 raise
-            self._mark_failed(error)
+            executing.mark_failed(error)
             return
         compile_roots.check_names(names, self.shell.user_ns, parsed.bound_names)
         self._run(given, subject, parsed, names)
@@ -88,133 +83,12 @@ class CompileMagics(Magics):
             raise UsageError(str(error)) from None
 
     def _run(self, given: argparse.Namespace, subject: CellCompiler, parsed: Cell, names: tuple[str, ...]) -> None:
-        failure: BaseException | None = None
-        tape = CallRecorder() if given.compare else None
-        compared: TorchComparison | None = None
-        with subject.record() as session:
-            self.sessions.bind(session, given.output)
-            if path := module_shadowing.shadowing_module_on_path():
-                session.add_note(
-                    f"'import engine' gave you the compiler's package, not your own {path}: rename yours and restart the kernel."
-                )
-            with CompileProgress(self.shell, session):
-                try:
-                    run_cell.run_cell(self.shell, parsed, subject, session, names, tape)
-                except BaseException as error:
-                    failure = error
-        if failure is None:
-            # After the recording: the session's time must not include the checks.
-            with CompileProgress(self.shell, session):
-                try:
-                    self._verify(given, session)
-                    compared = self._compare(tape, session)
-                except BaseException as error:
-                    failure = error
-        owns = self._is_cell_magic()
-        if failure is not None:
-            self._show_error(failure, parsed, session, shown=owns)
-        others = {"stock torch.compile": compared.session} if compared is not None and compared.session else {}
-        if before := self.sessions.remember_run(self._cell_id(), session):
-            others["the previous run"] = before
-        self._finish(given, session, failure, others)
-        if compared is not None and compared.session is not None:
-            self.shell.user_ns[f"{LAST_SESSION_NAME}_torch"] = compared.session
-            display.show_torch_comparison(session, compared)
-        if failure is not None and not owns:
-            raise failure
-        if failure is not None:
-            self._mark_failed(failure)
-
-    def _finish(
-        self, given: argparse.Namespace, session: Session, failure: BaseException | None, others: dict[str, Session]
-    ) -> None:
-        if given.save:
-            self._save(pathlib.Path(given.save).expanduser(), session, others)
-        if not isinstance(failure, SystemExit):
-            before = self.sessions.previous_run(session)
-            display.show_session(
-                self.shell, session, static=not given.no_static, others=others, name="this run", after=before
-            )
-
-    def _save(self, path: pathlib.Path, session: Session, others: dict[str, Session]) -> None:
-        """Save as a standalone page or as JSON, and note which private data the file holds."""
-        try:
-            if path.suffix.lower() in (".html", ".htm"):
-                from notebook_ext.widgets.standalone_page import write_page
-
-                if not api.wait(session, SAVE_WAIT_SECONDS):
-                    session.add_note("The saved page lacks kernels that were still being compiled.")
-                with path.open("wb") as stream:
-                    write_page(session, stream, path.stem, view="linked", others=others, name="this run")
-            else:
-                session.save(path)
-        except OSError as error:
-            session.add_note(f"Not saved as {path.name}: {error.strerror or error}.")
-            return
-        session.add_note(f"Saved as {path.name}. {privacy_note(session)}")
-
-    def _verify(self, given: argparse.Namespace, session: Session) -> None:
-        if given.verify and not is_torch_backend(given.backend):
-            api.verify(session)
-
-    def _compare(self, tape: CallRecorder | None, session: Session) -> TorchComparison | None:
-        if tape is None:
-            return None
-        session.set_stage("compare")
-        compared = compare_with_torch(tape)
-        session.set_stage("")
-        session.add_note(compared.text)
-        return compared
-
-    def _show_error(self, error: BaseException, parsed: Cell, session: Session, *, shown: bool) -> None:
-        """Show the user's traceback without internal frames.
-
-        If not ``shown``, only strip the frames: the caller raises the error again.
-        """
-        if isinstance(error, KeyboardInterrupt) and was_compiling(error):
-            session.add_note(
-                "Interrupted while compiling: the partial compilation was discarded; the next call recompiles."
-            )
-        is_syntax = isinstance(error, SyntaxError) and not passes_through_cell(error, parsed.file)
-        try:
-            raise error  # IPython's printer of exception groups reads the exception that is being handled.
-        except SystemExit:
-            return
-        except BaseException:
-            tb = strip_internal_frames(error, parsed.file)
-            if not shown:
-                return
-            if is_syntax:
-                self.shell.showsyntaxerror()
-            else:
-                self.shell.showtraceback((type(error), error, tb), tb_offset=0)
-
-    def _is_cell_magic(self) -> bool:
-        """Return True if the running cell is a cell magic, so that no other output follows."""
-        result = self.shell.displayhook.exec_result
-        raw = getattr(result.info, "raw_cell", "") if isinstance(result, ExecutionResult) else ""
-        return str(raw or "").lstrip().startswith("%%")
-
-    def _cell_id(self) -> str:
-        """Return the front end's id of the running cell; empty if it has none.
-
-        The id stays the same when the cell runs again.
-        """
-        result = self.shell.displayhook.exec_result
-        return str(getattr(result.info, "cell_id", "") or "") if isinstance(result, ExecutionResult) else ""
-
-    def _mark_failed(self, error: BaseException) -> None:
-        """Mark the cell as failed without showing its error a second time."""
-        if isinstance(error, SystemExit):
-            raise error
-        result: Any = self.shell.displayhook.exec_result
-        result.error_in_exec = error
-
-        def remember(_: object = None) -> None:
-            self.shell.events.unregister("post_run_cell", remember)
-            self.shell.last_execution_succeeded = False
-
-        self.shell.events.register("post_run_cell", remember)
+        run = CompileRun(self.shell, cell_arguments.to_run_options(given), subject, parsed, names)
+        run.record(self.sessions)
+        run.check()
+        run.save()
+        run.show()
+        run.finish()
 
     # Line magics.
 

@@ -8,6 +8,10 @@ from types import TracebackType
 
 HOME = pathlib.Path(__file__).resolve().parent.parent
 INTERNAL_DIRS = (str(HOME / "engine") + os.sep, str(HOME / "notebook_ext") + os.sep)
+COMPILING_FILES = frozenset(
+    str(HOME / "engine" / file) for file in ("pipeline.py", "backends/call_backend.py", "backends/triton.py")
+)
+"""Files of the functions that compile frames, captured backwards and lowered backwards."""
 GENERATED_FILE_PREFIXES = ("<engine", "<eval_with_key>")
 """File names of code generated while compiling: guard checks, dispatchers, graphs."""
 
@@ -43,7 +47,7 @@ def was_compiling(error: BaseException) -> bool:
 
     Call it before ``strip_internal_frames``.
     """
-    return str(HOME / "engine" / "pipeline.py") in _files(error)
+    return not COMPILING_FILES.isdisjoint(_files(error))
 
 
 def _files(error: BaseException) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from notebook_ext import tracebacks
 from tests.notebook_ext.conftest import Shell
 from tests.notebook_ext.sample_sessions import head_session
 
@@ -437,3 +438,8 @@ def test_a_file_that_cannot_be_written_costs_no_result(shell: Shell, tmp_path: p
     assert ran.succeeded, ran.text
     assert shell.ns["y"].shape == (2, 4)
     assert any(note.startswith("Not saved as taken.html") for note in shell.ns["_compile"].notes)
+
+
+def test_files_that_mean_compiling_exist() -> None:
+    """An interrupt while compiling is known by files on the stack, each of which is there."""
+    assert all(pathlib.Path(file).is_file() for file in tracebacks.COMPILING_FILES)
