@@ -12,7 +12,7 @@ import torch
 
 from engine.guards.codegen_names import CELLS_PARAM, CheckNames, SourceReads
 from engine.guards.dict_versions.subtree import MIN_GUARDS, SubtreeVersionGuard
-from engine.guards.order import RELATIONAL_KINDS, implied_type, order_guards, tier
+from engine.guards.order import order_guards
 from engine.guards.slow_path import SlowPath
 from engine.guards.torch_c_helpers import (
     HAS_C_HELPERS,
@@ -27,10 +27,10 @@ from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.base import Guard
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.guards.python_values import EqualsMatch, TypeMatch
-from engine.ir.guards.tensors import PLAIN_TENSOR_TYPES, TensorPropertyGuard
+from engine.ir.guards.tensors import PLAIN_TENSOR_TYPES
 from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import Source
-from engine.ir.sources.roots import ConstantSource, GlobalSource, OptionalGlobalSource
+from engine.ir.sources.roots import ConstantSource, GlobalSource, LocalSource, OptionalGlobalSource
 
 Check = Callable[..., bool]
 
@@ -112,7 +112,7 @@ class CheckWriter:
         self.names = names
         self.reads = SourceReads(
             names,
-            (o for g in guards if not isinstance(g, GlobalStateMatch) for o in (*g.sources, *_sources_read_twice(g))),
+            (o for g in guards if g.reads_value for o in (*g.sources, *_sources_read_twice(g))),
         )
         self._known: dict[Source, type] = {}
         self._no_modes = no_modes
@@ -125,19 +125,19 @@ class CheckWriter:
 
     def condition(self, guard: Guard, lines: list[str]) -> str:
         """Return the guard's condition; append the reads that it needs to ``lines``."""
-        if isinstance(guard, GlobalStateMatch):
-            self._no_modes = self._no_modes or (guard.state_name == "torch_function_modes" and guard.expected == ())
+        self._no_modes = self._no_modes or guard.forbids_modes
+        if not guard.reads_value:
             return guard.condition("", self.names.const)
         expr, *others = (self.reads.text(o, lines) for o in guard.sources)
         text = guard.condition(expr, self.names.const, tuple(others), self._known_type(guard))
-        found = implied_type(guard)
+        found = guard.implied_type
         if found is not None:
             self._known[guard.source] = found
         return text
 
     def _known_type(self, guard: Guard) -> type | None:
         known = self._known.get(guard.source)
-        return None if isinstance(guard, TensorPropertyGuard) and not self._no_modes else known
+        return None if guard.is_tensor_property and not self._no_modes else known
 
     def assume_type(self, origin: Source, kind: type) -> None:
         """Record that a source's exact type has been checked by other means."""
@@ -164,7 +164,7 @@ def _fast_path_body(
     below = {g for found in structured.values() for g in found}
     in_order = [g for g in in_order if g not in below]
     tensors = batchable_tensors(in_order)
-    apart = [g for g in in_order if not (g.source in tensors and isinstance(g, (TensorPropertyGuard, TypeMatch)))]
+    apart = [g for g in in_order if not (g.source in tensors and (g.is_tensor_property or g.is_type_test))]
     writer = CheckWriter(apart + [g for g in in_order if g.source in tensors and g.rank == 10], names)
     lines: list[str] = []
     through = {o: any(link in tensors for link in o.chain()) for g in in_order for o in g.sources}
@@ -182,12 +182,12 @@ def _fast_path_body(
     below_modules: list[str] = []
     for level in (0, 1, 2):
         for guard in early:
-            if tier(guard) == level or (level == 2 and tier(guard) == 3):
+            if min(guard.tier, 2) == level:
                 writer.write(guard, lines)
                 if isinstance(guard, TypeMatch) and guard.source in structured:
                     found = structured[guard.source]
                     below_modules.append(_subtree_line(guard, found, writer, admission, lines, handed))
-        members = tuple(o for o in tensors if _source_tier(o) == level)
+        members = tuple(o for o in tensors if o.tier == level)
         if members:
             _tensor_batch_line(members, writer, admission, lines)
     for guard in late:
@@ -204,7 +204,7 @@ def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object
     modules = {g.source for g in in_order if isinstance(g, TypeMatch) and issubclass(g.type, torch.nn.Module)}
     found: dict[Source | None, list[Guard]] = {}
     for guard in in_order:
-        if isinstance(guard, (GlobalStateMatch, *RELATIONAL_KINDS)) and not isinstance(guard, SameObject):
+        if (guard.is_relational or not guard.reads_value) and not isinstance(guard, SameObject):
             continue
         chain = guard.source.chain()
         above = chain[:-1]
@@ -221,7 +221,7 @@ def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object
             root = None
         elif isinstance(guard, SameObject) and not (guard.expect_same and root in guard.other.chain()[:-1]):
             continue
-        if guard.source in tensors and not isinstance(guard, (TensorPropertyGuard, TypeMatch)):
+        if guard.source in tensors and not (guard.is_tensor_property or guard.is_type_test):
             continue
         found.setdefault(root, []).append(guard)
     return {root: guards for root, guards in found.items() if len(guards) >= MIN_GUARDS}
@@ -265,10 +265,6 @@ def _compile_subtree_check(root: TypeMatch | None, guards: Sequence[Guard]) -> C
     return lambda module: check((), module)
 
 
-def _source_tier(origin: Source) -> int:
-    return 1 if origin.parent is None and type(origin).__name__ == "LocalSource" else 2
-
-
 def _global_state_line(early: list[Guard], writer: CheckWriter, admission: SlowPath, lines: list[str]) -> list[Guard]:
     """Replace guards on plain global state by one C helper call; return the remaining guards."""
     states = {g.state_name for g in early if isinstance(g, GlobalStateMatch)}
@@ -296,23 +292,15 @@ def _slow_path_call(names: CheckNames, admission: SlowPath) -> str:
 def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
     """Return each guard's condition as one expression over the frame's own names."""
     roots = {o.chain()[0] for g in in_order for o in g.sources}
-    variables = tuple(
-        dict.fromkeys(
-            str(v)
-            for r in roots
-            if (v := getattr(r, "variable_name", None)) is not None and type(r).__name__ == "LocalSource"
-        )
-    )
-    names = CheckNames(variables)
+    names = CheckNames(tuple(dict.fromkeys(r.variable_name for r in roots if isinstance(r, LocalSource))))
     texts: dict[Source, str] = {}
 
     def text(origin: Source) -> str:
         if origin not in texts:
             parent = origin.parent
-            is_local = parent is None and type(origin).__name__ == "LocalSource"
             texts[origin] = (
-                names.parameters[getattr(origin, "variable_name", "")]
-                if is_local
+                names.parameters[origin.variable_name]
+                if isinstance(origin, LocalSource)
                 else origin.code("" if parent is None else text(parent), names.const)
             )
         return texts[origin]
@@ -320,9 +308,9 @@ def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
     known: dict[Source, type] = {}
     told = []
     for guard in in_order:
-        expr, *others = ("",) if isinstance(guard, GlobalStateMatch) else tuple(text(o) for o in guard.sources)
+        expr, *others = tuple(text(o) for o in guard.sources) if guard.reads_value else ("",)
         told.append(guard.condition(expr, names.const, tuple(others), known.get(guard.source)))
-        found = implied_type(guard)
+        found = guard.implied_type
         if found is not None:
             known[guard.source] = found
     return tuple(told)

@@ -8,7 +8,6 @@ from typing import Any
 
 from engine.guards.codegen import CheckWriter
 from engine.guards.codegen_names import CELLS_PARAM, CheckNames
-from engine.guards.order import implied_type
 from engine.ir.guards.base import Guard
 from engine.ir.sources.base import Source
 
@@ -37,7 +36,7 @@ def measure_guard_costs(
         condition = writer.condition(guard, lines)
         seconds = _time_condition(condition, lines, names, cells, arguments)
         told.append(None if seconds is None else max(0.0, (seconds - empty) * 1e9))
-        kind = implied_type(guard)
+        kind = guard.implied_type
         if kind is not None:
             known[guard.source] = kind
     return tuple(told)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from engine.observe.compilation_inputs import CompilationInputs
 from engine.observe.event_names import (
     BACKWARD_GRAPH_KINDS,
     CACHE_EVENT_PATTERN,
@@ -28,7 +29,7 @@ from engine.observe.event_names import (
 from engine.observe.frame_registry import CallStack, FrameRegistry
 from engine.observe.lazy_records import LazyArtifact, LazyGraph, LazyGuards
 from engine.observe.parse_aot_metadata import parse_aot_metadata
-from engine.observe.parse_messages import PathResolver, parse_break, parse_recompile_reasons, user_expr
+from engine.observe.parse_messages import PathResolver, parse_break, parse_recompile_reasons
 from engine.observe.parse_output_code import parse_kernels, parse_lowering, with_fused_nodes
 from engine.observe.source_files import SourceFiles, strip_notebook_frames
 from engine.observe.symbol_history import SymbolHistory
@@ -43,8 +44,6 @@ from engine.records.session import CompilationRecord, Session
 from engine.records.trace import BreakRecord, TraceRecord
 
 _GRAPH_ORDER = {kind.stage: kind.order for kind in (*GRAPH_EVENTS.values(), *BACKWARD_GRAPH_KINDS.values())}
-_ARGUMENT_SOURCE = re.compile(r"^L\['\w+'\](?:\[[^\]]{1,100}\])*$")
-"""Source of an argument or of its item; parameters and globals do not change per call."""
 _KEY = re.compile(r'"key": ?"([^"]{1,200})"')
 _BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
 _ERROR_LINE = re.compile(
@@ -90,14 +89,13 @@ class SessionBuilder:
         self._guard_failures: dict[str, tuple[GuardFailure, ...]] = {}
         self._pending_callers: dict[str, Span | None] = {}
         """Call site of each compilation in progress."""
-        self._tensors: dict[tuple[str, Any, Any], str] = {}
-        self._inputs: dict[str, dict[str, str]] = {}
+        self._inputs = CompilationInputs(session)
         self._graph_digests: dict[tuple[str, str], str] = {}
         """(compilation, stage) -> digest and attempt of its graph."""
         self._handlers: dict[str, Callable[[TraceEvent], None]] = {
             "dynamo_start": self._on_start,
-            "describe_tensor": self._on_tensor,
-            "describe_source": self._on_source,
+            "describe_tensor": self._inputs.on_tensor,
+            "describe_source": self._inputs.on_source,
             "dynamo_graph_break_reason": self._on_break,
             "recompile_reasons": self._on_recompile,
             "compiled_autograd_compile_reasons": self._on_autograd_reasons,
@@ -137,7 +135,7 @@ class SessionBuilder:
 
     def finish(self) -> None:
         """Finish after the last event: record pending calls and inputs, and final frame names."""
-        for compilation in tuple(self._inputs):
+        for compilation in self._inputs.pending:
             self._flush_inputs(compilation)
         for compilation in tuple(self._pending_callers):
             self._add_call(compilation, "compiled")
@@ -207,25 +205,9 @@ class SessionBuilder:
 
     # Inputs of a compilation.
 
-    def _on_tensor(self, event: TraceEvent) -> None:
-        facts = event.metadata
-        size = ", ".join(str(s) for s in facts.get("size") or ())
-        kind = f"{str(facts.get('dtype')).removeprefix('torch.')}[{size}]"
-        self._tensors[event.compilation, facts.get("describer_id"), facts.get("id")] = kind
-        device = str(facts.get("device", ""))
-        if "cuda" in device and self.session.device == "cpu":
-            self.session.device = "cuda"
-
-    def _on_source(self, event: TraceEvent) -> None:
-        facts = event.metadata
-        tensor = self._tensors.get((event.compilation, facts.get("describer_id"), facts.get("id")))
-        source = str(facts.get("source"))
-        if tensor is not None and _ARGUMENT_SOURCE.match(source):
-            self._inputs.setdefault(event.compilation, {})[user_expr(source)] = tensor
-
     def _flush_inputs(self, compilation: str) -> None:
         """Store the inputs of a compilation that were received since the last flush."""
-        if told := self._inputs.pop(compilation, None):
+        if told := self._inputs.take(compilation):
             known = self._get(compilation)
             self.session.put_compilation(replace(known, inputs={**(known.inputs or {}), **told}))
 
@@ -418,8 +400,7 @@ class SessionBuilder:
             observed_symbols=symbols or known.observed_symbols,
             restart_reasons=restarts,
         )
-        for key in [k for k in self._tensors if k[0] == event.compilation]:
-            del self._tensors[key]
+        self._inputs.forget_tensors(event.compilation)
 
     def _add_frame_from_metrics(self, event: TraceEvent, facts: Mapping[str, Any]) -> None:
         """Register a frame from its metrics if its start event was lost."""

@@ -17,7 +17,7 @@ from engine.records.guards import Fix, GuardFailure, GuardRecord, ObservedSymbol
 from engine.records.kernels import KernelRecord, TargetRecord
 from engine.records.lowering import AutotuneChoice, LoweringRecord
 from engine.records.runtime import CallRecord, SkippedRecord
-from engine.records.session import CompilationRecord, SessionData
+from engine.records.session_data import CompilationRecord, SessionData
 from engine.records.trace import BreakRecord, DiscardedAttempt, StepRecord, TracedSymbolRecord, TraceRecord
 
 RENAMED_FIELDS: dict[type[Record], dict[str, str]] = {

@@ -43,7 +43,7 @@ def test_a_megabyte_in_one_line_is_shown_and_stays_inert(explorer: Show) -> None
         )
     )
     file = session.files[0]
-    session._files[file.id] = SourceFile(
+    session._records["files"][file.id] = SourceFile(
         file.id, file.name, file.text + "\nx = '" + "y" * 1_000_000 + "'", file.first_line
     )
     assert len(page_text(session)) < 9_000_000

@@ -11,7 +11,7 @@ import enum
 import gc
 import types
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,6 @@ from engine.ir.guards.python_values import (
     LengthMatch,
     TypeMatch,
 )
-from engine.ir.guards.tensors import TensorPropertyGuard
 from engine.ir.introspection import python_objects
 from engine.ir.sources.attributes import (
     AttrSource,
@@ -111,39 +110,47 @@ class _DependencyCollector:
         Raises:
             NotCovered, LookupError, AttributeError, TypeError: its dependencies cannot be recorded.
         """
-        if isinstance(guard.source, ModuleHooksSource):
-            self._add_empty_hooks(guard)
+        if guard.is_tensor_property:
+            self._add_tensor(guard)
             return
-        if isinstance(guard, SameObject):
-            self._value(guard.source), self._value(guard.other)
+        record = _RECORDERS.get(type(guard))
+        if record is None:
+            raise NotCovered
+        record(self, guard)
+
+    def _add_tensor(self, guard: Guard) -> None:
+        self.plan.tensors.setdefault(guard.source, self._value(guard.source))
+
+    def _add_same_object(self, guard: SameObject) -> None:
+        self._value(guard.source), self._value(guard.other)
+
+    def _add_type(self, guard: TypeMatch) -> None:
+        value = self._value(guard.source)
+        if issubclass(guard.type, torch.Tensor):
+            self._add_tensor(guard)
+        elif guard.type not in _FIXED_CLASS_TYPES:
+            self._require_holdable(value)
+            self.plan.objects[id(value)] = value
+
+    def _add_id(self, guard: IdMatch) -> None:
+        self._value(guard.source)
+
+    def _add_code(self, guard: CodeMatch) -> None:
+        self._add_c_attribute(self._value(guard.source), "__code__")
+
+    def _add_constant(self, guard: EqualsMatch) -> None:
+        if not _is_constant(self._value(guard.source)):
+            raise NotCovered
+
+    def _add_length(self, guard: LengthMatch) -> None:
+        if isinstance(guard.source, ModuleHooksSource):
+            self._add_empty_hooks(guard, guard.source)
             return
         value = self._value(guard.source)
-        if isinstance(guard, TensorPropertyGuard) or (
-            isinstance(guard, TypeMatch) and issubclass(guard.type, torch.Tensor)
-        ):
-            self.plan.tensors.setdefault(guard.source, value)
-        elif isinstance(guard, TypeMatch):
-            if guard.type not in _FIXED_CLASS_TYPES:
-                self._require_holdable(value)
-                self.plan.objects[id(value)] = value
-        elif isinstance(guard, CodeMatch):
-            self._add_c_attribute(value, "__code__")
-        elif isinstance(guard, EqualsMatch):
-            if not _is_constant(value):
-                raise NotCovered
-        elif (
-            isinstance(guard, LengthMatch)
-            and guard.length == 0
-            and isinstance(guard.source, ConstantSource)
-            and type(value) in _EMPTY_CHECKED_TYPES
-        ):
+        if guard.length == 0 and isinstance(guard.source, ConstantSource) and type(value) in _EMPTY_CHECKED_TYPES:
             self.plan.empty_containers.append(value)
-        elif isinstance(guard, (DictKeysMatch, LengthMatch)):
-            self._add_container(value)
-        elif isinstance(guard, HasAttrGuard):
-            self._add_attribute_lookup(value)
-        elif not isinstance(guard, IdMatch):
-            raise NotCovered
+        else:
+            self._add_container(guard)
 
     def _require_holdable(self, value: Any) -> None:
         """Raise ``NotCovered`` for a value that users may want freed."""
@@ -168,8 +175,9 @@ class _DependencyCollector:
         self.plan.attributes[id(owner), name] = (owner, name, found)
         return found
 
-    def _add_attribute_lookup(self, value: Any) -> None:
+    def _add_attribute_lookup(self, guard: HasAttrGuard) -> None:
         """Record everything that a static attribute lookup depends on."""
+        value = self._value(guard.source)
         space = _own_dict(value)
         self._require_plain_lookup(value, "")
         found = [space] + [t for n in ("_parameters", "_buffers", "_modules") if type(t := space.get(n)) is dict]
@@ -177,7 +185,8 @@ class _DependencyCollector:
             raise NotCovered
         self.plan.versioned_dicts.update((id(s), s) for s in found)
 
-    def _add_container(self, value: Any) -> None:
+    def _add_container(self, guard: DictKeysMatch | LengthMatch) -> None:
+        value = self._value(guard.source)
         if type(value) is dict:
             if self._written[id(value)] >= MAX_VERSION_CHANGES:
                 raise NotCovered
@@ -185,9 +194,9 @@ class _DependencyCollector:
         elif type(value) not in (tuple, str, bytes, torch.Size):
             raise NotCovered
 
-    def _add_empty_hooks(self, guard: Guard) -> None:
-        module = self._value(guard.source.base)  # type: ignore[attr-defined]
-        if not (isinstance(guard, LengthMatch) and guard.length == 0):
+    def _add_empty_hooks(self, guard: LengthMatch, source: ModuleHooksSource) -> None:
+        module = self._value(source.base)
+        if guard.length:
             raise NotCovered
         for table in ModuleHooksSource.TABLES:
             self.plan.empty_containers.append(self._entry(_own_dict(module), table))
@@ -298,6 +307,19 @@ class _DependencyCollector:
         if self._written[id(space)] >= MAX_VERSION_CHANGES:
             raise NotCovered
         self.plan.class_dicts[id(space)] = space
+
+
+_RECORDERS: dict[type[Guard], Callable[[_DependencyCollector, Any], None]] = {
+    SameObject: _DependencyCollector._add_same_object,
+    TypeMatch: _DependencyCollector._add_type,
+    IdMatch: _DependencyCollector._add_id,
+    CodeMatch: _DependencyCollector._add_code,
+    EqualsMatch: _DependencyCollector._add_constant,
+    LengthMatch: _DependencyCollector._add_length,
+    DictKeysMatch: _DependencyCollector._add_container,
+    HasAttrGuard: _DependencyCollector._add_attribute_lookup,
+}
+"""Recorder of each kind of guard; guards of other kinds are checked one by one."""
 
 
 def _own_dict(value: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ class SameObject(Guard):
 
     kind: ClassVar[str] = "same object"
     rank: ClassVar[int] = 30
+    is_relational: ClassVar[bool] = True
 
     other: Source
     expect_same: bool
@@ -58,6 +59,7 @@ class NoAliasing(Guard):
     """Base of no-aliasing guards; ``are_disjoint`` is called with all their values at once."""
 
     rank: ClassVar[int] = 80
+    is_relational: ClassVar[bool] = True
     copy_purpose: ClassVar[str]
 
     others: tuple[Source, ...]
@@ -227,6 +229,7 @@ class SharedStorage(Guard):
 
     kind: ClassVar[str] = "shared memory"
     rank: ClassVar[int] = 80
+    is_relational: ClassVar[bool] = True
 
     others: tuple[Source, ...]
     byte_offsets: tuple[int, ...]

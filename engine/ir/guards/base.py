@@ -8,6 +8,7 @@ kinds are in the other modules of ``ir.guards``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -58,6 +59,16 @@ def user_expr(origin: Source) -> str:
 
 
 @dataclass(frozen=True)
+class ImpliedFacts:
+    """Facts that the guards of an entry imply, beyond those that they are for."""
+
+    types: Mapping[Source, type | None]
+    lengths: frozenset[tuple[Source, int | None]]
+    no_modes: bool
+    """No torch-function mode is active."""
+
+
+@dataclass(frozen=True)
 class Guard:
     """Base of all guard kinds. ``source`` is the guarded value.
 
@@ -71,6 +82,15 @@ class Guard:
     A guard never runs before the guards on the sources that it reads through.
     """
 
+    is_relational: ClassVar[bool] = False
+    """True if the guard reads several values; it runs after all guards on each of them."""
+    reads_value: ClassVar[bool] = True
+    """False if the guard reads global state, and no value that the frame can reach."""
+    is_tensor_property: ClassVar[bool] = False
+    """True if the guard compares one property of a tensor; a C helper can compare all at once."""
+    is_type_test: ClassVar[bool] = False
+    """True if the guard compares the value's exact type and nothing else."""
+
     reports_changed_dims: ClassVar[bool] = False
     """True if ``changed_dims`` can return dimensions."""
 
@@ -81,6 +101,34 @@ class Guard:
     def sources(self) -> tuple[Source, ...]:
         """The sources of all values that the guard reads, ``source`` first."""
         return (self.source,)
+
+    @property
+    def tier(self) -> int:
+        """Tier in the check: 0 global state, 1 argument, 2 other single value, 3 relation."""
+        return 3 if self.is_relational else self.source.tier if self.reads_value else 0
+
+    @property
+    def implied_type(self) -> type | None:
+        """The exact type of the value if the guard implies it, else None."""
+        return None
+
+    @property
+    def implied_length(self) -> int | None:
+        """The length of the value if the guard implies it, else None."""
+        return None
+
+    @property
+    def forbids_modes(self) -> bool:
+        """True if the guard fails while a torch-function mode is active."""
+        return False
+
+    def is_redundant(self, others: ImpliedFacts) -> bool:
+        """Return True if other guards of the entry imply this one."""
+        return False
+
+    def expand(self) -> tuple[Guard, ...]:
+        """Return the guards that are checked instead of this one."""
+        return (self,)
 
     @property
     def user_expr(self) -> str:

@@ -59,6 +59,7 @@ class ComputedCondition(Guard):
 
     kind: ClassVar[str] = "outcome"
     rank: ClassVar[int] = 90
+    is_relational: ClassVar[bool] = True
 
     others: tuple[Source, ...]
     ops: tuple[ConditionOp, ...]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.guards.base import NO_CAUSE, Cause, Guard, KnownType
+from engine.ir.guards.base import NO_CAUSE, Cause, Guard, ImpliedFacts, KnownType
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.torch_global_state import FAST_CHECKS, GLOBAL_STATES, global_state_equal
 from engine.ir.sources.base import ConstName
@@ -24,9 +24,17 @@ class GlobalStateMatch(Guard):
 
     kind: ClassVar[str] = "global state"
     rank: ClassVar[int] = 0
+    reads_value: ClassVar[bool] = False
 
     state_name: str
     expected: Any
+
+    @property
+    def forbids_modes(self) -> bool:
+        return self.state_name == "torch_function_modes" and self.expected == ()
+
+    def is_redundant(self, others: ImpliedFacts) -> bool:
+        return others.no_modes and self.state_name == "default_device" and self.expected is None
 
     @property
     def user_expr(self) -> str:

@@ -7,7 +7,7 @@ import types
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from engine.ir.guards.base import Guard, KnownType
+from engine.ir.guards.base import Guard, ImpliedFacts, KnownType
 from engine.ir.introspection import describe_values, python_objects
 from engine.ir.introspection.tensor_spec import described_type
 from engine.ir.sources.attributes import ModuleHooksSource
@@ -19,14 +19,26 @@ def _name_of(cls: type) -> str:
     return cls.__name__ if cls.__name__.isidentifier() else "cls"
 
 
+FIXED_CLASS_TYPES = (type(None), bool, types.FunctionType, types.BuiltinFunctionType)
+"""Types whose instances cannot change their ``__class__``."""
+
+
 @dataclass(frozen=True)
 class TypeMatch(Guard):
     """Guard ``type(value) is type``: exact; subclasses fail."""
 
     kind: ClassVar[str] = "type"
     rank: ClassVar[int] = 10
+    is_type_test: ClassVar[bool] = True
 
     type: type
+
+    @property
+    def implied_type(self) -> KnownType:
+        return self.type
+
+    def is_redundant(self, others: ImpliedFacts) -> bool:
+        return others.types.get(self.source) is self.type
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         return f"{const(type, 'type')}({expr}) is {const(self.type, _name_of(self.type))}"
@@ -78,6 +90,10 @@ class IdMatch(Guard):
 
     def __hash__(self) -> int:
         return hash((self.source, id(self.expected)))
+
+    @property
+    def implied_type(self) -> type | None:
+        return type(self.expected) if type(self.expected) in FIXED_CLASS_TYPES else None
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         if self.expected is None or type(self.expected) is bool:
@@ -141,6 +157,10 @@ class EqualsMatch(Guard):
 
     def __hash__(self) -> int:
         return hash((self.source, type(self.expected)))
+
+    @property
+    def implied_type(self) -> type:
+        return type(self.expected)
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         value, kind = self.expected, type(self.expected)
@@ -211,6 +231,9 @@ class LengthMatch(Guard):
 
     length: int
 
+    def is_redundant(self, others: ImpliedFacts) -> bool:
+        return (self.source, self.length) in others.lengths
+
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         if self._checks_no_hooks:
             return f"not {expr}"
@@ -267,6 +290,10 @@ class DictKeysMatch(Guard):
 
     def __hash__(self) -> int:
         return hash((self.source, len(self.keys)))
+
+    @property
+    def implied_length(self) -> int:
+        return len(self.keys)
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         if not self.keys and known is dict:
@@ -345,6 +372,10 @@ class CodeMatch(Guard):
 
     def __hash__(self) -> int:
         return hash((self.source, id(self.code)))
+
+    @property
+    def implied_type(self) -> type:
+        return types.FunctionType
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         function = const(types.FunctionType, "FunctionType")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import sympy
 import torch
 
-from engine.ir.guards.base import Guard, KnownType, user_expr
+from engine.ir.guards.base import Guard, ImpliedFacts, KnownType, user_expr
 from engine.ir.guards.sympy_printer import relation_code, relation_display
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.tensor_spec import TensorSpec
@@ -28,9 +28,13 @@ class SymbolicShapeGuard(Guard):
 
     kind: ClassVar[str] = "shape relation"
     rank: ClassVar[int] = 70
+    is_relational: ClassVar[bool] = True
 
     relation: sympy.Basic
     symbol_sources: tuple[tuple[sympy.Symbol, Source, int], ...]
+
+    def is_redundant(self, others: ImpliedFacts) -> bool:
+        return self.relation is sympy.true
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -90,6 +90,9 @@ class TensorMatch(Guard):
     strides: tuple[int | None, ...]
     dispatch_keys: str
 
+    def expand(self) -> tuple[Guard, ...]:
+        return expand_tensor_match(self)
+
 
 @dataclass(frozen=True)
 class TensorSubclassMatch(Guard):
@@ -154,6 +157,7 @@ class TensorPropertyGuard(Guard):
     ``attribute`` is read from plain tensors, ``reader`` is called for all others.
     """
 
+    is_tensor_property: ClassVar[bool] = True
     attribute: ClassVar[str]
     reader: ClassVar[Any]
     """Reads the property from any value; raises TypeError if it is not a tensor."""

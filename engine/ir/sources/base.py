@@ -53,6 +53,9 @@ class Source(TorchSource):
     may_be_unbound: ClassVar[bool] = False
     """True for a variable that may be unbound at the next call."""
 
+    tier: ClassVar[int] = 2
+    """Tier of guards on the value: 1 for an argument, which costs nothing to read, else 2."""
+
     @property
     def parent(self) -> Source | None:
         """The source that this one reads from; None for a root."""

@@ -18,6 +18,7 @@ class LocalSource(Source):
     is_load_cheap: ClassVar[bool] = True
 
     is_argument_link: ClassVar[bool] = True
+    tier: ClassVar[int] = 1
 
     variable_name: str
 
