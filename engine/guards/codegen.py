@@ -27,7 +27,7 @@ from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.base import Guard
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.guards.python_values import EqualsMatch, TypeMatch
-from engine.ir.guards.tensors import PLAIN_TENSOR_TYPES
+from engine.ir.guards.tensors import PLAIN_TENSOR_TYPES, TensorPropertyGuard
 from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource, GlobalSource, LocalSource, OptionalGlobalSource
@@ -60,14 +60,15 @@ def compile_check(
     tensors that ``prefetched_params`` needs, it stores them there.
     """
     in_order = order_guards(guards)
-    if not helpers or not batchable_tensors(in_order):
+    tensors = batchable_tensors(in_order)
+    if not helpers or not tensors:
         check, text, _ = _compile_body(one_by_one_body(in_order, CheckNames(parameters)))
         return CompiledCheck(check, text, in_order)
     names = CheckNames(parameters)
     admission = SlowPath(
         in_order, parameters, lambda: _compile_body(one_by_one_body(in_order, CheckNames(parameters)))[0]
     )
-    check, text, space = _compile_body(_fast_path_body(in_order, names, admission, handed))
+    check, text, space = _compile_body(_fast_path_body(in_order, tensors, names, admission, handed))
     admission.install_helpers(space)
     return CompiledCheck(check, text, in_order)
 
@@ -152,18 +153,23 @@ def _sources_read_twice(guard: Guard) -> tuple[Source, ...]:
 
 
 def _fast_path_body(
-    in_order: Sequence[Guard], names: CheckNames, admission: SlowPath, handed: PrefetchedParams | None
+    in_order: Sequence[Guard],
+    tensors: Mapping[Source, tuple[TensorPropertyGuard, ...]],
+    names: CheckNames,
+    admission: SlowPath,
+    handed: PrefetchedParams | None,
 ) -> CheckBody:
-    """Return the fast check body, which checks many guards in one call.
+    """Return the fast check body, which checks the guards of ``tensors`` in one call.
 
     The tensors of a tier go to one C helper; all guards below a module go to one subtree guard. Order:
     arguments, then values read through something, then values read through tensors. Subtree guards of modules
     are the most expensive and run last.
     """
-    structured = _group_by_subtree(in_order, batchable_tensors(in_order)) if HAS_DICT_VERSIONS else {}
-    below = {g for found in structured.values() for g in found}
-    in_order = [g for g in in_order if g not in below]
-    tensors = batchable_tensors(in_order)
+    structured = _group_by_subtree(in_order, tensors) if HAS_DICT_VERSIONS else {}
+    if structured:
+        below = {g for found in structured.values() for g in found}
+        in_order = [g for g in in_order if g not in below]
+        tensors = batchable_tensors(in_order)
     apart = [g for g in in_order if not (g.source in tensors and (g.is_tensor_property or g.is_type_test))]
     writer = CheckWriter(apart + [g for g in in_order if g.source in tensors and g.rank == 10], names)
     lines: list[str] = []
@@ -187,7 +193,7 @@ def _fast_path_body(
                 if isinstance(guard, TypeMatch) and guard.source in structured:
                     found = structured[guard.source]
                     below_modules.append(_subtree_line(guard, found, writer, admission, lines, handed))
-        members = tuple(o for o in tensors if o.tier == level)
+        members = {o: found for o, found in tensors.items() if o.tier == level}
         if members:
             _tensor_batch_line(members, writer, admission, lines)
     for guard in late:
@@ -276,7 +282,12 @@ def _global_state_line(early: list[Guard], writer: CheckWriter, admission: SlowP
     return [g for g in early if not (isinstance(g, GlobalStateMatch) and g.state_name in HELPER_STATES)]
 
 
-def _tensor_batch_line(members: tuple[Source, ...], writer: CheckWriter, admission: SlowPath, lines: list[str]) -> None:
+def _tensor_batch_line(
+    members: Mapping[Source, tuple[TensorPropertyGuard, ...]],
+    writer: CheckWriter,
+    admission: SlowPath,
+    lines: list[str],
+) -> None:
     name = writer.names.fresh("tensors_match")
     admission.add_tensor_batch(name, members)
     values = ", ".join(writer.reads.text(o, lines) for o in members)

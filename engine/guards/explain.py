@@ -36,15 +36,6 @@ def guard_id(index: int) -> str:
     return f"g{index}"
 
 
-def all_hold(ordered: Sequence[Guard], scope: FrameScope) -> bool:
-    """Return True if all guards hold; stop at the first failure.
-
-    Agrees with the generated check.
-    """
-    reader = SourceReader(scope)
-    return all(_evaluate(guard, reader, set()).holds for guard in ordered)
-
-
 def evaluate_guards(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardEvaluation, ...]:
     """Evaluate all guards.
 

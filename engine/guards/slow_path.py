@@ -6,13 +6,13 @@ from the current values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engine.guards.dict_versions.subtree import SubtreeVersionGuard
-from engine.guards.explain import all_hold
-from engine.guards.torch_c_helpers import always_false, batchable_tensors, make_global_state_check, make_tensor_check
+from engine.guards.torch_c_helpers import always_false, make_global_state_check, make_tensor_check
 from engine.ir.guards.base import Guard
+from engine.ir.guards.tensors import TensorPropertyGuard
 from engine.ir.sources.base import FrameScope, Source
 from engine.ir.sources.roots import ClosureSource, OptionalClosureSource
 
@@ -25,6 +25,25 @@ A caller that fails the fast check again and again (another tensor twice in each
 """
 
 
+def all_hold(guards: Sequence[Guard], scope: FrameScope) -> bool:
+    """Return True if all guards hold; stop at the first failure.
+
+    Agrees with the generated check: an error of a read or a test is a failure.
+    """
+    values: dict[Source, Any] = {}
+
+    def value_of(source: Source) -> Any:
+        if source not in values:
+            parent = source.parent
+            values[source] = source.read(scope if parent is None else value_of(parent))
+        return values[source]
+
+    try:
+        return all(guard.test(value_of(guard.source), tuple(map(value_of, guard.sources[1:]))) for guard in guards)
+    except Exception:
+        return False
+
+
 class SlowPath:
     """The slow path of one fast check. Thread-safe: shared state is replaced atomically."""
 
@@ -35,7 +54,7 @@ class SlowPath:
         self._parameters = parameters
         self._compile_exact = compile_exact
         self._check: Callable[..., bool] | None = None
-        self._batches: dict[str, tuple[Source, ...]] = {}
+        self._batches: dict[str, Mapping[Source, tuple[TensorPropertyGuard, ...]]] = {}
         self._structures: list[SubtreeVersionGuard] = []
         self._state = ""
         self._namespace: dict[str, Any] = {}
@@ -48,8 +67,8 @@ class SlowPath:
             if isinstance(o, (ClosureSource, OptionalClosureSource))
         }
 
-    def add_tensor_batch(self, name: str, members: tuple[Source, ...]) -> None:
-        """Register the name in the fast check of the tensor helper for these sources."""
+    def add_tensor_batch(self, name: str, members: Mapping[Source, tuple[TensorPropertyGuard, ...]]) -> None:
+        """Register the name that the tensor helper of these sources has in the fast check."""
         self._batches[name] = members
 
     def add_subtree(self, structure: SubtreeVersionGuard) -> None:
@@ -95,7 +114,6 @@ class SlowPath:
     def _relearn(self, scope: FrameScope) -> None:
         if self._state:
             self._namespace[self._state] = make_global_state_check()
-        facets = batchable_tensors(self._guards)
         for name, members in self._batches.items():
-            helper = make_tensor_check([o.resolve(scope) for o in members], [facets[o] for o in members])
+            helper = make_tensor_check([o.resolve(scope) for o in members], tuple(members.values()))
             self._namespace[name] = always_false if helper is None else helper

@@ -7,7 +7,7 @@ count). The guards are then checked one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -113,7 +113,7 @@ def _has_all_properties(found: list[TensorPropertyGuard]) -> bool:
     return is_strided and is_dense and any(isinstance(f, NdimMatch) for f in found)
 
 
-def dispatch_keys_show_modes(tensors: dict[Source, tuple[TensorPropertyGuard, ...]]) -> bool:
+def dispatch_keys_show_modes(tensors: Mapping[Source, tuple[TensorPropertyGuard, ...]]) -> bool:
     """Return True if a batched tensor has autograd keys.
 
     Modes then change its effective dispatch keys.

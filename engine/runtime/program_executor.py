@@ -14,6 +14,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from engine.errors import KernelBuildError
@@ -398,12 +399,12 @@ class _ProgramWriter:
         """
         last: dict[str, int] = {}
         for number, step in enumerate(self.program.steps):
-            for name in _buffers_used(step):
+            for name in step.touched_buffers():
                 taken = self.program.buffers[name].reuses if name in self.program.buffers else ""
                 if taken and name not in last:
                     last[taken] = number
                 last[name] = number
-        kept = {ref.buffer for ref in _refs(self.program.outputs)}
+        kept = {v.buffer for v in pytree.tree_leaves(self.program.outputs) if isinstance(v, BufferRef)}
         if self.is_boxed:
             last = dict.fromkeys(self.program.inputs, -1) | last
         else:
@@ -458,26 +459,6 @@ def _has_padded_rows(buffer: Buffer) -> bool:
         return False
     row, width = static_size(buffer.stride[0]), static_size(buffer.shape[1])
     return row is not None and width is not None and row > width
-
-
-def _buffers_used(step: Launch | AtenCall) -> Iterator[str]:
-    if isinstance(step, Launch):
-        yield from (a.buffer for a in step.kernel.args if a.kind == "pointer")
-        yield from (a.initial_value for a in step.kernel.args if isinstance(a.initial_value, str))
-        return
-    yield from (ref.buffer for ref in _refs((step.args, dict(step.kwargs))))
-    yield from (name for name in step.result_buffers if name is not None)
-
-
-def _refs(value: Any) -> Iterator[BufferRef]:
-    """Yield all buffer references in nested tuples, lists and dicts."""
-    if isinstance(value, BufferRef):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _refs(item)
-    elif isinstance(value, dict):
-        yield from _refs(tuple(value.values()))
 
 
 def real_view(tensor: torch.Tensor) -> torch.Tensor:

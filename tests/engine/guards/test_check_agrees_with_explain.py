@@ -16,8 +16,9 @@ import torch
 from hypothesis import given, settings
 
 from engine.guards.codegen import compile_check
-from engine.guards.explain import all_hold, explain
+from engine.guards.explain import explain
 from engine.guards.recompile_reasons import first_guard_failure
+from engine.guards.slow_path import all_hold
 from engine.ir.guards.aliasing import DisjointStorage, DistinctObjects, SameObject, SharedStorage
 from engine.ir.guards.base import Guard
 from engine.ir.guards.computed_condition import ComputedCondition, ConditionOp, ValueRef
