@@ -36,6 +36,11 @@ class GraphBuilder:
     Each node has the user's span and stack as provenance, and its fake value in ``meta["example_value"]``.
     """
 
+    outer: GraphBuilder | None = None
+    """Builder of the graph around a subgraph."""
+    is_autograd_function_body = False
+    """True for the backward of an autograd function: it may run autograd on its intermediates."""
+
     def __init__(self) -> None:
         self.graph = torch.fx.Graph()
         self.inputs: list[GraphInput] = []

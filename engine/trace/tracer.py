@@ -87,7 +87,7 @@ class Tracer:
 
     def in_subgraph(self) -> bool:
         """Return True if operations go into the graph of a subgraph body."""
-        return hasattr(self.graph, "outer")
+        return self.graph.outer is not None
 
     @property
     def frame(self) -> Frame:

@@ -22,6 +22,8 @@ class NodeArgument:
 
     fake: Any = None
     """The fake tensor of a tensor; None for any other value."""
+    sym: Any = None
+    """The symbolic number of a SymInt, SymFloat or SymBool; None for any other value."""
     may_have_torch_function = False
     """True for variables of user objects and of tensor subclasses."""
 
@@ -33,6 +35,16 @@ class NodeArgument:
     def has_torch_function(self) -> bool:
         """True if operations on the value dispatch to its class's ``__torch_function__``."""
         return self.may_have_torch_function and hasattr(self.python_type(), "__torch_function__")
+
+    @property
+    def graph_value(self) -> Any:
+        """Fake tensor or symbolic number that the graph computes for the value; else None."""
+        return self.sym if self.fake is None else self.fake
+
+    @property
+    def is_graph_value(self) -> bool:
+        """True if the graph computes the value, as a tensor or a symbolic number."""
+        return self.fake is not None or self.sym is not None
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         """Return the value as an argument of an fx node, and as an argument of a fake tensor call."""

@@ -96,5 +96,5 @@ importlib.import_module("engine.trace.handlers")
 for _family in FAMILIES:
     importlib.import_module(f"engine.trace.variables.{_family}")
 if importlib.util.find_spec("numpy") is not None:
-    importlib.import_module("engine.trace.variables.tensors.numpy_arrays")
+    importlib.import_module("engine.trace.variables.tensors.constant_numpy_arrays")
     importlib.import_module("engine.trace.variables.tensors.tensor_construction")

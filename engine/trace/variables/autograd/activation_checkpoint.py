@@ -14,6 +14,7 @@ from engine.graph.effect_tokens import is_with_effects
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -95,13 +96,10 @@ def _policy(tx: Tracer, value: Variable) -> Any:
 
 def _real_object(tx: Tracer, value: Variable) -> Any:
     """Return the Python object of a variable, also of a ``partial`` created in traced code."""
-    from engine.trace.variables.callables.partials import FunctoolsPartialVariable
-    from engine.trace.variables.containers.sequences import sequence_items
-
     value = realize(tx, value)
     found = tx.objects.real_object(value)
     if found is NotImplemented and value.python_type() in (list, tuple):
-        items = [_real_object(tx, v) for v in sequence_items(tx, value)]
+        items = [_real_object(tx, v) for v in tx.unpack_iterable(value)]
         if any(i is NotImplemented for i in items):
             return NotImplemented
         return items if value.python_type() is list else tuple(items)

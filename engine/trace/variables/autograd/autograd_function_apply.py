@@ -18,11 +18,11 @@ from engine.trace.variables.base import NONE, ConstantVariable, Variable, reacha
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.higher_order.subgraph import (
     SubgraphBuilder,
+    add_parameter_for,
     add_parameter_like,
     building_subgraph,
     variable_for_node,
 )
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -50,22 +50,13 @@ class AutogradFunctionTracer:
         self.cls = cls
         self.inputs = given
         self.needs_input_grad = needed
-        self.graph_inputs = [v for v in given if isinstance(v, (TensorVariable, SymNodeVariable))]
+        self.graph_inputs = [v for v in given if v.is_graph_value]
         for value in self.graph_inputs:
             value.as_node_arg(tx)
 
     def forward_inputs(self, builder: SubgraphBuilder) -> list[Variable]:
         """Return the forward's arguments: placeholders for tensors and symbols, others unchanged."""
-        return [self._make_placeholder(builder, v) for v in self.inputs]
-
-    def _make_placeholder(self, builder: SubgraphBuilder, value: Variable) -> Variable:
-        if isinstance(value, TensorVariable):
-            return add_parameter_like(self.tx, builder, value.fake)
-        return (
-            SymNodeVariable(builder.add_parameter(value.sym), value.sym)
-            if isinstance(value, SymNodeVariable)
-            else value
-        )
+        return [add_parameter_for(self.tx, builder, v) for v in self.inputs]
 
     def check_outputs(self, result: Variable, known: set[int]) -> list[Variable]:
         """Return the forward's outputs as a list; ``known`` are ids that the backward can reach.
@@ -77,7 +68,8 @@ class AutogradFunctionTracer:
         found = [realize(self.tx, i) for i in result.items] if isinstance(result, TupleVariable) else [result]
         own = {id(realize(self.tx, g)) for g in self.inputs}
         if not all(
-            isinstance(o, (TensorVariable, ConstantVariable))
+            o.fake is not None
+            or isinstance(o, ConstantVariable)
             or id(o) in own
             or self._is_unreachable_from_backward(o, known)
             for o in found
@@ -90,9 +82,7 @@ class AutogradFunctionTracer:
     def _is_unreachable_from_backward(self, output: Variable, known: set[int]) -> bool:
         """Return True for a new object without graph values that the backward cannot reach."""
         inside = [v for v in reachable_variables([output]) if not isinstance(v, ConstantVariable)]
-        return output.source is None and not any(
-            isinstance(v, (TensorVariable, SymNodeVariable)) or id(v) in known for v in inside
-        )
+        return output.source is None and not any(v.is_graph_value or id(v) in known for v in inside)
 
     def gradient_nodes(self, result: Variable) -> list[torch.fx.Node | None]:
         """Return the backward's results as nodes, one per tensor or symbol argument.
@@ -104,21 +94,19 @@ class AutogradFunctionTracer:
         is_many = isinstance(result, TupleVariable) or result.python_type() is list
         found = [realize(self.tx, g) for g in sequence_items(self.tx, result)] if is_many else [result]
         count = len(self.inputs)
-        if len(found) < count or any(
-            g is not NONE and not isinstance(g, (TensorVariable, ConstantVariable)) for g in found
-        ):
+        if len(found) < count or any(g.fake is None and not isinstance(g, ConstantVariable) for g in found):
             raise Unsupported(
                 "autograd-function-backward",
                 f"the backward of {self.cls.__name__} does not return one gradient per input",
             )
-        if any(isinstance(g, TensorVariable) for g in found[count:]):
+        if any(g.fake is not None for g in found[count:]):
             raise Unsupported(
                 "autograd-function-backward", f"the backward of {self.cls.__name__} returns too many gradients"
             )
         return [
-            g.as_node_arg(self.tx)[0] if isinstance(g, TensorVariable) else None
+            None if g.fake is None else g.as_node_arg(self.tx)[0]
             for g, v in zip(found, self.inputs, strict=False)
-            if isinstance(v, (TensorVariable, SymNodeVariable))
+            if v.is_graph_value
         ]
 
 
@@ -155,17 +143,14 @@ def trace_forward_and_backward(
             result, {id(v) for v in reachable_variables(v for v in ctx.attr_writes.values() if v is not None)}
         )
         check_no_attribute_writes(cls, [*inputs, *outputs])
-        nodes = [o.as_node_arg(tx)[0] for o in outputs if isinstance(o, TensorVariable)]
+        nodes = [o.as_node_arg(tx)[0] for o in outputs if o.fake is not None]
         torch._C._set_grad_enabled(grad)
     before = _tensor_versions(forward)
     try:
         with building_subgraph(tx) as backward:
             backward.is_autograd_function_body = True
             torch._C._set_grad_enabled(False)
-            grads = [
-                add_parameter_like(tx, backward, o.fake.detach()) if isinstance(o, TensorVariable) else NONE
-                for o in outputs
-            ]
+            grads = [NONE if o.fake is None else add_parameter_like(tx, backward, o.fake.detach()) for o in outputs]
             found = bodies.gradient_nodes(result_of("backward", [ctx, *grads]))
             torch._C._set_grad_enabled(grad)
             if _tensor_versions(forward) != before:
@@ -209,7 +194,7 @@ def _emit_apply(
     saved = SavedIndices(
         tuple(k for k, n in enumerate(needs) if n in checked), tuple(k for k, n in enumerate(needs) if n not in checked)
     )
-    tensors = [o for o in outputs if isinstance(o, TensorVariable)]
+    tensors = [o for o in outputs if o.fake is not None]
     runs = _GraphAutogradFunction(
         bodies.cls.__name__,
         forward.to_graph_module("Forward"),
@@ -224,7 +209,7 @@ def _emit_apply(
     target = GraphCallable(bodies.cls.__name__, runs, changes_state=differentiates, effect=effect)
     made = emit_node(tx, "call_function", target, [*bodies.graph_inputs, *(variable_for_node(n) for n in lifted)])
     items = iter(sequence_items(tx, made))
-    packed = [next(items) if isinstance(o, TensorVariable) else o for o in outputs]
+    packed = [o if o.fake is None else next(items) for o in outputs]
     return TupleVariable(packed, result.cls) if isinstance(result, TupleVariable) else packed[0]
 
 

@@ -34,13 +34,16 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.higher_order.pytrees import flatten_variable, unflatten_variable
-from engine.trace.variables.higher_order.subgraph import SubgraphBuilder, add_parameter_like, building_subgraph
+from engine.trace.variables.higher_order.subgraph import (
+    SubgraphBuilder,
+    add_parameter_for,
+    add_parameter_like,
+    building_subgraph,
+)
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.objects.class_lookup import CLASS_ATTR_WRITES
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.torch_api.grad_and_autocast_contexts import set_grad_mode
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 
 class AutogradFunctionContextVariable(UserDefinedObjectVariable):
     """The ``ctx`` of an ``autograd.Function`` while its bodies are traced."""
+
+    __slots__ = ("dirty_tensors", "materialize_grads", "needs_input_grad", "non_differentiable", "saved_tensors")
 
     def __init__(self, needs_input_grad: list[bool]) -> None:
         super().__init__(FunctionCtx, None, NotImplemented)
@@ -96,7 +101,7 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
     if not (isinstance(cls, type) and issubclass(cls, Function)):
         raise Unsupported("autograd-function", "an autograd.Function has arguments other than tensors and constants")
     given = [realize(tx, a) for a in _bind_positional(tx, cls, args[1:], kwargs)]
-    if not torch.is_grad_enabled() and not isinstance(tx.graph, SubgraphBuilder):
+    if not torch.is_grad_enabled() and not tx.in_subgraph():
         return _trace_forward_only(tx, cls, given)
     try:
         if cls in _FUNCTIONS_WITH_SIDE_EFFECTS or not _can_be_graph_inputs(tx, given):
@@ -232,7 +237,7 @@ def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], given: list[Variabl
         Unsupported: the function calls ``mark_dirty`` or ``set_materialize_grads(False)``.
     """
     ctx = AutogradFunctionContextVariable(_needs_input_grad(given))
-    if not any(ctx.needs_input_grad) and not isinstance(tx.graph, SubgraphBuilder):
+    if not any(ctx.needs_input_grad) and not tx.in_subgraph():
         grad = torch.is_grad_enabled()
         set_grad_mode(tx, mode=False)
         result = _trace_forward_only(tx, cls, given)
@@ -342,14 +347,14 @@ def check_traced_backwards(tx: Tracer) -> None:
 
 
 def _is_external_and_mutable(value: Variable) -> bool:
-    if value.source is None or isinstance(value, (TensorVariable, SymNodeVariable, ConstantVariable)):
+    if value.source is None or value.is_graph_value or isinstance(value, ConstantVariable):
         return False
     return is_mutable_state(value.as_python_object())
 
 
 def _needs_input_grad(given: list[Variable]) -> list[bool]:
     """Return for each argument whether it requires a gradient."""
-    return [isinstance(a, TensorVariable) and a.fake.requires_grad for a in given]
+    return [a.fake is not None and a.fake.requires_grad for a in given]
 
 
 _EMPTY_CELL = types.CellType()
@@ -366,7 +371,7 @@ def _trace_forward_only(tx: Tracer, cls: type[Function], given: list[Variable]) 
     result = _call_forward(tx, cls, ctx, given)
     dirty = [realize(tx, d) for d in ctx.dirty_tensors]
     for marked in dirty:  # autograd bumps the version once more
-        if isinstance(marked, TensorVariable):
+        if marked.fake is not None:
             emit_node(tx, "call_function", torch.autograd.graph.increment_version, [marked])
     if isinstance(result, TupleVariable):
         return TupleVariable([_alias_returned_input(tx, realize(tx, o), given, dirty) for o in result.items])
@@ -375,9 +380,7 @@ def _trace_forward_only(tx: Tracer, cls: type[Function], given: list[Variable]) 
 
 def _alias_returned_input(tx: Tracer, output: Variable, given: list[Variable], dirty: list[Variable]) -> Variable:
     """Return the output, or an alias if it is an input, as autograd does without gradients."""
-    if not isinstance(output, TensorVariable) or (
-        output in dirty and output in given and not output.fake.requires_grad
-    ):
+    if output.fake is None or (output in dirty and output in given and not output.fake.requires_grad):
         return output
     if output in given:
         method = "detach" if output.fake.requires_grad else "view_as"
@@ -413,17 +416,14 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
                 raise _MutatesContainerArgument("autograd-function", f"{cls.__name__} returns a container argument")
             if grad and any(needed):
                 grads: list[Variable] = [
-                    add_parameter_like(tx, builder, o.fake.detach()) if isinstance(o, TensorVariable) else NONE
-                    for o in outputs
+                    NONE if o.fake is None else add_parameter_like(tx, builder, o.fake.detach()) for o in outputs
                 ]
                 _static_method(tx, cls, "backward").call(tx, [ctx, *grads], {})
                 kept = reachable_variables(v for v in ctx.attr_writes.values() if v is not None)
                 if any(id(v) in containers and not isinstance(v, TupleVariable) for v in kept):
                     raise _NeedsBodyGraphs
         torch._C._set_grad_enabled(grad)
-        if builder.has_free_tensors() or not all(
-            isinstance(o, (TensorVariable, SymNodeVariable, ConstantVariable)) for o in outputs
-        ):
+        if builder.has_free_tensors() or not all(o.is_graph_value or isinstance(o, ConstantVariable) for o in outputs):
             raise _NeedsBodyGraphs
         builder.discard()
     for number in tx.symbols.symbolic_input_scalars[
@@ -445,11 +445,7 @@ def _check_containers_unmutated(tx: Tracer, cls: type[Function], inputs: list[Va
     Raises:
         _MutatesContainerArgument: one was mutated.
     """
-    given = {
-        id(v)
-        for v in reachable_variables(inputs)
-        if not isinstance(v, (TensorVariable, SymNodeVariable, ConstantVariable))
-    }
+    given = {id(v) for v in reachable_variables(inputs) if not v.is_graph_value and not isinstance(v, ConstantVariable)}
     before, tx.side_effects.subgraph_mutations = tx.side_effects.subgraph_mutations, []
     try:
         yield given
@@ -465,13 +461,7 @@ def _subgraph_input(tx: Tracer, builder: SubgraphBuilder, value: Variable) -> Va
     """Create the subgraph input of an argument."""
     leaves: list[Variable] = []
     tree = flatten_variable(tx, value, leaves)
-    new_parameters: list[Variable] = []
-    for leaf in leaves:
-        if isinstance(leaf, TensorVariable):
-            new_parameters.append(add_parameter_like(tx, builder, leaf.fake))
-        elif isinstance(leaf, SymNodeVariable):
-            new_parameters.append(SymNodeVariable(builder.add_parameter(leaf.sym), leaf.sym))
-    return unflatten_variable(tx, tree, iter(new_parameters))
+    return unflatten_variable(tx, tree, iter([add_parameter_for(tx, builder, leaf) for leaf in leaves]))
 
 
 def _forward_outputs(

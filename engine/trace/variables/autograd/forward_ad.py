@@ -27,6 +27,8 @@ Kwargs = dict[str, Variable]
 class DualLevelVariable(GraphContextVariable):
     """``dual_level()``, entered in the graph and while tracing, so that fakes have tangents."""
 
+    __slots__ = ()
+
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         entered = super().call_method(tx, name, args, kwargs)
         return ConstantVariable(forward_ad._current_level) if name == "__enter__" else entered

@@ -57,7 +57,7 @@ def _grad(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         raise Unsupported(
             "autograd-grad", "torch.autograd.grad on a tensor whose autograd history began outside the function"
         )
-    if isinstance(tx.graph, SubgraphBuilder) and not tx.graph.is_autograd_function_body:
+    if tx.in_subgraph() and not tx.graph.is_autograd_function_body:
         raise Unsupported("autograd-grad", "torch.autograd.grad in the body of a higher-order operator")
     return emit_node(tx, "call_function", torch.autograd.grad, args, kwargs)
 
@@ -84,6 +84,8 @@ def _as_tuple(tx: Tracer, given: Variable) -> Variable:
 class GraphObjectVariable(Variable):
     """A node output that is not a tensor or number, such as a hook handle or autograd node."""
 
+    __slots__ = ("cls", "node")
+
     def __init__(self, node: torch.fx.Node, cls: type) -> None:
         self.node = node
         self.cls = cls
@@ -106,6 +108,8 @@ class GraphObjectVariable(Variable):
 
 class TensorHookHandleVariable(GraphObjectVariable):
     """The handle of a tensor hook registered in traced code."""
+
+    __slots__ = ()
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return BuiltinMethodVariable(self, name) if name == "remove" else super().get_attr(tx, name)
@@ -142,7 +146,7 @@ def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variabl
     Raises:
         Unsupported: the hook has side effects, or the tensor does not require gradients.
     """
-    if not tensor.fake.requires_grad or isinstance(tx.graph, SubgraphBuilder):
+    if not tensor.fake.requires_grad or tx.in_subgraph():
         raise Unsupported("tensor-hook", "Tensor.register_hook is called")
     nodes = [tensor.node(tx)]
 
@@ -169,7 +173,7 @@ def register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, hook:
     Raises:
         Unsupported: the hook depends on objects of this call, or the tensor is not a leaf that requires gradients.
     """
-    if not tensor.fake.requires_grad or not tensor.fake.is_leaf or isinstance(tx.graph, SubgraphBuilder):
+    if not tensor.fake.requires_grad or not tensor.fake.is_leaf or tx.in_subgraph():
         raise Unsupported("tensor-hook", "Tensor.register_post_accumulate_grad_hook is called")
     tensor.guard_is_leaf(tx)
     real = real_hook_function(tx, hook, "after it accumulates a gradient")
@@ -251,7 +255,7 @@ def _can_change_requires_grad(tx: Tracer, tensor: TensorVariable) -> bool:
     The fake tensor then behaves as the input does afterwards.
     """
     held = tensor.real_object
-    if held is None or type(held) not in (torch.Tensor, torch.nn.Parameter) or isinstance(tx.graph, SubgraphBuilder):
+    if held is None or type(held) not in (torch.Tensor, torch.nn.Parameter) or tx.in_subgraph():
         return False
     if held.is_inference() or held._base is not None or not held.is_leaf or not tensor.fake.is_leaf:
         return False

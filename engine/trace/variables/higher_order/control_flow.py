@@ -25,7 +25,7 @@ from engine.trace.variables.higher_order.pytrees import LEAF, TreeSpec, flatten_
 from engine.trace.variables.higher_order.subgraph import (
     SubgraphBuilder,
     TracedSubgraph,
-    add_parameter_like,
+    add_parameter_for,
     fake_result_like,
     lift_shared_free_variables,
     shares_storage,
@@ -47,19 +47,13 @@ def _bind_arguments(args: Args, kwargs: Kwargs, names: Sequence[str]) -> list[Va
 
 
 def _is_int(leaf: Variable) -> bool:
-    return isinstance(leaf, ConstantVariable) and type(leaf.value) is int
+    return type(leaf.as_python_object()) is int
 
 
 def _subgraph_input(tx: Tracer, builder: SubgraphBuilder, leaf: Variable) -> Variable:
-    if isinstance(leaf, ConstantVariable):
-        builder.add_parameter(
-            leaf.value
-        )  # callers of the body pass the value, but the body itself has it as a constant
-        return leaf
-    if isinstance(leaf, SymNodeVariable):
-        return SymNodeVariable(builder.add_parameter(leaf.sym), leaf.sym)
-    assert isinstance(leaf, TensorVariable)
-    return add_parameter_like(tx, builder, leaf.fake)
+    if not leaf.is_graph_value:  # callers of the body pass the value, but the body itself has it as a constant
+        builder.add_parameter(leaf.as_python_constant(tx))
+    return add_parameter_for(tx, builder, leaf)
 
 
 def _emit_higher_order_node(
@@ -94,11 +88,7 @@ def _requires_grad(values: Sequence[Any]) -> bool:
 
 
 def _fakes(leaves: Sequence[Variable]) -> list[Any]:
-    return [
-        v.fake if isinstance(v, TensorVariable) else v.sym
-        for v in leaves
-        if isinstance(v, (TensorVariable, SymNodeVariable))
-    ]
+    return [v.graph_value for v in leaves if v.is_graph_value]
 
 
 def _lifted_fakes(bodies: Sequence[TracedSubgraph]) -> list[Any]:
@@ -136,9 +126,9 @@ def _cond(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     items = list(sequence_items(tx, operands))
     if isinstance(pred, ConstantVariable):
         return (true_fn if pred.is_truthy(tx) else false_fn).call(tx, items, {})
-    if not isinstance(pred, (TensorVariable, SymNodeVariable)):
+    if not pred.is_graph_value:
         raise pred.unsupported("torch.cond", "higher-order-argument")
-    if isinstance(pred, TensorVariable) and (pred.fake.numel() != 1 or pred.fake.requires_grad):
+    if pred.fake is not None and (pred.fake.numel() != 1 or pred.fake.requires_grad):
         raise Unsupported("higher-order-argument", f"torch.cond on a {pred.describe()}")
     leaves: list[Variable] = []
     tree = flatten_variable(tx, TupleVariable(items), leaves)
@@ -282,9 +272,8 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     )
     carried_items = [realize(tx, v) for v in sequence_items(tx, carried)]
     more: list[Variable] = [realize(tx, v) for v in sequence_items(tx, additional)]
-    if not all(isinstance(v, TensorVariable) or _is_int_variable(v) for v in carried_items) or not all(
-        isinstance(v, (TensorVariable, SymNodeVariable)) for v in more
-    ):
+    is_carried = all(v.fake is not None or _is_int_variable(v) for v in carried_items)
+    if not is_carried or not all(v.is_graph_value for v in more):
         raise Unsupported(
             "higher-order-argument", "torch.while_loop carries a value that is neither a tensor nor an int"
         )
@@ -304,7 +293,7 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         raise Unsupported("higher-order-result", "the condition of torch.while_loop is not one boolean tensor")
     # the condition's graph returns its result without a tuple
     _unwrap_single_output(condition)
-    before = [v.fake if isinstance(v, TensorVariable) else None for v in carried_items]
+    before = [v.fake for v in carried_items]
     if len(body.outputs) != len(before) or not all(map(_is_valid_carry, body.output_fakes(), before)):
         raise Unsupported("higher-order-result", "the body of torch.while_loop does not return the types that it gets")
     grad = _requires_grad([*before, *_lifted_fakes([condition, body])])
@@ -322,9 +311,7 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 def _is_int_variable(value: Variable) -> bool:
     """Return True for an int, constant or symbolic."""
-    if isinstance(value, ConstantVariable):
-        return type(value.value) is int
-    return isinstance(value, SymNodeVariable) and isinstance(value.sym, torch.SymInt)
+    return _is_int(value) or isinstance(value.sym, torch.SymInt)
 
 
 def _fresh_loop_int(tx: Tracer, builder: SubgraphBuilder) -> Variable:
@@ -368,7 +355,7 @@ def _stacked_result(tx: Tracer, count: Any, fake: Any, *, grad: bool) -> Any:
 
 def _tensors(tx: Tracer, of: Variable, what: str, *, or_ints: bool = False) -> list[Variable]:
     items = [realize(tx, v) for v in sequence_items(tx, of)]
-    if not all(isinstance(v, (TensorVariable, SymNodeVariable)) or (or_ints and _is_int(v)) for v in items):
+    if not all(v.is_graph_value or (or_ints and _is_int(v)) for v in items):
         raise Unsupported("higher-order-argument", f"{what} gets a value that is not a tensor")
     return items
 

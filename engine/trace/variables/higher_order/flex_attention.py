@@ -32,7 +32,7 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
     given = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
     tensors = [realize(tx, given[name]) for name in _PARAMETERS[:3]]
     query = tensors[0]
-    if not all(isinstance(t, TensorVariable) for t in tensors) or set(given) - set(_PARAMETERS):
+    if any(t.fake is None for t in tensors) or set(given) - set(_PARAMETERS):
         raise Unsupported("flex-attention", "flex_attention on more than three tensors")
     *blocks, mask_mod = sequence_items(tx, given["block_mask"])
     pairs = [v.as_node_arg(tx) for v in tensors]

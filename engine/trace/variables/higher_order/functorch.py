@@ -31,13 +31,13 @@ from engine.trace.variables.higher_order.pytrees import (
 from engine.trace.variables.higher_order.subgraph import (
     SubgraphBuilder,
     TracedSubgraph,
+    add_parameter_for,
     add_parameter_like,
     fake_leaf_like,
     lift_shared_free_variables,
     trace_subgraph,
     variable_for_node,
 )
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ _TRANSFORMS = (
 
 class FunctorchFunctionVariable(Variable):
     """A transformed function, such as ``torch.func.vmap(f)``."""
+
+    __slots__ = ("function", "options", "transform")
 
     def __init__(self, transform: FunctorchTransform, function: Variable, options: dict[str, Any]) -> None:
         self.transform = transform
@@ -170,6 +172,8 @@ def _trace_transformed_body(
 class _ArgumentUnpackingVariable(Variable):
     """Call a function with the arguments in one tuple: (positional, keywords)."""
 
+    __slots__ = ("function",)
+
     def __init__(self, function: Variable) -> None:
         self.function = function
 
@@ -186,10 +190,9 @@ def _subgraph_input(
     tx: Tracer, builder: SubgraphBuilder, leaf: Variable, dim: int | None, is_mapped: bool, differentiates: bool
 ) -> Variable:
     """Create the subgraph input of an argument leaf."""
-    if isinstance(leaf, SymNodeVariable):
-        return SymNodeVariable(builder.add_parameter(leaf.sym), leaf.sym)
-    assert isinstance(leaf, TensorVariable)
     fake = leaf.fake
+    if fake is None:
+        return add_parameter_for(tx, builder, leaf)
     if is_mapped:
         if dim is None:
             return add_parameter_like(tx, builder, fake)
@@ -344,6 +347,8 @@ def _linearize(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) ->
 class PushforwardVariable(Variable):
     """The function that ``linearize`` returns: the derivative at a point, computed by ``jvp``."""
 
+    __slots__ = ("_primal_versions", "function", "primals")
+
     def __init__(self, tx: Tracer, function: Variable, primals: list[Variable]) -> None:
         self.function = function
         self.primals = primals
@@ -352,7 +357,7 @@ class PushforwardVariable(Variable):
     def _versions(self, tx: Tracer) -> list[int]:
         leaves: list[Variable] = []
         flatten_variable(tx, TupleVariable(self.primals), leaves)
-        return [v.fake._version for v in leaves if isinstance(v, TensorVariable) and not v.fake.is_inference()]
+        return [v.fake._version for v in leaves if v.fake is not None and not v.fake.is_inference()]
 
     def python_type(self) -> type:
         return type(torch.func.vmap)
@@ -375,6 +380,8 @@ class PushforwardVariable(Variable):
 
 class GraphFunctionVariable(Variable):
     """A function returned by a graph node, such as ``vjp``'s pullback. A call is a new node."""
+
+    __slots__ = ("function", "node")
 
     def __init__(self, node: torch.fx.Node, function: Callable[..., Any]) -> None:
         self.node = node

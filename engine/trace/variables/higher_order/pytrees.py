@@ -12,8 +12,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -56,7 +54,7 @@ def flatten_variable(tx: Tracer, value: Variable, leaves: list[Variable]) -> Tre
         Unsupported: it contains an object that is not a container, tensor, symbol or constant.
     """
     value = realize(tx, value)
-    if isinstance(value, (TensorVariable, SymNodeVariable)):
+    if value.is_graph_value:
         leaves.append(value)
         return LEAF
     if isinstance(value, (TupleVariable, ListVariable)):

@@ -29,10 +29,8 @@ class SubgraphBuilder(GraphBuilder):
 
     def __init__(self, outer: GraphBuilder) -> None:
         super().__init__()
-        self.outer = outer
+        self.outer: GraphBuilder = outer
         self.parameters: list[torch.fx.Node] = []
-        self.is_autograd_function_body = False
-        """True for the backward of an autograd function: it may run autograd on its intermediates."""
 
     def placeholder(self, origin: Source, fake: Any, real: Any) -> torch.fx.Node:
         return self.outer.placeholder(origin, fake, real)
@@ -52,7 +50,7 @@ class SubgraphBuilder(GraphBuilder):
         if not all(isinstance(v, (SymNodeVariable, ConstantVariable)) for v in given):
             return self
         owner: GraphBuilder = self
-        while isinstance(owner, SubgraphBuilder) and all(v.node.graph is not owner.graph for v in numbers):
+        while owner.outer is not None and all(v.node.graph is not owner.graph for v in numbers):
             owner = owner.outer
         return owner
 
@@ -109,7 +107,7 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
     graph: GraphBuilder | None = outer
     while graph is not None:
         fakes.extend(v for n in graph.graph.nodes if isinstance(v := n.meta.get("example_value"), torch.Tensor))
-        graph = graph.outer if isinstance(graph, SubgraphBuilder) else None
+        graph = graph.outer
     versions = [(fake, _version_of(fake)) for fake in fakes]
     grad = torch.is_grad_enabled()
     tx.graph = builder
@@ -137,6 +135,13 @@ def add_parameter_like(tx: Tracer, builder: SubgraphBuilder, fake: torch.Tensor)
     """Add an input to the subgraph with the metadata of ``fake``."""
     copy = fake_leaf_like(tx, fake)
     return TensorVariable(builder.add_parameter(copy), copy)
+
+
+def add_parameter_for(tx: Tracer, builder: SubgraphBuilder, value: Variable) -> Variable:
+    """Add an input to the subgraph for a tensor or symbol; any other value stays as it is."""
+    if value.fake is not None:
+        return add_parameter_like(tx, builder, value.fake)
+    return value if value.sym is None else SymNodeVariable(builder.add_parameter(value.sym), value.sym)
 
 
 def fake_leaf_like(tx: Tracer, fake: torch.Tensor) -> torch.Tensor:
@@ -168,10 +173,7 @@ class TracedSubgraph:
 
     def output_fakes(self) -> list[Any]:
         """Return the fake values of the outputs."""
-        return [
-            v.value if isinstance(v, ConstantVariable) else v.fake if isinstance(v, TensorVariable) else v.sym  # type: ignore[attr-defined]
-            for v in self.outputs
-        ]
+        return [v.graph_value if v.is_graph_value else v.as_python_object() for v in self.outputs]
 
     def module(self) -> torch.fx.GraphModule:
         """Return the finished graph module."""
@@ -203,7 +205,7 @@ def trace_subgraph(
         given: list[Variable] = []
         for value in inside:
             flatten_variable(tx, value, given)
-        versions = [(v.fake, _version_of(v.fake)) for v in given if isinstance(v, TensorVariable)]
+        versions = [(v.fake, _version_of(v.fake)) for v in given if v.fake is not None]
         result = function.call(tx, inside, {})
         leaves: list[Variable] = []
         tree = flatten_variable(tx, result, leaves)
@@ -223,7 +225,7 @@ def _clone_if_aliased(tx: Tracer, value: Variable, given: list[Variable]) -> Var
     if not isinstance(value, TensorVariable):
         return value
     inner = value.node_or_none is not None and value.node_or_none.graph is tx.graph.graph
-    shared = any(isinstance(g, TensorVariable) and shares_storage(value.fake, g.fake) for g in given)
+    shared = any(g.fake is not None and shares_storage(value.fake, g.fake) for g in given)
     return value.call_method(tx, "clone", [], {}) if shared or not inner else value
 
 

@@ -22,8 +22,11 @@ from engine.trace.graph_builder import emitting_into
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
-from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
-from engine.trace.variables.tensors.numpy_arrays import NumpyNdarrayVariable, non_array_result
+from engine.trace.variables.tensors.numpy_arrays import (
+    NumpyNdarrayVariable,
+    non_array_result,
+    register_constant_evaluator,
+)
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ _LAYOUT_ATTRIBUTES = frozenset(("shape", "ndim", "dtype", "size", "itemsize", "s
 
 class ConstantArrayStorageVariable(Variable):
     """Shared memory of constant arrays that alias: the base array at this point of the trace."""
+
+    __slots__ = ("_version", "base_array", "flat_tensor", "views")
 
     is_mutable = True
 
@@ -110,6 +115,8 @@ def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable
 
 class ConstantNdarrayVariable(NumpyNdarrayVariable):
     """A numpy array with constant elements."""
+
+    __slots__ = ("_tx", "_view", "array", "storage")
 
     def __init__(self, tx: Tracer, array: np.ndarray[Any, Any], storage: ConstantArrayStorageVariable) -> None:
         self._tx = tx
@@ -202,7 +209,7 @@ def _in_outermost_graph(tx: Tracer) -> contextlib.AbstractContextManager[None]:
     An array may outlive the subgraph of a higher-order operator that reads it.
     """
     outermost = tx.graph
-    while isinstance(outermost, SubgraphBuilder):
+    while outermost.outer is not None:
         outermost = outermost.outer
     return emitting_into(tx, outermost)
 
@@ -218,6 +225,7 @@ def _base_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
 
 
+@register_constant_evaluator
 def compute_constant(
     tx: Tracer,
     name: str,
@@ -232,7 +240,7 @@ def compute_constant(
     Raises:
         Unsupported: numpy raises or warns. All mutations are undone.
     """
-    if isinstance(tx.graph, SubgraphBuilder):
+    if tx.in_subgraph():
         return None
     if not all(isinstance(a, ConstantNdarrayVariable) and a.storage.is_constant for a in leaves):
         return None

@@ -12,7 +12,6 @@ from torch.autograd import forward_ad
 from engine.trace.emit_node import emit_node
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def _register_contiguous_output(function: Callable[..., Any], where: Callable[[T
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         found = emit_node(tx, "call_function", function, args, kwargs)
         of = realize(tx, args[0] if args else kwargs["input"])
-        if not isinstance(found, TensorVariable) or not isinstance(of, TensorVariable) or not where(tx, of.fake):
+        if found.fake is None or of.fake is None or not where(tx, of.fake):
             return found
         return found if found.fake.is_contiguous() else emit_node(tx, "call_method", "contiguous", [found])
 

@@ -36,7 +36,7 @@ def _emit_with_constants(
 ) -> Variable:
     """Emit one node that calls ``run`` on a tensor. Other arguments are constants in the node."""
     tensor = realize(tx, of)
-    if not isinstance(tensor, TensorVariable):
+    if tensor.fake is None:
         raise Unsupported("distributed", f"DTensor.{name} is called on a {tensor.describe()}")
     values = [constant_or_group(tx, a) for a in args]
     words = {k: constant_or_group(tx, v) for k, v in kwargs.items()}

@@ -12,7 +12,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.torch_api.custom_and_script_ops import Args, Kwargs
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def _register_legacy_constructor(make: Any, dtype: torch.dtype | None) -> None:
             return emit_node(tx, "call_function", torch.empty, given, {"dtype": wanted})
         if len(given) == 1 and type(given[0]) in (ListVariable, TupleVariable):
             return tx.wrap_static(torch.tensor).call(tx, list(given), {"dtype": wanted})
-        if all(isinstance(a, (ConstantVariable, SymNodeVariable)) and a.python_type() is int for a in given):
+        if all((a.sym is not None or isinstance(a, ConstantVariable)) and a.python_type() is int for a in given):
             sizes = TupleVariable(list(given) or [ConstantVariable(0)])
             return emit_node(tx, "call_function", torch.empty, [sizes], {"dtype": wanted})
         raise Unsupported("tensor-creation", f"{make.__name__} is created")
@@ -64,7 +63,7 @@ def _register_nested_constructor(make: Any) -> None:
         The strided layout holds separate tensors and cannot be in a graph.
         """
         layout = realize(tx, args[3] if len(args) > 3 else kwargs.get("layout", NONE))
-        if not isinstance(layout, ConstantVariable) or layout.value is not torch.jagged:
+        if layout.as_python_object() is not torch.jagged:
             raise Unsupported("nested-tensor", "a nested tensor is created with a layout other than torch.jagged")
         return emit_node(tx, "call_function", make, args, kwargs)
 

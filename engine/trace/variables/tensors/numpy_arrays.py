@@ -81,6 +81,8 @@ _UNSUPPORTED_METHODS = frozenset(
 class NumpyNdarrayVariable(Variable):
     """A numpy array, or a numpy scalar if ``is_scalar``, over the memory of a tensor."""
 
+    __slots__ = ("is_scalar", "real_object", "source", "tensor")
+
     is_mutable = True
 
     def __init__(
@@ -267,6 +269,8 @@ def _stack_nested_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
 class NumpyFunctionVariable(RealObjectVariable):
     """A numpy function."""
 
+    __slots__ = ()
+
     def describe(self) -> str:
         return f"numpy.{self.real_object.__name__}"
 
@@ -345,12 +349,25 @@ def _constant_result(
     tx: Tracer, name: str, function: Callable[..., Any], packed: Any, words: Any, leaves: list[_LeafVariable]
 ) -> Variable | None:
     """Compute the call with numpy if all arguments are constants or constant arrays."""
-    from engine.trace.variables.tensors.constant_numpy_arrays import compute_constant
 
     def place(contents: Sequence[Any]) -> tuple[Any, Any]:
         return _substitute_leaves(packed, contents, theirs=True), _substitute_leaves(words, contents, theirs=True)
 
-    return compute_constant(tx, name, function, place, leaves)
+    (compute,) = _CONSTANT_EVALUATORS
+    return compute(tx, name, function, place, leaves)
+
+
+if TYPE_CHECKING:
+    _Place = Callable[[Sequence[Any]], tuple[Any, Any]]
+    _ConstantEvaluator = Callable[[Tracer, str, Callable[..., Any], _Place, Sequence[Any]], Variable | None]
+
+_CONSTANT_EVALUATORS: list[_ConstantEvaluator] = []
+
+
+def register_constant_evaluator(evaluator: _ConstantEvaluator) -> _ConstantEvaluator:
+    """Register the function that computes a numpy call on constants while tracing."""
+    _CONSTANT_EVALUATORS.append(evaluator)
+    return evaluator
 
 
 class _ResultMismatch(Exception):

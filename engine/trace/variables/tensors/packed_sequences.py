@@ -13,7 +13,6 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.containers.sequences import SequenceVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -27,7 +26,7 @@ def _register_recurrent(function: Any) -> None:
 
     @register_rule(function)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if len(args) > 3 and isinstance(realize(tx, args[3]), SequenceVariable):
+        if len(args) > 3 and realize(tx, args[3]).argument_items():
             raise Unsupported(
                 "dynamic-output", f"{function.__name__} of a packed sequence, whose length depends on data"
             )

@@ -10,7 +10,6 @@ from engine.ir.graph_callable import GraphCallable
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import Variable, realize
-from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
 from engine.trace.variables.tensors.storages import UntypedStorageVariable, check_no_data_ptr, record_input_storages
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method, register_tensor_setter
@@ -40,7 +39,7 @@ def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
     refused = Unsupported("set-data", "the attribute 'data' of a tensor is set")
     if data is tensor and tensor.python_type() in (torch.Tensor, torch.nn.Parameter):
         return  # a conversion without effect: the tensor already has this data
-    if not isinstance(data, TensorVariable) or data is tensor or isinstance(tx.graph, SubgraphBuilder):
+    if not isinstance(data, TensorVariable) or data is tensor or tx.in_subgraph():
         raise refused
     mine, new = tensor.fake, data.fake
     alike = mine.device == new.device and mine.layout == new.layout
@@ -88,7 +87,7 @@ def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs:
     """
     refused = Unsupported("set-data", "Tensor.set_ is called")
     names = ("source", "storage_offset", "size", "stride")
-    if len(args) > len(names) or kwargs.keys() - set(names[len(args) :]) or isinstance(tx.graph, SubgraphBuilder):
+    if len(args) > len(names) or kwargs.keys() - set(names[len(args) :]) or tx.in_subgraph():
         raise refused
     given = dict(zip(names, args, strict=False)) | kwargs
     if len(given) not in (0, 1, 4):

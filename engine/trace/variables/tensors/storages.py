@@ -20,7 +20,6 @@ from engine.trace.operators.table import Operator
 from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
@@ -59,6 +58,8 @@ _RESIZE = GraphCallable("resize_storage", _resize, changes_state=True)
 
 class UntypedStorageVariable(Variable):
     """An ``UntypedStorage`` of a traced tensor: one variable for all tensors that share it."""
+
+    __slots__ = ("fake_storage", "input_tensors", "resize_count", "tensor")
 
     is_mutable = True
     reconstruct_before_break = True
@@ -139,7 +140,7 @@ class UntypedStorageVariable(Variable):
         return self.tensor
 
     def _resize(self, tx: Tracer, count: Variable) -> Variable:
-        if isinstance(tx.graph, SubgraphBuilder) or self.current_tensor().fake.is_inference():
+        if tx.in_subgraph() or self.current_tensor().fake.is_inference():
             raise Unsupported("storage-access", "UntypedStorage.resize_ is called")
         node, number = count.as_node_arg(tx)
         if type(number) not in (int, torch.SymInt):
@@ -167,6 +168,8 @@ class DataPtrVariable(Variable):
 
     Also represents ``_cdata`` of a storage.
     """
+
+    __slots__ = ("name", "nbytes", "offset", "resize_count", "storage", "tensor")
 
     is_mutable = True
     reconstruct_before_break = True
@@ -272,7 +275,7 @@ def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariabl
         Unsupported: the tensor has no storage of its own.
     """
     fake = tensor.fake
-    if is_wrapper_subclass(fake) or fake.layout is not torch.strided or isinstance(tx.graph, SubgraphBuilder):
+    if is_wrapper_subclass(fake) or fake.layout is not torch.strided or tx.in_subgraph():
         raise Unsupported("storage-access", "Tensor.untyped_storage is called")
     record_input_storages(tx)
     place = fake.untyped_storage()._cdata
@@ -325,6 +328,8 @@ def record_input_storages(tx: Tracer) -> None:
 
 class ExternalStorageVariable(RealObjectVariable):
     """A storage object passed in from outside the frame."""
+
+    __slots__ = ()
 
     is_mutable = True
 

@@ -304,6 +304,8 @@ def _tensor_result(result: torch.Tensor, tx: Tracer, node: torch.fx.Node) -> Var
 class TensorMethodVariable(Variable):
     """A tensor method before its call, such as ``x.add``."""
 
+    __slots__ = ("name", "tensor")
+
     def __init__(self, tensor: TensorVariable, name: str) -> None:
         self.tensor = tensor
         self.name = name

@@ -27,7 +27,6 @@ from engine.trace.variables.containers.sequences import (
 )
 from engine.trace.variables.tensors.numpy_arrays import _PLAIN_TENSOR_TYPES, Args, Kwargs, NumpyNdarrayVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -48,11 +47,7 @@ def numpy_to_tensor(tx: Tracer, array: NumpyNdarrayVariable, kwargs: Kwargs, *, 
         raise Unsupported(
             "tensor-creation", "a tensor is created from an array with options other than dtype and device"
         )
-    words = {
-        k: v
-        for k, v in words.items()
-        if not (isinstance(realize(tx, v), ConstantVariable) and realize(tx, v).as_python_object() is None)
-    }
+    words = {k: v for k, v in words.items() if not is_none(realize(tx, v))}
     if copy and (made := array.copy_to_tensor(tx)) is not None:
         return emit_node(tx, "call_method", "to", [made], words) if words else made
     if not copy and not words:
@@ -95,9 +90,9 @@ def _register_tensor_constructor(make: Any, *, copy: bool) -> None:
 def _contains_numpy_scalar(tx: Tracer, data: Variable) -> bool:
     """Return True if nested lists contain a numpy scalar."""
     data = realize(tx, data)
-    if isinstance(data, SequenceVariable):
-        return any(_contains_numpy_scalar(tx, item) for item in data.items)
-    return isinstance(data, ConstantVariable) and isinstance(data.value, np.generic)
+    if items := data.argument_items():
+        return any(_contains_numpy_scalar(tx, item) for item in items)
+    return isinstance(data.as_python_object(), np.generic)
 
 
 def _common_array_dtype(tx: Tracer, data: Variable) -> torch.dtype | None:
@@ -105,9 +100,7 @@ def _common_array_dtype(tx: Tracer, data: Variable) -> torch.dtype | None:
     data = realize(tx, data)
     if isinstance(data, NumpyNdarrayVariable):
         return None if data.is_scalar else data.tensor.fake.dtype
-    if not isinstance(data, SequenceVariable) or not data.items:
-        return None
-    kinds = {_common_array_dtype(tx, item) for item in data.items}
+    kinds = {_common_array_dtype(tx, item) for item in data.argument_items()}
     return kinds.pop() if len(kinds) == 1 else None
 
 
@@ -115,8 +108,8 @@ def _stack_arrays(tx: Tracer, data: Variable) -> Variable:
     data = realize(tx, data)
     if isinstance(data, NumpyNdarrayVariable):
         return data.tensor
-    assert isinstance(data, SequenceVariable)
-    return emit_node(tx, "call_function", torch.stack, [ListVariable([_stack_arrays(tx, item) for item in data.items])])
+    rows: list[Variable] = [_stack_arrays(tx, item) for item in data.argument_items()]
+    return emit_node(tx, "call_function", torch.stack, [ListVariable(rows)])
 
 
 def _tensor_from_numpy_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwargs: Kwargs) -> Variable:
@@ -134,7 +127,7 @@ def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwar
     """Create a tensor from nested sequences; one-element tensors in them count as scalars."""
     kinds: set[torch.dtype] = set()
     plain = _unwrap_scalar_tensors(tx, data, kinds)
-    if any(isinstance(v, SymNodeVariable) for v in reachable_variables([plain])):
+    if any(v.sym is not None for v in reachable_variables([plain])):
         if all(leaf.python_type() is bool for leaf in _flat_items(tx, data)):
             kinds.add(torch.bool)
         make = torch._refs.tensor  # unlike the constructors of torch, this one accepts symbols
@@ -170,12 +163,12 @@ def _unwrap_scalar_tensors(tx: Tracer, data: Variable, kinds: set[torch.dtype]) 
         return ListVariable([_unwrap_scalar_tensors(tx, item, kinds) for item in data.items])
     if isinstance(data, NumpyNdarrayVariable) and data.is_scalar:
         data = data.tensor
-    if isinstance(data, TensorVariable) and data.fake.numel() == 1:
+    if data.fake is not None and data.fake.numel() == 1:
         kinds.add(data.fake.dtype)
         return data.call_method(tx, "item", [], {})
-    if isinstance(data, SymNodeVariable) and data.python_type() is bool:
+    if data.sym is not None and data.python_type() is bool:
         return emit_node(tx, "call_function", torch.sym_ite, [data, ConstantVariable(1), ConstantVariable(0)])
-    if isinstance(data, SymNodeVariable) or not kinds:
+    if data.sym is not None or not kinds:
         return data
     kinds.add(torch.get_default_dtype() if data.python_type() is float else torch.int64)
     return data
@@ -184,7 +177,7 @@ def _unwrap_scalar_tensors(tx: Tracer, data: Variable, kinds: set[torch.dtype]) 
 @register_rule(torch._shape_as_tensor)
 def _shape_as_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    if not isinstance(of, TensorVariable) or len(args) > 1 or kwargs:
+    if of.fake is None or len(args) > 1 or kwargs:
         return emit_node(tx, "call_function", torch._shape_as_tensor, args, kwargs)
     sizes = ListVariable(list(sequence_items(tx, of.get_attr(tx, "shape"))))
     return realize(tx, tx.wrap_static(torch.tensor).call(tx, [sizes], {"dtype": ConstantVariable(torch.int64)}))
@@ -196,11 +189,7 @@ def _new_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     data = realize(tx, args[1] if len(args) > 1 else kwargs["data"])
     if _contains_numpy_scalar(tx, data):
         raise Unsupported("tensor-creation", "new_tensor of numpy scalars")
-    if (
-        not isinstance(of, TensorVariable)
-        or of.python_type() not in _PLAIN_TENSOR_TYPES
-        or not isinstance(data, SequenceVariable)
-    ):
+    if of.fake is None or of.python_type() not in _PLAIN_TENSOR_TYPES or not isinstance(data, SequenceVariable):
         return emit_node(tx, "call_method", "new_tensor", args, kwargs)
     words = {k: v for k, v in kwargs.items() if k != "data"}
     words.setdefault("dtype", ConstantVariable(of.fake.dtype))

@@ -28,6 +28,7 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.objects.attribute_binding import bind_attribute, class_attribute
@@ -35,8 +36,8 @@ from engine.trace.variables.objects.class_lookup import call_python_method, call
 from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.construction import construct_object
 from engine.trace.variables.objects.constructor_registry import register_constructor
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.torch_api.compiler_api import construct_wrapper_subclass
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ class TensorWithTFOverrideVariable(TensorVariable):
 
 class _BaseTensorMethodVariable(Variable):
     """``super().name`` of a tensor: a method of ``torch.Tensor`` that its class overrides."""
+
+    __slots__ = ("name", "tensor")
 
     def __init__(self, tensor: TensorWithTFOverrideVariable, name: str) -> None:
         self.tensor = tensor
@@ -260,9 +263,9 @@ def _record_torch_function_call(
             items = [stand_in(i) for i in value.items]  # type: ignore[attr-defined]
             return tuple(items) if isinstance(value, TupleVariable) else items
         made: Any
-        if isinstance(value, TensorVariable) or value.has_torch_function:
+        if value.fake is not None or value.has_torch_function:
             made = torch.empty(0).as_subclass(_RecordingTensor)
-        elif isinstance(value, SymNodeVariable):
+        elif value.sym is not None:
             made = value.python_type()(1)
             made = _IntPlaceholder(1) if value.python_type() is int else made
         else:
@@ -409,8 +412,6 @@ def _construct_subclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) ->
     """Trace ``cls(tensor)`` for a subclass that inherits ``__new__`` or defines it in Python."""
     cls = of.as_python_object()
     if hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__"):
-        from engine.trace.variables.torch_api.compiler_api import construct_wrapper_subclass
-
         return construct_wrapper_subclass(tx, cls, args, kwargs)
     made: Variable
     if _uses_tensor_new(cls) and args and isinstance(tensor := realize(tx, args[0]), TensorVariable):
@@ -536,14 +537,14 @@ _DISABLE_SUBCLASS: Any = torch._C.DisableTorchFunctionSubclass
 class DisableTorchFunctionSubclassVariable(Variable):
     """Context ``torch._C.DisableTorchFunctionSubclass()``: no dispatch to subclasses."""
 
+    __slots__ = ()
+
     is_mutable = True
 
     def python_type(self) -> type:
         return _DISABLE_SUBCLASS  # type: ignore[no-any-return]
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        from engine.trace.variables.callables.methods import BuiltinMethodVariable
-
         return BuiltinMethodVariable(self, name) if name in ("__enter__", "__exit__") else super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
@@ -556,6 +557,8 @@ class DisableTorchFunctionSubclassVariable(Variable):
 
 class DisableTorchFunctionVariable(DisableTorchFunctionSubclassVariable):
     """Context ``torch._C.DisableTorchFunction()``: no dispatch to subclasses or modes."""
+
+    __slots__ = ()
 
     def python_type(self) -> type:
         cls: Any = torch._C.DisableTorchFunction

@@ -65,9 +65,7 @@ def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:
     Raises:
         Unsupported: the value is not constant.
     """
-    from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
-
-    if isinstance(tx.graph, SubgraphBuilder):
+    if tx.in_subgraph():
         raise Unsupported(
             "higher-order-side-effect", f"{_name(holder)}.{name} is set in the body of a higher-order operator"
         )

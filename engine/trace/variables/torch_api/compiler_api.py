@@ -31,8 +31,6 @@ from engine.trace.variables.higher_order.pytrees import (
     unflatten_python,
     unflatten_variable,
 )
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.torch_api.torch_contexts import ErrorOnGraphBreakVariable, NullContextVariable
 
 if TYPE_CHECKING:
@@ -66,8 +64,8 @@ def _hints(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     named = tx.unpack_string_mapping(words) if isinstance(words, DictVariable) else {}
     positional = [realize(tx, a) for a in sequence_items(tx, given["args"])] if "args" in given else []
     told = [realize(tx, h) for h in hints.values()] if isinstance(hints, DictVariable) else [NONE]
-    if not all(isinstance(a, (TensorVariable, SymNodeVariable, ConstantVariable)) for a in positional) or not all(
-        isinstance(h, ConstantVariable) and isinstance(h.value, (int, float, str)) for h in told
+    if not all(a.is_graph_value or isinstance(a, ConstantVariable) for a in positional) or not all(
+        isinstance(h.as_python_object(), (int, float, str)) for h in told
     ):
         raise Unsupported("compiler-api", "hints_wrapper has unsupported arguments")
     return realize(tx, given["body_fn"]).call(tx, positional, named)
@@ -202,7 +200,7 @@ class _OpaqueCall:
 
 def _flatten_opaque_argument(tx: Tracer, value: Variable, leaves: Args) -> TreeSpec:
     value = realize(tx, value)
-    if isinstance(value, (TensorVariable, SymNodeVariable)):
+    if value.is_graph_value:
         leaves.append(value)
         return LEAF
     if isinstance(value, (TupleVariable, ListVariable)):
@@ -235,6 +233,8 @@ def _flatten_registered_class(tx: Tracer, value: Variable, node: Any, leaves: Ar
 
 class OpaqueFunctionVariable(Variable):
     """``torch._dynamo.nonstrict_trace(fn)``, called in traced code."""
+
+    __slots__ = ("function", "real_object")
 
     def __init__(self, function: Variable, real: Any) -> None:
         self.function = function
@@ -313,6 +313,8 @@ def _nonstrict_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable
 class NestedCompileVariable(Variable):
     """Result of ``torch.compile`` or ``engine.api.compile`` called in traced code."""
 
+    __slots__ = ("function", "make", "options")
+
     def __init__(self, make: Any, function: Variable, options: dict[str, Any]) -> None:
         self.make = make
         self.function = function
@@ -343,6 +345,8 @@ class NestedCompileVariable(Variable):
 
 class _CompileDecoratorVariable(Variable):
     """``torch.compile(**options)`` before it decorates a function."""
+
+    __slots__ = ("make", "options")
 
     def __init__(self, make: Any, options: dict[str, Any]) -> None:
         self.make = make

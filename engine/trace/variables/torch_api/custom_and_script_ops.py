@@ -35,6 +35,8 @@ def _custom_op(tx: Tracer, real: Any, origin: Source) -> Variable:
 class ScriptFunctionVariable(BuiltinVariable):
     """A TorchScript function: one graph node."""
 
+    __slots__ = ()
+
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return emit_node(tx, "call_function", GraphCallable(str(self.real_object.name), self.real_object), args, kwargs)
 
@@ -59,6 +61,8 @@ def _compiled_module(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 class FunctionNamespaceVariable(Variable):
     """``torch._C._VariableFunctions``: a namespace of torch functions."""
+
+    __slots__ = ("real_object", "source")
 
     def __init__(self, real_object: Any, source: Source) -> None:
         self.real_object = real_object

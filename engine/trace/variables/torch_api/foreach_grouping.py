@@ -11,7 +11,6 @@ from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
-from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -23,9 +22,9 @@ def _group_by_device_and_dtype(tx: Tracer, args: list[Variable], kwargs: dict[st
     words = dict(zip(("tensorlistlist", "with_indices"), args, strict=False)) | kwargs
     lists = [[realize(tx, t) for t in sequence_items(tx, row)] for row in sequence_items(tx, words["tensorlistlist"])]
     with_indices = realize(tx, words.get("with_indices", ConstantVariable(False))).is_truthy(tx)
-    if not all(isinstance(t, TensorVariable) or t.python_type() is type(None) for row in lists for t in row):
+    if not all(t.fake is not None or t.python_type() is type(None) for row in lists for t in row):
         raise Unsupported("torch-internals", "tensors are grouped together with other objects")
-    fakes = [[t.fake if isinstance(t, TensorVariable) else None for t in row] for row in lists]
+    fakes = [[t.fake for t in row] for row in lists]
     try:
         groups = torch._C._group_tensors_by_device_and_dtype(fakes, True)
     except (RuntimeError, TypeError):

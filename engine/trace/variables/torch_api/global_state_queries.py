@@ -15,7 +15,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.torch_api import backend_flags
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
@@ -56,7 +55,7 @@ for _ask, _state in _QUERIES.items():
 def _dispatch_keys(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """Return the dispatch keys of a plain tensor; they follow from dtype and device."""
     of = realize(tx, args[0])
-    if not isinstance(of, TensorVariable) or of.python_type() not in (torch.Tensor, torch.nn.Parameter):
+    if of.fake is None or of.python_type() not in (torch.Tensor, torch.nn.Parameter):
         raise Unsupported("torch-internals", "torch._C._dispatch_keys is called")
     fake = of.fake
     if fake.device.type not in ("cpu", "cuda") or fake.is_inference() or fake.is_conj() or fake.is_neg():
@@ -159,6 +158,8 @@ def _checkpoint_valid(tx: Tracer, args: list[Variable], kwargs: dict[str, Variab
 
 class BackendFlagsVariable(RealObjectVariable):
     """``torch.backends.cuda.matmul``. Each read of a flag is guarded."""
+
+    __slots__ = ()
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         try:

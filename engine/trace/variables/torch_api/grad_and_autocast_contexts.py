@@ -33,11 +33,15 @@ if TYPE_CHECKING:
 class ContextMethodVariable(BuiltinMethodVariable):
     """A method of a context in the graph. If the graph raises, the context counts as exited."""
 
+    __slots__ = ()
+
     is_in_graph = True
 
 
 class GradModeVariable(Variable):
     """``no_grad()``, ``enable_grad()`` or ``set_grad_enabled(mode)``, as context or decorator."""
+
+    __slots__ = ("cls", "mode", "previous_modes")
 
     is_mutable = True
 
@@ -85,6 +89,8 @@ class GradModeVariable(Variable):
 
 class ContextDecoratedFunctionVariable(Variable):
     """A function decorated with a context in traced code."""
+
+    __slots__ = ("context", "function")
 
     def __init__(self, context: Variable, function: Variable) -> None:
         self.context = context
@@ -196,6 +202,8 @@ def _set_grad_enabled_c(tx: Tracer, args: list[Variable], kwargs: dict[str, Vari
 class SetGradEnabledVariable(Variable):
     """``torch.set_grad_enabled(mode)``, effective from its construction."""
 
+    __slots__ = ("context",)
+
     def __init__(self, context: GradModeVariable) -> None:
         self.context = context
 
@@ -230,6 +238,8 @@ class SetGradEnabledVariable(Variable):
 
 class AutocastModeVariable(Variable):
     """``torch.autocast(...)``."""
+
+    __slots__ = ("active", "arguments")
 
     is_mutable = True
 
@@ -342,6 +352,8 @@ class _EnteredAutocastVariable(AutocastModeVariable):
 
     A node that restores the previous state exits it.
     """
+
+    __slots__ = ("_entered_source", "previous_state", "source")
 
     def __init__(self, tx: Tracer, real: Any, source: Source, arguments: dict[str, Any]) -> None:
         super().__init__(arguments)

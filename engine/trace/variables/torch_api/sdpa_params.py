@@ -33,6 +33,8 @@ _SDPA_FIELDS = ("query", "key", "value", "attn_mask", "dropout", "is_causal", "e
 class SDPAParamsVariable(Variable):
     """An ``SDPAParams`` created in traced code."""
 
+    __slots__ = ("fields",)
+
     def __init__(self, fields: dict[str, Variable]) -> None:
         self.fields = fields
 
@@ -60,6 +62,8 @@ def _new_sdpa_params(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 class ExternalSDPAParamsVariable(RealObjectVariable):
     """An ``SDPAParams`` from outside. It is immutable."""
+
+    __slots__ = ()
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name not in _SDPA_FIELDS or not hasattr(self.real_object, name) or self.source is None:

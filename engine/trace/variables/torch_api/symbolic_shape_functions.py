@@ -24,7 +24,6 @@ from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 )
 def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     condition = realize(tx, args[0] if args else kwargs.get("cond", kwargs.get("condition", NONE)))
-    if isinstance(condition, ConstantVariable) and condition.value is True:
+    if condition.as_python_object() is True:
         return NONE
     if isinstance(condition, SymNodeVariable) and condition.python_type() is bool:
         if condition.depends_on_unbacked_float:
@@ -62,7 +61,7 @@ def _register_guard_or(ask: Callable[[Any], bool]) -> None:
     @register_rule(ask)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         condition = realize(tx, args[0] if args else kwargs["a"])
-        if isinstance(condition, SymNodeVariable) and has_unbacked_symbols(condition.sym):
+        if condition.sym is not None and has_unbacked_symbols(condition.sym):
             return ConstantVariable(ask(condition.sym))
         return ConstantVariable(condition.is_truthy(tx))
 
@@ -78,7 +77,7 @@ def _symbol_query_rule(ask: Callable[[Any], Any]) -> Callable[..., Variable]:
 
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         of = realize(tx, [*args, *kwargs.values()][0])
-        return ConstantVariable(bool(ask(of.sym if isinstance(of, SymNodeVariable) else of.as_python_constant(tx))))
+        return ConstantVariable(bool(ask(of.as_python_constant(tx) if of.sym is None else of.sym)))
 
     return rule
 
@@ -120,9 +119,9 @@ register_rule(symbolic_shapes.sym_or)(_chained_operator_rule("|"))
 @register_rule(has_free_unbacked_symbols)
 def _has_unbacked_symbols(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     found = realize(tx, args[0])
-    if isinstance(found, TensorVariable):
+    if found.fake is not None:
         return ConstantVariable(any(has_unbacked_symbols(s) for s in found.fake.shape))
-    if isinstance(found, SymNodeVariable):
+    if found.sym is not None:
         return ConstantVariable(has_unbacked_symbols(found.sym))
     raise Unsupported("torch-check", "has_free_unbacked_symbols of an object other than a tensor or a number")
 
@@ -131,8 +130,8 @@ def _register_size_advice(tell: Callable[..., None]) -> None:
     @register_rule(tell)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         size, *bounds = (realize(tx, a) for a in args)
-        if isinstance(size, SymNodeVariable):
-            known = [b.sym if isinstance(b, SymNodeVariable) else b.as_python_constant(tx) for b in bounds]
+        if size.sym is not None:
+            known = [b.as_python_constant(tx) if b.sym is None else b.sym for b in bounds]
             evaluate_on_fakes(tx, "call_function", tell, [size.sym, *known], {})
             emit_runtime_asserts(tx)
         return NONE

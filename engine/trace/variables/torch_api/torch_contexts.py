@@ -52,6 +52,8 @@ Kwargs = dict[str, Variable]
 class GraphContextVariable(Variable):
     """``make(**arguments)``: entered and exited by graph nodes, and also while tracing."""
 
+    __slots__ = ("active", "arguments", "make")
+
     is_mutable = True
 
     def __init__(self, make: Any, arguments: dict[str, Any]) -> None:
@@ -131,9 +133,9 @@ class GraphContextVariable(Variable):
 @register_rule(torch.inference_mode)
 def _inference_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     mode = realize(tx, args[0] if args else kwargs.get("mode", ConstantVariable(True)))
-    if not isinstance(mode, ConstantVariable) or not isinstance(mode.value, bool):
+    if not isinstance(mode.as_python_object(), bool):
         return ContextDecoratedFunctionVariable(GraphContextVariable(torch.inference_mode, {"mode": True}), mode)
-    return GraphContextVariable(torch.inference_mode, {"mode": mode.value})
+    return GraphContextVariable(torch.inference_mode, {"mode": mode.as_python_object()})
 
 
 @register_builder(torch.inference_mode)
@@ -159,6 +161,8 @@ def _register_graph_context(make: Any, *names: str) -> None:
 
 class SavedTensorsContextVariable(GraphContextVariable):
     """A context for saved tensors of autograd. Only the graph enters it, not the tracer."""
+
+    __slots__ = ()
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in ("__enter__", "__exit__"):
@@ -237,6 +241,8 @@ for _flags in _BACKEND_FLAG_CONTEXTS:
 class NullContextVariable(Variable):
     """A context for profilers or other compilers. It does nothing in the graph."""
 
+    __slots__ = ("source",)
+
     is_mutable = True
 
     def __init__(self, source: Source | None = None) -> None:
@@ -270,6 +276,8 @@ class ErrorOnGraphBreakVariable(NullContextVariable):
 
     The setting is read when a graph break occurs.
     """
+
+    __slots__ = ("active", "make", "previous_policy", "raises")
 
     def __init__(self, make: type, raises: bool) -> None:
         super().__init__()

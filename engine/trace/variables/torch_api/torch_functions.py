@@ -13,8 +13,9 @@ from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.sources.roots import ConstantSource
 from engine.options import config
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_module
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _graph_break(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) 
 @register_rule(while_tracing)
 def _while_tracing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     look = realize(tx, args[0] if args else kwargs.get("look", NONE))
-    call = print if isinstance(look, ConstantVariable) and look.value is None else look.as_python_object()
+    call = print if is_none(look) else look.as_python_object()
     if not callable(call):
         raise Unsupported(
             "compiler-api", f"while_tracing is given a {look.python_type().__name__} that traced code created"
@@ -176,8 +177,6 @@ def _device(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Va
 
 @register_rule(torch.Size)
 def _size(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-
     return TupleVariable(list(sequence_items(tx, args[0])) if args else [], torch.Size)
 
 

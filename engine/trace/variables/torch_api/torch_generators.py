@@ -44,6 +44,8 @@ def emit_state_effect(tx: Tracer, name: str, run: Callable[..., Any], args: Args
 class TorchGeneratorVariable(Variable):
     """A ``torch.Generator``: a graph input or the result of a node."""
 
+    __slots__ = ("_node", "device", "real_object", "source")
+
     is_mutable = True
 
     def __init__(

@@ -52,6 +52,8 @@ def _is_host_function(real: Any) -> bool:
 class TritonKernelVariable(OpaqueObjectVariable):
     """A Triton kernel, plain or autotuned. ``kernel[grid]`` is a launch without arguments."""
 
+    __slots__ = ()
+
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return TritonKernelLaunchVariable(self, realize(tx, key))
 
@@ -83,6 +85,8 @@ def _kernel(tx: Tracer, real: Any, origin: Source) -> Variable:
 class TritonHostFunctionVariable(OpaqueObjectVariable):
     """A Triton function that host code can also call, such as ``triton.cdiv``."""
 
+    __slots__ = ()
+
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         assert self.source is not None
         return tx.wrap(self.real_object.fn, AttrSource(self.source, "fn")).call(tx, args, kwargs)
@@ -108,6 +112,8 @@ def _wrap_triton(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 class TritonLaunchResultVariable(Variable):
     """Result of a launch: the compiled kernel, opaque to the tracer."""
 
+    __slots__ = ()
+
     def python_type(self) -> type:
         return object
 
@@ -117,6 +123,8 @@ class TritonLaunchResultVariable(Variable):
 
 class TritonKernelLaunchVariable(Variable):
     """``kernel[grid]``, a launch without its arguments."""
+
+    __slots__ = ("grid", "kernel")
 
     def __init__(self, kernel: TritonKernelVariable, grid: Variable) -> None:
         self.kernel = kernel
@@ -154,7 +162,7 @@ class TritonKernelLaunchVariable(Variable):
         effect = _EFFECT.format(", ".join(n for n in self.kernel.parameters if n in names) or "none of its arguments")
         target = GraphCallable(self.kernel.name, launch, changes_state=True, is_python=callable(grid), effect=effect)
         changed = computed if holds_tuples else [v for n, v in named.items() if n in names]
-        fakes = [v.fake for v in changed if isinstance(v, TensorVariable)]
+        fakes = [v.fake for v in changed if v.fake is not None]
         emit_node(tx, "call_function", target, computed, run=lambda *computed: _bump_versions(fakes))
         return TritonLaunchResultVariable()
 
