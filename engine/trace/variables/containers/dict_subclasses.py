@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.exc import Unsupported
+from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import SUBCLASS_METHOD_RULES, UNBOUND_METHOD_RULES
 from engine.trace.variables.containers.dicts import DictVariable, iterate_pairs, ordered_dict_reduce
@@ -58,6 +58,9 @@ def _call_dict_method_on_ordered(tx: Tracer, of: Variable, name: str, args: Args
         and contents.contains(tx, realize(tx, args[0]))
     ):
         return None
+    if contents is not None and contents.source is None and contents.was_reordered:
+        # After a graph break the order of the plain dict would be that of the OrderedDict.
+        raise SkipFrame("builtin-subclass", f"dict.{name} on an OrderedDict whose order was changed")
     if contents is None or contents.source is not None or contents.was_reordered or name in ("__repr__", "__init__"):
         raise Unsupported("builtin-subclass", f"dict.{name} on an OrderedDict does not maintain its order")
     if name in ("keys", "values", "items"):

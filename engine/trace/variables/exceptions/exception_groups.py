@@ -147,7 +147,8 @@ def make_matcher(tx: Tracer, wanted: Variable) -> ExceptionMatcher:
     classes = wanted.items if isinstance(wanted, TupleVariable) else [wanted]
     kinds = tuple(c.real_object for c in (realize(tx, c) for c in classes) if isinstance(c, ClassVariable))
     if len(kinds) == len(classes) and all(issubclass(k, BaseException) for k in kinds):
-        return lambda error: issubclass(error.python_type(), kinds)
+        # Python compares classes here without asking their metaclass.
+        return lambda error: any(base is kind for base in error.python_type().__mro__ for kind in kinds)
     if wanted.lacks_methods("__call__") or isinstance(wanted, ClassVariable):
         tx.raise_type_error("expected a function, exception type or tuple of exception types")
     return lambda error: realize(tx, wanted.call(tx, [error], {})).is_truthy(tx)
