@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, ProgramStep
+from engine.ir.loop_ir.index_expr import static_product
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.records.lowering import BufferReuse
@@ -113,12 +114,7 @@ def _has_same_layout(first: Buffer, second: Buffer) -> bool:
 
 
 def _bytes(buffer: Buffer) -> int | None:
-    total = buffer.dtype.itemsize
-    for size in buffer.shape:
-        if not isinstance(size, int):
-            return None
-        total *= size
-    return total
+    return static_product((*buffer.shape, buffer.dtype.itemsize))
 
 
 def can_run_in_place(kernel: LoopKernel, written: str, read: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.ir.kernels.lowered_program import Buffer
-from engine.ir.loop_ir.index_expr import IndexExpr, Size
+from engine.ir.loop_ir.index_expr import IndexExpr, Size, static_product
 from engine.ir.loop_ir.ops import VARIES_WITH_X, VARIES_WITH_XR, WRITE_OPS, LoopIROp, R, X
 
 
@@ -17,7 +17,7 @@ def bytes_moved(ops: tuple[LoopIROp, ...], buffers: dict[str, Buffer], x: Size, 
         if op.index is None or (op.name != "load" and op.name not in WRITE_OPS):
             continue
         buffer = buffers[op.buffer]
-        whole = _static_numel(buffer.shape)
+        whole = static_product(buffer.shape)
         reached = _distinct_positions(op.index, x, r, op.loops)
         if whole is None or reached is None:
             return None
@@ -28,9 +28,10 @@ def bytes_moved(ops: tuple[LoopIROp, ...], buffers: dict[str, Buffer], x: Size, 
 
 def flops(ops: tuple[LoopIROp, ...], x: Size, r: Size) -> int | None:
     """Count arithmetic ops, each weighted by its rough cost; None for symbolic sizes."""
-    if not isinstance(x, int) or not isinstance(r, int):
+    rows, columns = static_product((x,)), static_product((r,))
+    if rows is None or columns is None:
         return None
-    runs = {frozenset(): 1, VARIES_WITH_X: x, frozenset((R,)): r, VARIES_WITH_XR: x * r}
+    runs = {frozenset(): 1, VARIES_WITH_X: rows, frozenset((R,)): columns, VARIES_WITH_XR: rows * columns}
     total = 0
     for op in ops:
         space = op.args[0].loops | {R} if op.name == "reduce" else op.loops
@@ -38,22 +39,11 @@ def flops(ops: tuple[LoopIROp, ...], x: Size, r: Size) -> int | None:
     return total
 
 
-def _static_numel(sizes: tuple[Size, ...]) -> int | None:
-    total = 1
-    for size in sizes:
-        if not isinstance(size, int):
-            return None
-        total *= size
-    return total
-
-
 def _distinct_positions(index: IndexExpr, x: Size, r: Size, space: frozenset[str]) -> int | None:
     """Return the number of distinct positions that an index takes, None if symbolic."""
-    limit = _static_numel(((x if X in space else 1), (r if R in space else 1)))
-    product = 1
-    for atom in index.terms:
-        size = atom.count()
-        if not isinstance(size, int):
-            return limit
-        product *= size
-    return None if limit is None else min(product, limit)
+    limit = static_product(((x if X in space else 1), (r if R in space else 1)))
+    counts = [atom.count() for atom in index.terms]
+    reached = static_product(count for count in counts if count is not None)
+    if limit is None or reached is None or None in counts:
+        return limit
+    return min(reached, limit)

@@ -6,14 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import (
-    LoopVar,
-    Size,
-    contiguous_strides,
-    flatten,
-    product,
-    variable,
-)
+from engine.ir.loop_ir.index_expr import LoopVar, Size, contiguous_strides, flatten, product, static_product, variable
 from engine.ir.loop_ir.tensor_def import TensorDef
 
 if TYPE_CHECKING:
@@ -51,8 +44,8 @@ def reads_sparsely(made: TensorDef, group: FusionGroup) -> bool:
 
     ``made`` must be pointwise.
     """
-    total, own = group.numel, product(made.shape)
-    if made.kind != "pointwise" or not isinstance(total, int) or not isinstance(own, int):
+    total, own = static_product((group.numel,)), static_product(made.shape)
+    if made.kind != "pointwise" or total is None or own is None:
         return False
     return total * len(group.reads_of(made)) * SPARSE_READ_RATIO <= own
 
@@ -84,13 +77,13 @@ def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
 
 def is_negligible_size(size: Size, whole: Size) -> bool:
     """Return True if ``size`` elements are negligible beside ``whole``."""
-    return isinstance(size, int) and isinstance(whole, int) and size * SPARSE_READ_RATIO <= whole
+    part, all_elements = static_product((size,)), static_product((whole,))
+    return part is not None and all_elements is not None and part * SPARSE_READ_RATIO <= all_elements
 
 
 def stored_bytes(made: TensorDef) -> int | None:
     """Return the bytes of a stored definition, None if the size is symbolic."""
-    count = product(made.shape)
-    return count * made.dtype.itemsize if isinstance(count, int) else None
+    return static_product((*made.shape, made.dtype.itemsize))
 
 
 def bytes_saved(made: TensorDef, times: int = 2) -> int | None:

@@ -24,6 +24,7 @@ from engine.ir.loop_ir.index_expr import (
     is_bijection,
     product,
     sizes_equal,
+    static_product,
     symbols_of,
     unflatten,
     variable,
@@ -116,7 +117,7 @@ class FusionGroup:
     @property
     def scatter_bases(self) -> set[TensorDef]:
         """Definitions that the scatters of the kernel start from."""
-        return {m.initial_value for m in self.stores if isinstance(m.initial_value, TensorDef)}
+        return {m.initial_def for m in self.stores if m.initial_def is not None}
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def fuse(
     definitions that are not fused into their readers. ``unbacked_definitions``: for each unbacked symbol, the result
     of the ATen call that defines it.
     """
-    starts = {made.initial_value for made in defs if isinstance(made.initial_value, TensorDef)}
+    starts = {made.initial_def for made in defs if made.initial_def is not None}
     scheduler = Scheduler(externs, realized | starts, no_fuse, unbacked_definitions)
     for made in reversed(defs):
         if made.is_computed:
@@ -464,14 +465,9 @@ class Scheduler:
         rest = [v for v in group.loop_vars if v not in used]
         if rest and not sizes_equal(product(v.size for v in rest), product(made.ranges)):
             return "The kernel's rows have another length than the rows of the reduction."
-        rows, total = product(v.size for v in ordered), group.numel
-        if (
-            rest
-            and isinstance(rows, int)
-            and isinstance(total, int)
-            and rows < MIN_REDUCTION_ROWS
-            and total >= LARGE_KERNEL_ELEMENTS
-        ):
+        rows, total = static_product(v.size for v in ordered), static_product((group.numel,))
+        is_large = total is not None and total >= LARGE_KERNEL_ELEMENTS
+        if rest and is_large and rows is not None and rows < MIN_REDUCTION_ROWS:
             return f"There are only {rows} rows: one program per row would leave most of the GPU idle."
         return None
 
@@ -681,8 +677,8 @@ def _why_not_recomputed(made: TensorDef, group: FusionGroup, demands: list[Memor
     if reads == 0 and cost <= MAX_RECOMPUTE_COST:
         return None
     places = len({d.index for d in demands})
-    total, own = group.numel, product(made.shape)
-    if not isinstance(total, int) or not isinstance(own, int):
+    total, own = static_product((group.numel,)), static_product(made.shape)
+    if total is None or own is None:
         return (
             None
             if cost <= MAX_RECOMPUTE_COST and places == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, flatten, product
+from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, flatten, product, static_product
 from engine.lowering.fusion_cost import is_negligible_size
 from engine.lowering.scheduler import FusionGroup
 
@@ -26,7 +26,8 @@ def choose_transpose_tile(group: FusionGroup) -> tuple[tuple[LoopVar, ...], tupl
         return None
     if any(made.kind == "scatter" for made in group.stores):
         return None
-    if isinstance(group.numel, int) and group.numel < MIN_TILED_ELEMENTS:
+    numel = static_product((group.numel,))
+    if numel is not None and numel < MIN_TILED_ELEMENTS:
         return None
     written = Counter(
         v for made, index in group.stores.items() if (v := _contiguous_var(flatten(index, made.stride), group))

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import IndexExpr, product, sizes_equal
+from engine.ir.loop_ir.index_expr import IndexExpr, product, sizes_equal, static_product
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
 from engine.lowering.fusion_cost import build_unfused
@@ -36,8 +36,7 @@ def unroll_reductions(defs: list[TensorDef], kept: Collection[TensorDef]) -> Non
 
 
 def _is_short_reduction(made: TensorDef) -> bool:
-    count = product(made.ranges)
-    return isinstance(count, int) and 1 < count <= MAX_UNROLLED
+    return 1 < (static_product(made.ranges) or 0) <= MAX_UNROLLED
 
 
 def _feeds_only_reductions(

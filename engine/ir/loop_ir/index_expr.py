@@ -60,6 +60,12 @@ def product(sizes: Iterable[Size]) -> Size:
     return total
 
 
+def static_product(sizes: Iterable[Size]) -> int | None:
+    """Return the product of sizes; None if it is symbolic."""
+    total = product(sizes)
+    return total if isinstance(total, int) else None
+
+
 def sizes_equal(a: Size, b: Size) -> bool:
     """Return True if two sizes are equal for every value of the symbols."""
     return bool(as_size(a - b) == 0)

@@ -66,6 +66,11 @@ class TensorDef:
         return self.kind in ("pointwise", "reduction", "scan", "scatter")
 
     @property
+    def initial_def(self) -> TensorDef | None:
+        """The tensor that a scatter starts from, if it is no number."""
+        return self.initial_value if isinstance(self.initial_value, TensorDef) else None
+
+    @property
     def loop_ranges(self) -> tuple[Size, ...]:
         """Ranges of the body's index: the tensor's own shape, except for a scatter."""
         return self.ranges if self.kind == "scatter" else self.shape

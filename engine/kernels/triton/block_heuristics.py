@@ -8,7 +8,7 @@ from dataclasses import replace
 import sympy
 
 from engine.ir.kernels.compile_triton import KernelConfig
-from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Mod, Size, exact_quotient, product
+from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Mod, Size, exact_quotient, static_product
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R, X
 from engine.kernels.online_reductions import match_online_softmax
@@ -152,8 +152,8 @@ def _fits_large_tiles(kernel: LoopKernel) -> bool:
     """Return True if a larger tile fits in the registers, and there are enough such tiles."""
     assert kernel.r is not None
     held = sum(op.dtype.itemsize for op in kernel.ops if op.name == "load")
-    numel = product((kernel.x.size, kernel.r.size))
-    return held <= 4 and isinstance(numel, int) and numel >= MIN_LARGE_TILES * (2 * TILE_SIDE) ** 2
+    numel = static_product((kernel.x.size, kernel.r.size))
+    return held <= 4 and numel is not None and numel >= MIN_LARGE_TILES * (2 * TILE_SIDE) ** 2
 
 
 def is_outer_reduction(kernel: LoopKernel) -> bool:

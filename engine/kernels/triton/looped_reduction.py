@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.ir.loop_ir.index_expr import product
+from engine.ir.loop_ir.index_expr import static_product
 from engine.ir.loop_ir.ops import VARIES_WITH_XR, WRITE_OPS, LoopIROp, R
 from engine.kernels.dependences import transitive_inputs
 from engine.kernels.source_builder import Expression, name_from_label
@@ -102,8 +102,7 @@ class ReductionLoop:
         if op.name != "load" or op.loops != VARIES_WITH_XR:
             return False
         buffer = self.printer.kernel.buffers[op.buffer]
-        size = product(buffer.shape)
-        return isinstance(size, int) and size * buffer.dtype.itemsize >= LARGER_THAN_CACHE
+        return (static_product((*buffer.shape, buffer.dtype.itemsize)) or 0) >= LARGER_THAN_CACHE
 
     def _print_initial_values(self) -> None:
         p = self.printer

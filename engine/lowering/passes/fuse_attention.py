@@ -14,7 +14,7 @@ import torch.fx
 from torch._guards import detect_fake_mode
 
 from engine.graph.composite_ops import composite_op
-from engine.ir.loop_ir.index_expr import as_size, product
+from engine.ir.loop_ir.index_expr import as_size, static_product
 from engine.ir.node_metadata import provenance_of, set_provenance
 from engine.lowering.passes.match_scores import (
     COPY_OPS,
@@ -82,8 +82,8 @@ class _AttentionFuser:
         if scores is None or not weighted:
             return
         first, second = (provenance_of(n).nodes for n in (scores.product, weighted[-1]))
-        count = product([as_size(n) for n in softmax.meta["val"].shape])
-        moved = 4 * count * scores.product.meta["val"].dtype.itemsize if isinstance(count, int) else None
+        sizes = [as_size(n) for n in softmax.meta["val"].shape]
+        moved = static_product((4, *sizes, scores.product.meta["val"].dtype.itemsize))
         try:
             self._fuse(softmax, scores, weighted)
         except _NotFused as reason:

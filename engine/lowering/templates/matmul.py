@@ -10,7 +10,7 @@ import torch
 
 from engine.ir.kernels.lowered_program import Buffer
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, product, unflatten, variable
+from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, product, static_product, unflatten, variable
 from engine.ir.loop_ir.loop_kernel import LoopKernel, MatmulConfig, MatmulLoops
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R, X
 from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
@@ -67,8 +67,7 @@ def match_matmul(extern: ExternNode) -> MatmulCall | None:
         return None
     if left.shape[-2] == 1 or right.shape[-1] == 1:  # A matrix-vector product gains nothing from tiles.
         return None
-    matrices = product(left.shape[:-2])
-    if isinstance(matrices, int) and matrices > MAX_GRID_Y:
+    if (static_product(left.shape[:-2]) or 0) > MAX_GRID_Y:
         return None
     if any(t.dtype != left.dtype for t in (right, result)) or (added is not None and added.dtype not in MATMUL_DTYPES):
         return None
@@ -293,12 +292,11 @@ def _last_offset(buffer: Buffer) -> int:
 def _flops(call: MatmulCall, cost: int) -> int | None:
     """Count the FLOPs of the matmul, plus ``cost`` per result element; None if symbolic."""
     matrices, rows, cols, inner = call.batch_m_n_k
-    made = product((matrices, rows, cols))
-    return 2 * made * inner + made * cost if isinstance(made, int) and isinstance(inner, int) else None
+    return static_product((matrices, rows, cols, 2 * inner + cost))
 
 
 def _bytes(ops: Sequence[LoopIROp], buffers: Mapping[str, Buffer]) -> int | None:
     """Count the bytes of all buffers that are read or written, each once; None if symbolic."""
     touched = {(op.buffer, op.name in WRITE_OPS) for op in ops if op.buffer}
-    counts = [(product(buffers[n].shape), buffers[n].dtype.itemsize) for n, _ in touched]
-    return sum(c * w for c, w in counts if isinstance(c, int)) if all(isinstance(c, int) for c, _ in counts) else None
+    sizes = [static_product((*buffers[n].shape, buffers[n].dtype.itemsize)) for n, _ in touched]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
