@@ -300,3 +300,18 @@ def test_rows_that_a_library_multiplies_begin_at_whole_lines() -> None:
     a, b = torch.randn(64, 1030).bfloat16(), torch.randn(1030, 8).bfloat16()
     assert lowered(multiplied, a, b).buffers["mul"].stride == (1032, 1)
     assert lowered(shown, a, b).buffers["mul"].stride == (1030, 1)
+
+
+def test_schedules_do_not_depend_on_addresses() -> None:
+    """Kernels over the same loops are merged in program order, wherever their definitions lie in memory."""
+
+    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return a + b, b * c, c - a, a / c
+
+    args = (torch.ones(6, 5), torch.ones(5), torch.ones(6, 1))
+    kept, texts = [], set()
+    for n in range(6):
+        program = lower(trace_to_aten(f, args), "cuda:90", print_triton)
+        kept.append([object() for _ in range(1000 * n)])  # the next definitions lie elsewhere
+        texts.add((program.record.decisions, program.record.wrapper_text))
+    assert len(texts) == 1
