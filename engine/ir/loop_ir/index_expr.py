@@ -315,9 +315,12 @@ class IndirectIndex(_SizedAtom):
 class IndexNames:
     """Names in the text of an index: values read from memory, variables, symbolic sizes."""
 
-    picked: Callable[[int], str]
-    variable: Callable[[LoopVar], str]
-    size: Callable[[Size], str]
+    picked: Callable[[int], str] = "%{}".format
+    variable: Callable[[LoopVar], str] = attrgetter("name")
+    size: Callable[[Size], str] = str
+
+
+PLAIN_NAMES = IndexNames()
 
 
 class IndexExpr:
@@ -345,7 +348,7 @@ class IndexExpr:
         return self._hash
 
     def __repr__(self) -> str:
-        return index_text(self, lambda number: f"%{number}")
+        return self.text()
 
     @property
     def is_constant(self) -> bool:
@@ -430,7 +433,7 @@ class IndexExpr:
         """Return the numbers of the ops whose values are used as indirect indices."""
         return frozenset().union(*(atom.indirect_ops() for atom in self.terms))
 
-    def text(self, names: IndexNames) -> str:
+    def text(self, names: IndexNames = PLAIN_NAMES) -> str:
         """Return the expression as Python code."""
         ordered = sorted(self.terms.items(), key=lambda t: -abs(t[1]) if isinstance(t[1], int) else -(1 << 62))
         terms = [_term_text(atom.text(names), coefficient, names.size) for atom, coefficient in ordered]
@@ -613,19 +616,6 @@ def unflatten(flat: IndexExpr, shape: tuple[Size, ...]) -> tuple[IndexExpr, ...]
         if not last:
             flat = flat.div(size)
     return tuple(reversed(parts))
-
-
-def index_text(
-    index: IndexExpr,
-    picked: Callable[[int], str],
-    name: Callable[[LoopVar], str] | None = None,
-    size: Callable[[Size], str] = str,
-) -> str:
-    """Return the expression as Python code.
-
-    ``picked`` names values read from memory, ``name`` names variables, ``size`` prints symbolic sizes.
-    """
-    return index.text(IndexNames(picked, name or attrgetter("name"), size))
 
 
 def _factor_text(value: Size, size: Callable[[Size], str]) -> str:

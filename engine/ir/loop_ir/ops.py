@@ -8,10 +8,7 @@ from typing import Any
 
 import torch
 
-from engine.ir.loop_ir.index_expr import (
-    IndexExpr,
-    index_text,
-)
+from engine.ir.loop_ir.index_expr import IndexExpr
 
 X = "x"
 
@@ -107,7 +104,7 @@ class LoopIROp:
             told = self.value if isinstance(self.value, tuple) else (self.value,)
             parts += [str(v).removeprefix("torch.") if isinstance(v, torch.dtype) else repr(v) for v in told]
         if self.index is not None:
-            where = index_text(self.index, lambda number: f"%{number}")
+            where = self.index.text()
             parts.insert(0, f"{buffers.get(self.buffer, self.buffer)}[{where}]" if self.buffer else where)
         masked = f" if %{self.mask.number}" if self.mask is not None else ""
         kind = str(self.dtype).removeprefix("torch.")

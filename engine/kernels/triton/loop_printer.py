@@ -151,7 +151,7 @@ class LoopPrinter:
         """Print a device assertion that an index is in bounds; its message names the user line."""
         assert op.index is not None
         value, masked = self.expressions.of(op.args[0]), (op.mask.number,) if op.mask is not None else ()
-        at, limit = f"{op.value}: " if op.value else "", self.expressions.index_text(op.index)
+        at, limit = f"{op.value}: " if op.value else "", op.index.text(self.expressions.names)
         inside = f"({value.parenthesized} >= 0) & ({value.parenthesized} < {limit})"
         message, mask = json.dumps(f"{at}index out of bounds"), self.expressions.mask_text(op, op.loops)
         self.add_line(f"tl.device_assert({inside}, {message}{mask})", (*value.ops, op.number, *masked))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from engine.ir.loop_ir.index_expr import IndexExpr, index_text
+from engine.ir.loop_ir.index_expr import IndexNames
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import LoopIROp, R
 from engine.kernels.source_builder import Expression
@@ -46,6 +46,7 @@ class OpExpressions:
         self.parameters = parameters
         self.known: dict[int, Expression] = {}
         """Expression that refers to each printed op."""
+        self.names = IndexNames(lambda op: self.known[op].parenthesized, blocks.variable_name, parameters.size_text)
         self.scan_carries: dict[int, str] = {}
         """Name of each scan's carry: the result before the current block of a long row."""
         self.eviction_hints: dict[int, str] = {}
@@ -73,7 +74,7 @@ class OpExpressions:
 
     def _index(self, op: LoopIROp) -> Expression:
         assert op.index is not None
-        text = self.index_text(op.index)
+        text = op.index.text(self.names)
         return Expression(text, op.index.single_atom() is not None or text.isalnum(), (op.number,))
 
     def _load(self, op: LoopIROp) -> Expression:
@@ -174,20 +175,11 @@ class OpExpressions:
         text = f"tl.{op.value}({value}, {'0' if is_row else '1, keep_dims=True'})"
         return f"{text}.to({TRITON_DTYPES[op.dtype]})" if op.dtype in NARROW_INTEGERS else text
 
-    def index_text(self, index: IndexExpr) -> str:
-        """Return an index as text."""
-        return index_text(
-            index,
-            lambda number: self.known[number].parenthesized,
-            self.blocks.variable_name,
-            self.parameters.size_text,
-        )
-
     def pointer_text(self, op: LoopIROp) -> str:
         """Return the pointer of a load or store, broadcast to the shape of its mask."""
         assert op.index is not None
         pointer = self.parameters.pointers[op.buffer]
-        index = self.index_text(op.index)
+        index = op.index.text(self.names)
         text = pointer if index == "0" else f"{pointer} + {index}"
         space = self.blocks.loops_of_index(op.index)
         for number in op.index.indirect_ops():

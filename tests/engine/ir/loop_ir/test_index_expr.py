@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from engine.ir.loop_ir.index_expr import (
     IndexExpr,
+    IndexNames,
     LoopVar,
     constant,
     contiguous_strides,
     flatten,
-    index_text,
     is_bijection,
     is_nonnegative,
     unflatten,
@@ -30,7 +30,7 @@ VARIABLES = tuple(LoopVar(f"v{k}", n) for k, n in enumerate(SIZES))
 
 def value(index: IndexExpr, point: dict[str, int]) -> int:
     """The expression's value as Python's integers give it."""
-    text = index_text(index, str)
+    text = index.text(IndexNames(picked=str))
     return int(eval(text, {}, point))
 
 
@@ -135,5 +135,5 @@ def test_symbols_are_at_least_one() -> None:
 def test_negative_remainders_are_not_split_off() -> None:
     """A reversed variable stays whole inside a division, since targets round towards zero."""
     x = LoopVar("x", 9)
-    text = index_text((variable(x) * -1 + 8).div(3), str)
+    text = (variable(x) * -1 + 8).div(3).text(IndexNames(picked=str))
     assert re.fullmatch(r"\(\(-x \+ 8\) // 3\)", text)
