@@ -22,6 +22,7 @@ from engine.trace.operators.table import Operator
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize, type_name
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.containers.dict_contents import DictContents, DictEntry
 from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.iterators import iterator_of
 from engine.trace.variables.containers.method_table import MethodTable
@@ -39,82 +40,18 @@ if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
 
-DictEntry = tuple[Variable, Variable]
 ORDERED_DICT_ATTRIBUTES: dict[str, Callable[[Any, Any], Variable]] = {}
 """Attributes of an OrderedDict that are more than methods, by name: ``__dict__``."""
 
 
-class DictVariable(Variable):
+class DictVariable(DictContents):
     """A dict: ``entries`` maps hash keys to (key, value), in order; ``cls`` may be a subclass.
 
     The contents of an external dict load lazily: ``load_entries`` returns its entries on first use. Until then
     ``pending_stores`` holds only the items set during tracing.
     """
 
-    __slots__ = (
-        "attributes",
-        "cls",
-        "default_factory",
-        "insertion_log",
-        "load_entries",
-        "loaded_entries",
-        "mutation_count",
-        "order_invalid",
-        "pending_stores",
-        "source",
-        "was_reordered",
-    )
-    is_mutable = True
-
-    def __init__(
-        self,
-        entries: dict[Any, DictEntry],
-        source: Source | None = None,
-        cls: type = dict,
-        factory: Variable | None = None,
-        read: Callable[[], dict[Any, DictEntry]] | None = None,
-    ) -> None:
-        self.loaded_entries = entries
-        self.load_entries = read
-        self.pending_stores: dict[Any, DictEntry] = {}
-        self.source = source
-        self.cls = cls
-        self.default_factory = factory
-        self.attributes: dict[str, Variable] = {}
-        """Attributes that traced code set on an OrderedDict."""
-        self.was_reordered = False
-        """True if ``move_to_end`` moved a key of an OrderedDict: the order of its dict differs."""
-        self.order_invalid = False
-        """True if a ``dict`` method changed the keys of an OrderedDict.
-
-        It bypasses the order that the OrderedDict maintains, so that order is out of date.
-        """
-        self.mutation_count = 0
-        """Number of key insertions, deletions and moves so far."""
-        self.insertion_log: list[tuple[Any, int]] = []
-        """Inserted or moved keys, each with the mutation count at that time.
-
-        An active iterator visits these keys after all others, in this order.
-        """
-
-    @property
-    def entries(self) -> dict[Any, DictEntry]:
-        """The current entries; the first read loads an external dict and guards on its keys."""
-        if self.load_entries is not None:
-            read, self.load_entries = self.load_entries, None
-            self.loaded_entries = read()
-            for stands_for, (key, value) in self.pending_stores.items():
-                self._set_entry(stands_for, key, value)
-        return self.loaded_entries
-
-    @entries.setter
-    def entries(self, entries: dict[Any, DictEntry]) -> None:
-        self.loaded_entries, self.load_entries = entries, None
-
-    def pending_store(self, key: Variable) -> DictEntry | None:
-        """Return the entry that was set for ``key`` while the dict is not loaded yet."""
-        is_plain = self.load_entries is not None and isinstance(key, ConstantVariable) and type(key.value) in (str, int)
-        return self.pending_stores.get(key.value) if is_plain else None  # type: ignore[attr-defined]
+    __slots__ = ()
 
     @classmethod
     def from_str_keys(cls, values: Mapping[str, Variable]) -> DictVariable:
@@ -131,12 +68,6 @@ class DictVariable(Variable):
         made.update(entry_proxies(tx, self.entries.values()))
         return made
 
-    def python_type(self) -> type:
-        return self.cls
-
-    def describe(self) -> str:
-        return "dict (not read yet)" if self.load_entries else f"{self.cls.__name__} of {len(self.entries)}"
-
     def as_python_constant(self, tx: Tracer) -> Any:
         made = {
             realize(tx, k).as_python_constant(tx): realize(tx, v).as_python_constant(tx)
@@ -150,39 +81,11 @@ class DictVariable(Variable):
             )
         return made
 
-    def child_variables(self) -> list[Variable]:
-        entries = self.entries if self.load_entries is None else self.pending_stores
-        return [*(part for entry in entries.values() for part in entry), *self.attributes.values()]
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return tx.raise_type_error(f"unhashable type: '{type_name(self.cls)}'")
-
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         pairs = {
             realize(tx, k).as_python_constant(tx): realize(tx, v).as_node_arg(tx) for k, v in self.entries.values()
         }
         return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return bool(self.entries)
-
-    def length(self, tx: Tracer) -> Variable:
-        return ConstantVariable(len(self.entries))
-
-    def keys(self) -> list[Variable]:
-        """Return the keys in order."""
-        self.check_order()
-        return [k for k, _ in self.entries.values()]
-
-    def values(self) -> list[Variable]:
-        """Return the values in order."""
-        self.check_order()
-        return [v for _, v in self.entries.values()]
-
-    def check_order(self) -> None:
-        """Raise Unsupported if the order of an OrderedDict is out of date."""
-        if self.order_invalid:
-            raise self.unsupported("reading the order after a call of a plain dict method", "builtin-subclass")
 
     def get_iterator(self, tx: Tracer) -> Variable:
         return DictViewVariable(self, "keys").get_iterator(tx)
@@ -230,39 +133,8 @@ class DictVariable(Variable):
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
         self.set_hashed_item(tx, key.hash_key(tx), key, value)
 
-    def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
-        """Set the value of a key that is already hashed."""
-        tx.side_effects.record_mutation(self)
-        if self.load_entries is not None and type(stands_for) in (str, int):
-            self.pending_stores[stands_for] = (key, value)
-        else:
-            self._set_entry(stands_for, key, value)
-
-    def _set_entry(self, stands_for: Any, key: Variable, value: Variable) -> None:
-        old = self.entries.get(stands_for)
-        self.entries[stands_for] = (key if old is None else old[0], value)
-        if old is None:
-            self.log_insertion(stands_for)
-        mark_stored(stands_for)
-
-    def log_insertion(self, stands_for: Any) -> None:
-        """Record the insertion or move of a key for the active iterators."""
-        self.mutation_count += 1
-        self.insertion_log.append((stands_for, self.mutation_count))
-
     def del_item(self, tx: Tracer, key: Variable) -> None:
         self.pop(tx, key)
-
-    def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
-        """Remove a key and return its value or the default; raise KeyError without either."""
-        stands_for = key.hash_key(tx)
-        if stands_for not in self.entries:
-            if default is not None:
-                return default
-            tx.raise_key_error(key)
-        tx.side_effects.record_mutation(self)
-        self.mutation_count += 1
-        return self.entries.pop(stands_for)[1]
 
     def update(self, tx: Tracer, other: Variable) -> None:
         """Add the entries of a mapping or of an iterable of pairs."""
@@ -290,17 +162,6 @@ class DictVariable(Variable):
             tx.raise_error(AttributeError, f"'{type_name(self.cls)}' object has no attribute '{name}'")
         return BuiltinMethodVariable(self, name)
 
-    def current_attributes(self, tx: Tracer) -> dict[Any, DictEntry]:
-        """Return the ``__dict__`` of an OrderedDict, as dict entries."""
-        return {name: (ConstantVariable(name), value) for name, value in self.attributes.items()}
-
-    def write_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
-        """Set an instance attribute of an OrderedDict; a value of None deletes it."""
-        tx.side_effects.record_mutation(self)
-        self.attributes.pop(name, None)
-        if value is not None:
-            self.attributes[name] = value
-
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         if name == "default_factory" and self.cls is collections.defaultdict and self.source is None:
             tx.side_effects.record_mutation(self)
@@ -314,11 +175,6 @@ class DictVariable(Variable):
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         return DICT_METHODS.call(self, tx, name, args, kwargs)
-
-    @property
-    def is_ordered(self) -> bool:
-        """True for OrderedDict and its subclasses, which use the methods of ``OrderedDict``."""
-        return issubclass(self.cls, collections.OrderedDict)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         self.check_order()

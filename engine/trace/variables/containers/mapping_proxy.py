@@ -15,7 +15,8 @@ from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.containers.dicts import DictEntry, DictVariable, build_dict
+from engine.trace.variables.containers.dict_contents import DictEntry
+from engine.trace.variables.containers.dicts import DictVariable, build_dict
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen

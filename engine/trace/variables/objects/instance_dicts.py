@@ -7,7 +7,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.variables.base import NONE, Args, Kwargs, Variable
-from engine.trace.variables.containers.dicts import ORDERED_DICT_ATTRIBUTES, DictEntry, DictVariable
+from engine.trace.variables.containers.dict_contents import DictEntry
+from engine.trace.variables.containers.dicts import ORDERED_DICT_ATTRIBUTES, DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.class_lookup import find_in_class
 
