@@ -21,6 +21,7 @@ from engine.backward_pipeline import capture_backwards, capture_pipeline_for
 from engine.expectations import check_expectations
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.current_session import current_session, set_current_session
+from engine.ir.introspection.autograd_apply_method import applied_function
 from engine.kernels.targets import default_target, parse_target
 from engine.observe.dynamo_guards import explain_torch_call, is_torch_compiled, torch_guards_of
 from engine.options import MODES, TEMPLATE_CHOICES, Options
@@ -197,7 +198,7 @@ def compiled_autograd(
 def _compile(subject: Any, pipeline: Pipeline) -> Any:
     if isinstance(subject, torch.nn.Module):
         return compiled_module(subject, pipeline)
-    if isinstance(subject, types.MethodType) and subject.__func__ is _APPLY:
+    if applied_function(subject) is not None:
         return _compile(_wrap_callable(subject), pipeline)
     if isinstance(subject, types.MethodType):
         return types.MethodType(_compile(subject.__func__, pipeline), subject.__self__)
@@ -223,9 +224,6 @@ def _compile(subject: Any, pipeline: Pipeline) -> Any:
     raise errors.BadArgument(
         f"engine.compile takes a Python function, a method or an nn.Module, not {describe_subject(subject)}: wrap it in a function."
     )
-
-
-_APPLY = vars(torch.autograd.Function)["apply"].__func__
 
 
 def _wrap_callable(subject: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ import torch.nn.modules.module as module_hooks
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import Compiler
+from engine.ir.introspection.autograd_apply_method import APPLY, applied_function, bind_apply
 from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
 from engine.ir.user_code_files import is_traceable_torch_module
 from engine.runtime.dispatch.codegen import DISPATCH_FILE
@@ -102,6 +103,8 @@ class CalleeDispatcher:
 
     def _builtin(self, obj: Any, kind: type) -> Any:
         """Return a wrapper of a C builtin that may call a function among its arguments."""
+        if kind is types.BuiltinFunctionType and applied_function(obj) is not None:
+            return self._autograd_function_apply(obj)
         given: _BuiltinCallSpec | None = None
         if kind is types.BuiltinFunctionType and type(obj.__self__) is list:
             given = _KEY_KEYWORD if obj.__name__ == "sort" else None
@@ -187,12 +190,12 @@ class CalleeDispatcher:
 
     def _method(self, method: MethodType) -> Any:
         func: Any = method.__func__
-        if func is _APPLY:
+        if func is APPLY:
             return self._autograd_function_apply(method)
         exchanged = self(func) if type(func) is FunctionType else func
         return method if exchanged is func else MethodType(exchanged, method.__self__)
 
-    def _autograd_function_apply(self, apply: MethodType) -> Any:
+    def _autograd_function_apply(self, apply: Any) -> Any:
         """Return ``apply`` of an ``autograd.Function`` whose forward is dispatched.
 
         Its context and its backward are unchanged.
@@ -207,7 +210,7 @@ class CalleeDispatcher:
         parts = {"forward": staticmethod(exchanged), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
         made: Any = type(cls)(cls.__name__, (cls,), parts)
         made._backward_cls = cls._backward_cls
-        return MethodType(_APPLY, made)
+        return bind_apply(made)
 
     def _module(self, module: torch.nn.Module) -> Any:
         """Return the dispatched call of a module, hooks included."""
@@ -296,7 +299,6 @@ _CALLING_BUILTINS: dict[Any, _BuiltinCallSpec] = {
 }
 """Builtins that call an argument or consume an iterator, and do nothing else with it."""
 
-_APPLY: Any = vars(torch.autograd.Function)["apply"].__func__
 _CALL_IMPL: FunctionType = torch.nn.Module._call_impl  # type: ignore[assignment]
 _BUILTIN_TYPES = frozenset(
     (

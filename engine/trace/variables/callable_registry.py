@@ -85,7 +85,7 @@ def find_rule(fn: Any) -> CallRule | None:
         return known[1]
     if type(fn) is types.BuiltinFunctionType and isinstance(fn.__self__, type):
         # Class methods of C types are new objects at each access.
-        return RULES_BY_NAME.get((fn.__self__.__name__, fn.__name__))
+        return RULES_BY_NAME.get((fn.__self__.__name__, fn.__name__)) or _rule_of_class_method(fn)
     if (
         type(fn) is types.FunctionType
         and fn.__module__
@@ -96,6 +96,16 @@ def find_rule(fn: Any) -> CallRule | None:
         return find_rule(fn.__wrapped__)  # once torch._dynamo is loaded, torch.manual_seed is wrapped like this
     again = builtin_of_first_import(fn)
     return None if again is None else find_rule(again)
+
+
+def _rule_of_class_method(bound: Any) -> CallRule | None:
+    """Return the rule of a C class method that a subclass inherits. It takes the class first."""
+    cls: Any = bound.__self__
+    descriptor = next((vars(base)[bound.__name__] for base in cls.__mro__ if bound.__name__ in vars(base)), None)
+    rule = find_rule(descriptor) if type(descriptor) is types.ClassMethodDescriptorType else None
+    if rule is None:
+        return None
+    return lambda tx, args, kwargs: rule(tx, [tx.wrap_static(cls), *args], kwargs)
 
 
 def builtin_of_first_import(fn: Any) -> Any:

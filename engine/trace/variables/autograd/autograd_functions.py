@@ -18,6 +18,7 @@ import torch
 from torch.autograd.function import Function, FunctionCtx
 
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.introspection.autograd_apply_method import APPLY
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import RestartTracing, Unsupported, UserException
 from engine.trace.variables.autograd.autograd_function_apply import (
@@ -95,7 +96,7 @@ class AutogradFunctionContextVariable(UserDefinedObjectVariable):
         return super().call_method(tx, name, args, kwargs)
 
 
-@register_rule(vars(torch.autograd.Function)["apply"].__func__)
+@register_rule(APPLY)
 def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     cls: Any = realize(tx, args[0]).as_python_object()
     if not (isinstance(cls, type) and issubclass(cls, Function)):
