@@ -7,23 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bytecode.instr import FreeVar
-
-from engine.ir.sources.attributes import AttrSource, CellContentsSource
 from engine.ir.sources.base import GlobalsNamespace
-from engine.ir.sources.roots import ClosureSource
-from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
-from engine.trace.variables.callables.cells import CellVariable
-from engine.trace.variables.callables.suspended_generators import SuspendedGeneratorVariable
-from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.external_iterators import ExternalIteratorVariable
-from engine.trace.variables.containers.sequences import ListVariable
-from engine.trace.variables.containers.sets import SetVariable
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.stdlib.context_vars import ContextVarVariable
-from engine.trace.variables.stdlib.random_numbers import RandomVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -42,7 +27,7 @@ def emit_side_effects(tx: Tracer, cg: PyCodegen) -> tuple[str, ...]:
     """Emit all side effects in order of first occurrence; return their descriptions."""
     told: list[str] = []
     for value in list(tx.side_effects.mutated_variables.values()):
-        text = _emit_mutation(cg, value)
+        text = value.emit_mutation(cg)
         if text:
             told.append(text)
         cg.fill_deferred()
@@ -56,67 +41,6 @@ def emit_side_effects(tx: Tracer, cg: PyCodegen) -> tuple[str, ...]:
         told.append(words)
     cg.fill_deferred()
     return tuple(told)
-
-
-def _emit_mutation(cg: PyCodegen, value: Variable) -> str:
-    if isinstance(value, CellVariable):
-        return _emit_cell_write(cg, value)
-    if isinstance(value, (ListVariable, DictVariable, SetVariable)):
-        cg.load(value)
-        value.fill(cg)
-        return f"{_target_name(value)}: contents of the {value.python_type().__name__} are replaced"
-    if isinstance(value, (UserDefinedObjectVariable, TensorVariable)):
-        is_assigned = isinstance(value, UserDefinedObjectVariable) and value.dict_was_assigned
-        if not value.attr_writes and not is_assigned:
-            return ""
-        cg.load(value)
-        value.fill(cg)
-        if is_assigned:
-            return f"{_target_name(value)}: __dict__ is set"
-        return f"{_target_name(value)}: {', '.join(value.attr_writes)} {'is' if len(value.attr_writes) == 1 else 'are'} set"
-    if isinstance(value, ExternalIteratorVariable):
-        if not value.steps_taken:
-            return ""
-        cg.load(value)
-        value.fill(cg)
-        return f"{_target_name(value)}: the iterator is advanced by {value.steps_taken}"
-    if isinstance(value, SuspendedGeneratorVariable):
-        cg.load(value)
-        value.fill(cg)
-        return f"{_target_name(value)}: the generator is exhausted"
-    if isinstance(value, RandomVariable):
-        cg.load(value)
-        value.fill(cg)
-        return f"{_target_name(value)}: the random number state is set"
-    if isinstance(value, ContextVarVariable):
-        cg.load(value)
-        value.fill(cg)
-        return f"{_target_name(value)}: the context variable is set" if value.deferred_steps else ""
-    raise Unsupported("rebuild-value", f"changing a {value.python_type().__name__}")
-
-
-def _target_name(value: Variable) -> str:
-    return value.source.expr if value.source is not None else value.describe()
-
-
-def _emit_cell_write(cg: PyCodegen, value: CellVariable) -> str:
-    match value.source:
-        case ClosureSource(variable):
-            if value.content is None:
-                cg.body.emit("DELETE_DEREF", FreeVar(variable))
-            else:
-                cg.load(value.content)
-                cg.body.emit("STORE_DEREF", FreeVar(variable))
-            return f"the closure variable {variable} is set"
-        case CellContentsSource(base, index, variable):
-            if value.content is None:
-                raise Unsupported("closure-variable", "a closure variable of another function is deleted")
-            cg.load(value.content)
-            cg.load_source(AttrSource(base, "__closure__"))
-            cg.body.subscript(index)
-            cg.body.emit("STORE_ATTR", "cell_contents")
-            return f"the closure variable {variable} is set"
-    raise Unsupported("closure-variable", "a closure variable is set")
 
 
 def _emit_global_write(

@@ -47,7 +47,39 @@ NO_DICT_SUFFIX = " and no __dict__ for setting new attributes" if VERSION >= (3,
 """End of the error message for an attribute write on an object without ``__dict__``."""
 
 
-class Variable(Operand):
+class MutatedObject:
+    """Mutation of an object by the code after the graph."""
+
+    __slots__ = ()
+
+    mutation_words = ""
+    """Description of a mutation of the object, with ``{}`` for its class, or ""."""
+
+    def describe_mutation(self: Any) -> str:
+        """Return how code after the graph mutates the object; "" if it is unchanged.
+
+        Raises:
+            Unsupported: no code can mutate such an object.
+        """
+        if not self.mutation_words:
+            raise Unsupported("rebuild-value", f"changing a {self.python_type().__name__}")
+        return str(self.mutation_words.format(self.python_type().__name__))
+
+    def emit_mutation(self: Any, cg: PyCodegen) -> str:
+        """Emit code that mutates the object after the graph; return a description, or ""."""
+        words = self.describe_mutation()
+        if not words:
+            return ""
+        cg.load(self)
+        self.fill(cg)
+        return f"{self.describe() if self.source is None else self.source.expr}: {words}"
+
+    def fill(self: Any, cg: PyCodegen) -> None:
+        """Emit code that pops the existing object on the stack and mutates it."""
+        raise self.unsupported("a mutation after the graph")
+
+
+class Variable(Operand, MutatedObject):
     """Base of all variables. Operations raise ``Unsupported`` unless a subclass has its own.
 
     ``source`` is how compiled code reaches the value again. It is None for values created while tracing.
@@ -505,6 +537,12 @@ _UNINTERNED_TYPES = (int, float, complex, str, bytes)  # equal instances of thes
 def unwrap_not_implemented(value: Variable) -> OperatorResult:
     """Return ``NotImplemented`` for its variable; any other variable unchanged."""
     return NotImplemented if is_not_implemented(value) else value
+
+
+def describe_attribute_writes(written: Iterable[str]) -> str:
+    """Return the names of the attributes that are set, as a clause; "" if there are none."""
+    names = list(written)
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} set" if names else ""
 
 
 def is_none(value: Variable) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from bytecode.instr import FreeVar
+
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.attributes import AttrSource, CellContentsSource, OptionalCellContentsSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.roots import ClosureSource, OptionalClosureSource
+from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
 
 if TYPE_CHECKING:
@@ -78,6 +81,25 @@ class CellVariable(Variable):
         if self.content is not None:
             cg.load(self.content)
         cg.body.call(0 if self.content is None else 1)
+
+    def emit_mutation(self, cg: PyCodegen) -> str:
+        match self.source:
+            case ClosureSource(variable):
+                if self.content is None:
+                    cg.body.emit("DELETE_DEREF", FreeVar(variable))
+                else:
+                    cg.load(self.content)
+                    cg.body.emit("STORE_DEREF", FreeVar(variable))
+                return f"the closure variable {variable} is set"
+            case CellContentsSource(base, index, variable):
+                if self.content is None:
+                    raise Unsupported("closure-variable", "a closure variable of another function is deleted")
+                cg.load(self.content)
+                cg.load_source(AttrSource(base, "__closure__"))
+                cg.body.subscript(index)
+                cg.body.emit("STORE_ATTR", "cell_contents")
+                return f"the closure variable {variable} is set"
+        raise Unsupported("closure-variable", "a closure variable is set")
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that pops the existing cell on the stack and sets its content."""

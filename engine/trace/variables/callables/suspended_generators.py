@@ -43,6 +43,7 @@ class SuspendedGeneratorVariable(GeneratorVariable):
     Its body is traced; the real generator is ended after the graph.
     """
 
+    mutation_words = "the generator is exhausted"
     __slots__ = ("real_object", "source", "stop_token")
 
     def __init__(self, real: Any, source: Source, frame: Frame, mark: StopToken) -> None:

@@ -364,7 +364,7 @@ def fill_builtin_contents(cg: PyCodegen, inner: Variable) -> None:
         cg.body.call(2)
         cg.body.emit("POP_TOP")
         return
-    inner.fill(cg)  # type: ignore[attr-defined]
+    inner.fill(cg)
 
 
 def new_builtin_subclass(cls: type, inner: Variable | None = None) -> BuiltinSubclassVariable:

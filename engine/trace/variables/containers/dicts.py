@@ -53,6 +53,8 @@ class DictVariable(DictContents):
 
     __slots__ = ()
 
+    mutation_words = "contents of the {} are replaced"
+
     @classmethod
     def from_str_keys(cls, values: Mapping[str, Variable]) -> DictVariable:
         """Build a new plain dict from values by string key."""

@@ -90,6 +90,9 @@ class ExternalIteratorVariable(IteratorVariable):
         ]
         return any(id(v) in tx.side_effects.mutated_variables for v in lists)
 
+    def describe_mutation(self) -> str:
+        return f"the iterator is advanced by {self.steps_taken}" if self.steps_taken else ""
+
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that advances the real iterator on the stack.
 

@@ -397,6 +397,7 @@ class ListVariable(SequenceVariable):
     holds only the items appended during tracing.
     """
 
+    mutation_words = "contents of the {} are replaced"
     __slots__ = ("appended", "cls", "load_items", "maxlen", "source")
     is_mutable = True
 

@@ -53,6 +53,7 @@ SET_OPERATORS = {"|": "union", "&": "intersection", "-": "difference", "^": "sym
 class SetVariable(Variable):
     """A set or frozenset: ``elements`` maps hash keys to elements, in insertion order."""
 
+    mutation_words = "contents of the {} are replaced"
     __slots__ = ("cls", "elements", "literal", "order_observed_at", "real_order", "source")
     is_mutable = True
 

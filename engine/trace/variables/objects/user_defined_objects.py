@@ -11,7 +11,15 @@ from engine.ir.sources.base import Source
 from engine.trace.codegen_runtime.objects import new_object
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import compare_op, identical_or_equal
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import (
+    Args,
+    ConstantVariable,
+    Kwargs,
+    RealObjectVariable,
+    Variable,
+    describe_attribute_writes,
+    realize,
+)
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.containers.itertools_module import make_getitem_iterator
 from engine.trace.variables.exceptions.type_errors import raise_missing_method
@@ -49,6 +57,9 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
 
     is_user_object = True
     may_have_torch_function = True
+
+    def describe_mutation(self) -> str:
+        return "__dict__ is set" if self.dict_was_assigned else describe_attribute_writes(self.attr_writes)
 
     def describe(self) -> str:
         return f"{self.cls.__name__} object"

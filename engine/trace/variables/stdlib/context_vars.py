@@ -153,6 +153,9 @@ class ContextVarVariable(Variable):
         cg.body.emit("COPY", 1)
         self.fill(cg)
 
+    def describe_mutation(self) -> str:
+        return "the context variable is set" if self.deferred_steps else ""
+
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that replays the writes on the variable at the stack top and pops it."""
         cg.body.emit("POP_TOP")

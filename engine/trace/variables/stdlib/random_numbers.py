@@ -45,6 +45,7 @@ class RandomVariable(Variable):
     ``known_generator`` is a generator with its state at this point of the trace; None if the state is unknown.
     """
 
+    mutation_words = "the random number state is set"
     __slots__ = ("known_generator", "real_object", "source")
 
     is_mutable = True

@@ -22,7 +22,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.fold_buffers import fold_from_buffers
 from engine.trace.symbols.unbacked_symints import data_dependent_break
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import ConstantVariable, Variable, describe_attribute_writes, realize
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.tensors.indexing import assign_index, index_tensor
@@ -262,6 +262,9 @@ class TensorVariable(TensorOperators):
         if self.attr_writes:
             cg.cache_top(self)
             cg.defer_fill(self)
+
+    def describe_mutation(self) -> str:
+        return describe_attribute_writes(self.attr_writes)
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that sets the written attributes on the tensor at the stack top and pops it."""
