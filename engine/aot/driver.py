@@ -23,22 +23,11 @@ from engine.aot.inference_mode import run_in_inference_mode, strip_inference_mod
 from engine.aot.joint import trace_joint
 from engine.aot.partitioner.partition import PartitionMethod, inputs_unused_by_backward, partition_joint_graph
 from engine.aot.to_records import graph_records, metadata_to_records
-from engine.aot.wrappers import (
-    autograd_function,
-    debug_assertions,
-    dedup_inputs,
-    disable_autocast,
-    effect_order,
-    error_fallback,
-    input_mutations,
-    output_aliases,
-    synthetic_bases,
-    tensor_subclasses,
-)
-from engine.aot.wrappers.base import OuterWrapper, TracedCall, WrapperStack, apply_pre_compile
-from engine.aot.wrappers.codegen import InnerWrapper, WrapperCode, compose_inner_wrappers
+from engine.aot.wrappers import effect_order, error_fallback, synthetic_bases, tensor_subclasses
+from engine.aot.wrappers.base import FunctionalCall, TracedCall, WrapperStack, apply_pre_compile
 from engine.aot.wrappers.double_backward import make_eager_rerun
-from engine.aot.wrappers.lazy_backward import BackwardProbe, LazyBackward
+from engine.aot.wrappers.lazy_backward import LazyBackward
+from engine.aot.wrappers.order import FUNCTIONAL_CALL_WRAPPERS, TRACED_CALL_WRAPPERS
 from engine.aot.wrappers.value_probe import ValueProbe, probe_for
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.aot.aot_metadata import AotMetadata
@@ -48,30 +37,10 @@ from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.traced_frame import GraphInput
-from engine.records.aot import AotRecord, WrapperRecord
+from engine.records.aot import AotRecord
 from engine.records.graph import GraphRecord
 
 Run = Callable[..., Any]
-
-
-OUTER_WRAPPERS: tuple[OuterWrapper, ...] = (
-    debug_assertions,
-    error_fallback,
-    tensor_subclasses,
-    dedup_inputs,
-    synthetic_bases,
-)
-"""Wrappers around the traced call, outermost first.
-
-They change what is compiled. Each is a function around the next one.
-"""
-
-
-INNER_WRAPPERS: tuple[InnerWrapper, ...] = (output_aliases, input_mutations, effect_order, disable_autocast)
-"""Wrappers around the functional graph, inside ``OUTER_WRAPPERS``, outermost first.
-
-They follow from the graph's metadata, and are composed into one generated function.
-"""
 
 
 Lower = Callable[[AotGraph], Run]
@@ -162,7 +131,7 @@ def compile_graph(
     except FallbackRequired as error:
         result = _eager_result(graph, error.fallback, trains=trains)
     else:
-        result = _lower_call(functional, compilation, settings, [i.name for i in inputs], trains=trains)
+        result = _lower_call(functional, compilation, settings, trains=trains)
     return replace(result, graphs=(*traced, *result.graphs))
 
 
@@ -181,7 +150,7 @@ class _FunctionalCall:
     """The functional graphs of one call, not lowered yet."""
 
     artifact: AotArtifact
-    wrapped: WrapperStack
+    wrapped: WrapperStack[TracedCall]
     guards: tuple[Guard, ...]
     cache_note: str
 
@@ -202,7 +171,7 @@ def _functionalize_call(
     """
     known = len(shape_env_assumptions(graph, inputs))
     try:
-        wrapped = apply_pre_compile(OUTER_WRAPPERS, TracedCall(graph, tuple(inputs)))
+        wrapped = apply_pre_compile(TRACED_CALL_WRAPPERS, TracedCall(graph, tuple(inputs)))
         call = wrapped.call
         if found := why_not_functional(CheckedCall(call.graph, call.inputs, graph, trains, changes_objects, asking)):
             raise FallbackRequired(found.kind, found.reason, found.node)
@@ -219,15 +188,13 @@ def _functionalize_call(
     )
 
 
-def _lower_call(
-    functional: _FunctionalCall, compilation: str, settings: AotSettings, names: list[str], *, trains: bool
-) -> AotResult:
+def _lower_call(functional: _FunctionalCall, compilation: str, settings: AotSettings, *, trains: bool) -> AotResult:
     artifact, wrapped = functional.artifact, functional.wrapped
     settings = replace(settings, take_assumption_guards=None)  # it references the call's tensors; the backward must not
     result = (
-        _build_training(artifact, wrapped, compilation, settings, names)
+        _build_training(artifact, wrapped, compilation, settings)
         if isinstance(artifact, TrainingArtifact)
-        else _build_inference(artifact, wrapped, compilation, settings, names, is_silent=trains)
+        else _build_inference(artifact, wrapped, compilation, settings, trains)
     )
     return replace(result, record=replace(result.record, cache=functional.cache_note), guards=functional.guards)
 
@@ -300,40 +267,24 @@ def _eager_result(graph: torch.fx.GraphModule, fallback: Fallback, *, trains: bo
 
 def _build_inference(
     functional: FunctionalGraph,
-    wrapped: WrapperStack,
+    wrapped: WrapperStack[TracedCall],
     compilation: str,
     settings: AotSettings,
-    names: list[str],
-    *,
-    is_silent: bool,
+    trains: bool,
 ) -> AotResult:
-    """Build a call that has no backward.
-
-    ``is_silent``: an input requires grad although no result does.
-    """
+    """Build a call without a backward; ``trains``: an input requires grad, but no result does."""
     graphs = graph_records((functional.module, "aten", "functional ATen graph"), compilation=compilation)
-    plan, graph = functional.metadata, AotGraph(functional.module, functional.inputs, compilation)
-    in_eager = autograd_function.eager_for_leaf_inputs(_eager_run(wrapped), plan) if is_silent else ()
-    silent = (WrapperCode(context_manager="no_grad()", namespace={"no_grad": torch.no_grad}),) if is_silent else ()
-    record = AotRecord("inference", metadata_to_records(plan), (*wrapped.records(), *inner_wrapper_records(plan)))
-    around = wrapped.without_real_inputs()
-
-    def closed(run: Run, probe: ValueProbe | None) -> Run:
-        woven = compose_inner_wrappers(
-            run, plan, (*in_eager, *_inner_wrapper_code(plan), *silent), probe.record_values if probe else None
-        )
-        return around.apply_post_compile(woven, probe, names)
-
-    run = closed(settings.lower(graph), probe_for(compilation))
-    noted = None if plan.effectful_ops or not graphs else lambda probe: closed(settings.lower_to_aten(graph), probe)
-    return AotResult(run, record, graphs, run_with_probe=noted)
+    graph = AotGraph(functional.module, functional.inputs, compilation)
+    call = FunctionalCall(functional.metadata, _eager_run(wrapped), requires_grad=trains)
+    record = AotRecord("inference", metadata_to_records(functional.metadata))
+    return _wrap_call(call, wrapped, graph, settings, AotResult(graph.module, record, graphs))
 
 
 def _build_training(
-    cut: TrainingArtifact, wrapped: WrapperStack, compilation: str, settings: AotSettings, names: list[str]
+    artifact: TrainingArtifact, wrapped: WrapperStack[TracedCall], compilation: str, settings: AotSettings
 ) -> AotResult:
-    inputs = wrapped.call.inputs
-    joint, halves, again = cut.joint, cut.partitioned, cut.rerun
+    """Build a call with a backward, which is lowered when it is first needed."""
+    joint, halves = artifact.joint, artifact.partitioned
     graphs = graph_records(
         (joint.module, "joint", "joint graph: forward and backward"),
         (halves.forward, "forward", "forward graph"),
@@ -343,70 +294,65 @@ def _build_training(
     if (change := wrapped.result_of(tensor_subclasses)) is not None:
         tensor_subclasses.mark_unsaved_inputs(change, inputs_unused_by_backward(halves))
     is_given = all(wrapped.result_of(w) is None for w in (tensor_subclasses, synthetic_bases))
-    requiring = [
-        n for n, i in enumerate(inputs) if isinstance(i.example_value, torch.Tensor) and i.example_value.requires_grad
-    ]
-    between = build_autograd_metadata(joint, halves, requiring, is_given=is_given)
+    inputs = [(n, i.example_value) for n, i in enumerate(wrapped.call.inputs)]
+    requiring = [n for n, value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
+    autograd = build_autograd_metadata(joint, halves, requiring, is_given=is_given)
+    backward = LazyBackward(
+        halves.backward,
+        autograd,
+        compile=lambda g: settings.lower(_backward_graph(g, compilation)),
+        compile_to_aten=lambda g: settings.lower_to_aten(_backward_graph(g, compilation)),
+        rerun=artifact.rerun,
+    )
     # The autograd.Function corrects version counters and views of its results before it saves them.
     plan = replace(joint.metadata, result_version_bumps=(), results_as_views=frozenset())
+    call = FunctionalCall(plan, _eager_run(wrapped), requires_grad=True, autograd=autograd, backward=backward)
+    record = AotRecord("training", metadata_to_records(joint.metadata), partition=halves.record)
+    return _wrap_call(
+        call, wrapped, _forward_graph(artifact, compilation), settings, AotResult(halves.forward, record, graphs)
+    )
+
+
+def _wrap_call(
+    call: FunctionalCall, wrapped: WrapperStack[TracedCall], graph: AotGraph, settings: AotSettings, result: AotResult
+) -> AotResult:
+    """Lower a graph and put all wrappers around it; complete ``result``."""
+    around = wrapped.without_real_inputs()
+
+    def wrap(run: Run, call: FunctionalCall, probe: ValueProbe | None) -> Run:
+        inside = apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call.probed_by(probe))
+        return around.apply_post_compile(inside.apply_post_compile_at_once(run, probe), probe)
+
+    wrappers = (*wrapped.records(), *apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call).records())
+    has_probe = not call.metadata.effectful_ops and bool(result.graphs)
+    return replace(
+        result,
+        run=wrap(settings.lower(graph), call, probe_for(graph.compilation_id)),
+        record=replace(result.record, wrappers=wrappers),
+        run_with_probe=(lambda probe: wrap(settings.lower_to_aten(graph), call.through_aten(), probe))
+        if has_probe
+        else None,
+    )
+
+
+def _eager_run(wrapped: WrapperStack[TracedCall]) -> Run:
+    as_traced: Run = types.MethodType(type(wrapped.call.graph).forward, wrapped.call.graph)
+    return as_traced if wrapped.result_of(error_fallback) is None else error_fallback.wrap_eager_run(as_traced)
+
+
+def _forward_graph(artifact: TrainingArtifact, compilation: str) -> AotGraph:
+    halves = artifact.partitioned
     saved = tuple(n for n in halves.backward.graph.nodes if n.op == "placeholder")[: len(halves.saved_fakes)]
-    graph = AotGraph(
+    return AotGraph(
         halves.forward,
-        joint.inputs,
+        artifact.joint.inputs,
         compilation,
         "forward",
         num_user_outputs=halves.num_results,
         saved_placeholders=saved,
     )
-    backward = LazyBackward(
-        halves.backward,
-        between,
-        compile=lambda g: settings.lower(_backward_graph(g, compilation)),
-        compile_to_aten=lambda g: settings.lower_to_aten(_backward_graph(g, compilation)),
-        rerun=again,
-    )
-    layers = (
-        autograd_function.eager_when_unsupported(_eager_run(wrapped), plan, joint.grad_inputs),
-        *_inner_wrapper_code(plan),
-    )
-    gradients = tuple(f"gradient of {inputs[n].name}" for n in between.grad_inputs)
-    around = wrapped.without_real_inputs()
-
-    def closed(forward: Run, backward: LazyBackward, probe: ValueProbe | None) -> Run:
-        known = backward if probe is None else replace(backward, probe=BackwardProbe(probe, gradients))
-        run = autograd_function.post_compile(between, forward, known)
-        return around.apply_post_compile(
-            compose_inner_wrappers(run, plan, layers, probe.record_values if probe else None), probe, names
-        )
-
-    def noted(probe: ValueProbe) -> Run:
-        return closed(settings.lower_to_aten(graph), backward.through_aten(), probe)
-
-    actions = autograd_function.pre_compile(between, [i.name for i in inputs], again)
-    wrappers = (
-        *wrapped.records(),
-        *inner_wrapper_records(joint.metadata),
-        WrapperRecord(autograd_function.NAME, actions),
-    )
-    record = AotRecord("training", metadata_to_records(joint.metadata), wrappers, partition=halves.record)
-    run = closed(settings.lower(graph), backward, probe_for(compilation))
-    return AotResult(run, record, graphs, run_with_probe=None if joint.metadata.effectful_ops or not graphs else noted)
-
-
-def _eager_run(wrapped: WrapperStack) -> Run:
-    as_traced: Run = types.MethodType(type(wrapped.call.graph).forward, wrapped.call.graph)
-    return as_traced if wrapped.result_of(error_fallback) is None else error_fallback.wrap_eager_run(as_traced)
 
 
 def _backward_graph(module: torch.fx.GraphModule, compilation: str) -> AotGraph:
     fakes = tuple(n.meta["val"] for n in module.graph.nodes if n.op == "placeholder")
     return AotGraph(module, fakes, compilation, "backward", is_boxed=True)
-
-
-def _inner_wrapper_code(plan: AotMetadata) -> tuple[WrapperCode, ...]:
-    return tuple(replace(w.post_compile(plan), wrapper_name=w.NAME) for w in INNER_WRAPPERS)
-
-
-def inner_wrapper_records(plan: AotMetadata) -> tuple[WrapperRecord, ...]:
-    """Return the records of the wrappers around the functional graph."""
-    return tuple(WrapperRecord(w.NAME, w.pre_compile(plan)) for w in INNER_WRAPPERS)

@@ -194,3 +194,14 @@ def test_autograd_function_with_integer_result(show: Show) -> None:
         return x.sin(), x.argmax()
 
     show(f, torch.ones(4, requires_grad=True), wrapper="autograd")
+
+
+@shows("engine/aot/wrappers/eager_conditions.py")
+def test_eager_conditions(show: Show) -> None:
+    """A call runs as traced where compiled code is unsupported: under transforms, and where a leaf is written in place, for which eager raises an error."""
+
+    def f(x: Tensor) -> Tensor:
+        x.mul_(2)
+        return x.sin()
+
+    show(f, torch.ones(4, requires_grad=True) * 1, wrapper="autograd")

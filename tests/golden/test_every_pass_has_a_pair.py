@@ -33,6 +33,7 @@ NOT_PASSES = {
     "engine/aot/wrappers/base.py": "the wrappers' protocol",
     "engine/aot/wrappers/codegen.py": "puts the wrappers' lines into one function",
     "engine/aot/wrappers/lazy_backward.py": "compiles a backward when it is first needed",
+    "engine/aot/wrappers/order.py": "lists the wrappers",
     "engine/aot/wrappers/size_codegen.py": "sizes as Python text, for other wrappers",
     "engine/aot/wrappers/subclass_grads.py": "autograd functions of the subclass wrapper",
     "engine/aot/wrappers/undefined_grad_hooks.py": "acts on hooks of tensors, not on code",

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import torch.fx
-from torch.autograd import forward_ad
 
 from engine.aot.autograd_metadata import AutogradMetadata
 from engine.aot.version_counters import set_version_counter
+from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.aot.wrappers.double_backward import EagerRerun
 from engine.aot.wrappers.lazy_backward import LazyBackward, match_tangent_layout
 from engine.graph.functionalize_rng import get_rng_states
-from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.aot.inlinable_backward import INLINABLE_ATTR, InlinableBackward
 from engine.records.aot import WrapperAction
-
-Run = Callable[..., Any]
 
 NAME = "autograd"
 
@@ -31,10 +27,15 @@ _DETACHED_MESSAGE = (
 """Message of torch's own nodes; functions written in Python do not raise it."""
 
 
-def pre_compile(metadata: AutogradMetadata, names: Sequence[str], again: EagerRerun) -> tuple[WrapperAction, ...]:
-    """Return actions for gradients, non-differentiable results, saved values and backward."""
+def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None:
+    """Return actions for gradients, results, saved values and backward; None without one."""
+    metadata, backward = call.autograd, call.backward
+    if metadata is None or backward is None:
+        return None
     why = "the traced graph differentiates with respect to it"
-    actions = [WrapperAction(names[n], "gets a gradient from the backward graph", why) for n in metadata.grad_inputs]
+    actions = [
+        WrapperAction(call.input_names[n], "gets a gradient from the backward graph", why) for n in metadata.grad_inputs
+    ]
     actions += [
         WrapperAction(f"result {n}", "marked as not differentiable", "it requires no grad in eager")
         for n in metadata.non_differentiable_results
@@ -42,106 +43,37 @@ def pre_compile(metadata: AutogradMetadata, names: Sequence[str], again: EagerRe
     saved = f"{metadata.num_saved_tensors} tensors and {metadata.num_saved_scalars} numbers saved"
     actions.append(WrapperAction("between forward and backward", saved, "the backward graph reads them"))
     actions.append(WrapperAction("backward", "compiled when it is first needed", "many calls never run a backward"))
-    twice = (
-        f"unsupported: {again.why_unsupported}"
-        if again.why_unsupported
-        else "runs the traced call again under eager autograd"
-    )
+    unsupported = backward.rerun.why_unsupported
+    twice = f"unsupported: {unsupported}" if unsupported else "runs the traced call again under eager autograd"
     actions.append(WrapperAction("backward under create_graph", twice, "its gradients must be differentiable"))
-    return tuple(actions)
+    return PreCompileResult(call, tuple(actions), (metadata, backward))
 
 
-def eager_when_unsupported(as_traced: Run, plan: AotMetadata, needing: Sequence[int]) -> WrapperCode:
-    """Return code that runs the traced graph in eager where compiled code is unsupported.
-
-    Functorch transforms, forward-mode AD and user-defined saved tensor hooks must see the original operators. Mutating
-    a leaf that requires grad must raise eager's error.
-    """
-    unknown = [
-        "transforms()",
-        "forward_ad._current_level >= 0",
-        "saving_hooks(False) and is_seen_by_users(saving_hooks)",
-    ]
-    written = [n for n in needing if plan.inputs[n].is_mutated and not plan.inputs[n].mutation_hidden_from_autograd]
-    unknown += [f"i{n}.is_leaf" for n in needing if plan.inputs[n].metadata_mutation_seen_by_autograd or n in written]
-    call = _eager_call(plan)
-    names = {"as_traced": as_traced, "transforms": torch._C._are_functorch_transforms_active, "forward_ad": forward_ad}
-    names |= {
-        "saving_hooks": torch._C._autograd._top_saved_tensors_default_hooks,
-        "is_seen_by_users": _has_user_saved_tensor_hooks,
-    }
-    return WrapperCode(before=(f"if {' or '.join(unknown)}:", f"    {call}"), namespace=names)
-
-
-_LOSSLESS_HOOK_MODULES = ("torch.", "engine.")
-"""Packages whose saved tensor hooks return exactly what was saved.
-
-Examples are checkpoints and ``save_on_cpu``.
-"""
-
-
-def _has_user_saved_tensor_hooks(saving_hooks: Callable[[bool], Any]) -> bool:
-    """Return True if user-defined saved tensor hooks are active.
-
-    They may return something else, and a compiled graph saves other tensors than eager.
-    """
-    return any(not str(getattr(h, "__module__", "")).startswith(_LOSSLESS_HOOK_MODULES) for h in saving_hooks(False))
-
-
-def eager_for_leaf_inputs(as_traced: Run, plan: AotMetadata) -> tuple[WrapperCode, ...]:
-    """Return code that runs the traced graph in eager if a leaf's layout changes in place.
-
-    For calls of which no result requires grad. Eager then raises its error.
-    """
-    leaves = [
-        f"(i{n}.is_leaf and i{n}.requires_grad)"
-        for n, i in enumerate(plan.inputs)
-        if i.metadata_mutation_seen_by_autograd
-    ]
-    lines = (f"if {' or '.join(leaves)}:", f"    {_eager_call(plan)}")
-    return (WrapperCode(before=lines, namespace={"as_traced": as_traced}),) if leaves else ()
-
-
-def _eager_call(plan: AotMetadata) -> str:
-    return f"return as_traced({', '.join(f'i{n}' for n in range(len(plan.inputs)))})"
-
-
-def post_compile(metadata: AutogradMetadata, forward: Run, backward: LazyBackward) -> Run:
-    """Return ``forward`` as a call of the generated ``autograd.Function``."""
-    scope: dict[str, Any] = {
-        "run": forward,
-        "backward": backward,
-        "set_version": set_version_counter,
-        "ref": weakref.ref,
-    }
-    scope |= {"DETACHED": _DETACHED_MESSAGE, "NOTHING": frozenset()}
-    again = backward.rerun
-    scope |= {"drawn_from": get_rng_states, "devices": again.rng_devices}
-    noted = backward.probe
-    scope |= {} if noted is None else {"mark": noted.probe.current_call}
-    exec(compile(_generate_source(metadata, again, is_noted=noted is not None), "<engine autograd>", "exec"), scope)
-    node = type(
-        "CompiledFunction",
-        (torch.autograd.Function,),
-        {
-            "forward": staticmethod(scope["forward"]),
-            "backward": staticmethod(scope["differentiate"]),
-            INLINABLE_ATTR: make_inlinable_backward(metadata, backward),
+def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
+    """Return code with the ``autograd.Function`` around the forward graph."""
+    metadata: AutogradMetadata
+    backward: LazyBackward
+    metadata, backward = change.runtime_metadata
+    hidden = metadata.inputs_without_gradient
+    return WrapperCode(
+        definitions=tuple(_generate_source(metadata, backward.rerun, is_noted=backward.probe is not None)),
+        callee="apply",
+        # In a tuple, autograd finds no tensor.
+        arguments=tuple(f"(i{n},)" if n in hidden else f"i{n}" for n in range(metadata.num_inputs)) if hidden else None,
+        namespace={
+            "__name__": __name__,
+            "Function": torch.autograd.Function,
+            "backward": backward,
+            "inlinable_backward": make_inlinable_backward(metadata, backward),
+            "set_version": set_version_counter,
+            "ref": weakref.ref,
+            "DETACHED": _DETACHED_MESSAGE,
+            "NOTHING": frozenset(),
+            "drawn_from": get_rng_states,
+            "devices": backward.rerun.rng_devices,
+            "mark": None if backward.probe is None else backward.probe.probe.current_call,
         },
     )
-    # Function.apply checks for functorch transforms, under which compiled graphs never run.
-    apply: Run = super(torch.autograd.Function, node).apply  # type: ignore[misc]
-    return _hide_from_autograd(apply, metadata) if metadata.inputs_without_gradient else apply
-
-
-def _hide_from_autograd(apply: Run, c: AutogradMetadata) -> Run:
-    """Wrap ``apply``: pass inputs without gradient in tuples, where autograd finds no tensors."""
-    given = ", ".join(f"i{n}" for n in range(c.num_inputs))
-    passed = ", ".join(f"(i{n},)" if n in c.inputs_without_gradient else f"i{n}" for n in range(c.num_inputs))
-    scope: dict[str, Any] = {"apply": apply}
-    exec(compile(f"def call({given}):\n    return apply({passed})", "<engine autograd>", "exec"), scope)
-    call: Run = scope["call"]
-    return call
 
 
 def make_inlinable_backward(metadata: AutogradMetadata, backward: LazyBackward) -> InlinableBackward:
@@ -162,7 +94,21 @@ def make_inlinable_backward(metadata: AutogradMetadata, backward: LazyBackward) 
     )
 
 
-def _generate_source(c: AutogradMetadata, again: EagerRerun, *, is_noted: bool) -> str:
+def _generate_source(c: AutogradMetadata, again: EagerRerun, *, is_noted: bool) -> list[str]:
+    """Return the lines of the ``autograd.Function``, and of ``apply``, which calls it."""
+    return [
+        "class CompiledFunction(Function):",
+        "    @staticmethod",
+        *(f"    {line}" for line in _forward_lines(c, again, is_noted=is_noted)),
+        "    @staticmethod",
+        *(f"    {line}" for line in _backward_lines(c)),
+        f"    {INLINABLE_ATTR} = inlinable_backward",
+        # Function.apply checks for functorch transforms, under which compiled graphs never run.
+        "apply = super(Function, CompiledFunction).apply",
+    ]
+
+
+def _forward_lines(c: AutogradMetadata, again: EagerRerun, *, is_noted: bool) -> list[str]:
     inputs = "".join(f", i{n}" for n in range(c.num_inputs))
     results = [f"r{n}" for n in range(c.num_results)]
     tensors = [f"s{n}" for n in range(c.num_saved_tensors)]
@@ -200,26 +146,32 @@ def _generate_source(c: AutogradMetadata, again: EagerRerun, *, is_noted: bool) 
         lines.append("    ctx.freed = NOTHING")
     lines.append("    ctx.set_materialize_grads(False)")
     lines.append(f"    return {_tuple(results)}")
+    return lines
+
+
+def _backward_lines(c: AutogradMetadata) -> list[str]:
     given = "".join(f", t{n}" for n in range(c.num_results))
     tangents = [f"t{n}" for n in c.differentiable_results]
-    lines.append(f"def differentiate(ctx{given}):")
+    lines = [f"def backward(ctx{given}):"]
     lines.append(f"    if {' and '.join(f'{t} is None' for t in tangents)}:")
     lines.append(f"        return backward.on_all_undefined(ctx) or {_tuple(['None'] * c.num_inputs)}")
     saved = "(ctx.saved_tensors if ctx.held is None else backward.unpack_retained(ctx))"
     if len(tangents) > 1:
         absent = " or ".join(f"{t} is None" for t in tangents)
         saved = f"(backward.unpack_saved(ctx, {_tuple(tangents)}) if ctx.held or {absent} else ctx.saved_tensors)"
-    values = ([f"*{saved}"] if tensors else []) + (["*ctx.numbers"] if numbers else [])
+    values = ([f"*{saved}"] if c.num_saved_tensors else []) + (["*ctx.numbers"] if c.num_saved_scalars else [])
     lines.append(f"    values = [{', '.join(values)}]")
     for k, (n, _) in enumerate(c.saved_inputs):
         lines.append(f"    if not (ctx.leaves[{k}] or values[{n}] is None or values[{n}].grad_fn is not None):")
         lines.append("        raise RuntimeError(DETACHED)")
     lines.append(f"    tangents = [{', '.join(tangents)}]")
-    lines.append(f"    gradients = backward(ctx, values, tangents, {'ctx.layouts' if free else '()'})")
+    lines.append(
+        f"    gradients = backward(ctx, values, tangents, {'ctx.layouts' if None in c.tangent_layouts else '()'})"
+    )
     places = {n: k for k, n in enumerate(c.grad_inputs)}
     returned = [f"gradients[{places[n]}]" if n in places else "None" for n in range(c.num_inputs)]
     lines.append(f"    return {_tuple(returned)}")
-    return "\n".join(lines)
+    return lines
 
 
 def _tuple(values: Sequence[str]) -> str:

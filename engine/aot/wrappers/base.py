@@ -1,17 +1,22 @@
-"""Protocol and stack of outer wrappers.
+"""Protocol and stack of the AOT runtime wrappers.
 
-``pre_compile`` changes the graph; ``post_compile`` wraps the compiled call.
+A wrapper has a compile-time half, ``pre_compile``, and a run-time half, ``post_compile``, which writes Python. The
+wrappers and their order stand in ``engine.aot.wrappers.order``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch.fx
 
+from engine.aot.autograd_metadata import AutogradMetadata
+from engine.aot.wrappers.codegen import WrapperCode, compile_wrapper_code, join_wrapper_code, record_values_of
+from engine.aot.wrappers.lazy_backward import BackwardProbe, LazyBackward
 from engine.aot.wrappers.value_probe import ValueProbe
+from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.guards.base import Guard
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import WrapperAction, WrapperRecord
@@ -26,31 +31,78 @@ class TracedCall:
     graph: torch.fx.GraphModule
     inputs: tuple[GraphInput, ...]
 
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return tuple(i.name for i in self.inputs)
+
+    def without_real_inputs(self) -> TracedCall:
+        """Return an equal call that does not retain the real inputs."""
+        return replace(self, inputs=tuple(replace(i, example_value=None) for i in self.inputs))
+
 
 @dataclass(frozen=True)
-class PreCompileResult:
+class FunctionalCall:
+    """Call of a functional graph, described by its metadata."""
+
+    metadata: AotMetadata
+    run_eager: Run
+    """Runs the traced graph on the same inputs."""
+    requires_grad: bool = False
+    """True if an input requires grad, even if no result does."""
+    autograd: AutogradMetadata | None = None
+    """Metadata of the autograd node; None for a call without a backward."""
+    backward: LazyBackward | None = None
+
+    def through_aten(self) -> FunctionalCall:
+        """Return an equal call whose backward runs through ATen."""
+        return self if self.backward is None else replace(self, backward=self.backward.through_aten())
+
+    def probed_by(self, probe: ValueProbe | None) -> FunctionalCall:
+        """Return an equal call whose backward records its values in ``probe``."""
+        if probe is None or self.backward is None or self.autograd is None:
+            return self
+        gradients = tuple(f"gradient of {self.input_names[n]}" for n in self.autograd.grad_inputs)
+        return replace(self, backward=replace(self.backward, probe=BackwardProbe(probe, gradients)))
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        return tuple(i.name for i in self.metadata.inputs)
+
+    def without_real_inputs(self) -> FunctionalCall:
+        """Return the call, which has no real inputs."""
+        return self
+
+
+Call = TypeVar("Call", TracedCall, FunctionalCall)
+
+
+@dataclass(frozen=True)
+class PreCompileResult(Generic[Call]):
     """Result of a wrapper's ``pre_compile``.
 
     It has the call that is left to compile, the actions for the record, and the data for ``post_compile``.
     """
 
-    call: TracedCall
+    call: Call
     actions: tuple[WrapperAction, ...]
-    runtime_metadata: Any
+    runtime_metadata: Any = None
     """A frozen value that only the wrapper itself reads."""
     guards: tuple[Guard, ...] = ()
     """Further guards on the inputs that make the change correct."""
 
 
-class OuterWrapper(Protocol):
-    """Module protocol of an outer wrapper.
+class Wrapper(Protocol[Call]):
+    """Module protocol of a wrapper.
 
-    Both functions are stateless: ``PreCompileResult.runtime_metadata`` is all that passes between them.
+    Both functions are stateless: the ``PreCompileResult`` is all that passes between them.
     """
 
     NAME: str
+    """Name in the record; a wrapper without a name is not recorded."""
 
-    def pre_compile(self, call: TracedCall) -> PreCompileResult | None:
+    def pre_compile(self, call: Call) -> PreCompileResult[Call] | None:
         """Remove what inner stages do not support; return None if there is nothing to do.
 
         Raises:
@@ -58,44 +110,55 @@ class OuterWrapper(Protocol):
         """
         ...
 
-    def post_compile(self, change: PreCompileResult, run: Run) -> Run:
-        """Return a callable that takes the inputs of the original call.
+    def post_compile(self, change: PreCompileResult[Call]) -> WrapperCode:
+        """Return the code around the run of ``change.call``.
 
-        ``run`` takes ``change.call.inputs`` and returns the traced graph's outputs as a tuple.
+        It takes the inputs of the call that ``pre_compile`` got, and returns its outputs as a tuple.
         """
         ...
 
 
 @dataclass(frozen=True)
-class WrapperStack:
+class WrapperStack(Generic[Call]):
     """Call left to compile after every ``pre_compile``, and their results, outermost first."""
 
-    call: TracedCall
-    results: tuple[tuple[OuterWrapper, PreCompileResult | None], ...]
+    given: Call
+    call: Call
+    results: tuple[tuple[Wrapper[Call], PreCompileResult[Call] | None], ...]
 
-    def apply_post_compile(self, run: Run, probe: ValueProbe | None = None, names: Sequence[str] = ()) -> Run:
-        """Apply every ``post_compile`` around ``run``, innermost first.
+    def apply_post_compile(self, run: Run, probe: ValueProbe | None = None) -> Run:
+        """Put each wrapper's code around ``run`` as a function of its own, innermost first.
 
-        ``probe`` records the values at each wrapper boundary; ``names`` are the names of the call's inputs.
+        ``probe`` records the values at each wrapper boundary.
         """
-        for wrapper, change in reversed(self.results):
+        outer = self.given
+        changes: list[tuple[Wrapper[Call], PreCompileResult[Call], int]] = []
+        for wrapper, change in self.results:
             if change is not None:
-                inside = (
-                    run
-                    if probe is None
-                    else probe.wrap_wrapper(wrapper.NAME, run, [i.name for i in change.call.inputs])
-                )
-                run = wrapper.post_compile(change, inside)
-        return run if probe is None else probe.wrap_call(run, names)
+                changes.append((wrapper, change, len(outer.input_names)))
+                outer = change.call
+        for wrapper, change, num_inputs in reversed(changes):
+            if probe is not None:
+                run = probe.wrap_wrapper(wrapper.NAME, run, change.call.input_names)
+            run = compile_wrapper_code(wrapper.post_compile(change), run, num_inputs)
+        return run if probe is None else probe.wrap_call(run, self.given.input_names)
 
-    def without_real_inputs(self) -> WrapperStack:
+    def apply_post_compile_at_once(self, run: Run, probe: ValueProbe | None = None) -> Run:
+        """Put the code of all wrappers around ``run`` as one function.
+
+        ``probe`` records the values after each part of a wrapper that changes something.
+        """
+        codes = [(w.NAME, w.post_compile(c)) for w, c in self.results if c is not None]
+        if probe is not None:
+            codes = record_values_of(codes, self.given.input_names, probe.record_values)
+        return compile_wrapper_code(join_wrapper_code(c for _, c in codes), run, len(self.given.input_names))
+
+    def without_real_inputs(self) -> WrapperStack[Call]:
         """Return an equal stack without the real inputs, so that it does not retain them."""
-        return WrapperStack(
-            _drop_real_inputs(self.call),
-            tuple((w, c and replace(c, call=_drop_real_inputs(c.call))) for w, c in self.results),
-        )
+        results = tuple((w, c and replace(c, call=c.call.without_real_inputs())) for w, c in self.results)
+        return WrapperStack(self.given.without_real_inputs(), self.call.without_real_inputs(), results)
 
-    def result_of(self, wrapper: OuterWrapper) -> PreCompileResult | None:
+    def result_of(self, wrapper: Wrapper[Call]) -> PreCompileResult[Call] | None:
         """Return the ``pre_compile`` result of a wrapper; None if it has nothing to do."""
         return next((c for w, c in self.results if w is wrapper), None)
 
@@ -105,22 +168,19 @@ class WrapperStack:
 
     def records(self) -> tuple[WrapperRecord, ...]:
         """Return one record per wrapper, outermost first."""
-        return tuple(WrapperRecord(w.NAME, () if c is None else c.actions) for w, c in self.results)
+        return tuple(WrapperRecord(w.NAME, () if c is None else c.actions) for w, c in self.results if w.NAME)
 
 
-def _drop_real_inputs(call: TracedCall) -> TracedCall:
-    return replace(call, inputs=tuple(replace(i, example_value=None) for i in call.inputs))
-
-
-def apply_pre_compile(wrappers: Sequence[OuterWrapper], call: TracedCall) -> WrapperStack:
+def apply_pre_compile(wrappers: Sequence[Wrapper[Call]], call: Call) -> WrapperStack[Call]:
     """Run every ``pre_compile``, outermost first.
 
     Raises:
         FallbackRequired: a wrapper could not remove what inner stages do not support.
     """
-    changes: list[tuple[OuterWrapper, PreCompileResult | None]] = []
+    given = call
+    changes: list[tuple[Wrapper[Call], PreCompileResult[Call] | None]] = []
     for wrapper in wrappers:
         change = wrapper.pre_compile(call)
         changes.append((wrapper, change))
         call = call if change is None else change.call
-    return WrapperStack(call, tuple(changes))
+    return WrapperStack(given, call, tuple(changes))

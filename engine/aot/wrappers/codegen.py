@@ -1,116 +1,116 @@
-"""Inner wrappers around the functional graph, composed into one generated function."""
+"""Code of the AOT runtime wrappers: joined, and compiled to one function around a call."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from engine.aot.wrappers.value_probe import RecordValues
-from engine.ir.aot.aot_metadata import AotMetadata, needs_no_runtime_wrapper
-from engine.records.aot import WrapperAction
 
 Run = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class WrapperCode:
-    """Lines of Python that one wrapper adds ``before`` and ``after`` the graph runs.
+    """Lines of Python that a wrapper adds around a call of ``run``.
 
-    Lines of inner wrappers are closest to the graph. They read the inputs as ``i0, i1, ...``, after the graph its
-    results as ``r0, r1, ...``, and the names in ``namespace``. ``context_manager`` is an expression for a context
-    manager around the graph's run; ``output_exprs`` are the expressions that the call returns.
+    They read the inputs as ``i0, i1, ...`` and the names in ``namespace``.
     """
 
+    definitions: tuple[str, ...] = ()
+    """Lines above the function; they may define what is called in place of ``run``."""
+    callee: str = ""
+    """Name of what is called in place of ``run``."""
     before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    namespace: Mapping[str, Any] = field(default_factory=dict)
+    """Lines before the call; those of inner wrappers come last."""
+    arguments: tuple[str, ...] | None = None
+    """Arguments of the call, if they are not the inputs in order."""
     context_manager: str = ""
+    """Expression for a context manager around the call."""
+    on_error: tuple[str, ...] = ()
+    """Lines after ``try: return run(...)``: except clauses, and what follows them."""
+    num_results: int | None = None
+    """Number of results, which ``after`` and ``output_exprs`` read as ``r0, r1, ...``."""
+    after: tuple[str, ...] = ()
+    """Lines after the call; those of inner wrappers come first."""
     output_exprs: tuple[str, ...] | None = None
-    graph_arguments: tuple[str, ...] | None = None
-    """Arguments of the graph, if they are not the inputs in order."""
-    wrapper_name: str = ""
-    """Name of the wrapper that the lines belong to."""
+    """Expressions that the function returns, if they are not the results in order."""
+    finish: str = ""
+    """Name of a function of all results that returns the outputs."""
+    namespace: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the outputs are just the results of ``run`` with the inputs in order."""
+        results = tuple(f"r{n}" for n in range(self.num_results or 0))
+        other = (self.definitions, self.before, self.context_manager, self.on_error, self.after, self.finish)
+        return not any(other) and self.arguments is None and self.output_exprs in (None, results)
 
 
-class InnerWrapper(Protocol):
-    """Module protocol of an inner wrapper; both functions depend on the metadata only."""
+def join_wrapper_code(codes: Iterable[WrapperCode]) -> WrapperCode:
+    """Return the code of several wrappers, outermost first, as the code of one."""
+    found = list(codes)
+    return WrapperCode(
+        definitions=tuple(line for c in found for line in c.definitions),
+        callee=next((c.callee for c in reversed(found) if c.callee), ""),
+        before=tuple(line for c in found for line in c.before),
+        arguments=next((c.arguments for c in reversed(found) if c.arguments is not None), None),
+        context_manager=", ".join(c.context_manager for c in found if c.context_manager),
+        num_results=next((c.num_results for c in found if c.num_results is not None), None),
+        after=tuple(line for c in reversed(found) for line in c.after),
+        output_exprs=next((c.output_exprs for c in found if c.output_exprs is not None), None),
+        namespace={name: value for c in found for name, value in c.namespace.items()},
+    )
 
-    NAME: str
 
-    def pre_compile(self, plan: AotMetadata) -> tuple[WrapperAction, ...]:
-        """Return the wrapper's actions with reasons; empty if it has nothing to do."""
-        ...
-
-    def post_compile(self, plan: AotMetadata) -> WrapperCode:
-        """Return the wrapper's code."""
-        ...
-
-
-def compose_inner_wrappers(
-    run: Run, plan: AotMetadata, layers: tuple[WrapperCode, ...], tell: RecordValues | None = None
-) -> Run:
-    """Compose ``run`` and its wrappers, outermost first, into one function.
-
-    Returns ``run`` itself if there is nothing to do. ``record_values`` is called with the values after each part of a
-    named wrapper, and with the graph's results.
-    """
-    arguments = next((layer.graph_arguments for layer in layers if layer.graph_arguments is not None), None)
-    if (
-        needs_no_runtime_wrapper(plan)
-        and arguments is None
-        and not any(layer.before or layer.context_manager for layer in layers)
-    ):
-        return run if tell is None else _record_results(run, tell)
+def compile_wrapper_code(code: WrapperCode, run: Run, num_inputs: int) -> Run:
+    """Return the function that the code describes; ``run`` itself if the code is empty."""
+    if code.is_empty:
+        return run
     # Generated size expressions use ``math`` and ``torch``.
     scope: dict[str, Any] = {"run": run, "as_strided": torch.as_strided, "math": math, "torch": torch}
-    for layer in layers:
-        scope.update(layer.namespace)
-    inputs = ", ".join(f"i{n}" for n in range(len(plan.inputs)))
-    results = "".join(f"r{n}, " for n in range(plan.num_results))
-    scope |= {"_tell": tell, "_names": tuple(i.name for i in plan.inputs)}
-    scope |= {"_results": tuple(f"result {n}" for n in range(plan.num_results))}
-    # The values recorded first are the inputs of the graph and of its wrappers.
-    lines = [line for layer in layers for line in (*layer.before, *_record_inputs_line(layer, inputs, tell))]
-    given = inputs if arguments is None else ", ".join(arguments)
-    call = f"{results}= run({given})" if results else f"run({given})"
-    holding = [layer.context_manager for layer in layers if layer.context_manager]
-    lines += [f"with {', '.join(holding)}:", f"    {call}"] if holding else [call]
-    lines += [f"_tell('graph', 'out', _results, ({results}))"] if tell is not None else []
-    lines += [
-        line
-        for layer in reversed(layers)
-        for line in (*layer.after, *_record_outputs_line(layer, inputs, results, tell))
-    ]
-    outputs = next((layer.output_exprs for layer in layers if layer.output_exprs is not None), ())
-    lines.append(f"return ({''.join(f'{o}, ' for o in outputs)})")
-    text = "\n".join([f"def call({inputs}):", *(f"    {line}" for line in lines)])
-    exec(compile(text, "<engine aot wrappers>", "exec"), scope)
+    scope |= code.namespace
+    inputs = [f"i{n}" for n in range(num_inputs)]
+    call = f"{code.callee or 'run'}({', '.join(inputs if code.arguments is None else code.arguments)})"
+    lines = [f"def call({', '.join(inputs)}):", *(f"    {line}" for line in (*code.before, *_call_lines(code, call)))]
+    exec(compile("\n".join((*code.definitions, *lines)), "<engine aot wrappers>", "exec"), scope)
     made: Run = scope["call"]
     return made
 
 
-def _record_inputs_line(layer: WrapperCode, inputs: str, tell: RecordValues | None) -> tuple[str, ...]:
-    return (
-        (f"_tell({layer.wrapper_name!r}, 'in', _names, ({inputs},))",)
-        if tell is not None and layer.wrapper_name and layer.before
-        else ()
-    )
+def _call_lines(code: WrapperCode, call: str) -> tuple[str, ...]:
+    """Return the lines that call, and those after it."""
+    if code.on_error:
+        return ("try:", f"    return {call}", *code.on_error)
+    if code.finish:
+        return (f"return {code.finish}({call})",)
+    if code.num_results is None:
+        return (f"return {call}",)
+    results = "".join(f"r{n}, " for n in range(code.num_results))
+    called = f"{results}= {call}" if results else call
+    held = (f"with {code.context_manager}:", f"    {called}") if code.context_manager else (called,)
+    outputs = [f"r{n}" for n in range(code.num_results)] if code.output_exprs is None else code.output_exprs
+    return (*held, *code.after, f"return ({''.join(f'{o}, ' for o in outputs)})")
 
 
-def _record_outputs_line(layer: WrapperCode, inputs: str, results: str, tell: RecordValues | None) -> tuple[str, ...]:
-    if tell is None or not layer.wrapper_name or not layer.after:
-        return ()
-    return (f"_tell({layer.wrapper_name!r}, 'out', (*_results, *_names), ({results}{inputs}))",)
-
-
-def _record_results(run: Run, tell: RecordValues) -> Run:
-    def run_recorded(*args: Any) -> Any:
-        results = run(*args)
-        tell("graph", "out", [f"result {n}" for n in range(len(results))], results)
-        return results
-
-    return run_recorded
+def record_values_of(
+    codes: Sequence[tuple[str, WrapperCode]], names: Sequence[str], record: RecordValues
+) -> list[tuple[str, WrapperCode]]:
+    """Return the code of wrappers, by name, with lines that record the values between them."""
+    count = next((c.num_results for _, c in codes if c.num_results is not None), 0)
+    results = "".join(f"r{n}, " for n in range(count))
+    inputs = ", ".join(f"i{n}" for n in range(len(names)))
+    noted = []
+    for name, code in codes:
+        passed = (f"_tell({name!r}, 'in', _names, ({inputs},))",) if name and code.before else ()
+        returned = (
+            (f"_tell({name!r}, 'out', (*_results, *_names), ({results}{inputs}))",) if name and code.after else ()
+        )
+        noted.append((name, replace(code, before=(*code.before, *passed), after=(*code.after, *returned))))
+    scope = {"_tell": record, "_names": tuple(names), "_results": tuple(f"result {n}" for n in range(count))}
+    graph = WrapperCode(after=(f"_tell('graph', 'out', _results, ({results}))",), namespace=scope)
+    return [*noted, ("graph", graph)]

@@ -5,6 +5,7 @@ Wrong guards show here. As in AOTAutograd, no input may newly require grad or ne
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 
 from engine.aot.version_counters import write_count
-from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
+from engine.aot.wrappers.base import PreCompileResult, TracedCall
+from engine.aot.wrappers.codegen import WrapperCode
 from engine.errors import DebugAssertionError
 from engine.options import config
 from engine.records.aot import WrapperAction
@@ -35,7 +37,7 @@ class ExpectedInput:
     """True if the input is mutated; then no other input may become the same tensor."""
 
 
-def pre_compile(call: TracedCall) -> PreCompileResult | None:
+def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     """Collect the properties to assert; return None if assertions are disabled."""
     if not config.debug_assertions:
         return None
@@ -63,18 +65,19 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
     return PreCompileResult(call, actions, tuple(expected))
 
 
-def post_compile(change: PreCompileResult, run: Run) -> Run:
-    """Wrap ``run``: check the assertions first."""
-    expected: tuple[ExpectedInput | None, ...] = change.runtime_metadata
+def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
+    """Return code that checks the assertions first."""
     if not change.actions:
-        return run
+        return WrapperCode()
+    inputs = ", ".join(f"i{n}" for n in range(len(change.call.inputs)))
+    check = functools.partial(_check, change.runtime_metadata)
+    return WrapperCode(before=(f"check({inputs})",), namespace={"check": check})
 
-    def call(*inputs: Any) -> Any:
-        for fault in _violations(expected, inputs):
-            raise DebugAssertionError(fault)
-        return run(*inputs)
 
-    return call
+def _check(expected: tuple[ExpectedInput | None, ...], *inputs: Any) -> None:
+    """Raise DebugAssertionError if the inputs differ from those at compile time."""
+    for fault in _violations(expected, inputs):
+        raise DebugAssertionError(fault)
 
 
 def _violations(expected: tuple[ExpectedInput | None, ...], inputs: tuple[Any, ...]) -> Iterator[str]:

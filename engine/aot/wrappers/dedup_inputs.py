@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.fx
 
 from engine.aot.wrappers.base import PreCompileResult, TracedCall
-from engine.aot.wrappers.codegen import WrapperCode, compose_inner_wrappers
+from engine.aot.wrappers.codegen import WrapperCode
 from engine.aot.wrappers.replace_placeholders import replace_placeholders
-from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo
 from engine.ir.guards.aliasing import SameObject
 from engine.records.aot import WrapperAction
 
 NAME = "duplicate arguments"
 
 
-@dataclass(frozen=True)
-class DedupMetadata:
-    """Metadata of deduplicated inputs.
-
-    ``first_occurrence[n]`` is the first input that is the same tensor as input ``n``; ``num_outputs`` counts outputs.
-    """
-
-    first_occurrence: tuple[int, ...]
-    num_outputs: int
-
-
-def pre_compile(call: TracedCall) -> PreCompileResult | None:
+def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     """Drop every input that is the same object as an earlier one; None if there is none."""
     kept = _first_occurrences(call)
     if all(n == k for n, k in enumerate(kept)):
@@ -44,9 +31,8 @@ def pre_compile(call: TracedCall) -> PreCompileResult | None:
     why = "they are one tensor: a write to one must be visible in the other"
     actions = tuple(WrapperAction(i.name, f"passed as {k.name}", why) for i, k in twice)
     guards = tuple(SameObject(i.source, k.source, expect_same=True) for i, k in twice if i.source != k.source)
-    returned = next(n for n in reversed(call.graph.graph.nodes) if n.op == "output").args[0]
     inputs = tuple(i for n, i in enumerate(call.inputs) if kept[n] == n)
-    return PreCompileResult(TracedCall(graph, inputs), actions, DedupMetadata(kept, len(returned)), guards)
+    return PreCompileResult(TracedCall(graph, inputs), actions, kept, guards)
 
 
 def _first_occurrences(call: TracedCall) -> tuple[int, ...]:
@@ -57,11 +43,7 @@ def _first_occurrences(call: TracedCall) -> tuple[int, ...]:
     )
 
 
-def post_compile(change: PreCompileResult, run: Any) -> Any:
-    """Wrap ``run``: call it with the first occurrence of each input."""
-    plan: DedupMetadata = change.runtime_metadata
-    inputs = tuple(InputAliasInfo(f"i{n}") for n in range(len(plan.first_occurrence)))
-    outputs = tuple(OutputAliasInfo(f"r{n}", "result", n) for n in range(plan.num_outputs))
-    arguments = tuple(f"i{n}" for n, k in enumerate(plan.first_occurrence) if n == k)
-    layer = WrapperCode(graph_arguments=arguments, output_exprs=tuple(f"r{n}" for n in range(plan.num_outputs)))
-    return compose_inner_wrappers(run, AotMetadata(inputs, outputs, plan.num_outputs), (layer,))
+def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
+    """Return code that passes the first occurrence of each input."""
+    first_occurrence: tuple[int, ...] = change.runtime_metadata
+    return WrapperCode(arguments=tuple(f"i{n}" for n, k in enumerate(first_occurrence) if n == k))

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import torch
 
+from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
-from engine.ir.aot.aot_metadata import AotMetadata
 from engine.records.aot import WrapperAction
 
 NAME = "autocast off"
 
 
-def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
-    """Return one action per device type with autocast enabled."""
+def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None:
+    """Return one action per device type with autocast enabled; None if there is none."""
     why = "the casts are already in the functional graph; a second cast could change results"
-    return tuple(WrapperAction(device, "autocast disabled", why) for device in plan.autocast_devices)
+    actions = tuple(WrapperAction(device, "autocast disabled", why) for device in call.metadata.autocast_devices)
+    return PreCompileResult(call, actions) if actions else None
 
 
-def post_compile(plan: AotMetadata) -> WrapperCode:
+def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
     """Return code that disables autocast around the graph's run."""
-    if not plan.autocast_devices:
-        return WrapperCode()
     return WrapperCode(context_manager="without_autocast()", namespace={"without_autocast": torch._C._DisableAutocast})

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 import torch.fx
 
+from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.graph.functionalize_rng import is_random
 from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.graph.verify import GraphVerificationError
-from engine.ir.aot.aot_metadata import AotMetadata
 from engine.records.aot import WrapperAction
 
 NAME = "effects in order"
@@ -43,15 +43,14 @@ def check_effect_order(whole: torch.fx.GraphModule, halves: Iterable[torch.fx.Gr
         raise GraphVerificationError(title, ("forward and backward do not have its side effects in its order",))
 
 
-def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
-    """Return one action per effectful operator."""
-    count = len(plan.effectful_ops)
+def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None:
+    """Return one action per effectful operator; None if there is none."""
+    names = call.metadata.effectful_ops
     why = "it may have side effects: they must happen once, in program order"
-    return tuple(
-        WrapperAction(name, f"runs as effect {n + 1} of {count}", why) for n, name in enumerate(plan.effectful_ops)
-    )
+    actions = tuple(WrapperAction(name, f"runs as effect {n + 1} of {len(names)}", why) for n, name in enumerate(names))
+    return PreCompileResult(call, actions) if actions else None
 
 
-def post_compile(plan: AotMetadata) -> WrapperCode:
+def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
     """Return no code: nothing is to be done at run time."""
     return WrapperCode()

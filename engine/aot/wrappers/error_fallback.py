@@ -15,6 +15,7 @@ import torch.fx
 from engine.aot.node_properties import may_mutate
 from engine.aot.version_counters import version_or_zero, write_count
 from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
+from engine.aot.wrappers.codegen import WrapperCode
 from engine.ir.introspection.operator_facts import draws_random
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import WrapperAction
@@ -51,7 +52,7 @@ class ErrorFallback:
     mutated_inputs: tuple[int, ...]
 
 
-def pre_compile(call: TracedCall) -> PreCompileResult | None:
+def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     """Retain the traced graph if an input may be mutated; return None otherwise."""
     written = tuple(
         n for n, i in enumerate(call.inputs) if isinstance(i.fake, torch.Tensor) and _may_be_mutated(call, i)
@@ -75,29 +76,34 @@ def _may_be_mutated(call: TracedCall, i: GraphInput) -> bool:
     return write_count(i.fake) != i.initial_version
 
 
-def post_compile(change: PreCompileResult, run: Run) -> Run:
-    """Wrap ``run``: fall back to the traced graph if it raises.
+def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
+    """Return code that runs the traced graph if the functional one raises.
 
-    The fallback runs only if nothing was mutated yet, and starts from the same RNG state.
+    It runs only if nothing was mutated yet, and starts from the same RNG state.
     """
-    again: ErrorFallback = change.runtime_metadata
-    traced, draws, written = again.run_eager, again.draws_random, again.mutated_inputs
-
-    def call(*inputs: Any) -> Any:
-        state = torch.get_rng_state() if draws else None
-        versions = [version_or_zero(inputs[n]) for n in written]
-        try:
-            return run(*inputs)
-        except EagerRunError as done:
-            raised = done.error
-        except Exception:
-            raised = None
-            if versions != [version_or_zero(inputs[n]) for n in written]:
-                raise
-        if raised is not None:
-            raise raised
-        if state is not None:
-            torch.set_rng_state(state)
-        return traced(*inputs)
-
-    return call
+    fallback: ErrorFallback = change.runtime_metadata
+    inputs = ", ".join(f"i{n}" for n in range(len(change.call.inputs)))
+    versions = "".join(f"version(i{n}), " for n in fallback.mutated_inputs)
+    draws = fallback.draws_random
+    return WrapperCode(
+        before=(*(("state = get_rng_state()",) if draws else ()), f"versions = ({versions})"),
+        on_error=(
+            "except EagerRunError as done:",
+            "    raised = done.error",
+            "except Exception:",
+            "    raised = None",
+            f"    if versions != ({versions}):",
+            "        raise",
+            "if raised is not None:",
+            "    raise raised",
+            *(("set_rng_state(state)",) if draws else ()),
+            f"return as_traced({inputs})",
+        ),
+        namespace={
+            "as_traced": fallback.run_eager,
+            "version": version_or_zero,
+            "EagerRunError": EagerRunError,
+            "get_rng_state": torch.get_rng_state,
+            "set_rng_state": torch.set_rng_state,
+        },
+    )

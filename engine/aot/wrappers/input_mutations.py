@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from engine.aot.version_counters import set_version_counter
+from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.aot.wrappers.size_codegen import offset_expr, sizes_expr, symbol_reads
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, view_sizes
@@ -15,9 +16,9 @@ from engine.records.aot import WrapperAction
 NAME = "input mutation"
 
 
-def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
+def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall]:
     """Return one action per mutation of an input."""
-    return tuple(action for i in plan.inputs for action in _actions(i))
+    return PreCompileResult(call, tuple(action for i in call.metadata.inputs for action in _actions(i)))
 
 
 def _actions(i: InputAliasInfo) -> list[WrapperAction]:
@@ -43,7 +44,12 @@ def _version_matches_eager(i: InputAliasInfo) -> bool:
     return not i.has_version_counter or (i.version_bumps == i.is_mutated and i.new_layout is None)
 
 
-def post_compile(plan: AotMetadata) -> WrapperCode:
+def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
+    """Return the code that mutates the inputs."""
+    return mutate_inputs(change.call.metadata)
+
+
+def mutate_inputs(plan: AotMetadata) -> WrapperCode:
     """Return code with ``copy_``, ``as_strided_`` and version updates for mutated inputs.
 
     The version counter is set only where the other two do not match eager.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from engine.aot.version_counters import set_version_counter
+from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.aot.wrappers.size_codegen import offset_expr, size_expr, sizes_expr, symbol_reads, symbols_in
 from engine.ir.aot.aot_metadata import AotMetadata, OutputAliasInfo, ViewSpec, view_sizes
@@ -17,9 +18,10 @@ from engine.records.aot import WrapperAction
 NAME = "output aliasing"
 
 
-def pre_compile(plan: AotMetadata) -> tuple[WrapperAction, ...]:
+def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall]:
     """Return one action per output that is not simply a result of the graph."""
-    return tuple(action for n, o in enumerate(plan.outputs) for action in _action(plan, n, o))
+    plan = call.metadata
+    return PreCompileResult(call, tuple(action for n, o in enumerate(plan.outputs) for action in _action(plan, n, o)))
 
 
 def _action(plan: AotMetadata, position: int, output: OutputAliasInfo) -> tuple[WrapperAction, ...]:
@@ -50,7 +52,12 @@ def _aliased_name(plan: AotMetadata, output: OutputAliasInfo) -> str:
     return plan.inputs[root.index].name if root.kind == "alias of input" else "an intermediate"
 
 
-def post_compile(plan: AotMetadata) -> WrapperCode:
+def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
+    """Return the code that regenerates the outputs."""
+    return regenerate_outputs(change.call.metadata)
+
+
+def regenerate_outputs(plan: AotMetadata) -> WrapperCode:
     """Return code that reads the sizes, then regenerates each output once.
 
     An output that is returned twice is the same object twice.
@@ -83,7 +90,13 @@ def post_compile(plan: AotMetadata) -> WrapperCode:
         outputs.append(made[id(output)])
     sizes = view_sizes(o.view for o in (*plan.outputs, *plan.detached_bases))
     read = symbol_reads(plan, (*sizes, *(s for _, strides in told for s in strides)))
-    return WrapperCode(before=(*read, *early), after=tuple(lines), namespace=names, output_exprs=tuple(outputs))
+    return WrapperCode(
+        before=(*read, *early),
+        num_results=plan.num_results,
+        after=tuple(lines),
+        output_exprs=tuple(outputs),
+        namespace=names,
+    )
 
 
 def _expression(output: OutputAliasInfo, names: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ from engine.aot.version_counters import (
 )
 from engine.aot.wrappers import error_fallback, input_mutations, output_aliases
 from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
-from engine.aot.wrappers.codegen import WrapperCode, compose_inner_wrappers
+from engine.aot.wrappers.codegen import WrapperCode, join_wrapper_code
 from engine.aot.wrappers.replace_placeholders import replace_placeholders
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo
 from engine.ir.fallback import FallbackRequired
@@ -117,7 +117,7 @@ class SyntheticBaseMetadata:
     """Runs the call in eager if view bases or version counters of members are not as assumed."""
 
 
-def pre_compile(call: TracedCall) -> PreCompileResult | None:
+def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     """Replace inputs over one storage by one flat input if one is mutated; else return None.
 
     Raises:
@@ -378,8 +378,8 @@ def _can_slice(member: torch.Tensor, whole: torch.Tensor) -> bool:
     return (made.shape, made.storage_offset(), steps[0]) == (member.shape, member.storage_offset(), steps[1])
 
 
-def post_compile(change: PreCompileResult, run: Any) -> Any:
-    """Wrap ``run``: build the bases, then set versions, layouts and views of the members."""
+def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
+    """Return code that builds the bases, then sets versions, layouts and views of the members."""
     plan: SyntheticBaseMetadata = change.runtime_metadata
     names: dict[str, Any] = {f"base_{k}": b.build for k, b in enumerate(plan.bases)}
     names["as_traced"] = plan.run_eager
@@ -395,13 +395,13 @@ def post_compile(change: PreCompileResult, run: Any) -> Any:
             before += (f"if not fits_{k}(({members})):", f"    return as_traced({everything})")
     before += tuple(f"b{k} = base_{k}(i{b.members[0]})" for k, b in enumerate(plan.bases))
     arguments = (*(f"b{k}" for k in range(len(plan.bases))), *(f"i{n}" for n in plan.unaliased_inputs))
-    layers = (
-        output_aliases.post_compile(plan.outer_metadata),
-        _version_counter_code(plan),
-        input_mutations.post_compile(plan.outer_metadata),
-    )
-    return compose_inner_wrappers(
-        run, plan.outer_metadata, (*layers, WrapperCode(before=before, namespace=names, graph_arguments=arguments))
+    return join_wrapper_code(
+        (
+            output_aliases.regenerate_outputs(plan.outer_metadata),
+            _version_counter_code(plan),
+            input_mutations.mutate_inputs(plan.outer_metadata),
+            WrapperCode(before=before, namespace=names, arguments=arguments),
+        )
     )
 
 

@@ -25,6 +25,7 @@ from engine.aot.storage_geometry import storage_id
 from engine.aot.subclass_spec import SubclassSpec
 from engine.aot.version_counters import set_version_counter, version_counter_writes, write_count
 from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
+from engine.aot.wrappers.codegen import WrapperCode
 from engine.aot.wrappers.double_backward import EagerRerun, current_autocast, rng_devices_of
 from engine.aot.wrappers.replace_placeholders import replace_placeholders
 from engine.aot.wrappers.subclass_grads import RerunContext, SubclassGradient, flatten_with_grad
@@ -77,7 +78,7 @@ class SubclassMetadata:
         return {symbol: _read(inputs[n], path, dim) for symbol, (n, path, dim) in self.symbol_locations.items()}
 
 
-def pre_compile(call: TracedCall) -> PreCompileResult | None:
+def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     """Replace subclass inputs by their inner tensors; return None if there is no subclass.
 
     Raises:
@@ -386,7 +387,7 @@ def _mutated_inputs(call: TracedCall) -> frozenset[int]:
     return frozenset(n for n, i in tensors if i.fake.is_inference() or write_count(i.fake) != i.initial_version)
 
 
-def mark_unsaved_inputs(change: PreCompileResult, unused_names: Collection[str]) -> None:
+def mark_unsaved_inputs(change: PreCompileResult[TracedCall], unused_names: Collection[str]) -> None:
     """Mark subclass inputs of which the backward reads no inner tensor.
 
     ``unused_names`` are names of inputs of the compiled graph.
@@ -399,36 +400,48 @@ def mark_unsaved_inputs(change: PreCompileResult, unused_names: Collection[str])
             gradient.is_saved_for_backward = not all(n in unused_names for n in own)
 
 
-def post_compile(change: PreCompileResult, run: Run) -> Run:
-    """Wrap ``run``: flatten the inputs, run, set the versions, and unflatten the outputs.
-
-    As in autograd, mutations count for outer tensors, not for inner ones.
-    """
+def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
+    """Return code that flattens the inputs, sets the versions, and unflattens the outputs."""
     plan: SubclassMetadata = change.runtime_metadata
     trains = any(o.requires_grad for o in plan.outputs)
     varies = any(p is not None and p.is_dynamic for p in (*plan.input_specs, *(o.spec for o in plan.outputs)))
+    inputs = "".join(f"i{n}, " for n in range(len(plan.input_specs)))
+    return WrapperCode(
+        before=(f"plain, finish = flatten(({inputs}))",),
+        arguments=("*plain",),
+        finish="finish",
+        namespace={"flatten": functools.partial(_flatten_inputs, plan, trains=trains, varies=varies)},
+    )
 
-    def call(*inputs: Any) -> tuple[Any, ...]:
-        plain: list[Any] = []
-        known = plan.read_sizes(inputs) if varies else {}
-        for value, parts, gradient in zip(inputs, plan.input_specs, plan.gradients, strict=True):
-            if parts is None:
-                plain.append(value)
-            else:
-                plain += parts.flatten(value) if gradient is None else gradient.flatten_input(value, known)
-        versions = [(inputs[n], inputs[n]._version) for n, _ in plan.version_writes]
-        for parts, whole in zip(plan.input_specs, inputs, strict=True):
-            if parts is not None:
-                versions += [(p, p._version) for p in _inner_tensors_not_inputs(parts, whole, inputs)]
-        born = RerunContext.capture(plan.rerun, inputs) if trains else None
-        results = run(*plain)
+
+def _flatten_inputs(
+    plan: SubclassMetadata, inputs: tuple[Any, ...], *, trains: bool, varies: bool
+) -> tuple[list[Any], Run]:
+    """Return the inner tensors of a call's inputs, and a function from results to outputs.
+
+    As in autograd, mutations count for outer tensors, not for inner ones.
+    """
+    plain: list[Any] = []
+    known = plan.read_sizes(inputs) if varies else {}
+    for value, parts, gradient in zip(inputs, plan.input_specs, plan.gradients, strict=True):
+        if parts is None:
+            plain.append(value)
+        else:
+            plain += parts.flatten(value) if gradient is None else gradient.flatten_input(value, known)
+    versions = [(inputs[n], inputs[n]._version) for n, _ in plan.version_writes]
+    for parts, whole in zip(plan.input_specs, inputs, strict=True):
+        if parts is not None:
+            versions += [(p, p._version) for p in _inner_tensors_not_inputs(parts, whole, inputs)]
+    born = RerunContext.capture(plan.rerun, inputs) if trains else None
+
+    def finish(results: Sequence[Any]) -> tuple[Any, ...]:
         for whole, version in versions:
             set_version_counter((whole,), (version,))
         for n, writes in plan.version_writes:
             set_version_counter((inputs[n],), (inputs[n]._version + writes,))
         return tuple(_output(n, o, inputs, results, born, known) for n, o in enumerate(plan.outputs))
 
-    return call
+    return plain, finish
 
 
 def _inner_tensors_not_inputs(parts: SubclassSpec, whole: Any, inputs: Sequence[Any]) -> Iterator[Any]:
