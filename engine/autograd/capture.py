@@ -10,7 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.autograd import cpp_engine_adapter
-from engine.autograd.lifted_scalars import LiftedScalars, SizeExpression, UntracedSize
+from engine.autograd.fallback_kinds import CaptureFallback
+from engine.autograd.lifted_scalars import LiftedScalars, SizeExpression
+from engine.ir.fallback import FallbackRequired
 
 
 @dataclass(eq=False)
@@ -73,10 +75,6 @@ class BackwardCapture:
     """Number of symbolic sizes."""
     leaves_with_grad: int = 0
     """Number of leaves that had a ``.grad`` at capture."""
-
-
-class CannotCapture(Exception):
-    """A backward that cannot be captured; the text is the reason. Nothing of it has run."""
 
 
 class CaptureRecorder:
@@ -143,7 +141,11 @@ class CaptureRecorder:
         """Record zeros that torch created in the walk to materialize an undefined gradient."""
         value = CapturedValue(self._add_step("zeros", "zeros", tuple(tensor.shape), tensor.dtype, tensor.device))
         if self._lifted_scalars.has_symbols or bool(tensor.count_nonzero()):
-            self.fail(CannotCapture("torch created a tensor of unknown contents during the capture"))
+            self.fail(
+                FallbackRequired(
+                    CaptureFallback.UNKNOWN_TENSOR, "torch created a tensor of unknown contents during the capture"
+                )
+            )
         self._values[id(tensor)] = value
         self._alive.append(tensor)
         return value
@@ -155,8 +157,8 @@ class CaptureRecorder:
     def _resolve_size(self, size: Any) -> Any:
         try:
             return self._lifted_scalars.graph_value(size)
-        except UntracedSize as error:
-            self.fail(CannotCapture(str(error)))
+        except FallbackRequired as error:
+            self.fail(error)
             return 0
 
     def fail(self, error: BaseException) -> None:
@@ -259,20 +261,22 @@ class CaptureRecorder:
         """Return the run function and the captured backward.
 
         Raises:
-            CannotCapture: A step could not be captured.
+            FallbackRequired: A step could not be captured; nothing of the backward has run.
         """
         self.close()
         try:
             return self._on_end(self._build_capture(results))
-        except CannotCapture:
+        except FallbackRequired:
             raise
         except Exception as error:
-            raise CannotCapture(f"{type(error).__name__}: {error}") from error
+            raise FallbackRequired(CaptureFallback.CAPTURE_FAILED, f"{type(error).__name__}: {error}") from error
 
     def _build_capture(self, results: Sequence[Any]) -> BackwardCapture:
         returned = tuple(None if r is None else _before_hooks(self._resolve(r)) for r in results)
         if self._lifted_scalars.has_guards():
-            self.fail(CannotCapture("a derivative formula branches on the value of a size"))
+            self.fail(
+                FallbackRequired(CaptureFallback.BRANCH_ON_SIZE, "a derivative formula branches on the value of a size")
+            )
         if self._failure is not None:
             raise self._failure
         calls = tuple(c for c in self._calls if c.index >= 0 or c.steps)

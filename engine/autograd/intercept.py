@@ -22,11 +22,13 @@ import torch
 from engine.autograd import anomaly_mode, cpp_engine_adapter, hook_tracking
 from engine.autograd.build_graph import CapturedGraphBuilder
 from engine.autograd.cache_miss import CaptureKey, capture_key
-from engine.autograd.capture import BackwardCapture, CannotCapture, CaptureRecorder
+from engine.autograd.capture import BackwardCapture, CaptureRecorder
 from engine.autograd.captured_backward import CapturedBackward
 from engine.autograd.execution_order import AutogradNode, eager_execution_order, gradient_edges_of, walk_autograd_graph
+from engine.autograd.fallback_kinds import CaptureFallback
 from engine.autograd.node_marks import find_mark
 from engine.autograd.to_records import nodes_from_capture
+from engine.ir.fallback import Fallback, FallbackRequired
 
 Run = Callable[..., Any]
 
@@ -54,6 +56,8 @@ class BackwardEvent:
     outcome: str
     capture: CapturedBackward | None = None
     reason: str = ""
+    fallback: Fallback | None = None
+    """Why it was not captured; None if it was."""
 
 
 NO_CONTEXT = CaptureSettings(None, lambda backward: backward)
@@ -167,7 +171,7 @@ def _caller() -> Any:
 
 
 def _reject_capture(_: BackwardCapture) -> Any:
-    raise CannotCapture("another thread runs a backward")
+    raise FallbackRequired(CaptureFallback.CONCURRENT_BACKWARD, "another thread runs a backward")
 
 
 _ids = itertools.count()
@@ -182,8 +186,9 @@ def run_captured(backward: CapturedBackward, inputs: Any, sizes: Any, scalars: A
     """
     attempt = _thread.attempt
     if torch.is_grad_enabled() and backward.has_unpack_hooks:
-        raise CannotCapture(
-            "a saved tensor hook unpacks a tensor under create_graph=True, which works only in eager autograd"
+        raise FallbackRequired(
+            CaptureFallback.UNPACK_HOOK_DOUBLE,
+            "a saved tensor hook unpacks a tensor under create_graph=True, which works only in eager autograd",
         )
     previous = cpp_engine_adapter.set_compiler(None)
     _ProcessState.no_capture_active.set()
@@ -264,44 +269,46 @@ class InterceptedEngine:
             settings = find_mark(tensors) if _ProcessState.marked_function_count else None
         if settings is None:
             return self._run_in_torch(tensors, args, kwargs)
-        reason = _why_not_captured(tensors, creates_graph=len(args) > 2 and bool(args[2]))
-        if not reason and not _capture_lock.acquire(blocking=False):
-            reason = "another thread runs a captured backward"
-        if reason:
-            return self._run_eagerly_with_reason(settings, reason, tensors, args, kwargs)
+        fallback = _why_not_captured(tensors, creates_graph=len(args) > 2 and bool(args[2]))
+        if fallback is None and not _capture_lock.acquire(blocking=False):
+            fallback = Fallback(CaptureFallback.CONCURRENT_CAPTURE, "another thread runs a captured backward")
+        if fallback is not None:
+            return self._run_eagerly(settings, fallback, tensors, args, kwargs)
         try:
             wanted = args[3] if len(args) > 3 else ()
             attempt = _CaptureAttempt(settings, self._engine, tensors, wanted, bool(kwargs.get("accumulate_grad")))
-            reason, results = self._try_capture(attempt, tensors, args, kwargs)
+            fallback, results = self._try_capture(attempt, tensors, args, kwargs)
         finally:
             _capture_lock.release()
-        return self._run_eagerly_with_reason(settings, reason, tensors, args, kwargs) if reason else results
+        return results if fallback is None else self._run_eagerly(settings, fallback, tensors, args, kwargs)
 
-    def _try_capture(self, attempt: _CaptureAttempt, tensors: Sequence[Any], args: Any, kwargs: Any) -> tuple[str, Any]:
-        """Return (reason, results); the reason is why it was not captured, or empty."""
+    def _try_capture(
+        self, attempt: _CaptureAttempt, tensors: Sequence[Any], args: Any, kwargs: Any
+    ) -> tuple[Fallback | None, Any]:
+        """Return why the backward was not captured, if so, and its results."""
         _claim_shared_cache()
         _ProcessState.no_capture_active.clear()
         previous = cpp_engine_adapter.set_compiler(attempt.make_recorder, dynamic=attempt.settings.dynamic)
         _thread.attempt = attempt
         try:
-            return "", self._engine.run_backward(tensors, *args, **kwargs)
-        except CannotCapture as error:
-            return str(error), None
+            return None, self._engine.run_backward(tensors, *args, **kwargs)
+        except FallbackRequired as error:
+            return error.fallback, None
         except Exception as error:
             if attempt.has_begun:
                 raise
-            return _describe_capture_error(str(error)), None
+            return _fallback_of_error(str(error)), None
         finally:
             _thread.attempt = None
             attempt.close()
             cpp_engine_adapter.restore_compiler(previous)
             _ProcessState.no_capture_active.set()
 
-    def _run_eagerly_with_reason(
-        self, settings: CaptureSettings, reason: str, tensors: Sequence[Any], args: Any, kwargs: Any
+    def _run_eagerly(
+        self, settings: CaptureSettings, fallback: Fallback, tensors: Sequence[Any], args: Any, kwargs: Any
     ) -> Any:
         if settings.on_event is not None:
-            settings.on_event(BackwardEvent("eager", reason=reason))
+            settings.on_event(BackwardEvent("eager", reason=fallback.reason, fallback=fallback))
         return self._run_in_torch(tensors, args, kwargs)
 
     def _run_in_torch(self, tensors: Sequence[Any], args: Any, kwargs: Any) -> Any:
@@ -312,7 +319,7 @@ class InterceptedEngine:
                 _ProcessState.no_capture_active.wait()
                 try:
                     return self._engine.run_backward(tensors, *args, **kwargs)
-                except CannotCapture:
+                except FallbackRequired:
                     continue
                 except NotImplementedError as error:
                     if CONCURRENT_CAPTURE_ERROR not in str(error):
@@ -321,33 +328,45 @@ class InterceptedEngine:
             _thread.callbacks = outer
 
 
-def _why_not_captured(roots: Sequence[Any], *, creates_graph: bool) -> str:
-    """Return why a backward from these roots is not captured; empty if it is."""
+def _why_not_captured(roots: Sequence[Any], *, creates_graph: bool) -> Fallback | None:
+    """Return why a backward from these roots is not captured; None if it is."""
     if _thread.is_running:
-        return "a hook or a Python function of a captured backward started it"
+        return Fallback(
+            CaptureFallback.STARTED_BY_BACKWARD, "a hook or a Python function of a captured backward started it"
+        )
     if torch._C._are_functorch_transforms_active():
-        return "it runs inside a functional transform (torch.func)"
+        return Fallback(CaptureFallback.FUNCTORCH_TRANSFORM, "it runs inside a functional transform (torch.func)")
     if any(isinstance(r, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(r) for r in roots):
-        return "it differentiates through a functional transform (torch.func)"
+        what = "it differentiates through a functional transform (torch.func)"
+        return Fallback(CaptureFallback.FUNCTORCH_TENSOR, what)
     if torch._C._len_torch_dispatch_stack() > 0:
-        return "a Python dispatch mode is active"
+        return Fallback(CaptureFallback.DISPATCH_MODE, "a Python dispatch mode is active")
     if torch.is_anomaly_enabled() and creates_graph:
-        return "anomaly mode with create_graph=True needs eager autograd"
-    return ""
+        what = "anomaly mode with create_graph=True needs eager autograd"
+        return Fallback(CaptureFallback.ANOMALY_MODE_DOUBLE, what)
+    return None
 
 
 CAPTURE_LIMITATIONS = {
-    "view_fn not supported": "it differentiates through a write to a view of another dtype (for example view_as_real)",
-    "NestedTensor support": "it differentiates through nested tensors",
-    "compiled_args n": "it contains a C++ hook or node without capture support, such as those of DistributedDataParallel's reducer",
+    "view_fn not supported": (
+        CaptureFallback.DTYPE_VIEW_WRITE,
+        "it differentiates through a write to a view of another dtype (for example view_as_real)",
+    ),
+    "NestedTensor support": (CaptureFallback.NESTED_TENSOR, "it differentiates through nested tensors"),
+    "compiled_args n": (
+        CaptureFallback.CPP_NODE,
+        "it contains a C++ hook or node without capture support, such as those of DistributedDataParallel's reducer",
+    ),
 }
 """Readable limitations, by the part of torch's error message that identifies them."""
 
 
-def _describe_capture_error(error: str) -> str:
+def _fallback_of_error(error: str) -> Fallback:
+    for part, (kind, words) in CAPTURE_LIMITATIONS.items():
+        if part in error:
+            return Fallback(kind, f"{words}, which torch cannot capture")
     first = error.strip().partition("\n")[0].rstrip()
-    known = next((words for part, words in CAPTURE_LIMITATIONS.items() if part in error), "")
-    return f"{known}, which torch cannot capture" if known else f"torch cannot capture it: {first}"
+    return Fallback(CaptureFallback.TORCH_CANNOT_CAPTURE, f"torch cannot capture it: {first}")
 
 
 CONCURRENT_CAPTURE_ERROR = "within another compiled autograd call"

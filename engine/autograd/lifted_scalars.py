@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
+from engine.autograd.fallback_kinds import CaptureFallback
+from engine.ir.fallback import FallbackRequired
 from engine.ir.sources.roots import LocalSource
 
 if TYPE_CHECKING:
@@ -23,10 +25,6 @@ class SizeExpression:
 
     run: Any
     args: tuple[Any, ...]
-
-
-class UntracedSize(Exception):
-    """A number that cannot be computed from the graph's inputs."""
 
 
 class LiftedScalars:
@@ -58,7 +56,7 @@ class LiftedScalars:
         """Return the captured value or expression that computes a symbolic number.
 
         Raises:
-            UntracedSize: The number does not derive from the graph's inputs.
+            FallbackRequired: The number does not derive from the graph's inputs.
         """
         return self._expression(number.node.expr)
 
@@ -75,7 +73,7 @@ class LiftedScalars:
             return float(expr)
         run = {"Add": operator.add, "Mul": operator.mul}.get(type(expr).__name__)
         if run is None:
-            raise UntracedSize(f"a size is computed as {expr}")
+            raise FallbackRequired(CaptureFallback.UNTRACED_SIZE, f"a size is computed as {expr}")
         first, *rest = map(self._expression, expr.args)
         for other in rest:
             first = SizeExpression(run, (first, other))
