@@ -437,11 +437,11 @@ class FunctionalTracer:
         )
         for node, value in zip(output_args(self._graph.graph), returned, strict=True):
             outputs.add(node, value)
-        new = self._mutated_contents(args, kept, len(outputs.results))
+        new = self._mutated_contents(args, kept, len(outputs.results.values))
         self._outputs = outputs
         return (
-            (*outputs.results, *new),
-            (*outputs.result_tensors, *(given[n] for n in self._mutated_results)),
+            (*outputs.results.values, *new),
+            (*outputs.results.tensors, *(given[n] for n in self._mutated_results)),
             originals,
         )
 
@@ -480,12 +480,12 @@ class FunctionalTracer:
         return AotMetadata(
             tuple(self._input(n, i, shown, since) for n, i in enumerate(self._inputs)),
             tuple(self._outputs.outputs),
-            len(self._outputs.results) + len(self._mutated_results),
+            len(self._outputs.results.values) + len(self._mutated_results),
             autocast_devices=devices,
             detached_bases=tuple(self._outputs.roots),
-            result_version_bumps=tuple(self._outputs.result_write_counts),
-            results_as_views=frozenset(self._outputs.non_view_results),
-            result_strides=tuple(self._outputs.result_strides.items()),
+            result_version_bumps=tuple(self._outputs.results.write_counts),
+            results_as_views=frozenset(self._outputs.results.non_views),
+            result_strides=tuple(self._outputs.results.strides.items()),
         )
 
     def _input(self, n: int, i: GraphInput, shown: Collection[int], since: Collection[int]) -> InputAliasInfo:

@@ -225,7 +225,7 @@ class _JointTracer(FunctionalTracer):
     def result_fakes(self) -> tuple[tuple[Any, int], ...]:
         """Traced fake values that the results hold (``JointGraph.result_fakes``)."""
         assert self._outputs is not None
-        return tuple(self._outputs.result_fakes)
+        return tuple(self._outputs.results.fakes)
 
     def _mutation_hidden_from_autograd(self, position: int) -> bool:
         return self._graph_args[position].grad_fn is self._grad_fns_at_entry[position]
@@ -233,7 +233,7 @@ class _JointTracer(FunctionalTracer):
     def _check_requires_grad(self) -> None:
         """Raise unless results require grad exactly where eager's do, as the traced fakes show."""
         assert self._outputs is not None
-        for fake, position in self._outputs.result_fakes:
+        for fake, position in self._outputs.results.fakes:
             needs = fake.requires_grad and position not in self._outputs.detached_results
             if needs != (position in self.differentiable_results):
                 raise FallbackRequired(

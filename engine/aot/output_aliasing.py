@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,20 +12,18 @@ import torch
 import torch.fx
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from engine.aot.fallback_kinds import AotFallback
+from engine.aot.functional_results import FunctionalResults, TracedValues
 from engine.aot.layout_mutation import is_layout_mutated
-from engine.aot.node_properties import output_args
-from engine.aot.storage_geometry import has_internal_overlap, offset_of, storage_id, with_hint_sizes
+from engine.aot.node_properties import example_tensor, example_tensors
+from engine.aot.storage_geometry import has_internal_overlap, storage_id
 from engine.aot.version_counters import shares_version_counter, write_count
 from engine.aot.view_replay import describe_view, is_view_from_custom_function
-from engine.ir.aot.aot_metadata import IntOrSymInt, OutputAliasInfo, ViewSpec, is_same_layout
+from engine.ir.aot.aot_metadata import OutputAliasInfo, ViewSpec
 from engine.ir.fallback import FallbackRequired
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.traced_frame import GraphInput
-
-__all__ = ["FallbackRequired", "OutputAliasAnalyzer"]
 
 
 class OutputAliasAnalyzer:
@@ -34,8 +31,6 @@ class OutputAliasAnalyzer:
 
     ``results`` are the tensors that the functional graph must return; ``roots`` are the detached bases to create.
     ``in_grad_mode``: the call runs in grad mode.
-
-    The traced fake values (``meta["example_value"]``) have eager's aliasing: storages, ``_base`` and layouts.
     """
 
     def __init__(
@@ -49,44 +44,20 @@ class OutputAliasAnalyzer:
     ) -> None:
         self._inputs = inputs
         self._describe_view = functools.partial(describe_view, in_grad_mode=in_grad_mode)
-        self._input_storages = {storage_id(a) for a in args if isinstance(a, torch.Tensor)}
         self._functional_by_fake = by_fake
+        self._traced = TracedValues.of(graph)
         self._output_by_fake: dict[int, OutputAliasInfo] = {}
-        self._result_by_fake: dict[int, OutputAliasInfo] = {}
-        self._result_storages: set[int] = set()
         self._roots_by_id: dict[int, int] = {}
         self._root_fakes: list[torch.Tensor] = []
-        self._storage_creators = _first_creators(graph)
-        # An output that is returned twice counts once.
-        shown = {id(f): storage_id(f) for n in output_args(graph) if isinstance(f := _fake_of(n), torch.Tensor)}
-        self._num_outputs_by_storage = Counter(shown.values())
-        self._first_versions = {
-            id(n.meta.get("example_value")): n.meta["version"] for n in graph.nodes if "version" in n.meta
-        }
-        # Over fake tensors a factory call counts as a write; in eager it does not.
-        self._factory_versions = {
-            id(n.meta["example_value"]): n.meta["version"]
-            for n in graph.nodes
-            if "version" in n.meta and not n.all_input_nodes
-        }
         self.outputs: list[OutputAliasInfo] = []
-        self.results: list[Any] = []
-        self.result_tensors: list[Any] = []
-        """For each result, the functional tensor it is the value of, or the non-tensor itself."""
-        self.result_fakes: list[tuple[torch.Tensor, int]] = []
-        """Traced fake values that the results hold, each with the position of its result."""
         self.roots: list[OutputAliasInfo] = []
-        self.result_write_counts: list[tuple[int, int]] = []
-        self.non_view_results: set[int] = set()
-        """Results that are not views."""
-        self.result_strides: dict[int, tuple[IntOrSymInt, ...]] = {}
-        """Strides of the results that views are created from."""
+        self.results = FunctionalResults(args, self._traced)
 
     @property
     def detached_results(self) -> frozenset[int]:
         """Results that the caller sees only through detached tensors; no gradient flows back."""
         attached = {p.index for p in self.outputs if p.kind in ("result", "alias of result")}
-        return frozenset(position for _, position in self.result_fakes) - attached
+        return frozenset(position for _, position in self.results.fakes) - attached
 
     def add(self, node: Any, value: Any) -> None:
         """Analyze one output.
@@ -98,8 +69,8 @@ class OutputAliasAnalyzer:
 
     def analyze_alias_of_inputs(self, node: Any, inputs: Container[int]) -> OutputAliasInfo | None:
         """Return the alias info of an output that is or aliases one of ``inputs``; else None."""
-        fake = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
-        if not isinstance(fake, torch.Tensor):
+        fake = example_tensor(node)
+        if fake is None:
             return None
         if id(fake) not in self._output_by_fake:
             sharing = [n for n in self._inputs_sharing_storage(node, fake) if n in inputs]
@@ -137,22 +108,17 @@ class OutputAliasAnalyzer:
         if not isinstance(node, torch.fx.Node):
             return OutputAliasInfo(name, "constant", constant=value)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return OutputAliasInfo(name, "result", self._result(value, value))
+            return OutputAliasInfo(name, "result", self.results.add(value, value))
         if not isinstance(value, torch.Tensor):
             return OutputAliasInfo(name, "constant", constant=value)
-        fake = node.meta.get("example_value")
-        if not isinstance(value, FunctionalTensor) or not isinstance(fake, torch.Tensor):
+        fake = example_tensor(node)
+        if not isinstance(value, FunctionalTensor) or fake is None:
             raise FallbackRequired(AotFallback.UNTRACED_TENSOR_RETURNED, f"{name} is a tensor that was not traced")
         if id(fake) not in self._output_by_fake:
             made = self._output_by_fake[id(fake)] = self._tensor(node, fake, value)
             if made.kind not in ("input", "result") and has_unbacked_symbols(fake):
                 raise FallbackRequired(AotFallback.UNBACKED_VIEW_RETURNED, f"{name} is a view with an unbacked size")
         return self._output_by_fake[id(fake)]
-
-    def _result(self, value: Any, source: Any) -> int:
-        self.results.append(value)
-        self.result_tensors.append(source)
-        return len(self.results) - 1
 
     def _tensor(self, node: torch.fx.Node, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
         name = node.name
@@ -193,8 +159,7 @@ class OutputAliasAnalyzer:
             )
         if is_layout_mutated(given, self._inputs[n].example_value):
             return OutputAliasInfo(name, "alias of input", n, replace(view, is_contiguous_view=False))
-        early = not fake.is_inference() and self._first_versions.get(id(fake), fake._version) != fake._version
-        return OutputAliasInfo(name, "alias of input", n, view, taken_before_mutation=early)
+        return OutputAliasInfo(name, "alias of input", n, view, taken_before_mutation=self._traced.was_mutated(fake))
 
     def _alias_of_root(
         self,
@@ -235,7 +200,7 @@ class OutputAliasAnalyzer:
     # Outputs over memory allocated in the graph.
 
     def _alias_of_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
-        maker = self._storage_creators.get(storage_id(fake))
+        maker = self._traced.creators.get(storage_id(fake))
         creator = fake if maker is None else maker.meta["example_value"]
         made = value if creator is fake else self._functional_by_fake.get(id(creator))
         if not isinstance(made, FunctionalTensor):
@@ -244,10 +209,12 @@ class OutputAliasAnalyzer:
             )
         if is_view_from_custom_function(creator, fake):
             return self._view_from_custom_function(name, fake, value)
-        whole = self._full_result(name, creator, made)
+        whole = self.results.hold(name, creator, made)
         if fake is creator:
             # An operator may return a view of a tensor that is visible nowhere else.
-            return whole if not self._is_view_in_eager(fake) else self._view_of_result(name, whole, creator, fake)
+            return (
+                whole if not self._traced.is_view_in_eager(fake) else self._view_of_result(name, whole, creator, fake)
+            )
         base = fake._base
         if base is not None and (base is creator or base is creator._base):
             return self._view_of_result(name, whole, creator, fake)
@@ -256,7 +223,7 @@ class OutputAliasAnalyzer:
                 AotFallback.ALIAS_INSIDE_OPERATOR, f"{name} is a view of a tensor inside an operator"
             )
         index = whole.index
-        self.result_strides[index] = tuple(creator.stride())
+        self.results.strides[index] = tuple(creator.stride())
         return self._alias_of_root(
             name, fake, creator, lambda root, view: OutputAliasInfo(name, "alias of result", index, view)
         )
@@ -266,104 +233,22 @@ class OutputAliasAnalyzer:
 
         No other output may share its memory. Gradients enter at the view and flow through the user's function.
         """
-        if self._num_outputs_by_storage[storage_id(fake)] > 1:
+        if self._traced.num_outputs[storage_id(fake)] > 1:
             raise FallbackRequired(
                 AotFallback.CUSTOM_FUNCTION_VIEW,
                 f"{name} is a view that a user-defined autograd.Function returns, and another output shares its memory",
             )
-        whole = self._full_result(name, fake, value)
+        whole = self.results.hold(name, fake, value)
         return replace(
             self._view_of_result(name, whole, fake, fake),
             view=replace(self._describe_view(name, fake, fake), is_from_custom_function=True),
         )
 
-    def _is_view_in_eager(self, fake: torch.Tensor) -> bool:
-        """Return True if eager's tensor is a view.
-
-        With symbolic sizes, torch's Python forms of operators return views where the native ones do not.
-        """
-        if not fake._is_view() or not fake._has_symbolic_sizes_strides:
-            return fake._is_view()
-        maker = self._storage_creators.get(storage_id(fake))
-        return maker is None or maker.meta["example_value"] is not fake or not _is_no_view_at_hint_sizes(maker)
-
     def _view_of_result(
         self, name: str, whole: OutputAliasInfo, creator: torch.Tensor, fake: torch.Tensor
     ) -> OutputAliasInfo:
-        self.result_strides[whole.index] = tuple(creator.stride())
+        self.results.strides[whole.index] = tuple(creator.stride())
         return OutputAliasInfo(name, "alias of result", whole.index, self._describe_view(name, creator, fake))
-
-    def _full_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
-        """Return the result that holds this tensor in eager's layout; it is created only once."""
-        if id(fake) not in self._result_by_fake:
-            self._result_by_fake[id(fake)] = self._new_result(name, fake, value)
-        return self._result_by_fake[id(fake)]
-
-    def _new_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
-        torch._sync(value)  # type: ignore[attr-defined, no-untyped-call]
-        plain = torch._from_functional_tensor(value.elem)
-        if plain.dtype != fake.dtype or plain.is_conj() or plain.is_neg():
-            raise FallbackRequired(
-                AotFallback.RESULT_REPRESENTATION_DIFFERS,
-                f"{name} would have another dtype than in eager, or would be lazily conjugated",
-            )
-        if not _covers_storage(fake):
-            raise FallbackRequired(AotFallback.PARTIAL_STORAGE_RESULT, f"{name} covers only a part of its storage")
-        if not is_same_layout(plain, fake):
-            empty = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-            plain = torch.ops.aten.copy.default(empty, plain)
-        elif (
-            storage_id(plain) in self._input_storages
-            or storage_id(plain) in self._result_storages
-            or not _covers_storage(plain)
-        ):
-            plain = plain.clone()
-        if not is_same_layout(plain, fake):
-            raise FallbackRequired(AotFallback.RESULT_LAYOUT_DIFFERS, f"{name} would have other strides than in eager")
-        self._result_storages.add(storage_id(plain))
-        index = self._result(plain, value)
-        self.result_fakes.append((fake, index))
-        if not self._is_view_in_eager(fake):
-            self.non_view_results.add(index)
-        if not fake.is_inference():
-            self.result_write_counts.append((index, write_count(fake) - self._factory_versions.get(id(fake), 0)))
-        return OutputAliasInfo(name, "result", index)
-
-
-def _first_creators(graph: torch.fx.Graph) -> dict[int, torch.fx.Node]:
-    """Return, by storage, the node that created the first tensor over it."""
-    found: dict[int, torch.fx.Node] = {}
-    for node in graph.nodes:
-        value = node.meta.get("example_value")
-        if node.op not in ("placeholder", "output") and isinstance(value, torch.Tensor):
-            found.setdefault(storage_id(value), node)
-    return found
-
-
-def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
-    """Return True if a torch operator returns no view for operands with the hinted sizes."""
-    is_method = node.op == "call_method"
-    if not is_method and getattr(node.target, "__module__", "") not in ("_operator", "torch"):
-        return False
-    fakes = [_fake_of(n) for n in node.all_input_nodes]
-    here = {
-        n: with_hint_sizes(f) for n, f in zip(node.all_input_nodes, fakes, strict=True) if isinstance(f, torch.Tensor)
-    }
-    if len(here) < len(fakes) or any(h._has_symbolic_sizes_strides for h in here.values()):
-        return False
-    with _disable_current_modes(), torch._C._DisablePythonDispatcher(), torch.no_grad():
-        given = {n: torch.empty_strided(h.shape, h.stride(), dtype=h.dtype, device="meta") for n, h in here.items()}
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
-        call: Any = operator.methodcaller(str(node.target), *args[1:], **kwargs) if is_method else node.target
-        try:
-            made = call(args[0]) if is_method else call(*args, **kwargs)
-        except RuntimeError:  # the layout of an operand has changed since
-            return False
-    return isinstance(made, torch.Tensor) and not made._is_view()
-
-
-def _fake_of(node: Any) -> Any:
-    return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
 
 
 def _input_viewed_by(node: torch.fx.Node, storage: int) -> str:
@@ -377,7 +262,7 @@ def view_chain(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
     yield node
     place = None
     while node.op != "placeholder":
-        before = [n for n in node.all_input_nodes if _is_in_storage(n.meta.get("example_value"), storage)]
+        before = [n for n in node.all_input_nodes if storage in map(storage_id, example_tensors(n))]
         if not before:
             return
         same = _operand_of_result(node, place)
@@ -396,20 +281,3 @@ def _operand_of_result(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
     return (
         given[place] if isinstance(place, int) and isinstance(made, (tuple, list)) and len(made) == len(given) else None
     )
-
-
-def _is_in_storage(value: Any, storage: int) -> bool:
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return any(isinstance(v, torch.Tensor) and storage_id(v) == storage for v in values)
-
-
-def _covers_storage(t: torch.Tensor) -> bool:
-    """Return True if a tensor covers its whole storage, as far as sizes are known."""
-    held, seen = t.untyped_storage().nbytes(), t.numel()
-    if not isinstance(held, int) or not isinstance(seen, int) or not isinstance(offset_of(t), int):
-        return True
-    return t.storage_offset() == 0 and (seen == 0 or held <= _reach(t) * t.element_size())
-
-
-def _reach(t: torch.Tensor) -> int:
-    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))

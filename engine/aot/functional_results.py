@@ -1,0 +1,167 @@
+"""Results that a functional graph must return so that its outputs can be regenerated."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from engine.aot.fallback_kinds import AotFallback
+from engine.aot.node_properties import example_tensor, output_args
+from engine.aot.storage_geometry import offset_of, storage_id, with_hint_sizes
+from engine.aot.version_counters import write_count
+from engine.ir.aot.aot_metadata import IntOrSymInt, OutputAliasInfo, is_same_layout
+from engine.ir.fallback import FallbackRequired
+
+
+@dataclass(frozen=True, slots=True)
+class TracedValues:
+    """Storages and versions of the values of a traced graph.
+
+    The fake values have eager's aliasing: storages, ``_base`` and layouts.
+    """
+
+    creators: Mapping[int, torch.fx.Node]
+    """By storage, the node that created the first tensor over it."""
+    num_outputs: Mapping[int, int]
+    """By storage, the number of outputs over it; one that is returned twice counts once."""
+    first_versions: Mapping[int, int]
+    """By id of a fake value, its version when it was created."""
+    factory_versions: Mapping[int, int]
+    """Versions of results of factory calls, which count as writes over fake tensors only."""
+
+    @classmethod
+    def of(cls, graph: torch.fx.Graph) -> TracedValues:
+        """Collect the values of a graph."""
+        creators: dict[int, torch.fx.Node] = {}
+        for node in graph.nodes:
+            made = example_tensor(node) if node.op not in ("placeholder", "output") else None
+            if made is not None:
+                creators.setdefault(storage_id(made), node)
+        shown = {id(f): storage_id(f) for n in output_args(graph) if (f := example_tensor(n)) is not None}
+        versioned = [n for n in graph.nodes if "version" in n.meta]
+        return cls(
+            creators,
+            Counter(shown.values()),
+            {id(n.meta.get("example_value")): n.meta["version"] for n in versioned},
+            {id(n.meta["example_value"]): n.meta["version"] for n in versioned if not n.all_input_nodes},
+        )
+
+    def is_view_in_eager(self, fake: torch.Tensor) -> bool:
+        """Return True if eager's tensor is a view.
+
+        With symbolic sizes, torch's Python forms of operators return views where the native ones do not.
+        """
+        if not fake._is_view() or not fake._has_symbolic_sizes_strides:
+            return fake._is_view()
+        maker = self.creators.get(storage_id(fake))
+        return maker is None or maker.meta["example_value"] is not fake or not _is_no_view_at_hint_sizes(maker)
+
+    def was_mutated(self, fake: torch.Tensor) -> bool:
+        """Return True if a tensor was mutated after it was created."""
+        return not fake.is_inference() and self.first_versions.get(id(fake), fake._version) != fake._version
+
+
+class FunctionalResults:
+    """The results that the functional graph must return, created as outputs need them."""
+
+    def __init__(self, args: Sequence[Any], traced: TracedValues) -> None:
+        self._traced = traced
+        self._storages = {storage_id(a) for a in args if isinstance(a, torch.Tensor)}
+        """Storages of inputs and of earlier results, which no other result may share."""
+        self._by_fake: dict[int, OutputAliasInfo] = {}
+        self.values: list[Any] = []
+        self.tensors: list[Any] = []
+        """For each result, the functional tensor it is the value of, or the non-tensor itself."""
+        self.fakes: list[tuple[torch.Tensor, int]] = []
+        """Traced fake values that the results hold, each with the position of its result."""
+        self.write_counts: list[tuple[int, int]] = []
+        self.non_views: set[int] = set()
+        """Results that are not views."""
+        self.strides: dict[int, tuple[IntOrSymInt, ...]] = {}
+        """Strides of the results that views are created from."""
+
+    def add(self, value: Any, source: Any) -> int:
+        """Add a result and return its position."""
+        self.values.append(value)
+        self.tensors.append(source)
+        return len(self.values) - 1
+
+    def hold(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
+        """Return the result that holds this tensor in eager's layout; it is created only once."""
+        if id(fake) not in self._by_fake:
+            self._by_fake[id(fake)] = self._new_result(name, fake, value)
+        return self._by_fake[id(fake)]
+
+    def _new_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
+        plain = self._in_layout_of(name, fake, value)
+        self._storages.add(storage_id(plain))
+        index = self.add(plain, value)
+        self.fakes.append((fake, index))
+        if not self._traced.is_view_in_eager(fake):
+            self.non_views.add(index)
+        if not fake.is_inference():
+            self.write_counts.append((index, write_count(fake) - self._traced.factory_versions.get(id(fake), 0)))
+        return OutputAliasInfo(name, "result", index)
+
+    def _in_layout_of(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> torch.Tensor:
+        """Return a value in the layout of eager's tensor, and in a storage of its own.
+
+        Raises:
+            FallbackRequired: it has another dtype or no such layout.
+        """
+        torch._sync(value)  # type: ignore[attr-defined, no-untyped-call]
+        plain: torch.Tensor = torch._from_functional_tensor(value.elem)
+        if plain.dtype != fake.dtype or plain.is_conj() or plain.is_neg():
+            raise FallbackRequired(
+                AotFallback.RESULT_REPRESENTATION_DIFFERS,
+                f"{name} would have another dtype than in eager, or would be lazily conjugated",
+            )
+        if not _covers_storage(fake):
+            raise FallbackRequired(AotFallback.PARTIAL_STORAGE_RESULT, f"{name} covers only a part of its storage")
+        if not is_same_layout(plain, fake):
+            empty = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+            plain = torch.ops.aten.copy.default(empty, plain)
+        elif storage_id(plain) in self._storages or not _covers_storage(plain):
+            plain = plain.clone()
+        if not is_same_layout(plain, fake):
+            raise FallbackRequired(AotFallback.RESULT_LAYOUT_DIFFERS, f"{name} would have other strides than in eager")
+        return plain
+
+
+def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
+    """Return True if a torch operator returns no view for operands with the hinted sizes."""
+    is_method = node.op == "call_method"
+    if not is_method and getattr(node.target, "__module__", "") not in ("_operator", "torch"):
+        return False
+    here = {n: with_hint_sizes(f) for n in node.all_input_nodes if (f := example_tensor(n)) is not None}
+    if len(here) < len(node.all_input_nodes) or any(h._has_symbolic_sizes_strides for h in here.values()):
+        return False
+    with _disable_current_modes(), torch._C._DisablePythonDispatcher(), torch.no_grad():
+        given = {n: torch.empty_strided(h.shape, h.stride(), dtype=h.dtype, device="meta") for n, h in here.items()}
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
+        call: Any = operator.methodcaller(str(node.target), *args[1:], **kwargs) if is_method else node.target
+        try:
+            made = call(args[0]) if is_method else call(*args, **kwargs)
+        except RuntimeError:  # the layout of an operand has changed since
+            return False
+    return isinstance(made, torch.Tensor) and not made._is_view()
+
+
+def _covers_storage(t: torch.Tensor) -> bool:
+    """Return True if a tensor covers its whole storage, as far as sizes are known."""
+    held, seen = t.untyped_storage().nbytes(), t.numel()
+    if not isinstance(held, int) or not isinstance(seen, int) or not isinstance(offset_of(t), int):
+        return True
+    return t.storage_offset() == 0 and (seen == 0 or held <= _reach(t) * t.element_size())
+
+
+def _reach(t: torch.Tensor) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
