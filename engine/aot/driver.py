@@ -294,8 +294,7 @@ def _build_training(
     if (change := wrapped.result_of(tensor_subclasses)) is not None:
         tensor_subclasses.mark_unsaved_inputs(change, inputs_unused_by_backward(halves))
     is_given = all(wrapped.result_of(w) is None for w in (tensor_subclasses, synthetic_bases))
-    inputs = [(n, i.example_value) for n, i in enumerate(wrapped.call.inputs)]
-    requiring = [n for n, value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
+    requiring = [n for n, i in enumerate(wrapped.call.inputs) if i.requires_grad]
     autograd = build_autograd_metadata(joint, halves, requiring, is_given=is_given)
     backward = LazyBackward(
         halves.backward,

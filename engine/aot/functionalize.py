@@ -27,7 +27,7 @@ from engine.aot.checks.missing_kernels import check_missing_kernels_in_callees
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.grad_mode import GRAD_MODE_CALLS, inputs_read_after_last_write, inputs_with_layout_mutated_in_grad_mode
 from engine.aot.layout_mutation import fake_at_entry, is_layout_mutated, mutated_layout, mutates_layout
-from engine.aot.node_properties import is_as_strided, may_mutate, output_args
+from engine.aot.node_properties import is_as_strided, may_mutate, output_args, tensors_in
 from engine.aot.output_aliasing import OutputAliasAnalyzer
 from engine.aot.rebind_unbacked import has_unbacked_values, rebind_unbacked
 from engine.aot.storage_geometry import has_internal_overlap, storage_id
@@ -85,7 +85,7 @@ def trace_functional(
     """
     mode = fake_mode_of(graph, inputs)
     with mode, torch.no_grad():
-        fakes = tuple(fake_at_entry(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in inputs)
+        fakes = tuple(fake_at_entry(i) if i.is_tensor else i.fake for i in inputs)
     _check_inputs_fake(fakes, inputs)
     is_symbolic = _is_symbolic(fakes) or has_unbacked_values(graph)
     symbolic = enable_python_dispatcher() if is_symbolic else contextlib.nullcontext()
@@ -378,13 +378,8 @@ def _returned_operand(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:
 
 
 def _shapes(value: Any) -> list[torch.Size]:
-    values = value if isinstance(value, (tuple, list)) else (value,)
     # The wrapper of a resized functional tensor still has the old shape.
-    return [
-        unwrap_functional(v).shape if isinstance(v, FunctionalTensor) else v.shape
-        for v in values
-        if isinstance(v, torch.Tensor)
-    ]
+    return [unwrap_functional(v).shape if isinstance(v, FunctionalTensor) else v.shape for v in tensors_in(value)]
 
 
 class FunctionalTracer:
@@ -489,12 +484,10 @@ class FunctionalTracer:
         )
 
     def _input(self, n: int, i: GraphInput, shown: Collection[int], since: Collection[int]) -> InputAliasInfo:
-        if not isinstance(i.fake, torch.Tensor):
+        if not i.is_tensor:
             return InputAliasInfo(i.name, is_tensor=False)
         layout = mutated_layout(i) if is_layout_mutated(i.fake, i.example_value) else None
-        counts = not i.fake.is_inference() and not (
-            isinstance(i.example_value, torch.Tensor) and i.example_value.is_inference()
-        )
+        counts = not (i.fake.is_inference() or i.is_inference)
         writes = write_count(i.fake) - i.initial_version
         return InputAliasInfo(
             i.name,

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from engine.aot.layout_mutation import mutates_layout
-from engine.aot.node_properties import example_tensor, example_tensors, flat_example_values, may_mutate
+from engine.aot.node_properties import example_tensor, example_tensors, may_mutate, traced_tensors
 from engine.aot.storage_geometry import (
     storage_id,
 )
@@ -30,9 +30,7 @@ def needs_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) ->
     # Without grad mode nothing derived from an input requires grad, though fake views may say so.
     if not torch.is_grad_enabled() and not switched_on:
         return False
-    return any(isinstance(i.example_value, torch.Tensor) and i.example_value.requires_grad for i in inputs) or any(
-        isinstance(v, torch.Tensor) and v.requires_grad for v in flat_example_values(graph)
-    )
+    return any(i.requires_grad for i in inputs) or any(t.requires_grad for t in traced_tensors(graph))
 
 
 def nodes_with_grad_mode(graph: torch.fx.GraphModule, *, is_on: bool) -> Iterator[tuple[torch.fx.Node, bool]]:

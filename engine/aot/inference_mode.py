@@ -48,7 +48,7 @@ def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInpu
 
 def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphInput]) -> bool:
     """Return True if all aliases of inputs are known views and all writes were counted."""
-    fakes = [i.fake for i in inputs if isinstance(i.fake, torch.Tensor)]
+    fakes = [i.fake for i in inputs if i.is_tensor]
     if any(f.is_inference() for f in fakes):
         return False
     given = {storage_id(f) for f in fakes}
@@ -57,7 +57,7 @@ def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphIn
     if not all(v._is_view() for v in seen):
         return False
     written = [{storage_id(v) for v in _operands(n)} & given for n in graph.nodes if may_mutate(n)]
-    writes = {i: sum(storage_id(i.fake) in w for w in written) for i in inputs if isinstance(i.fake, torch.Tensor)}
+    writes = {i: sum(storage_id(i.fake) in w for w in written) for i in inputs if i.is_tensor}
     return all(i.fake._version - i.initial_version == count for i, count in writes.items())
 
 

@@ -74,7 +74,7 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
         GraphVerificationError: the resulting graph violates a rule.
     """
     changed = next(
-        (i.name for i in inputs if isinstance(i.fake, torch.Tensor) and is_layout_mutated(i.fake, i.example_value)),
+        (i.name for i in inputs if i.is_tensor and is_layout_mutated(i.fake, i.example_value)),
         None,
     )
     if changed is not None:
@@ -169,11 +169,7 @@ class _JointTracer(FunctionalTracer):
         self._mutates = any(map(may_mutate, graph.graph.nodes))
         self._interpreter = _SequenceNrInterpreter(graph)
         self.differentiable_results: tuple[int, ...] = ()
-        self.grad_inputs = tuple(
-            n
-            for n, i in enumerate(inputs)
-            if isinstance(i.example_value, torch.Tensor) and i.example_value.requires_grad
-        )
+        self.grad_inputs = tuple(n for n, i in enumerate(inputs) if i.requires_grad)
 
     def make_interpreter(self) -> FunctionalInterpreter:
         return self._interpreter

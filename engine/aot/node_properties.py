@@ -17,17 +17,19 @@ def output_args(graph: torch.fx.Graph) -> tuple[Any, ...]:
     return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
 
 
-def flat_example_values(graph: torch.fx.GraphModule) -> Iterator[Any]:
-    """Yield the example values of all nodes, lists flattened."""
-    for node in graph.graph.nodes:
-        value = node.meta.get("example_value")
-        yield from value if isinstance(value, (tuple, list)) else (value,)
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors of a value that is a tensor, a list or something else."""
+    return [v for v in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(v, torch.Tensor)]
+
+
+def traced_tensors(graph: torch.fx.GraphModule) -> Iterator[torch.Tensor]:
+    """Yield the example tensors of all nodes, lists flattened."""
+    return (t for node in graph.graph.nodes for t in example_tensors(node))
 
 
 def example_tensors(node: torch.fx.Node) -> list[torch.Tensor]:
     """Return the example tensors of a node."""
-    value = node.meta.get("example_value")
-    return [v for v in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(v, torch.Tensor)]
+    return tensors_in(node.meta.get("example_value"))
 
 
 def is_data_access(node: torch.fx.Node) -> bool:

@@ -89,11 +89,7 @@ class OutputAliasAnalyzer:
 
         Another input may have a different storage in the next call.
         """
-        found = [
-            n
-            for n, i in enumerate(self._inputs)
-            if isinstance(i.fake, torch.Tensor) and storage_id(i.fake) == storage_id(fake)
-        ]
+        found = [n for n, i in enumerate(self._inputs) if i.is_tensor and storage_id(i.fake) == storage_id(fake)]
         if len(found) < 2:
             return found
         source = _input_viewed_by(node, storage_id(fake))

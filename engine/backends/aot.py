@@ -53,7 +53,7 @@ def _executor_maker(traced: TracedGraph, options: Options, work: Compilation) ->
     Without a GPU, kernels are only generated for the records. A backward that is compiled later holds the result,
     so it must not refer to ``traced``, which holds this call's tensors.
     """
-    on_gpu = any(isinstance(i.example_value, torch.Tensor) and i.example_value.is_cuda for i in traced.inputs)
+    on_gpu = any(i.has_real_tensor and i.example_value.is_cuda for i in traced.inputs)
     if options.backend != "triton" or not (on_gpu or work.session is not None):
         return aten_executor
     if work.session is not None:

@@ -45,6 +45,26 @@ class GraphInput:
     Later changes in the traced code do not affect them.
     """
 
+    @property
+    def is_tensor(self) -> bool:
+        """True if the traced value is a tensor."""
+        return isinstance(self.fake, torch.Tensor)
+
+    @property
+    def has_real_tensor(self) -> bool:
+        """True if the real value is a tensor, and still there."""
+        return isinstance(self.example_value, torch.Tensor)
+
+    @property
+    def requires_grad(self) -> bool:
+        """True if the real value is a tensor that requires grad."""
+        return self.has_real_tensor and bool(self.example_value.requires_grad)
+
+    @property
+    def is_inference(self) -> bool:
+        """True if the real value is an inference tensor."""
+        return self.has_real_tensor and bool(self.example_value.is_inference())
+
 
 @dataclass(frozen=True)
 class TracedGraph:

@@ -9,7 +9,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import example_tensor, flat_example_values, is_as_strided, may_mutate
+from engine.aot.node_properties import example_tensor, is_as_strided, may_mutate, traced_tensors
 from engine.aot.storage_geometry import (
     end_byte,
     is_dense,
@@ -30,8 +30,8 @@ def check_as_strided_bounds(call: CheckedCall) -> Fallback | None:
     if not reads:
         return None
     # The storage of a fake tensor grows when it is read past its end; the first tensor over it has the true size.
-    first = {storage_id(v): v for v in reversed(list(flat_example_values(call.graph))) if isinstance(v, torch.Tensor)}
-    given = {storage_id(i.fake) for i in call.inputs if isinstance(i.fake, torch.Tensor)}
+    first = {storage_id(v): v for v in reversed(list(traced_tensors(call.graph)))}
+    given = {storage_id(i.fake) for i in call.inputs if i.is_tensor}
     for node, seen in reads:
         made = first[storage_id(seen)]
         if storage_id(seen) in given or seen._has_symbolic_sizes_strides or made._has_symbolic_sizes_strides:
@@ -40,7 +40,7 @@ def check_as_strided_bounds(call: CheckedCall) -> Fallback | None:
             return Fallback.for_node(node, AotFallback.READ_PAST_STORAGE, "reads past the end of its storage")
     writes = any(may_mutate(n) for n in call.graph.graph.nodes)
     for i in call.inputs:
-        if not isinstance(i.example_value, torch.Tensor) or not isinstance(i.fake, torch.Tensor):
+        if not i.has_real_tensor or not i.is_tensor:
             continue
         for node, seen in reads:
             if storage_id(seen) != storage_id(i.fake):
@@ -74,7 +74,7 @@ def storage_offset_guards(graph: torch.fx.GraphModule, inputs: Sequence[GraphInp
         if is_as_strided(node) and isinstance(seen, torch.Tensor) and not seen._has_symbolic_sizes_strides:
             storage = storage_id(seen)
             reach[storage] = max(reach.get(storage, 0), end_byte(seen))
-    placed = [i for i in inputs if isinstance(i.example_value, torch.Tensor) and isinstance(i.fake, torch.Tensor)]
+    placed = [i for i in inputs if i.has_real_tensor and i.is_tensor]
     return tuple(
         SharedStorage(
             i.source,

@@ -7,7 +7,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import example_tensor, flat_example_values, may_mutate
+from engine.aot.node_properties import example_tensor, may_mutate, traced_tensors
 from engine.aot.storage_geometry import (
     storage_id,
 )
@@ -19,9 +19,7 @@ def check_bool_alias_writes(call: CheckedCall) -> Fallback | None:
 
     Eager writes any number there; a functional graph returns 0 or 1.
     """
-    tensors = [
-        v for v in (*(i.fake for i in call.inputs), *flat_example_values(call.graph)) if isinstance(v, torch.Tensor)
-    ]
+    tensors = [*(i.fake for i in call.inputs if i.is_tensor), *traced_tensors(call.graph)]
     truths = {storage_id(v) for v in tensors if v.dtype is torch.bool}
     both = truths & {storage_id(v) for v in tensors if v.dtype is not torch.bool}
     for node in call.graph.graph.nodes if both else ():

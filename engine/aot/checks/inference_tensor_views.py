@@ -22,8 +22,8 @@ def check_inference_tensor_views(call: CheckedCall) -> Fallback | None:
     """
     if torch.is_inference_mode_enabled():
         return None
-    given = [i for i in call.inputs if isinstance(i.example_value, torch.Tensor) and i.example_value.is_inference()]
-    storages = {storage_id(i.fake) for i in given if isinstance(i.fake, torch.Tensor)}
+    given = [i for i in call.inputs if i.is_inference]
+    storages = {storage_id(i.fake) for i in given if i.is_tensor}
     for node in output_args(call.graph.graph) if storages else ():
         seen = example_tensor(node)
         if seen is not None and storage_id(seen) in storages and all(seen is not i.fake for i in given):

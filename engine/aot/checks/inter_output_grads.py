@@ -12,7 +12,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import output_args
+from engine.aot.node_properties import example_tensors, output_args
 from engine.ir.fallback import Fallback
 
 
@@ -50,6 +50,4 @@ def _requires_grad(node: Any) -> bool:
     """Return True if autograd tracks the node's value, or any of its values."""
     if not isinstance(node, torch.fx.Node) or node.op == "output":
         return False
-    value = node.meta.get("example_value")
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+    return any(t.requires_grad for t in example_tensors(node))

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 import torch.fx
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import may_mutate
+from engine.aot.node_properties import example_tensor, may_mutate
 from engine.aot.storage_geometry import with_hint_sizes
 from engine.ir.fallback import Fallback, FallbackRequired
 from engine.ir.graph_callable import GraphCallable
@@ -58,23 +59,15 @@ def _why_probed(node: torch.fx.Node, *, is_dead: bool, is_written: bool) -> str:
 
 
 def _is_view_of_noncontiguous(node: torch.fx.Node) -> bool:
-    seen = (
-        node.args[0].meta.get("example_value")
-        if node.target == "view" and isinstance(node.args[0], torch.fx.Node)
-        else None
-    )
-    return isinstance(seen, torch.Tensor) and not with_hint_sizes(seen).is_contiguous()
+    seen = example_tensor(node.args[0]) if node.target == "view" else None
+    return seen is not None and not with_hint_sizes(seen).is_contiguous()
 
 
 def _writes_integral(node: torch.fx.Node) -> bool:
     """Return True if a node may mutate a bool or integral tensor."""
     targets = node.kwargs.get("out", node.args[0] if node.args else None)
-    values = [
-        n.meta.get("example_value")
-        for n in (targets if isinstance(targets, (tuple, list)) else (targets,))
-        if isinstance(n, torch.fx.Node)
-    ]
-    return any(isinstance(v, torch.Tensor) and not (v.is_floating_point() or v.is_complex()) for v in values)
+    written = [t for n in tree_leaves(targets) if (t := example_tensor(n)) is not None]
+    return any(not (t.is_floating_point() or t.is_complex()) for t in written)
 
 
 def check_missing_kernels_in_callees(graph: torch.fx.GraphModule, module: torch.fx.GraphModule) -> None:
@@ -108,8 +101,7 @@ def _is_complex(node: torch.fx.Node) -> bool:
     """Return True if a node has complex operands and mutates nothing."""
     if node.op not in ("call_function", "call_method") or may_mutate(node):
         return False
-    values = [n.meta.get("example_value") for n in node.all_input_nodes]
-    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
+    return any((t := example_tensor(n)) is not None and t.is_complex() for n in node.all_input_nodes)
 
 
 class _CannotMakeOperand(Exception):

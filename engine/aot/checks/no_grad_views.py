@@ -8,7 +8,7 @@ import torch.fx
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.grad_mode import nodes_with_grad_mode
-from engine.aot.node_properties import example_tensor, may_mutate
+from engine.aot.node_properties import example_tensor, example_tensors, may_mutate
 from engine.aot.storage_geometry import (
     storage_id,
 )
@@ -32,7 +32,7 @@ def check_no_grad_views(call: CheckedCall) -> Fallback | None:
                 "mutates in grad mode a tensor of which a view was created under no_grad",
             )
         if not is_on and not may_mutate(node):
-            made = node.meta.get("example_value")
-            views = [v for v in (made if isinstance(made, (tuple, list)) else (made,)) if isinstance(v, torch.Tensor)]
-            unseen.update(storage_id(v) for v in views if v._is_view() and storage_id(v) == storage_id(seen))
+            unseen.update(
+                storage_id(v) for v in example_tensors(node) if v._is_view() and storage_id(v) == storage_id(seen)
+            )
     return None

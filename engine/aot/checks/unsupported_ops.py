@@ -7,6 +7,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
+from engine.aot.node_properties import example_tensors
 from engine.ir.fallback import Fallback
 from engine.ir.graph_callable import GraphCallable
 
@@ -52,10 +53,6 @@ def _check_node(node: torch.fx.Node) -> Fallback | None:
         )
     if node.op == "call_function" and getattr(node.target, "__module__", "") == "torch.autograd":
         return Fallback.for_node(node, AotFallback.AUTOGRAD_IN_GRAPH, "calls autograd inside the graph")
-    value = node.meta.get("example_value")
-    for v in value if isinstance(value, (tuple, list)) else (value,):
-        if isinstance(v, torch.Tensor) and (v.layout != torch.strided or v.is_quantized):
-            return Fallback.for_node(
-                node, AotFallback.SPARSE_OR_QUANTIZED_VALUE, "returns a sparse or quantized tensor"
-            )
+    if any(t.layout != torch.strided or t.is_quantized for t in example_tensors(node)):
+        return Fallback.for_node(node, AotFallback.SPARSE_OR_QUANTIZED_VALUE, "returns a sparse or quantized tensor")
     return None

@@ -7,7 +7,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import example_tensor, flat_example_values, is_as_strided, is_data_access, may_mutate
+from engine.aot.node_properties import example_tensor, is_as_strided, is_data_access, may_mutate, traced_tensors
 from engine.aot.storage_geometry import (
     storage_id,
 )
@@ -19,8 +19,8 @@ def check_untracked_writes(call: CheckedCall) -> Fallback | None:
     """Return a fallback if gradients need writes or views that autograd does not track."""
     if not torch.is_grad_enabled():
         return None
-    values = [*(i.fake for i in call.inputs), *flat_example_values(call.graph)]
-    needing = {storage_id(v) for v in values if isinstance(v, torch.Tensor) and v.requires_grad}
+    values = [*(i.fake for i in call.inputs if i.is_tensor), *traced_tensors(call.graph)]
+    needing = {storage_id(v) for v in values if v.requires_grad}
     retyped: set[int] = set()
     for node in call.graph.graph.nodes:
         seen = example_tensor(node.args[0]) if needing and node.args else None

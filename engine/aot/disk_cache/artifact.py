@@ -147,7 +147,7 @@ def _serialize_unbacked(module: torch.fx.GraphModule, call: TracedCall) -> Any:
 def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, tells: bool) -> AotArtifact:
     mode = fake_mode_of(call.graph, call.inputs)
     with mode, torch.no_grad():
-        fakes = tuple(fake_at_entry(i) if isinstance(i.fake, torch.Tensor) else i.fake for i in call.inputs)
+        fakes = tuple(fake_at_entry(i) if i.is_tensor else i.fake for i in call.inputs)
     origin = _provenance_factory(call, compilation)
     symbols = SymbolTable(mode.shape_env, fakes)
     symbols.recreate_unbacked(data["unbacked"], example_values(call.graph))

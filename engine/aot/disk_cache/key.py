@@ -77,7 +77,7 @@ def _aliases_key(inputs: Sequence[GraphInput], n: int) -> Data:
     fake = inputs[n].fake
     if not isinstance(fake, torch.Tensor):
         return []
-    before = [(m, i.fake) for m, i in enumerate(inputs[:n]) if isinstance(i.fake, torch.Tensor)]
+    before = [(m, i.fake) for m, i in enumerate(inputs[:n]) if i.is_tensor]
     return [
         [m, _storage_relation(other, fake), _storage_relation(inputs[m].example_value, inputs[n].example_value)]
         for m, other in before

@@ -44,7 +44,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     first: dict[int, int] = {}
     expected: list[ExpectedInput | None] = []
     for n, i in enumerate(call.inputs):
-        if not isinstance(i.example_value, torch.Tensor) or i.example_value.layout != torch.strided:
+        if not i.has_real_tensor or i.example_value.layout != torch.strided:
             expected.append(None)
             continue
         sizes, strides = (

@@ -38,8 +38,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
 def _first_occurrences(call: TracedCall) -> tuple[int, ...]:
     first: dict[int, int] = {}
     return tuple(
-        first.setdefault(id(i.example_value), n) if isinstance(i.example_value, torch.Tensor) else n
-        for n, i in enumerate(call.inputs)
+        first.setdefault(id(i.example_value), n) if i.has_real_tensor else n for n, i in enumerate(call.inputs)
     )
 
 

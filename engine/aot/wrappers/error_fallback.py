@@ -54,9 +54,7 @@ class ErrorFallback:
 
 def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     """Retain the traced graph if an input may be mutated; return None otherwise."""
-    written = tuple(
-        n for n, i in enumerate(call.inputs) if isinstance(i.fake, torch.Tensor) and _may_be_mutated(call, i)
-    )
+    written = tuple(n for n, i in enumerate(call.inputs) if i.is_tensor and _may_be_mutated(call, i))
     if not written:
         return None
     why = "after an exception, the inputs must have the values that eager leaves"

@@ -159,7 +159,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
 def _groups(inputs: Sequence[GraphInput]) -> list[list[int]]:
     by_storage: dict[int, list[int]] = {}
     for n, i in enumerate(inputs):
-        if isinstance(i.example_value, torch.Tensor) and i.example_value.layout == torch.strided:
+        if i.has_real_tensor and i.example_value.layout == torch.strided:
             by_storage.setdefault(storage_id(i.example_value), []).append(n)
     return [g for g in by_storage.values() if len(g) > 1]
 
@@ -278,7 +278,7 @@ def _check_view_grad_fns(inputs: Sequence[GraphInput], plan: AotMetadata, groups
 
 def _input(i: GraphInput, is_member: bool) -> InputAliasInfo:
     if not is_member:
-        return InputAliasInfo(i.name, isinstance(i.fake, torch.Tensor))
+        return InputAliasInfo(i.name, i.is_tensor)
     layout = mutated_layout(i) if is_layout_mutated(i.fake, i.example_value) else None
     # This wrapper sets the versions of members, not the one that sets their layouts.
     return InputAliasInfo(i.name, has_version_counter=False, new_layout=layout)

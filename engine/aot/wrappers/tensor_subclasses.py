@@ -215,7 +215,7 @@ def _inner_inputs(i: GraphInput, parts: SubclassSpec | None, needs_gradient: boo
 
 
 def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple[SubclassOutput, ...]:
-    shared = [storage_id(f) for i in call.inputs if isinstance(i.fake, torch.Tensor) for f in _inner_tensors(i.fake)]
+    shared = [storage_id(f) for i in call.inputs if i.is_tensor for f in _inner_tensors(i.fake)]
     found: list[SubclassOutput] = []
     first = 0
     for node in outputs:
@@ -356,7 +356,7 @@ def _guards(inputs: Sequence[GraphInput]) -> tuple[DisjointStorage, ...]:
 
     The tracer guards only the outer tensors.
     """
-    tensors = [i for i in inputs if isinstance(i.example_value, torch.Tensor)]
+    tensors = [i for i in inputs if i.has_real_tensor]
     found = []
     for i in tensors:
         if i.fake.is_inference() or write_count(i.fake) == i.initial_version:
@@ -370,20 +370,16 @@ def _guards(inputs: Sequence[GraphInput]) -> tuple[DisjointStorage, ...]:
 def _make_eager_rerun(call: TracedCall, outputs: Sequence[SubclassOutput]) -> EagerRerun:
     """Return the eager rerun; tangents may come back through each subclass output."""
     nodes = output_args(call.graph.graph)
-    needing = tuple(
-        n
-        for n, i in enumerate(call.inputs)
-        if isinstance(i.example_value, torch.Tensor) and i.example_value.requires_grad
-    )
+    needing = tuple(n for n, i in enumerate(call.inputs) if i.requires_grad)
     names = tuple(str(node) if o.requires_grad else None for node, o in zip(nodes, outputs, strict=True))
-    given = [i.example_value for i in call.inputs if isinstance(i.example_value, torch.Tensor)]
+    given = [i.example_value for i in call.inputs if i.has_real_tensor]
     written = _mutated_inputs(call)
     reason = f"{call.inputs[min(written)].name} was mutated" if written else ""
     return EagerRerun(call.graph, names, needing, written, rng_devices_of(given), current_autocast(), reason)
 
 
 def _mutated_inputs(call: TracedCall) -> frozenset[int]:
-    tensors = [(n, i) for n, i in enumerate(call.inputs) if isinstance(i.fake, torch.Tensor)]
+    tensors = [(n, i) for n, i in enumerate(call.inputs) if i.is_tensor]
     return frozenset(n for n, i in tensors if i.fake.is_inference() or write_count(i.fake) != i.initial_version)
 
 
