@@ -26,7 +26,7 @@ from engine.cache.serialize_symbols import (
     serialize_symbolic_number,
 )
 from engine.graph.composite_ops import composite_op as operator_of_ours
-from engine.graph.composite_ops import composite_ops
+from engine.graph.composite_ops import registered_composite_ops
 from engine.graph.effect_tokens import effect_token_op
 from engine.graph.functionalize_rng import variant_by_name, variant_name
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo, ViewSpec, is_same_size
@@ -256,7 +256,7 @@ def serialize_target(target: Any) -> str:
         if form := variant_name(target):
             return form
         name, overload = target._schema.name, target._overloadname
-        if target.namespace in ("aten", "prims") or target.overloadpacket.__name__ in composite_ops():
+        if target.namespace in ("aten", "prims") or target.overloadpacket.__name__ in registered_composite_ops():
             return f"{name}.{overload}"
     if isinstance(target, _OPERATORS):
         return f"{target.name() if isinstance(target, _OPERATORS[0]) else target._qualified_op_name}#{_custom_op_fingerprint(target)}"

@@ -17,7 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch._higher_order_ops.effects import with_effects
 
+from engine.graph.composite_op_registry import composite_op, register_composite_ops, registered_composite_ops
+from engine.graph.composite_ops_autograd import (
+    FAKE_IMPLEMENTATIONS,
+    TRAINING_OPS,
+    TRAINING_REPLACEMENTS,
+    is_padded_rnn_call,
+)
 from engine.graph.effect_tokens import run_with_token
+
+__all__ = ["composite_op", "eager_implementation", "registered_composite_ops", "replace_composite"]
 
 Function = Callable[..., Any]
 
@@ -55,30 +64,7 @@ INFERENCE_OPS: dict[str, tuple[str, Function]] = {
 }
 
 
-def composite_ops() -> dict[str, tuple[str, Function]]:
-    """Return schema and implementation of every composite op, by name."""
-    from engine.graph.composite_ops_autograd import TRAINING_OPS as WITH_BACKWARD
-
-    return {**INFERENCE_OPS, **WITH_BACKWARD}
-
-
-@functools.cache
-def _library() -> torch.library.Library:
-    from engine.graph.composite_ops_autograd import FAKE_IMPLEMENTATIONS
-
-    library = torch.library.Library("engine", "FRAGMENT")
-    for name, (schema, run) in composite_ops().items():
-        draws = (torch.Tag.nondeterministic_seeded,) if "dropout" in schema else ()
-        library.define(f"{name}{schema}", tags=(*draws, torch.Tag.needs_exact_strides))
-        library.impl(name, run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"engine::{name}", FAKE_IMPLEMENTATIONS.get(name, run), lib=library)
-    return library
-
-
-def composite_op(name: str) -> Any:
-    """Return the composite op with this name."""
-    _library()
-    return getattr(torch.ops.engine, name).default
+register_composite_ops({**INFERENCE_OPS, **TRAINING_OPS}, FAKE_IMPLEMENTATIONS)
 
 
 def _replaced(name: str, original: Function, accepts: Callable[..., bool]) -> Function:
@@ -87,14 +73,6 @@ def _replaced(name: str, original: Function, accepts: Callable[..., bool]) -> Fu
         return composite_op(name)(*args, **kwargs) if accepts(*args, **kwargs) else original(*args, **kwargs)
 
     return call
-
-
-def is_padded_rnn_call(*args: Any, **kwargs: Any) -> bool:
-    """Return True if the input of an RNN call is one tensor.
-
-    Calls with packed sequences have batch sizes as the second argument and no flag as the last one.
-    """
-    return len(args) == 9 and not kwargs and isinstance(args[-1], bool) and isinstance(args[2], (list, tuple))
 
 
 def _never(*args: Any) -> bool:
@@ -124,7 +102,7 @@ def eager_implementation(target: Any) -> Function | None:
         return run_with_token
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "engine":
         return None
-    known = composite_ops().get(target.overloadpacket.__name__)
+    known = registered_composite_ops().get(target.overloadpacket.__name__)
     return None if known is None else known[1]
 
 
@@ -142,11 +120,7 @@ def _with_replaced_globals(function: types.FunctionType, trains: bool) -> types.
 
 
 def _replacements(trains: bool) -> dict[Any, Function]:
-    if not trains:
-        return INFERENCE_REPLACEMENTS
-    from engine.graph.composite_ops_autograd import TRAINING_REPLACEMENTS
-
-    return TRAINING_REPLACEMENTS
+    return TRAINING_REPLACEMENTS if trains else INFERENCE_REPLACEMENTS
 
 
 def _is_replaceable(value: Any, known: dict[Any, Function]) -> bool:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import _disable_current_modes
 
-from engine.graph.composite_ops import composite_op, is_padded_rnn_call
+from engine.graph.composite_op_registry import composite_op
 
 Function = Callable[..., Any]
 aten = torch.ops.aten
@@ -251,6 +251,14 @@ def _run_layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequ
             known.append(h)
         x = F.dropout(x, dropout, True) if n < layers - 1 else x
     return (x.transpose(0, 1) if batch_first else x, *(torch.cat(h) for h in last))
+
+
+def is_padded_rnn_call(*args: Any, **kwargs: Any) -> bool:
+    """Return True if the input of an RNN call is one tensor.
+
+    Calls with packed sequences have batch sizes as the second argument and no flag as the last one.
+    """
+    return len(args) == 9 and not kwargs and isinstance(args[-1], bool) and isinstance(args[2], (list, tuple))
 
 
 def _rnn(kind: str) -> Function:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 from collections.abc import Callable
@@ -90,27 +91,43 @@ def format_target(node: torch.fx.Node) -> str:
 
 def format_argument(value: Any) -> str:
     """Return an argument as text: nodes by name, containers by item, other values as Python."""
-    if isinstance(value, torch.fx.Node):
-        return value.name
-    if isinstance(value, tuple):
-        items = ", ".join(map(format_argument, value))
-        return f"({items},)" if len(value) == 1 else f"({items})"
-    if isinstance(value, list):
-        return f"[{', '.join(map(format_argument, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{k!r}: {format_argument(v)}' for k, v in value.items())}}}"
-    if isinstance(value, slice):
-        return f"slice({format_argument(value.start)}, {format_argument(value.stop)}, {format_argument(value.step)})"
-    if isinstance(value, torch.device):
-        return f'device("{value}")'
-    if isinstance(
-        value,
-        (type, types.FunctionType, types.BuiltinFunctionType, torch._ops.OpOverload, torch._ops.HigherOrderOperator),
-    ):
-        return _qualified(value)
-    if value is Ellipsis:
-        return "..."
+    return "..." if value is Ellipsis else _format(value)
+
+
+@functools.singledispatch
+def _format(value: Any) -> str:
     return repr(value)
+
+
+@_format.register
+def _format_node_name(value: torch.fx.Node) -> str:
+    return value.name
+
+
+@_format.register
+def _format_tuple(value: tuple) -> str:  # type: ignore[type-arg]
+    items = ", ".join(map(format_argument, value))
+    return f"({items},)" if len(value) == 1 else f"({items})"
+
+
+@_format.register
+def _format_list(value: list) -> str:  # type: ignore[type-arg]
+    return f"[{', '.join(map(format_argument, value))}]"
+
+
+@_format.register
+def _format_dict(value: dict) -> str:  # type: ignore[type-arg]
+    return f"{{{', '.join(f'{k!r}: {format_argument(v)}' for k, v in value.items())}}}"
+
+
+@_format.register
+def _format_slice(value: slice) -> str:
+    return f"slice({format_argument(value.start)}, {format_argument(value.stop)}, {format_argument(value.step)})"
+
+
+@_format.register
+def _format_device(value: torch.device) -> str:
+    return f'device("{value}")'
 
 
 def _call(node: torch.fx.Node) -> str:
@@ -188,3 +205,13 @@ def _qualified(target: Any) -> str:
         return f"torch.{name}"
     owner = _MODULE_ALIASES.get(str(owner), str(owner or ""))
     return f"{owner}.{name}" if owner else str(name)
+
+
+for _type in (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    torch._ops.OpOverload,
+    torch._ops.HigherOrderOperator,
+):
+    _format.register(_type, _qualified)
