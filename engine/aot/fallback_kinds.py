@@ -105,6 +105,12 @@ class AotFallback(FallbackKind):
     GRADIENT_CHECKED_IN_BACKWARD = "gradient-checked-in-backward"
     CONSTANT_GRADIENT = "constant-gradient"
 
+    # Backward passes: they then run in eager mode, fill zeros in, or raise if they are differentiated
+    DOUBLE_BACKWARD_OF_MUTATED_INPUT = "double-backward-of-mutated-input"
+    DOUBLE_BACKWARD_THROUGH_ALIAS = "double-backward-through-alias"
+    DOUBLE_BACKWARD_INPUT_FREED = "double-backward-input-freed"
+    UNDEFINED_TANGENT_SIZE_UNKNOWN = "undefined-tangent-size-unknown"
+
     # Errors
     MISSING_KERNEL = "missing-kernel"
     UNGUARDED_SIZES = "unguarded-sizes"

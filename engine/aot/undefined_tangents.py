@@ -13,12 +13,10 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.aot.fallback_kinds import AotFallback
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.ir.aot.aot_metadata import is_same_layout, is_same_size
-
-
-class CannotSpecializeTangents(Exception):
-    """An undefined value must be replaced by zeros, but its size is unknown."""
+from engine.ir.fallback import FallbackRequired
 
 
 def specialize_to_defined_tangents(
@@ -27,7 +25,7 @@ def specialize_to_defined_tangents(
     """Return ``module`` without undefined tangents; gradients that need only those are None.
 
     Raises:
-        CannotSpecializeTangents: zeros must be filled in instead.
+        FallbackRequired: zeros must be filled in instead.
     """
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, Any] = {}
@@ -85,7 +83,7 @@ def _copy_with_zeros(
 def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
-        raise CannotSpecializeTangents(node.name)
+        raise FallbackRequired(AotFallback.UNDEFINED_TANGENT_SIZE_UNKNOWN, f"{node.name} is no tensor", node.name)
     sizes = [size if isinstance(size, int) else _size(graph, size, copies) for size in value.shape]
     made = graph.call_function(torch.ops.aten.full.default, (sizes, 0), {"dtype": value.dtype, "device": value.device})
     with value.fake_mode:  # type: ignore[attr-defined]
@@ -97,7 +95,7 @@ def _size(graph: torch.fx.Graph, size: torch.SymInt, copies: dict[torch.fx.Node,
     """Return a node for a symbolic size: an existing scalar or a size of an existing tensor.
 
     Raises:
-        CannotSpecializeTangents: no node has this size.
+        FallbackRequired: no node has this size.
     """
     for copy in copies.values():
         value = copy.meta.get("val")
@@ -110,4 +108,4 @@ def _size(graph: torch.fx.Graph, size: torch.SymInt, copies: dict[torch.fx.Node,
                 made = graph.call_function(torch.ops.aten.sym_size.int, (copy, dim))
                 made.meta = {"val": size}
                 return made
-    raise CannotSpecializeTangents(str(size))
+    raise FallbackRequired(AotFallback.UNDEFINED_TANGENT_SIZE_UNKNOWN, f"no value of the backward has the size {size}")

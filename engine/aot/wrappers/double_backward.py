@@ -14,15 +14,13 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.joint import JointGraph
 from engine.aot.node_properties import output_args
 from engine.graph.functionalize_rng import is_random, with_rng_states
+from engine.ir.fallback import FallbackRequired
 
 AutocastState = tuple[str, bool, torch.dtype]
-
-
-class DoubleBackwardUnsupported(Exception):
-    """A call cannot be rerun; the message has the reason."""
 
 
 @dataclass
@@ -50,17 +48,20 @@ class EagerRerun:
         """Return gradients of the inputs, connected to inputs and tangents in autograd's graph.
 
         Raises:
-            DoubleBackwardUnsupported: the call cannot be rerun in its original state.
+            FallbackRequired: the call cannot be rerun in its original state.
         """
         if self.why_unsupported:
-            raise DoubleBackwardUnsupported(self.why_unsupported)
+            raise FallbackRequired(AotFallback.DOUBLE_BACKWARD_OF_MUTATED_INPUT, self.why_unsupported)
         for n, version in enumerate(versions):
             if n not in self.mutated_inputs and isinstance(inputs[n], torch.Tensor) and inputs[n]._version != version:
-                raise DoubleBackwardUnsupported("an input was mutated after the call")
+                raise FallbackRequired(
+                    AotFallback.DOUBLE_BACKWARD_OF_MUTATED_INPUT, "an input was mutated after the call"
+                )
         wanted = [n for n, t in enumerate(tangents) if t is not None]
         if any(self.output_nodes[n] is None for n in wanted):
-            raise DoubleBackwardUnsupported(
-                "a gradient flows through a mutated input, or through a view that an operator returned"
+            raise FallbackRequired(
+                AotFallback.DOUBLE_BACKWARD_THROUGH_ALIAS,
+                "a gradient flows through a mutated input, or through a view that an operator returned",
             )
         given = [self._rerun_input(n, i) for n, i in enumerate(inputs)]
         with self._restored_state(random):

@@ -15,6 +15,7 @@ import torch.fx
 from torch.autograd.function import BackwardCFunction
 
 from engine.aot.autograd_metadata import AutogradMetadata, TangentLayout
+from engine.aot.fallback_kinds import AotFallback
 from engine.aot.saved_tensors import (
     ALREADY_FREED_MESSAGE,
     CAN_UNPACK_SINGLE,
@@ -24,10 +25,11 @@ from engine.aot.saved_tensors import (
     tangent_dependencies,
     unpack_saved_tensor,
 )
-from engine.aot.undefined_tangents import CannotSpecializeTangents, specialize_to_defined_tangents, undefined_gradients
-from engine.aot.wrappers.double_backward import DoubleBackwardUnsupported, EagerRerun
+from engine.aot.undefined_tangents import specialize_to_defined_tangents, undefined_gradients
+from engine.aot.wrappers.double_backward import EagerRerun
 from engine.aot.wrappers.undefined_grad_hooks import suppress_undefined_grad_hooks
 from engine.aot.wrappers.value_probe import ProbedCall, ValueProbe
+from engine.ir.fallback import FallbackRequired
 
 Run = Callable[..., Any]
 Compile = Callable[[torch.fx.GraphModule], Run]
@@ -227,10 +229,10 @@ class LazyBackward:
         """
         try:
             if self.rerun.why_unsupported:
-                raise DoubleBackwardUnsupported(self.rerun.why_unsupported)
+                raise FallbackRequired(AotFallback.DOUBLE_BACKWARD_OF_MUTATED_INPUT, self.rerun.why_unsupported)
             random = ctx.random if self.rerun.rng_devices else ()
             made = self.rerun.gradients(_live_inputs(ctx.inputs), ctx.versions, random, tangents)
-        except DoubleBackwardUnsupported as error:
+        except FallbackRequired as error:
             why = _DOUBLE_BACKWARD_MESSAGE.format(error)
         else:
             self._release_saved(ctx, there)
@@ -373,7 +375,7 @@ class LazyBackward:
             made: torch.fx.GraphModule = specialize_to_defined_tangents(
                 self.graph, set(names) - self._tangent_names(there), names
             )
-        except CannotSpecializeTangents:
+        except FallbackRequired:
             return None
         return made
 
@@ -415,7 +417,7 @@ def _live_inputs(inputs: Sequence[Any]) -> list[Any]:
     """Return the inputs of a call.
 
     Raises:
-        DoubleBackwardUnsupported: an input has been freed.
+        FallbackRequired: an input has been freed.
     """
     found: list[Any] = []
     for held in inputs:
@@ -424,7 +426,9 @@ def _live_inputs(inputs: Sequence[Any]) -> list[Any]:
             continue
         value: Any = held()
         if value is None:
-            raise DoubleBackwardUnsupported("an input was freed; keep a reference to it until the backward")
+            raise FallbackRequired(
+                AotFallback.DOUBLE_BACKWARD_INPUT_FREED, "an input was freed; keep a reference to it until the backward"
+            )
         value._fix_weakref()  # autograd may still hold a tensor that Python has released
         found.append(value)
     return found

@@ -11,7 +11,7 @@ import torch
 
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.subclass_spec import SubclassSpec
-from engine.aot.wrappers.double_backward import DoubleBackwardUnsupported, EagerRerun
+from engine.aot.wrappers.double_backward import EagerRerun
 from engine.graph.functionalize_rng import get_rng_states
 from engine.ir.fallback import FallbackRequired
 
@@ -151,7 +151,7 @@ class RerunContext:
         try:
             with torch.enable_grad():
                 found = self.rerun.gradients(self.inputs, self.versions, self.rng_state, tangents)
-        except DoubleBackwardUnsupported as error:
+        except FallbackRequired as error:
             raise RuntimeError(UNEXPECTED_TANGENT_MESSAGE.format(type(tangent).__name__, error)) from None
         if torch.is_grad_enabled():
             return found
