@@ -130,11 +130,8 @@ class CaptureRecorder:
         if isinstance(thing, (torch.SymInt, torch.SymFloat)):
             return self._resolve_size(thing)
         if isinstance(thing, (list, tuple)):
-            return (
-                type(thing)([self._resolve(t) for t in thing])
-                if type(thing) in (list, tuple)
-                else tuple(map(self._resolve, thing))
-            )
+            items = [self._resolve(t) for t in thing]
+            return items if isinstance(thing, list) else tuple(items)
         return thing
 
     def _record_zeros(self, tensor: torch.Tensor) -> CapturedValue:
