@@ -31,17 +31,27 @@ def all_hold(guards: Sequence[Guard], scope: FrameScope) -> bool:
     Agrees with the generated check: an error of a read or a test is a failure.
     """
     values: dict[Source, Any] = {}
-
-    def value_of(source: Source) -> Any:
-        if source not in values:
-            parent = source.parent
-            values[source] = source.read(scope if parent is None else value_of(parent))
-        return values[source]
-
     try:
-        return all(guard.test(value_of(guard.source), tuple(map(value_of, guard.sources[1:]))) for guard in guards)
+        return all(
+            guard.test(
+                _read_once(guard.source, scope, values), tuple(_read_once(s, scope, values) for s in guard.sources[1:])
+            )
+            for guard in guards
+        )
     except Exception:
         return False
+
+
+def _read_once(source: Source, scope: FrameScope, values: dict[Source, Any]) -> Any:
+    """Read a source into ``values``, after its parents.
+
+    A function of the module, not a closure: a recursive closure is a reference cycle, which would keep the
+    user's objects alive until the garbage collector runs.
+    """
+    if source not in values:
+        parent = source.parent
+        values[source] = source.read(scope if parent is None else _read_once(parent, scope, values))
+    return values[source]
 
 
 class SlowPath:

@@ -82,7 +82,7 @@ def test_embedding_gathers() -> None:
 def test_symbolic_sizes() -> None:
     """One compiled kernel for every size, an empty one included."""
     s0 = sympy.Symbol("s0", integer=True)
-    run = program_executor(gelu_program(s0, symbols={"s0": (0, 0)}))
+    run = program_executor(gelu_program(s0, symbol_sources={"s0": (0, 0)}))
     for count in (1000, 1, 0, 65537, 16):
         x = torch.randn(count, device="cuda")
         torch.testing.assert_close(run(x)[0], functional.gelu(x))

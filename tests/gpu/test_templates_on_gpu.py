@@ -155,6 +155,6 @@ def test_what_was_measured_is_read_from_disk(tmp_path: Any, monkeypatch: pytest.
         assert session.compilations[0].lowering is not None
         choices += session.compilations[0].lowering.autotune_choices
     first, second = choices
-    assert not first.is_known
-    assert second.is_known
+    assert not first.from_disk_cache
+    assert second.from_disk_cache
     assert (first.taken, first.ways) == (second.taken, second.ways)

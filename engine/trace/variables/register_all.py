@@ -68,6 +68,7 @@ FAMILIES = (
     "callables.property_subclasses",
     "stdlib.io_buffers",
     "stdlib.datetimes",
+    "stdlib.context_vars",
     "torch_api.sdpa_params",
     "torch_api.torch_generators",
     "torch_api.global_state_setters",

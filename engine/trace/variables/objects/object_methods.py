@@ -72,7 +72,7 @@ def _str(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variab
 
 def _format(tx: Tracer, of: InstanceVariable, args: Args, kwargs: Kwargs) -> Variable:
     if realize(tx, args[0]).as_python_constant(tx) != "":
-        raise of.unsupported("object's method '__format__'")
+        raise of.unsupported("object's method '__format__'", "unsupported-method")
     return realize(tx, tx.wrap_static(str).call(tx, [of], {}))
 
 

@@ -93,7 +93,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
             return super().call_method(tx, name, args, kwargs)
         method = OBJECT_METHODS.get(name.removeprefix("object."))
         if method is None:
-            raise self.unsupported(f"object's method {name.removeprefix('object.')!r}")
+            raise self.unsupported(f"object's method {name.removeprefix('object.')!r}", "unsupported-method")
         return method(tx, self, args, kwargs)
 
     def call_c_method(self, tx: Tracer, owner: builtins.type, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
