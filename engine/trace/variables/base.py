@@ -5,7 +5,7 @@ from __future__ import annotations
 import cmath
 import enum
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import VERSION
@@ -448,7 +448,8 @@ class ConstantVariable(Variable):
         return value, value
 
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
-        rule = CONSTANT_OPERATORS.get(getattr(self.python_type(), op.method, None))
+        method = getattr(self.python_type(), op.method, None)
+        rule = CONSTANT_OPERATORS.get(method) if isinstance(method, Hashable) else None  # pybind11's is not hashable
         return rule(tx, self.value, right) if rule is not None else self._operate(tx, op, self, right)
 
     def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
