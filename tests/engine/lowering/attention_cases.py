@@ -90,7 +90,8 @@ def _mask_gradient_op() -> Any:
     library = torch.library.Library("tests_attention", "FRAGMENT")
     library.define(_SCHEMA)
     name = _SCHEMA.partition("(")[0]
-    library.impl(name, _eager_backward, "CPU")
+    for key in ("CPU", "CUDA"):
+        library.impl(name, _eager_backward, key)
     torch.library.register_fake(f"tests_attention::{name}", _fake_backward, lib=library)
     return getattr(torch.ops.tests_attention, name).default, library
 
