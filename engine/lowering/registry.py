@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.ir.registration import register_once
+
 LoweringResult = Any
 """A ``LoweredTensor``, a Python value, a size, or a tuple of those."""
 
@@ -25,15 +27,7 @@ def register_lowering(*operators: Any) -> Callable[[LoweringFn], LoweringFn]:
     Raises:
         ValueError: an overload already has a lowering.
     """
-
-    def register(fn: LoweringFn) -> LoweringFn:
-        for operator in operators:
-            if operator in LOWERINGS:
-                raise ValueError(f"{operator} already has a lowering")
-            LOWERINGS[operator] = fn
-        return fn
-
-    return register
+    return register_once(LOWERINGS, operators, "a lowering")
 
 
 def register_complex_lowering(*operators: Any) -> Callable[[LoweringFn], LoweringFn]:
@@ -42,12 +36,4 @@ def register_complex_lowering(*operators: Any) -> Callable[[LoweringFn], Lowerin
     Raises:
         ValueError: an overload already has one.
     """
-
-    def register(fn: LoweringFn) -> LoweringFn:
-        for operator in operators:
-            if operator in COMPLEX_LOWERINGS:
-                raise ValueError(f"{operator} already has a lowering for complex numbers")
-            COMPLEX_LOWERINGS[operator] = fn
-        return fn
-
-    return register
+    return register_once(COMPLEX_LOWERINGS, operators, "a lowering for complex numbers")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import opcode_family
+from engine.ir.registration import register_once
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
@@ -32,14 +33,7 @@ def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
     Raises:
         ValueError: a name is in no family of ``bytecode.opcodes``, or has a handler already.
     """
-
-    def register(handler: OpcodeHandler) -> OpcodeHandler:
-        for name in names:
-            if opcode_family(name) is None:
-                raise ValueError(f"{name} is not an opcode that a family traces")
-            if name in HANDLERS:
-                raise ValueError(f"{name} has a handler already")
-            HANDLERS[name] = handler
-        return handler
-
-    return register
+    for name in names:
+        if opcode_family(name) is None:
+            raise ValueError(f"{name} is not an opcode that a family traces")
+    return register_once(HANDLERS, names, "a handler")

@@ -281,3 +281,12 @@ def has_static_attribute(value: Any, name: str) -> bool:
     if type(value) is TensorSpec:
         return _lookup_in_mro(value.tensor_type, name) is not NO_ATTRIBUTE
     return static_attribute(value, name) is not NO_ATTRIBUTE
+
+
+def is_heap_type(cls: type) -> bool:
+    """Return True for a class that a ``class`` statement or ``type()`` made, False for most classes in C."""
+    return bool(cls.__flags__ & _HEAP_TYPE_FLAG)
+
+
+_HEAP_TYPE_FLAG = 1 << 9
+"""``Py_TPFLAGS_HEAPTYPE``."""

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-_HEAP_TYPE_FLAG = 1 << 9
-"""Type flag of classes created by Python code (Py_TPFLAGS_HEAPTYPE)."""
+from engine.ir.introspection.python_objects import is_heap_type
 
 
 def set_context_var(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
@@ -49,7 +48,7 @@ def new_exception(cls: type[BaseException], line: int, *args: Any) -> BaseExcept
     The C ``__new__`` and ``__init__`` run. ``line`` is where the calling frame raised the exception, 0 if it
     was not raised.
     """
-    base: Any = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE_FLAG)
+    base: Any = next(c for c in cls.__mro__ if not is_heap_type(c))
     made: BaseException = base.__new__(cls, *args)
     base.__init__(made, *args)
     if line:

@@ -16,24 +16,12 @@ import torch.fx
 from engine.ir.node_metadata import set_provenance
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
+from engine.trace.variables.literals import TORCH_LITERAL_TYPES
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
-_CONSTANT_TYPES = (
-    int,
-    float,
-    bool,
-    str,
-    complex,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.finfo,
-    torch.iinfo,
-)
+_CONSTANT_TYPES = (int, float, bool, str, complex, type(None), *TORCH_LITERAL_TYPES)
 
 
 @functools.singledispatch

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.introspection.python_objects import is_dtensor_placement
+from engine.ir.registration import register_once
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable
@@ -25,15 +26,7 @@ _SOURCELESS_BUILDERS: dict[type, Callable[[Any, Any], Variable]] = {}
 
 def register_builder(*types: type) -> Callable[[VariableBuilder], VariableBuilder]:
     """Register the builder for objects of exactly these types."""
-
-    def register(builder: VariableBuilder) -> VariableBuilder:
-        for t in types:
-            if t in _BUILDERS_BY_TYPE:
-                raise ValueError(f"{t.__name__} has a builder already")
-            _BUILDERS_BY_TYPE[t] = builder
-        return builder
-
-    return register
+    return register_once(_BUILDERS_BY_TYPE, types, "a builder")
 
 
 def register_builder_if(order: int, predicate: Callable[[Any], bool]) -> Callable[[VariableBuilder], VariableBuilder]:
@@ -51,13 +44,7 @@ def register_sourceless_builder(
     *types: type,
 ) -> Callable[[Callable[[Tracer, Any], Variable]], Callable[[Tracer, Any], Variable]]:
     """Register the builder of a new, sourceless variable for Python objects of these types."""
-
-    def register(maker: Callable[[Tracer, Any], Variable]) -> Callable[[Tracer, Any], Variable]:
-        for t in types:
-            _SOURCELESS_BUILDERS[t] = maker
-        return maker
-
-    return register
+    return register_once(_SOURCELESS_BUILDERS, types, "a sourceless builder")
 
 
 def build_variable(tx: Tracer, real: Any, origin: Source) -> Variable:

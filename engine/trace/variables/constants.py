@@ -17,6 +17,7 @@ from engine.trace.variables.literals import (
     DATETIME_TYPES,
     NUMPY_INFO_TYPES,
     NUMPY_SCALAR_TYPES,
+    TORCH_LITERAL_TYPES,
     is_enum_or_numpy_scalar,
 )
 from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, symbolize_number
@@ -31,12 +32,7 @@ if TYPE_CHECKING:
     str,
     bytes,
     bool,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.finfo,
-    torch.iinfo,
+    *TORCH_LITERAL_TYPES,
     torch._C.DispatchKeySet,
 )
 def _literal(tx: Tracer, real: Any, origin: Source) -> Variable:

@@ -22,6 +22,16 @@ else:
     NUMPY_SCALAR_TYPES = (np.dtype, np.number, np.bool_)
     NUMPY_INFO_TYPES = (np.iinfo, np.finfo)
 
+TORCH_LITERAL_TYPES = (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.finfo,
+    torch.iinfo,
+)
+"""Immutable classes of torch that describe tensors."""
+
 LITERAL_TYPES = frozenset(
     (
         *DATETIME_TYPES,
@@ -35,12 +45,7 @@ LITERAL_TYPES = frozenset(
         type(None),
         type(Ellipsis),
         type(NotImplemented),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-        torch.finfo,
-        torch.iinfo,
+        *TORCH_LITERAL_TYPES,
         torch._C.DispatchKeySet,
         type(sys.version_info),
         type(sys.flags),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from engine.bytecode.opcodes import VERSION
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
@@ -55,7 +56,6 @@ _BUILTIN_BASES: tuple[type, ...] = (
     tuple,
     *SCALARS,
 )
-_HEAP_TYPE_FLAG = 1 << 9
 
 
 def builtin_base_of(cls: type) -> Any:
@@ -63,7 +63,7 @@ def builtin_base_of(cls: type) -> Any:
     for base in cls.__mro__:
         if base in _BUILTIN_BASES:
             return base
-        if not base.__flags__ & _HEAP_TYPE_FLAG:
+        if not is_heap_type(base):
             return None
     return None
 

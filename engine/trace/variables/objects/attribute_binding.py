@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.ir.guards.python_values import HasAttrGuard
+from engine.ir.registration import register_once
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
@@ -65,15 +66,7 @@ _BINDERS: dict[type, Binder] = {}
 
 def binds(*entry_types: type) -> Callable[[Binder], Binder]:
     """Register the binder of class entries of these types."""
-
-    def register(binder: Binder) -> Binder:
-        for entry_type in entry_types:
-            if entry_type in _BINDERS:
-                raise ValueError(f"{entry_type.__name__} has a binder already")
-            _BINDERS[entry_type] = binder
-        return binder
-
-    return register
+    return register_once(_BINDERS, entry_types, "a binder")
 
 
 def _find_binder(entry_type: type) -> Binder:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.guards.python_values import HasAttrGuard, IdMatch
 from engine.ir.introspection import python_objects
+from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource, InstanceDictGetSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.roots import ConstantSource
@@ -19,8 +20,6 @@ from engine.trace.variables.base import Args, Kwargs, UserErrors, Variable, real
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
-HEAP_TYPE_FLAG = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: set for classes that Python code creates."""
 ABSTRACT_CLASS_FLAG = 1 << 20
 """Py_TPFLAGS_IS_ABSTRACT: set for classes with unimplemented abstract methods."""
 
@@ -82,7 +81,7 @@ def first_import_of_class(cls: builtins.type) -> Any:
 
     Return None for any other class.
     """
-    if not cls.__flags__ & HEAP_TYPE_FLAG or not isinstance(cls.__module__, str):
+    if not is_heap_type(cls) or not isinstance(cls.__module__, str):
         return None
     module = sys.modules.get(f"_{cls.__module__}")
     first = None if module is None else vars(module).get(cls.__name__)
@@ -189,7 +188,6 @@ def is_plain_class(cls: builtins.type) -> bool:
     Then each base is ``object`` or a class that Python code created.
     """
     return all(
-        base is object
-        or (base.__flags__ & HEAP_TYPE_FLAG and base.__module__ != "_ctypes" and not _is_constructed_in_c(base))
+        base is object or (is_heap_type(base) and base.__module__ != "_ctypes" and not _is_constructed_in_c(base))
         for base in cls.__mro__
     ) and (cls.__basicsize__ <= 64 + 8 * 32)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.guards.python_values import LengthMatch
+from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
@@ -26,7 +27,6 @@ from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.objects.class_lookup import (
     CLASS_ATTR_WRITES,
-    HEAP_TYPE_FLAG,
     ClassAttrWrite,
     class_source,
     find_in_class,
@@ -142,7 +142,7 @@ class ClassVariable(Variable):
         Later traced reads see it; generated code applies it after the graph.
         """
         held = self.real_object
-        if not held.__flags__ & HEAP_TYPE_FLAG:
+        if not is_heap_type(held):
             tx.raise_type_error(f"cannot set {name!r} attribute of immutable type '{held.__name__}'")
         plain = type(held).__setattr__ is type.__setattr__ and type(held).__delattr__ is type.__delattr__
         found = find_in_class(type(held), name)

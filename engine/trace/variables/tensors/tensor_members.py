@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from engine.ir.registration import register_once
 from engine.trace.variables.base import Variable
 
 if TYPE_CHECKING:
@@ -26,33 +27,20 @@ ATTRIBUTE_RULES: dict[str, AttributeRule] = {}
 SETTER_RULES: dict[str, SetterRule] = {}
 """Rules of attribute writes."""
 
-_Rule = TypeVar("_Rule")
-
-
-def _register_in(rules: dict[str, _Rule], names: tuple[str, ...]) -> Callable[[_Rule], _Rule]:
-    def register(rule: _Rule) -> _Rule:
-        for name in names:
-            if name in rules:
-                raise ValueError(f"Tensor.{name} has a rule already")
-            rules[name] = rule
-        return rule
-
-    return register
-
 
 def register_tensor_method(*names: str) -> Callable[[MethodRule], MethodRule]:
     """Register the tracing rule for these methods."""
-    return _register_in(METHOD_RULES, names)
+    return register_once(METHOD_RULES, names, "a rule for this member of Tensor")
 
 
 def register_tensor_attribute(*names: str) -> Callable[[AttributeRule], AttributeRule]:
     """Register the tracing rule for reading these attributes."""
-    return _register_in(ATTRIBUTE_RULES, names)
+    return register_once(ATTRIBUTE_RULES, names, "a rule for this member of Tensor")
 
 
 def register_tensor_setter(*names: str) -> Callable[[SetterRule], SetterRule]:
     """Register the tracing rule for setting these attributes."""
-    return _register_in(SETTER_RULES, names)
+    return register_once(SETTER_RULES, names, "a rule for this member of Tensor")
 
 
 @dataclass(frozen=True, slots=True)
