@@ -59,7 +59,7 @@ class Pair:
 
     def __call__(self, code: Callable[..., Any] | Sequence[Callable[..., Any]] = (), **parts: Any) -> None:
         """Compare with the file: the user's ``code``, then each part by its name ("before", "after")."""
-        sections = [", ".join(self._modules), textwrap.fill(self._words, 110)]
+        sections = [", ".join(self._modules), textwrap.fill(" ".join(self._words.split()), 110)]
         functions = [code] if callable(code) else [f for f in code if callable(f)]
         if functions:
             sections.append(_section("user's code", "\n".join(map(source, functions))))

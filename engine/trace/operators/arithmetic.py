@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.ir.introspection.python_objects import is_heap_type
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import BINARY, COMPARE, INPLACE, METHODS, UNARY, Operator
@@ -67,8 +68,12 @@ def _call_sequence_methods(tx: Tracer, op: Operator, left: Variable, right: Vari
     plain = op.plain or op
     if plain.symbol == "+":
         return left.concat(tx, op, right)
-    result = left.repeat(tx, op, right) if plain.symbol == "*" else NotImplemented
-    return right.repeat(tx, plain, left) if plain.symbol == "*" and result is NotImplemented else result
+    if plain.symbol != "*":
+        return NotImplemented
+    result = left.repeat(tx, op, right)
+    if result is NotImplemented and not (op is not plain and is_heap_type(left.python_type())):
+        return right.repeat(tx, plain, left)
+    return result  # ``*=`` asks the right operand only if the left one's class has no slots of a sequence
 
 
 def _operate_on_constants(tx: Tracer, op: Operator, left: Variable, right: Variable) -> Variable:
@@ -96,7 +101,8 @@ def compare_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Vari
         result: Variable = of.compare(tx, method, other)
         if result is not NotImplemented:
             return result
-    if op.is_equality and not all(tx.is_python_constant(v) for v in (left, right)):
+    by_identity = left.equals_by_identity and right.equals_by_identity
+    if op.is_equality and by_identity and not all(tx.is_python_constant(v) for v in (left, right)):
         return ConstantVariable(is_same_object(tx, left, right) == (symbol == "=="))
     return _operate_on_constants(tx, op, left, right)
 

@@ -31,6 +31,8 @@ class Operand(NodeArgument):
 
     is_singleton = False
     """True for the empty tuple, which is one object."""
+    equals_by_identity = True
+    """True if ``==`` compares identity where neither operand's class compares; numpy scalars compare with anything."""
     is_symbolic = False
     """True for a number that is a symbol of the shape environment."""
 

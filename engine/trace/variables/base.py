@@ -461,6 +461,10 @@ class ConstantVariable(Variable):
     def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         return self._operate(tx, op, self, right)
 
+    @property
+    def equals_by_identity(self) -> bool:  # type: ignore[override]
+        return self.python_type().__module__ != "numpy"
+
     def _operate(self, tx: Tracer, op: Operator, left: Variable, right: Variable) -> OperatorResult:
         """Compute an operator on two constants; the other may be in a subclass instance."""
         other, method = (right, op.method) if left is self else (left, op.reflected)

@@ -304,7 +304,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
         value: Variable = self
         for part in path.split(".") if path else ():
             assert isinstance(value, NNModuleVariable)
-            table = next(t for t in _MEMBER_DICTS if value.has_member(t, part))
+            table = next((t for t in _MEMBER_DICTS if value.has_member(t, part)), None)
+            if table is None:
+                raise Unsupported("module-attribute", f"{value.describe()} has no member {part!r} of {path!r}")
             value = realize(tx, value.member(tx, table, part))
         return value
 

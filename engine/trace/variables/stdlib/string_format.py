@@ -24,8 +24,8 @@ class _FormattedContainers:
         """The proxies by variable id; None while nothing is formatted."""
 
 
-class FormatProxy:
-    """A proxy of a variable for Python's string formatting."""
+class TextProxy:
+    """A proxy of a variable for Python's string formatting; ``text % proxy`` takes it for no mapping."""
 
     def __init__(self, tx: Tracer, value: Variable) -> None:
         self.__tx = tx
@@ -54,6 +54,15 @@ class FormatProxy:
 
     def __getattr__(self, name: str) -> Any:
         return format_proxy(self.__tx, self.__value.get_attr(self.__tx, name))
+
+
+class FormatProxy(TextProxy):
+    """A proxy whose items a format string may read."""
+
+    def __init__(self, tx: Tracer, value: Variable) -> None:
+        super().__init__(tx, value)
+        self.__tx = tx
+        self.__value = value
 
     def __getitem__(self, key: Any) -> Any:
         return format_proxy(self.__tx, self.__value.get_item(self.__tx, ConstantVariable(key)))
@@ -125,7 +134,13 @@ def container_repr(tx: Tracer, value: Variable) -> str | None:
 
 def _format_text(tx: Tracer, text: str, value: Variable) -> Variable:
     """Trace ``text % value``."""
-    return tx.fold_constant(lambda: text % format_proxy(tx, value))
+
+    def format_now() -> str:
+        proxy = format_proxy(tx, value)
+        return text % (TextProxy(tx, value) if type(proxy) is FormatProxy and is_no_mapping else proxy)
+
+    is_no_mapping = value.lacks_methods("__getitem__")
+    return tx.fold_constant(format_now)
 
 
 CONSTANT_OPERATORS[str.__mod__] = _format_text

@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -192,6 +193,51 @@ def test_the_reflected_method_of_a_subclass_goes_first() -> None:
 
     made = engine.compile(run, backend="eager")(torch.ones(2))
     assert made[1:] == run(torch.ones(2))[1:] == ("reflected", "reflected", -1.5)
+
+
+class Count(int):
+    """A class with slots of a sequence, all of them empty, as every class in Python has."""
+
+
+class Row(list):
+    """A list that numpy reads as an array."""
+
+
+def _raised(run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except TypeError as error:
+        return str(error)
+
+
+def repeats_in_place(left: Any) -> Any:
+    left *= [1, 2]
+    return left
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda: repeats_in_place(Count(2)),
+        lambda: repeats_in_place(2),
+        lambda: Count(2) * [1],
+        lambda: operator.mod("text", ValueError("x")),
+        lambda: operator.mod("text", Row()),
+        lambda: "%s" % ValueError("x"),
+        lambda: np.float32(2) == Row([1.0, 2.0]),
+        lambda: Row([1, 2]) != np.int32(2),
+        lambda: np.float64(3) == [1, 3],
+    ],
+)
+def test_rare_operands_give_what_python_gives(operation: Callable[[], Any]) -> None:
+    """Operands that CPython or numpy treat unlike their base class give the same value, class or TypeError."""
+
+    def run(x: torch.Tensor) -> Any:
+        return x + 1, _raised(operation)
+
+    expected, seen = _raised(operation), engine.compile(run, backend="eager")(torch.ones(2))[1]
+    assert type(seen) is type(expected)
+    assert np.array_equal(seen, expected) if isinstance(expected, np.ndarray) else seen == expected
 
 
 def test_the_table_knows_every_operator_of_the_operator_module() -> None:
