@@ -1,7 +1,7 @@
-"""Facts about the structure of the code, read from its syntax: deferred imports, import cycles, sizes, type tests.
+"""Measure code structure from syntax: deferred imports, cycles, sizes and type tests.
 
-Each function takes the folder that holds the packages, so that a test can plant a small tree. ``tests/test_architecture.py``
-holds the limits and the exceptions to them.
+Each function takes the folder that holds the packages, so that a test can plant a small tree.
+``tests/test_architecture.py`` holds the limits and the exceptions to them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def is_own(module: str) -> bool:
 
 
 def deferred_imports(root: pathlib.Path, package: str = "engine") -> list[DeferredImport]:
-    """Imports of own modules inside functions, by statement or by ``importlib.import_module`` with a constant name."""
+    """Find imports of own modules inside functions.
+
+    By statement, or by ``importlib.import_module`` with a constant name.
+    """
     found = []
     for path, tree in parse(root, package).items():
         lines = (root / path).read_text(encoding="utf-8").split("\n")
@@ -71,7 +74,10 @@ def _modules_imported_by(node: ast.AST) -> tuple[str, ...]:
 
 
 def import_cycles(root: pathlib.Path, package: str = "engine") -> list[tuple[str, ...]]:
-    """Groups of modules that import each other when they are imported; imports for type checkers do not count."""
+    """Find groups of modules that import each other at import time.
+
+    Imports for type checkers do not count.
+    """
     trees = parse(root, package)
     modules = {_module_name(path): tree for path, tree in trees.items()}
     graph = {name: _resolve(_imports_at_import(tree), frozenset(modules)) - {name} for name, tree in modules.items()}
@@ -99,7 +105,10 @@ def _imports_at_import(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _resolve(imports: Iterable[tuple[str, str]], modules: frozenset[str]) -> set[str]:
-    """Modules of the package among imports: of ``from a import b``, ``a.b`` if that is a module, else ``a``."""
+    """Return the package's modules among imports.
+
+    ``from a import b`` counts as ``a.b`` if that is a module, else as ``a``.
+    """
     wanted = ((f"{module}.{name}", module) for module, name in imports)
     return {next(m for m in pair if m in modules) for pair in wanted if modules.intersection(pair)}
 
@@ -125,7 +134,9 @@ def _strong_components(graph: Mapping[str, set[str]]) -> Iterator[set[str]]:
 
 
 def attributes_by_class(root: pathlib.Path) -> dict[str, int]:
-    """Number of instance attributes by ``path:class``: assigned to ``self``, declared, in slots, or inherited.
+    """Count instance attributes by ``path:class``, including inherited ones.
+
+    An attribute is assigned to ``self``, declared, in slots, or inherited.
 
     Inherited ones count, so that attributes do not hide in a base class that only one class uses.
     """
@@ -173,7 +184,10 @@ def _is_self(node: ast.AST) -> bool:
 
 
 def lines_by_function(root: pathlib.Path) -> dict[str, int]:
-    """Number of lines by ``path:function``, docstring included; the longest of those of one name."""
+    """Count lines by ``path:function``, including docstrings.
+
+    Of several functions with one name, the longest counts.
+    """
     found: dict[str, int] = {}
     for path, tree in parse(root).items():
         for node in ast.walk(tree):
@@ -184,7 +198,10 @@ def lines_by_function(root: pathlib.Path) -> dict[str, int]:
 
 
 def type_tests(root: pathlib.Path) -> Counter[str]:
-    """Number of tests of a value's type: ``isinstance`` calls, comparisons of ``type(x)``, class patterns of ``match``."""
+    """Count tests of a value's type.
+
+    These are ``isinstance`` calls, comparisons of ``type(x)`` and class patterns of ``match``.
+    """
     counts: Counter[str] = Counter()
     for tree in parse(root).values():
         for node in ast.walk(tree):
@@ -221,7 +238,10 @@ def isinstance_chains(root: pathlib.Path) -> dict[str, int]:
 
 
 def _chains(function: ast.AST) -> Iterator[list[ast.expr]]:
-    """Tests of each run of ``if`` statements, and each other expression of a function, nested functions apart."""
+    """Yield the tests of each run of ``if`` statements, and each other expression.
+
+    Covers one function, without nested functions.
+    """
     for node in ast.walk(function):
         for body in (getattr(node, part, None) for part in ("body", "orelse", "finalbody")):
             run: list[ast.expr] = []

@@ -32,7 +32,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Begin with the recursion limit that Python has, and with switches that can be set: Inductor and torch's test tools change them for good."""
+    """Reset the recursion limit and unfreeze backend flags before each test.
+
+    Inductor and torch's test tools change them for good.
+    """
     sys.setrecursionlimit(DEPTH)
     if (backends := sys.modules.get("torch.backends")) is not None:
         # what stands in sys.modules is a wrapper with a namespace of its own: the flag is a global of torch's functions
@@ -65,7 +68,10 @@ def chromium() -> str:
 
 @pytest.fixture
 def expected(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """A function that compares text with ``tests/expected/<test file>/<test name>.txt``, or writes that under ``--accept``."""
+    """Return a function that compares text with the test's expected file.
+
+    The file is ``tests/expected/<test file>/<test name>.txt``. With ``--accept`` it is written instead.
+    """
     path = EXPECTED / request.path.stem.removeprefix("test_") / f"{request.node.originalname.removeprefix('test_')}.txt"
 
     def compare(text: str) -> None:
@@ -83,7 +89,10 @@ def expected(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture
 def disk_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
-    """A cache on disk of this test's own, switched on: the folder that holds those of the stages. Nothing compiled is left afterwards."""
+    """Enable a disk cache private to this test and return its folder.
+
+    The folder holds the caches of the stages. No compiled code is left afterwards.
+    """
     import engine
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Runs a program plainly and compiled, and tells every difference that a person could notice."""
+"""Run a program plainly and compiled, and report every difference a user could notice."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ OPAQUE = (
 
 @dataclass
 class Observation:
-    """What one run of a program left behind: per call the outcome, and everything reachable from its inputs and globals."""
+    """Results of one program run: each call's outcome and all reachable state.
+
+    The state is everything reachable from the run's inputs and globals.
+    """
 
     outcomes: list[dict[str, Any]] = field(default_factory=list)
     target: Any = None
@@ -58,7 +61,10 @@ class Observation:
 
 @dataclass
 class Loaded:
-    """A program with globals of its own, ready to run: ``target`` is the plain function or module."""
+    """A program with its own globals, ready to run; ``target`` is the plain callable.
+
+    The target is a function or a module.
+    """
 
     program: Program
     target: Any
@@ -72,7 +78,7 @@ class Loaded:
 
 
 def prepare(name: str, copy: str) -> Loaded:
-    """Load ``file.program`` under globals of its own and make its module, if it is one, from a fixed seed."""
+    """Load ``file.program`` under its own globals; a module is made from a fixed seed."""
     stem, _, function = name.partition(".")
     module = load_copy(stem, copy)
     program = program_of(getattr(module, function))
@@ -85,7 +91,10 @@ def prepare(name: str, copy: str) -> Loaded:
 
 
 def observe(loaded: Loaded, run: Callable[..., Any], *, grad: bool = True) -> Observation:
-    """Make every call of the program through ``run`` and note what happened, with ``grad`` off if asked."""
+    """Make every call of the program through ``run`` and record the outcomes.
+
+    With ``grad=False`` gradients are off.
+    """
     seen = Observation(target=loaded.target)
     torch.manual_seed(SEED)
     random.seed(SEED)
@@ -104,7 +113,7 @@ def observe(loaded: Loaded, run: Callable[..., Any], *, grad: bool = True) -> Ob
 
 
 def observe_call(run: Callable[..., Any], arguments: Call, *, grad: bool) -> dict[str, Any]:
-    """One call: its result or exception, the printed text, and the arguments as they are afterwards."""
+    """Record one call: its result or exception, printed text and final arguments."""
     printed = io.StringIO()
     outcome: dict[str, Any] = {"args": arguments.args, "kwargs": dict(arguments.kwargs)}
     with contextlib.redirect_stdout(printed), torch.set_grad_enabled(grad):
@@ -119,7 +128,10 @@ def observe_call(run: Callable[..., Any], arguments: Call, *, grad: bool) -> dic
 
 
 def differentiate(result: Any) -> bool:
-    """Run the backward of a weighted sum of all results that need one; gradients are then compared as part of the tensors."""
+    """Run the backward of a weighted sum of all results that require a gradient.
+
+    Gradients are then compared as part of the tensors.
+    """
     total: torch.Tensor | None = None
     for position, tensor in enumerate(tensors_in(result)):
         if tensor.requires_grad and tensor.grad_fn is not None and tensor.dtype.is_floating_point:
@@ -159,7 +171,7 @@ _MODULE = re.compile(r"\btests\.programs\.\w+__(?:plain|compiled)\b")
 
 
 def _anywhere(text: str) -> str:
-    """The text without the name of the module that a run's program lies in: each run has one of its own."""
+    """Remove the run's own module name from a text, since each run has a different one."""
     return _MODULE.sub("tests.programs", text)
 
 
@@ -265,7 +277,7 @@ class Comparison:
             self.values(x, y, f"{where}.{key}" if attribute else f"{where}[{key!r}]")
 
     def classes(self, a: type, b: type, where: str) -> None:
-        """Compare two classes by name and, for the program's own, by the plain values of their attributes."""
+        """Compare two classes by name and, for the program's own, by plain attribute values."""
         if a.__qualname__ != b.__qualname__:
             self.differ(where, f"class {a.__qualname__} became {b.__qualname__}")
         elif a.__module__.startswith("tests.programs") and not self.is_known(a, b, where):
@@ -299,7 +311,10 @@ class Comparison:
             self.mappings(own[0], own[1], where, attribute=True)
 
     def arrays(self, a: Any, b: Any, where: str) -> None:
-        """Compare two numpy arrays or numbers; torch's kernels may round the last bit otherwise than numpy's."""
+        """Compare two numpy arrays or numbers with a tolerance.
+
+        Torch's kernels may round the last bit differently from numpy's.
+        """
         if a.dtype != b.dtype or a.shape != b.shape:
             self.differ(where, f"array {a.dtype}{a.shape} became {b.dtype}{b.shape}")
         elif a.dtype.kind not in "biufc":
@@ -350,7 +365,10 @@ def tolerances(program: Program) -> Mapping[torch.dtype, tuple[float, float]]:
 def differences(
     name: str, compile: Callable[[Any], Callable[..., Any]], *, exact: bool = True, grad: bool = True
 ) -> list[str]:
-    """Run ``file.program`` plainly and through ``compile``; every difference as one line, none when they agree."""
+    """Run ``file.program`` plainly and through ``compile``; return one line per difference.
+
+    The result is empty when they agree.
+    """
     plain, compiled = prepare(name, "plain"), prepare(name, "compiled")
     expected = observe(plain, plain.target, grad=grad)
     actual = observe(compiled, compile(compiled.target), grad=grad)

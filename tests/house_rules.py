@@ -1,6 +1,9 @@
-"""House rules of words and layout that no other tool checks: ``python -m tests.house_rules``, part of ``make lint``.
+"""House rules of words and layout, run by ``python -m tests.house_rules``.
 
-Each check yields ``file:line: message``. A word list holds only words that are nowhere today, so that each new use is a finding.
+They are part of ``make lint`` and check only what no other tool checks.
+
+Each check yields ``file:line: message``. A word list holds only words that are nowhere today, so that each
+new use is a finding.
 """
 
 from __future__ import annotations
@@ -42,13 +45,13 @@ PRIVATE = frozenset({
     "peel", "peeled", "remedies", "remedy", "rescue", "rescued", "rescues", "settled", "story", "stranger", "strangers", "twin", "twins",
     "unreached", "unread",
 })  # fmt: skip
-"""Words that the project once used for things that PyTorch has a word for; CONTRIBUTING.md maps concepts to words."""
+"""Words of the project's past; PyTorch has others, see the map in CONTRIBUTING.md."""
 
 PRIVATE_IN_PROSE = frozenset({
     "apart", "asked", "kept", "lies", "pinned", "quiet", "refuse", "refused", "refuses", "serve", "served", "tell", "tells", "told",
     "truths", "unseen",
 })  # fmt: skip
-"""Words that docstrings, comments, pages and names of definitions do without; some are still names of local variables."""
+"""Words refused in prose and names of definitions; some still name local variables."""
 
 MAY_HOLD = {
     # Names of fields and events in sessions that older versions saved.
@@ -87,10 +90,10 @@ class Source(NamedTuple):
 
 
 @functools.cache
-def read_packages(root: pathlib.Path) -> tuple[Source, ...]:
+def read_packages(root: pathlib.Path, packages: tuple[str, ...] = PACKAGES) -> tuple[Source, ...]:
     """Read and parse all Python files of the packages, once for all checks."""
     found = []
-    for path in (path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))):
+    for path in (path for package in packages for path in sorted((root / package).rglob("*.py"))):
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)  # not retained: a garbage collector that walks all trees takes longer than parsing them
         classes = {node.name: node.lineno for node in tree.body if isinstance(node, ast.ClassDef)}
@@ -101,7 +104,10 @@ def read_packages(root: pathlib.Path) -> tuple[Source, ...]:
 
 
 def _text_files(root: pathlib.Path) -> Iterator[tuple[str, str]]:
-    """Front end and pages, as path and text. In a page code is blank, since it quotes programs and their output."""
+    """Yield front end files and pages as path and text.
+
+    In a page code is blank, since it quotes programs and their output.
+    """
     for path in sorted((root / "notebook_ext" / "static").rglob("*.js")):
         yield path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
     pages = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -144,7 +150,10 @@ def _definitions(statements: list[ast.stmt]) -> Iterator[tuple[int, str]]:
 
 
 def _comments(text: str, words: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Comments by line. Files in which no line has one of these words after a ``#`` are not read: that is slow."""
+    """Yield comments with their lines.
+
+    Files in which no line has one of these words after a ``#`` are not tokenized: that is slow.
+    """
     if re.search(rf"(?i)#.*(?:{'|'.join(sorted(words))})", text):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
@@ -181,11 +190,11 @@ def _word_findings(path: str, text: str) -> Iterator[Finding]:
 
 
 def check_docstrings(root: pathlib.Path = ROOT) -> Iterator[Finding]:
-    """The first line of a docstring is a summary that fits one line and opens with a verb or a noun.
+    """The first line of a docstring is a summary of one line that opens with a verb or noun.
 
-    A reader of a list of symbols sees only this line. One that opens with "Whether" or "What" describes the answer, not the function.
+    A reader of a list of symbols, or of tests, sees only this line. One that opens with "Whether" or "What" describes the answer, not the function.
     """
-    for source in read_packages(root):
+    for source in (*read_packages(root), *read_packages(root, ("tests",))):
         for line, text in source.docstrings.items():
             summary = text.strip().split("\n")[0].strip()
             if len(summary) > SUMMARY_LENGTH:
@@ -194,6 +203,8 @@ def check_docstrings(root: pathlib.Path = ROOT) -> Iterator[Finding]:
                     line,
                     f"the docstring's first line has {len(summary)} characters ({SUMMARY_LENGTH} at most)",
                 )
+            if source.path.startswith("tests/"):
+                continue
             if opening := next((o for o in VAGUE_OPENINGS if re.match(rf"{o}\b", summary)), None):
                 yield Finding(source.path, line, f'the docstring opens with "{opening}": say what the thing is or does')
 
@@ -210,10 +221,10 @@ def check_words(root: pathlib.Path = ROOT) -> Iterator[Finding]:
 
 
 def check_prose(root: pathlib.Path = ROOT) -> Iterator[Finding]:
-    """Docstrings, comments, pages and definitions do without words that once stood for several concepts each ("told", "kept").
+    """Docstrings, comments, pages and definitions avoid words that stood for many concepts.
 
-    ``check_words`` covers the words that are in no name either. Names of local variables, also those quoted in double
-    backquotes, are left to review.
+    Examples are "told" and "kept". ``check_words`` covers the words that are in no name either. Names of local
+    variables, also those quoted in double backquotes, are left to review.
     """
     prose = [(source.path, line, name) for source in read_packages(root) for line, name in source.definitions]
     prose += [

@@ -40,7 +40,7 @@ def test_names_of_the_map_exist(module: str, name: str) -> None:
 
 
 def test_the_map_opens_the_page_and_is_long_enough() -> None:
-    """The way of one call comes first; the tables have at least 60 rows, and every table row is one that is checked."""
+    """The path of one call comes first; the tables have at least 60 rows, all of them checked."""
     assert TEXT.startswith("# Contributing\n\n## How a call becomes a kernel\n")
     assert len(STEPS) >= 20
     assert len(ROWS) >= 60

@@ -1,4 +1,4 @@
-"""The differential harness itself: it accepts a faithful compiler and catches every unfaithful one."""
+"""The differential harness accepts a faithful compiler and catches every unfaithful one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.programs import program_names
 
 @pytest.mark.parametrize("name", program_names())
 def test_plain_is_plain(name: str) -> None:
-    """A compiler that changes nothing shows no difference, for any program: programs are deterministic."""
+    """A compiler that changes nothing shows no difference: every program is deterministic."""
     assert differences(name, lambda target: target) == []
 
 

@@ -1,4 +1,7 @@
-"""einops, which finds its backend, parses its patterns behind caches and computes sizes from sizes, is captured whole at every size."""
+"""einops is captured whole at every size.
+
+It finds its backend, parses its patterns behind caches and computes sizes from sizes.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def test_functions_are_captured_at_all_sizes(name: str) -> None:
 
 
 def test_layers_are_captured() -> None:
-    """Layers hold parsed patterns; several in one module make one graph, with the gradients of plain PyTorch."""
+    """Layers hold parsed patterns; several in one module make one graph with eager gradients.
+
+    The gradients are those of plain PyTorch.
+    """
     engine.reset()
     torch.manual_seed(0)
     patches = Rearrange("b c (h p) (w q) -> b (h w) (p q c)", p=4, q=4)

@@ -1,4 +1,4 @@
-"""The house rules of words and layout: the repository follows each, and a planted violation of each is found."""
+"""The repository follows each word and layout rule; each planted violation is found."""
 
 from __future__ import annotations
 
@@ -52,12 +52,23 @@ def test_the_repository_follows(check: object) -> None:
     ],
 )
 def test_vague_and_long_summaries_are_found(tmp_path: pathlib.Path, text: str, summary: str, fault: str) -> None:
-    """A docstring of any kind that opens with a question word, or is too long, is found with its line."""
+    """A docstring that opens with a question word or is too long is found with its line.
+
+    Docstrings of every kind are checked.
+    """
     plant(tmp_path, "engine/a.py", text.format(summary))
     (finding,) = found(house_rules.check_docstrings, tmp_path)
     line = text.partition("{}")[0].count("\n") + 1
     assert finding.startswith(f"engine/a.py:{line}: ")
     assert fault in finding
+
+
+def test_long_summaries_of_tests_are_found(tmp_path: pathlib.Path) -> None:
+    """The length holds for tests too; how their docstrings open is left to their authors."""
+    plant(tmp_path, "tests/test_a.py", f'"""{"x" * 89}"""\n')
+    plant(tmp_path, "tests/test_b.py", '"""What a module tests."""\n')
+    (finding,) = found(house_rules.check_docstrings, tmp_path)
+    assert finding.startswith("tests/test_a.py:1: ")
 
 
 def test_plain_summaries_pass(tmp_path: pathlib.Path) -> None:
@@ -76,7 +87,10 @@ def test_plain_summaries_pass(tmp_path: pathlib.Path) -> None:
     centred grey learnt artefact""".split(),
 )
 def test_british_spelling_is_found(tmp_path: pathlib.Path, word: str) -> None:
-    """British spelling is found in names, comments, texts, the front end and pages, in each case of a name."""
+    """British spelling is found in names, comments, texts, front end and pages, in any case.
+
+    Each case of a name is checked.
+    """
     plant(tmp_path, "engine/a.py", f'"""A module."""\n{word}_of = 1\n# {word}\n')
     plant(
         tmp_path,
@@ -135,7 +149,10 @@ def test_exceptions_are_used(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("word", sorted(house_rules.PRIVATE_IN_PROSE))
 def test_words_that_say_too_little_are_found_in_prose(tmp_path: pathlib.Path, word: str) -> None:
-    """Docstrings, comments, pages and definitions are checked; names of variables, also those quoted in a docstring, are not."""
+    """Docstrings, comments, pages and definitions are checked; variable names are not.
+
+    Names of variables that a docstring quotes are not checked either.
+    """
     plant(
         tmp_path,
         "engine/a.py",
@@ -161,7 +178,7 @@ def test_words_that_say_too_little_are_found_in_prose(tmp_path: pathlib.Path, wo
 
 
 def test_classes_of_one_name_are_found(tmp_path: pathlib.Path) -> None:
-    """A second public class of a name is found, in the engine only; private ones are a module's own business."""
+    """A second public class of one name is found in the engine only; private ones are allowed."""
     for path in ("engine/a.py", "engine/x/b.py", "notebook_ext/c.py"):
         plant(tmp_path, path, '"""A module."""\n\n\nclass Plan: ...\n\n\nclass _Own: ...\n')
     assert found(house_rules.check_class_names, tmp_path) == [
@@ -188,7 +205,7 @@ def test_full_folders_are_found(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(house_rules.EVERYDAY_MODULES))
 def test_everyday_module_names_are_found(tmp_path: pathlib.Path, name: str) -> None:
-    """A module or package named by an everyday word is found; a longer name with the word in it is not."""
+    """An everyday word as a module or package name is found; a longer name with it is not."""
     plant(tmp_path, f"engine/_{name}.py")
     plant(tmp_path, f"notebook_ext/{name}/a.py")
     plant(tmp_path, f"engine/{name}_tensors.py")
@@ -197,7 +214,10 @@ def test_everyday_module_names_are_found(tmp_path: pathlib.Path, name: str) -> N
 
 
 def test_command_line(tmp_path: pathlib.Path) -> None:
-    """The command prints one line per finding and fails; without findings it is silent and succeeds."""
+    """The command prints one line per finding and fails; without findings it exits silently.
+
+    Without findings it succeeds.
+    """
     plant(tmp_path, "tests/house_rules.py", pathlib.Path(house_rules.__file__).read_text(encoding="utf-8"))
     plant(tmp_path, "engine/a.py", '"""What it is."""\n')
     command = [sys.executable, "-m", "tests.house_rules"]

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PARTIAL_TESTS = frozenset(
     ("startswith", "endswith", "removeprefix", "removesuffix", "strip", "lstrip", "rstrip", "find", "index", "count")
 )
-"""Methods of strings that look at a part of a name. ``partition`` and ``split`` take a name apart, for an exact test."""
+"""Methods of strings that look at a part of a name."""
 TARGETS = frozenset(("target", "op", "overload", "func", "operator", "packet", "schema", "_schema"))
 NAMES = frozenset(("__name__", "__qualname__", "_opname", "_overloadname", "_qualified_op_name"))
 
@@ -91,7 +91,10 @@ def partial_name_tests(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def test_no_part_of_an_operators_name_is_tested() -> None:
-    """Modules ask the table of operator facts, and compare whole names only. Each exception is needed."""
+    """Modules query the operator fact table and compare whole names; exceptions are needed.
+
+    Each exception is needed.
+    """
     found: dict[tuple[str, str], int] = {}
     for path in sorted((ROOT / "engine").rglob("*.py")):
         for name, line in partial_name_tests(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""Every program through every backend, compared with plain PyTorch in all that a person could notice."""
+"""Run every program through every backend and compare all visible effects with PyTorch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORTFALLS_FILE = FOLDER / "shortfalls.txt"
 """As seen with Python 3.11 and torch 2.13."""
 VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}-torch{'.'.join(torch.__version__.split('.')[:2])}"
 SHORTFALLS_OF_THIS_VERSION = None if VERSION == "python3.11-torch2.13" else FOLDER / f"shortfalls-{VERSION}.txt"
-"""What differs from that with other versions: a line each, "none" for a shortfall that is not there."""
+"""Shortfalls of other versions, a line each; "none" for one that is not there."""
 BACKENDS = ("eager", "aot_eager", "triton")
 NAMES = program_names()
 VERIFIED = (
@@ -42,7 +42,10 @@ VERIFIED = (
 
 @dataclass
 class KnownShortfalls:
-    """What is known to fall short of the ideal (more breaks than needed, a stage that failed), a line each: no change goes unseen."""
+    """Known shortfalls (extra breaks, failed stages) are recorded, so no change goes unseen.
+
+    What is known to fall short of the ideal (more breaks than needed, a stage that failed) has a line each.
+    """
 
     accept: bool
     known: dict[str, str] = field(default_factory=dict)
@@ -66,7 +69,10 @@ class KnownShortfalls:
             )
 
     def write(self) -> None:
-        """Write what was seen into the ledger, sorted; other processes that test may write theirs at the same time."""
+        """Write the observed shortfalls to the ledger, sorted, safely beside other processes.
+
+        Other processes that test may write theirs at the same time.
+        """
         FOLDER.mkdir(parents=True, exist_ok=True)
         path = SHORTFALLS_OF_THIS_VERSION or SHORTFALLS_FILE
         with (FOLDER / ".lock").open("w") as lock:
@@ -127,7 +133,10 @@ def recompiles_on_repeat(ran: CompiledRun, *, grad: bool) -> int:
 
 
 def cases() -> Iterator[Any]:
-    """Every program and backend, and modules once more without gradients, where kernels are generated."""
+    """List each program and backend, with modules again without gradients for kernel backends.
+
+    Modules run once more without gradients where kernels are generated.
+    """
     for name in NAMES:
         stem, _, function = name.partition(".")
         program = program_of(getattr(load_copy(stem, "listing"), function))
@@ -142,7 +151,10 @@ def cases() -> Iterator[Any]:
 @pytest.mark.usefixtures("no_background")
 @pytest.mark.parametrize(("name", "backend", "grad"), list(cases()))
 def test_compiled_matches_eager(name: str, backend: str, grad: bool, ledger: KnownShortfalls) -> None:
-    """Compiled code gives the same results, effects, text, exceptions, gradients and random state, and is used again at the next call."""
+    """Compiled code matches eager in all observable behavior and is reused at the next call.
+
+    Compared are results, effects, text, exceptions, gradients and random state.
+    """
     plain = prepare(name, "plain")
     expected = observe(plain, plain.target, grad=grad)
     ran = run(name, backend, grad=grad)
@@ -155,10 +167,11 @@ def test_compiled_matches_eager(name: str, backend: str, grad: bool, ledger: Kno
 
 
 def shortfall(ran: CompiledRun, backend: str, again: int = 0) -> str:
-    """What is not ideal about a run that was right, besides stages that failed: told once, for the backend "eager".
+    """Return shortfalls of a correct run besides failed stages, once, for backend "eager".
 
-    Places where the graph broke beyond the wanted number, and compilations that repeating the last call needed. Rounds of a loop over an iterator
-    from outside are not counted: no compiler knows its items before it is asked, and whether there is one depends on Python's version.
+    Places where the graph broke beyond the wanted number, and compilations that repeating the last call needed.
+    Rounds of a loop over an iterator from outside are not counted: no compiler knows its items before it is
+    asked, and whether there is one depends on Python's version.
     """
     parts = ["a repeated call compiled again"] if again and backend == "eager" else []
     told = [b for c in ran.session.compilations if c.trace is not None for b in c.trace.breaks]
@@ -176,7 +189,10 @@ def shortfall(ran: CompiledRun, backend: str, again: int = 0) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_matches_eager_without_recording(name: str) -> None:
-    """With no recording open, compiled code is as right as with one, in the calls that compile and in a second round of the same calls."""
+    """With no recording open, compiled code is as correct as with one.
+
+    This holds in the calls that compile and in a second round of the same calls.
+    """
     engine.reset()
     plain, compiled = prepare(name, "plain"), prepare(name, "compiled")
     run_compiled = engine.compile(compiled.target, backend="eager")

@@ -1,4 +1,4 @@
-"""The project's own machinery: make, the declared dependencies, and that lint, types and test settings bite."""
+"""Project machinery: make, declared dependencies, and strict lint, type and test settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def test_no_python_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_missing_venv_module_is_one_sentence(tmp_path: Path) -> None:
-    """A Python without its venv module (Debian splits it off) is refused in one sentence with the package's name."""
+    """A Python without its venv module is rejected in one sentence with the package's name.
+
+    Debian splits the module off into a package.
+    """
     bare = script(tmp_path / "python3", 'case "$2" in *ensurepip*) exit 1;; esac')
     ran = make(tmp_path, "test", f"PYTHON={bare}")
     assert ran.returncode != 0
@@ -77,7 +80,10 @@ def test_missing_venv_module_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_torch_comes_from_the_cpu_index_outside_ci(tmp_path: Path) -> None:
-    """torch is installed first and alone, from PyTorch's CPU index; under CI, or when TORCH_INDEX is empty, from the usual one."""
+    """torch is installed first and alone, from PyTorch's CPU index.
+
+    Under CI, or when TORCH_INDEX is empty, it comes from the usual index.
+    """
 
     def first_install(*arguments: str, **environment: str) -> str:
         plan = make(tmp_path, "-n", "test", *arguments, **environment).stdout
@@ -91,7 +97,10 @@ def test_torch_comes_from_the_cpu_index_outside_ci(tmp_path: Path) -> None:
 
 
 def test_second_run_installs_nothing(tmp_path: Path) -> None:
-    """Once the stamp is there, and newer than pyproject.toml, no target installs anything; a changed pyproject.toml does."""
+    """No target installs while the stamp is newer than pyproject.toml; a changed file does.
+
+    A changed pyproject.toml makes the next target install.
+    """
     make(tmp_path, "help")
     stamp = tmp_path / ".venv" / ".installed"
     stamp.parent.mkdir()
@@ -108,7 +117,7 @@ def test_second_run_installs_nothing(tmp_path: Path) -> None:
 
 
 def test_readme_opens_with_the_two_commands() -> None:
-    """The first lines of the README are the two commands that set up everything, and every target it names exists."""
+    """The README starts with the two setup commands, and every target it names exists."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [line.split("#")[0].strip() for line in text.splitlines()[1:3]] == ["make demo", "make test"]
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
@@ -116,7 +125,7 @@ def test_readme_opens_with_the_two_commands() -> None:
 
 
 def third_party(folder: str) -> set[str]:
-    """Top-level names of everything that a package imports and that is neither ours nor Python's."""
+    """Return top-level names of a package's imports, except our own and Python's."""
     names: set[str] = set()
     for path in (ROOT / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -142,12 +151,12 @@ def declared(*extras: str) -> set[str]:
 
 @pytest.mark.parametrize(("folder", "extras"), [("engine", ()), ("notebook_ext", ("lab",)), ("tests", ("lab", "test"))])
 def test_every_import_is_declared(folder: str, extras: tuple[str, ...]) -> None:
-    """Everything imported is a declared dependency of the distribution or of the extra that the folder belongs to."""
+    """Every import is a declared dependency of the distribution or of its folder's extra."""
     assert third_party(folder) <= declared(*extras)
 
 
 def test_triton_is_required_on_linux_only() -> None:
-    """triton has wheels for Linux only: a plain dependency would break the installation elsewhere."""
+    """triton has Linux wheels only: a plain dependency would break installation elsewhere."""
     (triton,) = [d for d in PROJECT["project"]["dependencies"] if d.startswith("triton")]
     assert triton.endswith("sys_platform == 'linux'")
 
@@ -158,7 +167,10 @@ def check(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_ruff_bites(tmp_path: Path) -> None:
-    """Formatting, unused imports, missing docstrings and stock torch.compile in the engine are findings under our settings."""
+    """Our settings report formatting, unused imports, missing docstrings and stock compile.
+
+    Stock torch.compile is a finding in the engine.
+    """
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "engine").mkdir()
     bad = tmp_path / "engine" / "bad.py"
@@ -194,7 +206,7 @@ def test_mypy_bites(tmp_path: Path) -> None:
 
 
 def test_pytest_settings_bite(tmp_path: Path) -> None:
-    """Unknown markers, warnings of our own packages and unexpected passes are failures; others' warnings are not."""
+    """Unknown markers, our own warnings and unexpected passes fail; others' warnings do not."""
     settings = PROJECT["tool"]["pytest"]["ini_options"]
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "tests").mkdir()
@@ -217,7 +229,10 @@ def test_pytest_settings_bite(tmp_path: Path) -> None:
 
 
 def test_ci_script_stops_at_the_first_failure() -> None:
-    """The CI script is valid bash, runs under CI=true without standard input, and its exit code is make's."""
+    """The CI script is valid bash, runs without standard input, and exits with make's code.
+
+    It runs under CI=true.
+    """
     path = ROOT / ".ci" / "run"
     text = path.read_text(encoding="utf-8")
     assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
@@ -227,7 +242,7 @@ def test_ci_script_stops_at_the_first_failure() -> None:
 
 
 def test_the_top_level_stays_small() -> None:
-    """What stands beside the packages, notebooks and tests is what every visitor expects there."""
+    """The root holds the files every visitor expects beside packages, notebooks and tests."""
     ran = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {path.partition("/")[0] for path in ran.stdout.splitlines()} <= {
         "pyproject.toml", "notebook_ext", "engine", "notebooks", "tests", "binder", "README.md", "Makefile", "LICENSE", "CONTRIBUTING.md",

@@ -1,4 +1,7 @@
-"""Models of the transformers library with small random configurations, against plain PyTorch and against torch.compile: breaks and captured operators."""
+"""Small random transformers models match plain PyTorch and compare with torch.compile.
+
+The comparison with torch.compile covers breaks and captured operators.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +138,7 @@ def results(model: Any, run: Callable[..., Any], inputs: dict[str, Any], *, trai
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", SMALL)
 def test_model_is_one_graph_and_right(name: str, train: bool) -> None:
-    """The model traces into one graph, with the outputs and gradients that plain PyTorch gives."""
+    """The model traces into one graph with the outputs and gradients of plain PyTorch."""
     model, inputs = made(name)
     model.train(train)
     expected = results(model, model, inputs, train=train)
@@ -153,7 +156,10 @@ def test_model_is_one_graph_and_right(name: str, train: bool) -> None:
     "name", ["GPT2Model", "LlamaForCausalLM", "BertForSequenceClassification", "ViTForImageClassification"]
 )
 def test_gradients_of_joint_graphs(name: str) -> None:
-    """Forward and backward compiled to ATen give the outputs and gradients of plain PyTorch, dropout included."""
+    """Forward and backward compiled to ATen match plain PyTorch, dropout included.
+
+    Outputs and gradients are compared.
+    """
     model, inputs = made(name)
     model.train()
     expected = results(model, model, inputs, train=True)
@@ -188,7 +194,10 @@ def losses(model: Any, run: Callable[..., Any], optimizer: str, *, autocast: boo
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 def test_gpt2_trains_as_in_eager(optimizer: str, dropout: float, autocast: bool) -> None:
-    """20 steps through joint graphs have eager's losses, step by step, with the same dropout for a seed."""
+    """20 steps through joint graphs match eager's losses, with equal dropout for a seed.
+
+    The losses are compared step by step.
+    """
     rates = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), dropout)
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 100, "n_positions": 16}
     torch.manual_seed(0)
@@ -236,7 +245,10 @@ class Counting:
 @pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", [*SMALL, *BROKEN])
 def test_no_fewer_operators_in_graphs_than_under_torch_compile(name: str, train: bool) -> None:
-    """At least 98 of 100 operators that torch.compile captures are captured; in no more pieces; where it breaks nowhere, a second call compiles nothing."""
+    """At least 98 of 100 operators that torch.compile captures are captured.
+
+    They are captured in no more graphs. Where torch.compile breaks nowhere, a second call compiles nothing.
+    """
     model, inputs = made(name)
     model.train(train)
     torch._dynamo.reset()

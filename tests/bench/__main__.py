@@ -1,4 +1,7 @@
-"""``make bench``: overheads and cold compile times beside stock torch.compile's in the same run, as ratios, against the floors."""
+"""Run ``make bench``: compare overheads and compile times with stock torch.compile.
+
+Overheads and cold compile times are ratios to torch.compile in the same run, checked against the floors.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ COLD_WAYS = ("engine", "%%compile", "torch eager", "torch inductor")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: ours and the other's figure, and the largest ratio that is good enough (None: for information)."""
+    """One line of the table: the engine's figure, the other's, and the largest allowed ratio.
+
+    A ratio of None means that the line is for information only.
+    """
 
     what: str
     ours: float
@@ -54,7 +60,10 @@ def cold(way: str, module: str = "tests.bench.cold") -> dict[str, float]:
 
 
 def cold_rows(rounds: int) -> list[Row]:
-    """Cold compile of the small GPT; each figure is the median over rounds in which every way ran once."""
+    """Measure the cold compile of the small GPT.
+
+    Each figure is the median over rounds in which every variant runs once.
+    """
     runs: dict[str, list[dict[str, float]]] = {way: [] for way in COLD_WAYS}
     for _ in range(rounds):
         for way in COLD_WAYS:
@@ -87,7 +96,10 @@ def tracing_rows(rounds: int) -> list[Row]:
 
 
 def training_rows(rounds: int, cold_rounds: int) -> list[Row]:
-    """Training through joint graphs beside torch's: a warm step, a cold compile, and what is saved between forward and backward."""
+    """Compare training through joint graphs with torch's.
+
+    Measures a warm step, a cold compile, and what is saved for backward.
+    """
     runs: dict[str, list[float]] = {way: [] for way in training.WAYS}
     for _ in range(cold_rounds):
         for way, found in runs.items():
@@ -103,7 +115,10 @@ def training_rows(rounds: int, cold_rounds: int) -> list[Row]:
 
 
 def backward_rows(cold_rounds: int) -> list[Row]:
-    """GPT-2's backward captured, run operator by operator: the first and a warm one; medians over rounds in which each way ran once."""
+    """Measure the captured backward of GPT-2, run operator by operator: first and warm.
+
+    Figures are medians over rounds in which each variant runs once.
+    """
     runs: dict[str, list[dict[str, float]]] = {way: [] for way in backward.WAYS}
     for _ in range(cold_rounds):
         for way, found in runs.items():

@@ -1,7 +1,9 @@
-"""Captured backwards: the first of GPT-2, which is captured and compiled, and those that follow; ours beside torch's compiled autograd.
+"""Compare captured backwards of GPT-2 with torch's compiled autograd.
 
-``python -m tests.bench.backward WAY`` prints the seconds of the first and of a warm backward as JSON; the two share one cache in torch, so
-each runs in a process of its own.
+Measures the first backward, which is captured and compiled, and those that follow.
+
+``python -m tests.bench.backward WAY`` prints the seconds of the first and of a warm backward as JSON. The
+engine and torch's compiled autograd share one cache in torch, so each runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ WARM = 30
 
 
 def capturing(way: str) -> contextlib.AbstractContextManager[Any]:
-    """The context in which backwards are captured and run operator by operator, ours or torch's; or nothing."""
+    """Return the context that captures backwards and runs them operator by operator.
+
+    The engine's or torch's, by ``way``; a null context for any other.
+    """
     if way == "torch":
         from torch._dynamo import compiled_autograd
 

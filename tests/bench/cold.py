@@ -1,7 +1,9 @@
-"""One cold compile in a process of its own: ``python -m tests.bench.cold WAY`` prints seconds as JSON.
+"""Measure one cold compile in a process of its own.
 
-Every way first compiles another model, so that imports and toolchains are warm; the caches on disk are the empty folders that the
-caller names in TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR.
+``python -m tests.bench.cold WAY`` prints seconds as JSON.
+
+Every variant first compiles another model, so that imports and toolchains are warm. The disk caches are the
+empty folders that the caller names in TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tests.bench.subjects import compilers, small_gpt, throw_away
 
 
 def engine_times(target: Any, args: tuple[Any, ...]) -> dict[str, float]:
-    """Seconds to the results with the Triton text recorded, and to all kernels compiled for cuda:90."""
+    """Return seconds to results with Triton text recorded, and to all kernels for cuda:90."""
     import engine
 
     start = time.perf_counter()
@@ -37,7 +39,7 @@ def engine_times(target: Any, args: tuple[Any, ...]) -> dict[str, float]:
 
 
 def magic_times(target: Any, args: tuple[Any, ...]) -> dict[str, float]:
-    """Seconds that a ``%%compile`` cell takes to give its results and summary, in an IPython shell."""
+    """Return the seconds a ``%%compile`` cell takes to show results and summary in IPython."""
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell.instance()

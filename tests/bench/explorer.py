@@ -1,4 +1,7 @@
-"""What the explorer takes in a browser: first paint, highlight, step, panning and payload, each beside its bar."""
+"""Measure the explorer in a browser against its limits.
+
+Measures first paint, highlight, step, panning and payload, each beside its limit.
+"""
 
 from __future__ import annotations
 

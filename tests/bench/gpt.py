@@ -1,4 +1,7 @@
-"""``python -m tests.bench.gpt [train] [infer]``: GPT-2 small on the GPU at hand, a training step and one row of 16 tokens, beside torch.compile."""
+"""Compare GPT-2 small on the local GPU with torch.compile.
+
+``python -m tests.bench.gpt [train] [infer]`` measures a training step and inference on one row of 16 tokens.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ def inference(model: Any, call: Any) -> Callable[[], torch.Tensor]:
 
 
 def milliseconds(steps: dict[str, Callable[[], Any]], rounds: int = 40) -> dict[str, float]:
-    """The median wall time of each step, the GPU's work included; in turns, so that what else the machine does is the same for all."""
+    """Return the median wall time of each step, including the GPU's work.
+
+    The steps take turns, so that other load on the machine affects all of them equally.
+    """
     times: dict[str, list[float]] = {way: [] for way in steps}
     for number in range(10 + rounds):
         for way, step in steps.items():
@@ -80,7 +86,10 @@ def milliseconds(steps: dict[str, Callable[[], Any]], rounds: int = 40) -> dict[
 
 
 def measure(model: Any, subject: str, ways: list[str]) -> None:
-    """Print each way's milliseconds, peak memory beside the first way's, and seconds of its first step."""
+    """Print each variant's milliseconds, relative peak memory and first-step seconds.
+
+    Peak memory is relative to the first variant.
+    """
     torch._dynamo.reset()
     make = {"train": training, "infer": inference}[subject]
     steps: dict[str, Callable[[], Any]] = {}

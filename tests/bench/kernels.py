@@ -1,4 +1,7 @@
-"""``python -m tests.bench.kernels``: memory-bound kernels on the GPU at hand, beside torch.compile's and the measured speed of a copy."""
+"""Compare memory-bound kernels on the local GPU with torch.compile and a plain copy.
+
+``python -m tests.bench.kernels`` runs it. The speed of the copy is measured.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ BF16 = torch.bfloat16
 
 @dataclass(frozen=True)
 class Subject:
-    """A function, what makes its arguments on the GPU, and the bytes that it must read and write at least once."""
+    """A function, a maker of its GPU arguments, and the least bytes it must read and write."""
 
     function: Callable[..., Any]
     makes: tuple[Callable[[], torch.Tensor], ...]
@@ -84,11 +87,14 @@ MLP_WORK = 2 * 2 * 8192 * 4096 * 16384
 
 
 LEAD = 300_000
-"""Cycles that the card waits before each call: until then the CPU has launched it, so that kernels alone are timed."""
+"""Cycles that the card waits before each call, so that launches are not timed."""
 
 
 def seconds(*calls: Callable[[], Any], rounds: int = 25) -> list[float]:
-    """The median time of each call on the GPU, with the second-level cache flushed before; in turns, since a card that gets warm is slower."""
+    """Return the median GPU time of each call, with the L2 cache flushed before it.
+
+    The calls take turns, since a warm GPU is slower.
+    """
     flush = torch.empty(256 * MB, dtype=torch.int8, device="cuda")
     for call in calls * 3:
         call()
@@ -114,7 +120,7 @@ def copy_speed() -> float:
 
 
 def main() -> None:
-    """Measure each subject, and print its share of the copy's speed and its ratio to torch.compile."""
+    """Measure each subject; print its share of the copy's speed and ratio to torch.compile."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="subjects whose name holds one of these words; all without")
     parser.add_argument(
@@ -165,7 +171,10 @@ def _tuned(subject: Subject, args: list[torch.Tensor]) -> Callable[..., Any]:
 
 
 def mlp() -> None:
-    """Measure two products with an activation between them, with templates measured and without, beside torch.compile's."""
+    """Measure two matmuls with an activation between them, beside torch.compile.
+
+    Measured with and without autotuned templates.
+    """
     import engine
 
     args = [make() * 0.1 for make in MLP.makes]

@@ -1,4 +1,7 @@
-"""``python -m tests.bench.launch``: what one call that launches a single small kernel costs the CPU, beside torch.compile's; on the GPU at hand."""
+"""Measure the CPU cost of a call that launches one small kernel, beside torch.compile.
+
+``python -m tests.bench.launch`` runs it on the local GPU.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def microseconds(call: Callable[[], Any], rounds: int = 30) -> float:
-    """The median over rounds of the mean time until a call returns; the GPU is never far behind."""
+    """Return the median over rounds of the mean time until a call returns.
+
+    The GPU is never far behind.
+    """
     times = []
     for _ in range(rounds):
         torch.cuda.synchronize()

@@ -1,4 +1,8 @@
-"""``python -m tests.bench.lowering``: GPT-2 small to kernels and machine code, memory traffic beside inductor's, and how much code has a source line."""
+"""Measure lowering of GPT-2 small to kernels and machine code.
+
+``python -m tests.bench.lowering`` also compares memory traffic with Inductor's, and measures how much code
+has a source line.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +70,7 @@ class Gpt2(nn.Module):
 
 
 def program_of(model: nn.Module, *args: torch.Tensor) -> tuple[LoweredProgram, float]:
-    """The program of a model's inference, parameters as inputs, and the seconds that lowering takes."""
+    """Lower a model's inference graph, with parameters as inputs; also return the seconds."""
     parameters = dict(model.named_parameters())
 
     def run(*values: torch.Tensor) -> Any:
@@ -85,7 +89,10 @@ def distinct(program: LoweredProgram) -> list[GeneratedKernel]:
 
 
 def gpt2_seconds() -> None:
-    """Lowering and cross-compiling a forward of GPT-2 small on one core; seconds of the processor too, for busy machines."""
+    """Measure lowering and cross-compiling a GPT-2 small forward on one core.
+
+    Also reports seconds of processor time, for busy machines.
+    """
     with torch.no_grad():
         program, lowering = program_of(Gpt2().eval(), torch.randint(0, 50257, (1, 128)))
     kernels, start, before = distinct(program), time.perf_counter(), _busy()
@@ -104,7 +111,10 @@ def _busy() -> float:
 
 
 def linked(kernels: list[GeneratedKernel], stages: tuple[str, ...] = ("ptx", "sass")) -> dict[str, Counter[str]]:
-    """Instructions by stage: those that reach an ATen node and with it a line of the user's, those labelled, all but padding."""
+    """Count instructions by stage: linked to user code, labelled, and all but padding.
+
+    An instruction is linked when it reaches an ATen node and with it a line of the user's code.
+    """
     found: dict[str, Counter[str]] = {stage: Counter() for stage in stages}
     for kernel in kernels:
         origins = {op.id: op.origins for op in kernel.ops}
@@ -136,7 +146,10 @@ def provenance() -> None:
 
 
 def bytes_moved() -> None:
-    """Bytes that a GPT block reads and writes beside its library calls, ours and what inductor counts for its own kernels."""
+    """Compare the bytes a GPT block reads and writes with Inductor's own count.
+
+    Library calls are left out. Inductor counts the bytes for its own kernels.
+    """
     from torch._inductor import compile_fx, config, metrics
 
     compile_fx.inductor_metrics_log.setLevel(logging.INFO)  # without it nothing is counted

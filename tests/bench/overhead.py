@@ -1,4 +1,7 @@
-"""Warm calls: what a compiled call costs above the plain one, all ways interleaved in one process."""
+"""Measure how much a warm compiled call costs above the plain one.
+
+All variants are interleaved in one process.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def per_call(call: Callable[[], Any], repeats: int) -> float:
 
 
 def interleaved(ways: dict[str, Callable[[], Any]], *, rounds: int, repeats: int) -> dict[str, list[float]]:
-    """Microseconds per call of each way, one figure a round; the order turns round by round, so that no way always comes first."""
+    """Return microseconds per call of each variant, one figure per round.
+
+    The order rotates every round, so that no variant always runs first.
+    """
     times: dict[str, list[float]] = {name: [] for name in ways}
     names = list(ways)
     gc.disable()
@@ -76,7 +82,10 @@ def _measure(target: Any, args: tuple[Any, ...], *, rounds: int, repeats: int) -
 
 
 def idle_calls(*, rounds: int = 41) -> dict[str, float]:
-    """Microseconds of a call of the twelve-layer GPT-2 whose graph does nothing: dispatch, guards and generated code, by way."""
+    """Return microseconds per call of the twelve-layer GPT-2 with an idle graph, by variant.
+
+    This leaves dispatch, guards and generated code.
+    """
     import engine
 
     model, args = gpt2()

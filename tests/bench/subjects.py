@@ -1,4 +1,7 @@
-"""What is measured: a function of two small tensors, a throw-away model, and the small GPT."""
+"""Define the measured subjects: a small function, a throw-away model and the small GPT.
+
+The function takes two small tensors.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ def small_gpt() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def gpt2() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """transformers' GPT-2 with twelve layers, width 32: all its parameters and modules are guarded."""
+    """Make transformers' GPT-2 with twelve layers and width 32.
+
+    All its parameters and modules are guarded.
+    """
     from transformers import GPT2Config, GPT2Model
 
     torch.manual_seed(0)
@@ -37,7 +43,10 @@ def gpt2() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def idle(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-    """A backend whose graphs run once and then give the same results again: what is left is dispatch, guards and generated code."""
+    """Act as a backend that runs each graph once and then returns the same results.
+
+    This leaves dispatch, guards and generated code to be measured.
+    """
     kept: list[Any] = []
 
     def run(*args: Any) -> Any:
@@ -49,7 +58,10 @@ def idle(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
 
 
 def throw_away() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """Another model with the same kinds of operators, compiled first so that imports and toolchains are warm."""
+    """Make another model with similar operators, compiled first to warm up the toolchains.
+
+    It also warms up the imports.
+    """
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Linear(6, 12), torch.nn.GELU(), torch.nn.LayerNorm(12), torch.nn.Softmax(-1)

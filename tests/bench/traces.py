@@ -1,4 +1,8 @@
-"""Traces: a log to a full report beside tlparse (where it is installed), in time and memory, and what observing adds to a compile by Inductor."""
+"""Measure reports from logs beside tlparse, and what observing adds to a compile.
+
+A report is measured from log to full report, in time and memory; tlparse only where it is installed. The
+compile is by Inductor.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ print(json.dumps(sum(after[:4]) - sum(before[:4])))
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one program: seconds, and the largest memory of it and its children together, in megabytes."""
+    """Return the seconds of a program and its peak memory with its children, in megabytes."""
 
     seconds: float
     megabytes: float
@@ -86,7 +90,10 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def _resident(pid: int) -> float:
-    """Memory of one process that it shares with no other (a forked child shares most of its parent's), in megabytes."""
+    """Return the memory that a process shares with no other, in megabytes.
+
+    A forked child shares most of its parent's memory.
+    """
     try:
         told = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -96,7 +103,7 @@ def _resident(pid: int) -> float:
 
 
 def make_log(folder: Path, megabytes: int, seed: bytes) -> Path:
-    """A log of about this size: the same run again and again, each time with frames of other numbers."""
+    """Make a log of about this size by repeating one run with other frame numbers."""
     path = folder / f"trace_{megabytes}.log"
     with path.open("wb") as file:
         copy = 0
@@ -125,7 +132,10 @@ def a_trace(folder: Path) -> bytes:
 
 
 def reports(rounds: int) -> list[tuple[int, Cost, Cost | None]]:
-    """Median cost of a report for each size, ours and tlparse's (None: not installed), measured in turns."""
+    """Return the median cost of a report for each size, the engine's and tlparse's.
+
+    The two are measured in turns. None means that tlparse is not installed.
+    """
     tlparse = shutil.which(os.environ.get("TLPARSE", "tlparse"))
     found = []
     with tempfile.TemporaryDirectory(prefix="bench-trace-") as name:
@@ -151,9 +161,11 @@ def _middle(costs: list[Cost]) -> Cost:
 
 
 def observing(rounds: int) -> tuple[float, float]:
-    """Median seconds of one cold training compile by Inductor, observed and not, in turns, each in a process of its own.
+    """Return median seconds of a cold Inductor training compile, observed and not.
 
-    Seconds of processor time, children's among them: what else the machine does shows up in those least.
+    The two take turns, each in a process of its own.
+
+    The seconds are processor time, including that of children: other load on the machine affects it least.
     """
     times: dict[str, list[float]] = {"observed": [], "plain": []}
     with tempfile.TemporaryDirectory(prefix="bench-observe-") as name:

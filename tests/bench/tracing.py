@@ -1,4 +1,8 @@
-"""Cold tracing of GPT-2 with twelve layers (transformers, small width) in a process of its own: ``python -m tests.bench.tracing WAY`` prints seconds as JSON."""
+"""Measure cold tracing of GPT-2 with twelve layers in a process of its own.
+
+The model is transformers' GPT-2 with a small width. ``python -m tests.bench.tracing WAY`` prints seconds as
+JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Training: what a warm step costs above its two graphs, how long a joint graph takes to make, and what it saves; ours beside torch's.
+"""Compare training costs with torch's: warm step, joint graph and saved tensors.
+
+Measures what a warm step costs above its two graphs, how long a joint graph takes to make, and what it saves
+for backward.
 
 ``python -m tests.bench.training WAY`` prints the seconds of one cold training compile of GPT-2 as JSON.
 """
@@ -35,7 +38,10 @@ def compiled(way: str, target: Any) -> Any:
 
 
 def idle(run: Run, *, is_boxed: bool) -> Run:
-    """A graph that runs once and then gives the same results again as new tensors: autograd writes to those that it is given."""
+    """Make a graph that runs once and then returns the same results as new tensors.
+
+    The tensors are new because autograd writes to those it is given.
+    """
     kept: list[Any] = []
 
     def again(*args: Any) -> Any:
@@ -85,7 +91,7 @@ def idle_engine(target: Any, graphs: list[tuple[Run, bool]]) -> Any:
 
 
 def idle_torch(target: Any, graphs: list[tuple[Run, bool]]) -> Any:
-    """Compiled by torch's own autograd stage, with graphs that do nothing; they are added to ``graphs``."""
+    """Compile through torch's own AOTAutograd with idle graphs, appended to ``graphs``."""
     from torch._dynamo.backends.common import aot_autograd
 
     def lowered(graph: Any, inputs: Any) -> Run:
@@ -105,7 +111,10 @@ def _warmed(run: Any) -> Any:
 
 
 def step_microseconds(*, rounds: int = 41) -> dict[str, float]:
-    """Microseconds of forward and backward above calling the two graphs: guards, dispatch, autograd's node; by way."""
+    """Return microseconds of forward and backward above calling the two graphs, by variant.
+
+    This is guards, dispatch and autograd's node.
+    """
     found: dict[str, float] = {}
     ways: dict[str, Run] = {}
     model, x = subject()
@@ -123,7 +132,10 @@ def step_microseconds(*, rounds: int = 41) -> dict[str, float]:
 
 
 def saved_bytes() -> dict[str, float]:
-    """Bytes of activations that GPT-2 of twelve layers keeps for its backward, inputs not counted: our partition and torch's min-cut."""
+    """Return bytes of activations that twelve-layer GPT-2 saves for backward.
+
+    Inputs are not counted. Compares the engine's partitioner with torch's min-cut.
+    """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch._aot_autograd.utils import make_boxed_func
     from torch._functorch.partitioners import min_cut_rematerialization_partition

@@ -1,4 +1,7 @@
-"""One Chromium for the browser ring, with every request that would leave this machine counted and stopped."""
+"""Provide one Chromium for the browser tests, which blocks and counts outside requests.
+
+An outside request is one that would leave this machine.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ class Tab:
 
 @pytest.fixture
 def tab(browser: Any) -> Iterator[Callable[[int], Tab]]:
-    """Opens tabs of a given width; at the end no script may have failed and no request have left."""
+    """Open tabs of a given width; fail on any script error or outside request.
+
+    The check runs at the end of the test.
+    """
     tabs: list[Tab] = []
 
     def new(width: int = 1200) -> Tab:

@@ -1,4 +1,7 @@
-"""A JupyterLab or Notebook 7 server of its own for one test: no setting, token or history of the user's, nothing fetched from the network."""
+"""Run a private JupyterLab or Notebook 7 server for one test.
+
+It uses no setting, token or history of the user's and fetches nothing from the network.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ QUIET = {
     "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
 }
-"""No news from the network, nothing written while a test looks, and cells outside the window stay on the page."""
+"""No news, no autosave, and cells outside the window stay on the page."""
 
 
 PLACES = {
@@ -36,7 +39,10 @@ PLACES = {
 
 
 class Lab:
-    """Serves ``folder`` until ``close``, in the front end called ``app``; kernels find this repository first."""
+    """Serve ``folder`` until ``close``, in the front end called ``app``.
+
+    Kernels find this repository first on their path.
+    """
 
     def __init__(self, folder: pathlib.Path, app: str = "jupyterlab") -> None:
         configured, self._place = PLACES[app]
@@ -120,13 +126,19 @@ KERNEL_READY = """async () => {
 
 
 def open_notebook(page: Any, lab: Lab, notebook: str) -> None:
-    """Open a notebook and wait until its kernel takes messages: an idle badge alone comes too early."""
+    """Open a notebook and wait until its kernel takes messages.
+
+    An idle badge alone appears too early.
+    """
     page.goto(lab.url(notebook))
     wait_until_ready(page, 90)
 
 
 def wait_until_ready(page: Any, seconds: float) -> None:
-    """Wait until the kernel is connected and idle. The page loads itself anew once while its workspace is reset."""
+    """Wait until the kernel is connected and idle.
+
+    The page reloads once while its workspace is reset.
+    """
     from playwright.sync_api import Error
 
     end = time.monotonic() + seconds
@@ -168,7 +180,10 @@ def errors_in(page: Any) -> list[str]:
 
 
 def set_theme(page: Any, name: str) -> None:
-    """Switch JupyterLab's theme ("JupyterLab Light", "JupyterLab Dark") and wait until it is there."""
+    """Switch JupyterLab's theme and wait until it is applied.
+
+    Themes are "JupyterLab Light" and "JupyterLab Dark".
+    """
     page.evaluate("(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", name)
     page.wait_for_function("(theme) => document.body.dataset.jpThemeName === theme", arg=name)
     page.wait_for_timeout(300)

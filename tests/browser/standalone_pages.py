@@ -1,4 +1,7 @@
-"""Pages as ``--save`` writes them, with all parts unpacked before the first look: what a test does next then needs no waiting."""
+"""Make pages as ``--save`` writes them, with all parts unpacked before the first look.
+
+A test then needs no waiting.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ model.send = (message) => message.type === "part" && message.key in unpacked ? m
 
 
 def page_text(session: Session, **beside: Any) -> str:
-    """The page that shows a session; ``beside`` goes to ``write_page``. Its data stand in ``const data``, it starts with ``START``."""
+    """Return the page that shows a session; ``beside`` is passed to ``write_page``.
+
+    The page's data is in ``const data``, and its script starts with ``START``.
+    """
     page = io.BytesIO()
     write_page(session, page, "Compilation explorer", **{"view": "linked", **beside})
     text = page.getvalue().decode()

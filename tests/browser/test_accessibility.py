@@ -1,4 +1,7 @@
-"""Every view, in both themes, through an accessibility checker: names, roles, contrast, keyboard."""
+"""Check every view in both themes with an accessibility checker.
+
+Covers names, roles, contrast and keyboard.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def test_no_view_has_a_fault(explorer: Show, axe: str, theme: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nor_have_backwards(explorer: Show, axe: str, theme: str) -> None:
-    """Captured backwards with rows lit up in all three panes, hooks, notes, and a backward that torch's engine ran."""
+    """Captured backwards have no accessibility faults, even with rows lit in all panes.
+
+    Includes hooks, notes, and a backward that torch's engine ran.
+    """
     page = explorer(recorded("aot_eager"), theme)
     open_view(page, "backward")
     press(page, "ArrowDown ArrowDown ArrowRight j")
@@ -66,7 +72,11 @@ def test_nor_have_backwards(explorer: Show, axe: str, theme: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nor_has_a_trace_with_steps_or_a_graph_with_layers(explorer: Show, axe: str, theme: str) -> None:
-    """The tracer in the middle of a trace, the AOT wrappers in the middle of a call, the list of keys, the rewrites and the table of a graph."""
+    """The tracer, AOT wrapper and graph views have no accessibility faults in mid-use.
+
+    Covers the tracer in the middle of a trace, the AOT wrappers in the middle of a call, the list of keys, the
+    rewrites and the table of a graph.
+    """
     found = {}
     page = explorer(steps_session(), theme)
     open_view(page, "tracer")
@@ -90,7 +100,11 @@ def test_nor_has_a_trace_with_steps_or_a_graph_with_layers(explorer: Show, axe: 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_nor_have_dialogs_and_odd_sessions(explorer: Show, axe: str, theme: str) -> None:
-    """The list of keys and the finder over a view; every view of a session with nothing in it, and of one full of markup."""
+    """The key list, the finder, and empty or markup-filled sessions have no faults.
+
+    The key list and finder are opened over a view; every view is checked for the empty session and the one full
+    of markup.
+    """
     found = {}
     page = explorer(verified_session(), theme)
     for name, keys in (("keys", "?"), ("finder", "Escape : s o f t")):
@@ -106,7 +120,10 @@ def test_nor_have_dialogs_and_odd_sessions(explorer: Show, axe: str, theme: str)
 
 
 def test_tab_goes_through_a_view_from_top_to_bottom(explorer: Show) -> None:
-    """The order of the keyboard is that of the eye: summary, tabs, tools, then the view's own controls; a dialog takes the focus and gives it back."""
+    """Tab follows the visual order, and a dialog takes the focus and gives it back.
+
+    The order is summary, tabs, tools, then the view's own controls.
+    """
     page = explorer(verified_session())
     page.locator(".lm").focus()
     seen = []

@@ -1,4 +1,7 @@
-"""The widget's module in a page that is no Jupyter: what VS Code, Colab and other hosts of anywidget may expect of it."""
+"""Test the widget's module outside Jupyter, as other anywidget hosts use it.
+
+VS Code and Colab are such hosts.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ def host(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> Any:
 
 
 def test_one_default_export_and_nothing_left_in_the_page(host: Any) -> None:
-    """The module exports render alone, and adds no global; a view whose code comes later works the same."""
+    """The module exports only a default and adds no global, also with lazily loaded views."""
     host.evaluate("async () => { window.dispose = await show('a'); }")
     for view in LAZY_VIEW_MODULES:
         host.locator(f'#a .tabs [data-view="{view}"]').click()
@@ -97,7 +100,7 @@ def test_one_default_export_and_nothing_left_in_the_page(host: Any) -> None:
 
 
 def test_disposing_ends_every_subscription(host: Any) -> None:
-    """What render returned takes all listeners off the model; what comes later changes nothing and raises nothing."""
+    """Disposing a widget removes all its listeners; later model changes raise nothing."""
     host.evaluate("async () => { window.dispose = await show('a'); }")
     assert host.evaluate("host.listeners.length") > 0
     host.evaluate("() => { dispose(); document.getElementById('a').replaceChildren(); }")
@@ -107,7 +110,10 @@ def test_disposing_ends_every_subscription(host: Any) -> None:
 
 
 def test_the_place_in_hand_is_saved_with_the_model_and_opens_again(host: Any) -> None:
-    """Once a selection rests it is set and saved; a widget shown again begins there; the kernel may set it too."""
+    """A settled selection is saved with the model and restored when the widget reopens.
+
+    The kernel may also set the selection.
+    """
     host.evaluate("async () => { window.dispose = await show('a'); }")
     host.locator('#a .tabs [data-view="guards"]').click()
     host.locator("#a .guards .tr.sel").wait_for()
@@ -138,7 +144,10 @@ HOSTS = {
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_the_colors_of_other_hosts_are_readable(host: Any, name: str) -> None:
-    """VS Code names its theme by a class of the body, Colab by an attribute of the page, and neither has Jupyter's colors: contrast holds in each."""
+    """Text contrast holds under the themes of VS Code and Colab, without Jupyter's colors.
+
+    VS Code names its theme by a class of the body, Colab by an attribute of the page.
+    """
     script, colors = HOSTS[name]
     host.evaluate(script)
     host.evaluate(
@@ -155,7 +164,10 @@ def test_the_colors_of_other_hosts_are_readable(host: Any, name: str) -> None:
 
 
 def test_a_host_without_a_kernel_is_told_of(host: Any) -> None:
-    """A model whose channel is closed raises when asked: what is on screen stays, and the sentence says why nothing more comes."""
+    """A closed model channel leaves the screen as it is and explains why nothing more loads.
+
+    Such a model raises when asked.
+    """
     host.evaluate(
         "async () => { model.send = () => { throw new Error('closed'); }; model.save_changes = model.send; await show('a'); }"
     )

@@ -1,4 +1,7 @@
-"""The view of captured backwards on a page: rows that light up by mouse and keys, captures one after another, contrast, narrow windows."""
+"""Test the captured backwards view: linked rows, captures, contrast, narrow windows.
+
+Rows light up by mouse and keys.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ def lit(page: Any, pane: str) -> list[str]:
 
 
 def test_a_click_lights_what_a_node_became(explorer: Show, session: Session) -> None:
-    """One of autograd's nodes lights its nodes of the captured graph and of the compiled one; a compiled row lights the way back."""
+    """Selecting an autograd node or a compiled row lights its linked rows in other panes.
+
+    The node lights its nodes of the captured graph and of the compiled one. The row lights the way back.
+    """
     page = explorer(session)
     open_view(page, "backward")
     page.locator(".lm .lines li", has_text="AddmmBackward0 →").first.click()
@@ -38,7 +44,11 @@ def test_a_click_lights_what_a_node_became(explorer: Show, session: Session) -> 
 
 
 def test_keys_go_through_rows_panes_and_captures(explorer: Show, session: Session) -> None:
-    """Arrows go down a pane and across to the linked row and back; j goes to the next capture, whose cause is told; Enter opens what was compiled."""
+    """Keys walk the panes, linked rows and captures, and Enter opens the compiled graph.
+
+    Arrows move down a pane and across to the linked row and back. j selects the next capture and states its
+    cause. Enter opens what was compiled.
+    """
     page = explorer(session)
     open_view(page, "backward")
     assert said(page).startswith("0 GraphRoot")
@@ -69,7 +79,10 @@ def test_each_pane_takes_the_focus(explorer: Show, session: Session) -> None:
 
 
 def test_backwards_that_ran_lead_to_their_captures(explorer: Show, session: Session) -> None:
-    """Each backward is listed with its outcome and, where torch's engine ran it, the reason; a click on a capture's name shows it."""
+    """Each backward is listed with its outcome, and clicking a capture's name opens it.
+
+    A backward that torch's engine ran also shows the reason.
+    """
     page = explorer(session)
     open_view(page, "backward")
     runs = page.locator(".lm .runs li").all_inner_texts()
@@ -82,7 +95,7 @@ def test_backwards_that_ran_lead_to_their_captures(explorer: Show, session: Sess
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_contrast_of_backwards(explorer: Show, session: Session, theme: str) -> None:
-    """All text has a contrast of at least 4.5:1 against what is behind it, rows that are lit up as well."""
+    """All text has a contrast of at least 4.5:1, including lit rows."""
     page = explorer(session, theme)
     open_view(page, "backward")
     press(page, "ArrowDown ArrowDown ArrowRight")

@@ -42,7 +42,11 @@ def text_shown(page: Any) -> str:
 
 
 def test_what_changed_between_two_runs_is_found_by_keys(explorer: Show) -> None:
-    """The summary names the function and the stages; Enter sets the graphs side by side with the changed line in hand; brackets go on to the guards."""
+    """Keys lead from the summary of two runs to the changed graph line and guards.
+
+    The summary names the function and the stages. Enter shows the graphs side by side with the changed line
+    selected. Brackets go on to the guards.
+    """
     page = explorer(head_session(), others={"the run before": changed_session()}, name="this run")
     open_view(page, "compare")
     assert said(page).startswith("the run before → this run: 1 of 3 functions differs; guards")
@@ -94,7 +98,7 @@ def test_contrast_of_what_differs(explorer: Show, theme: str) -> None:
 
 
 def test_a_saved_page_compares_and_opens_every_view(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> None:
-    """The page of --save unpacks its parts when they are looked at: those of the session, and those of what it is compared with."""
+    """A page from ``--save`` unpacks its session and the compared one when they are opened."""
     path = tmp_path / "saved.html"
     with path.open("wb") as stream:
         write_page(

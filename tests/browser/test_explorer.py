@@ -1,4 +1,7 @@
-"""The explorer on a page without a kernel: clicking, keys only, what is said, contrast, hostile text, many lines."""
+"""Test the explorer on a page without a kernel.
+
+Covers clicking, keys only, the status text, contrast, hostile text and many lines.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ def keep(page: Any, name: str) -> None:
 
 
 def test_clicking_a_source_line_lights_up_its_ptx(explorer: Show) -> None:
-    """A click on the softmax line lights up exactly its Triton and PTX lines, and the sentence tells the chain."""
+    """Clicking the softmax line lights exactly its Triton and PTX lines.
+
+    The status text states the chain.
+    """
     page = explorer(head_session())
     click_line(page, "source", 11)
     assert lit(page, "triton") == [11, 12, 13, 14]  # lines 10 to 13 of the kernel, below its heading
@@ -79,7 +85,10 @@ def test_clicking_a_source_line_lights_up_its_ptx(explorer: Show) -> None:
 
 
 def test_clicking_a_ptx_line_leads_back_to_the_source(explorer: Show) -> None:
-    """A click on one PTX instruction lights up its Triton line, its FX node and its source line, and the others of the line more weakly."""
+    """Clicking a PTX instruction lights its Triton line, FX node and source line.
+
+    The other instructions of the line are lit more weakly.
+    """
     page = explorer(head_session())
     click_line(page, "ptx", 62)
     assert lit(page, "source") == [12]
@@ -89,7 +98,11 @@ def test_clicking_a_ptx_line_leads_back_to_the_source(explorer: Show) -> None:
 
 
 def test_everything_can_be_done_with_keys_only(explorer: Show) -> None:
-    """Arrow keys move and light up, brackets change the pane, j and k cycle, Enter pins, comma goes back, question mark lists the keys."""
+    """Keys move, change panes, cycle links, pin, go back and list the keys.
+
+    Arrows move and light up rows, brackets change the pane, j and k cycle, Enter pins, comma goes back, question
+    mark lists the keys.
+    """
     page = explorer(head_session())
     page.locator(".lm").focus()
     for _ in range(2):
@@ -151,7 +164,11 @@ def test_each_summary_item_opens_its_view(explorer: Show) -> None:
 
 
 def test_guards_step_in_the_order_of_checking(explorer: Show) -> None:
-    """The first failure is in hand; p steps back, n does not pass the failure until the rest is evaluated, and then says it is hypothetical."""
+    """Guard stepping starts at the first failure and stops there until the rest is evaluated.
+
+    p steps back. n does not pass the failure until the rest is evaluated; later guards are then called
+    hypothetical.
+    """
     page = explorer(head_session())
     page.locator('.lm .tabs [data-view="guards"]').click()
     assert "expected [64, 128], got [96, 128]" in said(page)
@@ -171,7 +188,7 @@ def test_guards_step_in_the_order_of_checking(explorer: Show) -> None:
 
 
 def test_a_long_list_shows_the_same_rows_when_one_comes_back_to_it(explorer: Show) -> None:
-    """The guard at hand is in view again after another tab was open, however many guards there are."""
+    """The selected guard is visible again after another tab, for any number of guards."""
     session = head_session()
     first = session.compilations[0]
     assert first.guards is not None
@@ -190,7 +207,10 @@ def test_a_long_list_shows_the_same_rows_when_one_comes_back_to_it(explorer: Sho
 
 
 def test_recompiles_say_which_guard_failed_and_why(explorer: Show) -> None:
-    """The first miss is selected; the next one shows both guard failures; Enter opens the guard that failed."""
+    """The first cache miss is selected, the next shows both guard failures, Enter opens one.
+
+    Enter opens the guard that failed.
+    """
     page = explorer(head_session())
     page.locator('.lm .tabs [data-view="recompiles"]').click()
     assert "x.size(0) 64 -> 96" in said(page)
@@ -214,7 +234,10 @@ def test_a_break_shows_its_line_reason_and_remedy(explorer: Show) -> None:
 
 
 def test_a_break_shows_an_example_and_what_was_given_up(explorer: Show) -> None:
-    """Opened, the details of a break hold the code before and after, and the attempts, in readable colors."""
+    """Opened graph break details show the code before and after, and the attempts.
+
+    Their colors are readable.
+    """
     page = explorer(broken_session())
     page.locator('.lm .tabs [data-view="breaks"]').click()
     for summary in page.locator(".lm .card summary").all():
@@ -245,7 +268,10 @@ def test_nothing_compiled_is_said_with_a_remedy(explorer: Show) -> None:
 
 
 def test_hostile_text_stays_text(explorer: Show) -> None:
-    """Markup and terminal escapes in any field are shown as characters: no element, no script, no escape."""
+    """Markup and terminal escapes in any field are shown as text.
+
+    No element, script or escape comes from them.
+    """
     page = explorer(hostile_session())
     for view in VIEWS:
         page.locator(f'.lm .tabs [data-view="{view}"]').click()
@@ -256,7 +282,10 @@ def test_hostile_text_stays_text(explorer: Show) -> None:
 
 
 def test_a_highlight_in_ten_thousand_lines_is_quick(explorer: Show) -> None:
-    """With 10,000 PTX lines only those in view are elements; the bench measures the 50 ms that a selection may take, this stops what is far from it."""
+    """Only visible lines of 10,000 PTX lines become elements, and selection is fast enough.
+
+    The bench measures the 50 ms that a selection may take. This test catches only gross excess.
+    """
     page = explorer(large_session())
     page.locator(".lm").focus()
     page.wait_for_selector('.lm section[data-pane="ptx"] .r')
@@ -338,7 +367,7 @@ def test_going_back_shows_exactly_what_was_there(explorer: Show) -> None:
 
 
 def test_a_value_or_a_node_leads_to_the_step_that_made_it(explorer: Show) -> None:
-    """A click on the stack's tensor, on a variable, on a node and on a guard goes to where each came from."""
+    """Clicking a stack value, variable, node or guard opens the step that created it."""
     page = explorer(steps_session())
     open_view(page, "tracer")
     press(page, "End")
@@ -375,7 +404,10 @@ def test_the_slider_has_ticks_and_takes_keys(explorer: Show) -> None:
 
 
 def test_a_step_in_ten_thousand_takes_less_than_30_ms(explorer: Show) -> None:
-    """Steps, jumps and lines, each with its layout, anywhere in a long trace; measured exactly in the bench."""
+    """Steps, jumps and lines in a long trace each take less than 30 ms with layout.
+
+    The bench measures this exactly.
+    """
     page = explorer(many_steps_session())
     open_view(page, "tracer")
     times = page.evaluate(
@@ -394,7 +426,10 @@ def test_a_step_in_ten_thousand_takes_less_than_30_ms(explorer: Show) -> None:
 
 
 def test_a_call_goes_through_the_wrappers(explorer: Show) -> None:
-    """Right goes inwards, then out through what each layer does; a click on a ring goes there; the graph opens."""
+    """Right steps inward through the AOT wrappers and out again; clicking a ring selects it.
+
+    On the way out it shows what each wrapper does. The graph opens from the view.
+    """
     page = explorer(wrappers_session())
     open_view(page, "aot")
     assert said(page).startswith("In: inputs of the call")
@@ -435,7 +470,7 @@ def test_narrow_windows_show_steps_and_rings(explorer: Show, view: str) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_text_contrast(explorer: Show, theme: str, view: str) -> None:
-    """All text has a contrast of at least 4.5:1 against what is behind it, lit up or not, in both themes."""
+    """All text has a contrast of at least 4.5:1, lit or not, in both themes."""
     page = explorer(verified_session(), theme)
     page.locator(f'.lm .tabs [data-view="{view}"]').click()
     if view == "linked":
@@ -473,7 +508,10 @@ CONTRAST = """() => {
 
 
 def test_the_view_shows_values_before_and_after_a_wrapper(explorer: Show) -> None:
-    """At the step of the layer that writes the input back, its contents before and now stand side by side, the new ones marked."""
+    """The wrapper that copies an input back shows its contents before and now, changes marked.
+
+    The two stand side by side.
+    """
     engine.reset()
 
     def doubled(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""What goes wrong around an explorer: a kernel that does not answer, two of one session, texts without end."""
+"""Test the explorer under failures: no kernel answer, shared sessions, endless text.
+
+Shared means two explorers of one session.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ Show = Callable[..., Any]
 
 
 def test_a_megabyte_in_one_line_is_shown_and_stays_inert(explorer: Show) -> None:
-    """A guard that compares a megabyte, a name of a hundred thousand letters with markup in it, and a source line as long: every view opens soon."""
+    """Every view opens soon with a huge guard, a huge name with markup and a huge source line.
+
+    The guard compares a megabyte; the name has a hundred thousand letters, and the source line is as long.
+    """
     session = head_session()
     first = session.compilations[0]
     assert first.guards is not None
@@ -87,7 +93,10 @@ def test_a_kernel_that_does_not_answer_is_told_of(explorer: Show) -> None:
 
 
 def test_hostile_text_in_what_finds_copies_and_plays_is_inert(explorer: Show) -> None:
-    """Markup and terminal escapes in passes, contents, breaks and symbols, found, copied and played: text everywhere, and no escape is left."""
+    """Hostile text in passes, contents, breaks and symbols stays inert when found or copied.
+
+    Markup and terminal escapes are found, copied and played: they are text everywhere, and no escape is left.
+    """
     session = hostile_session()
     first = session.compilations[0]
     lines = ("x", f"y = {HOSTILE!r}(x)", "return (y,)")

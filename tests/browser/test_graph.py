@@ -1,4 +1,7 @@
-"""The graph view: calls that open and close, search, the table of nodes, rewrites one by one, files for other programs, and large graphs."""
+"""Test the graph view: calls, search, node table, rewrites, exports and large graphs.
+
+Calls open and close, rewrites are stepped one by one, and exports are files for other programs.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def with_graph(*graphs: GraphRecord) -> Session:
 
 
 def blocks(count: int, size: int) -> tuple[NodeRecord, ...]:
-    """A chain of equal blocks, each with a weight of its own; then what goes back through them, last block first."""
+    """Make a chain of equal blocks with their own weights, then its backward in reverse order."""
     nodes = [
         NodeRecord(f"w{b}", f"weight_{b}", "placeholder", "", f"weight_{b}", shape=("8",), dtype="float32")
         for b in range(count)
@@ -69,7 +72,10 @@ def boxes(page: Any) -> list[str]:
 
 
 def test_calls_open_and_close_by_keys(explorer: Show) -> None:
-    """A large graph begins closed; o opens the call in hand, again closes it; O and C do it for all; what is closed says what is inside."""
+    """A large graph begins closed; o toggles the selected call, O and C act on all.
+
+    A closed call states what is inside.
+    """
     page = explorer(with_graph(GraphRecord("g", "fx", "", blocks(8, 20))))
     open_view(page, "graph")
     assert "328 nodes" in page.locator(".lm .graph .ctx").first.inner_text()
@@ -87,7 +93,10 @@ def test_calls_open_and_close_by_keys(explorer: Show) -> None:
 
 
 def test_graphviz_lays_out_small_graphs_and_v_goes_back_to_our_own(explorer: Show) -> None:
-    """A small graph has Graphviz's places at once; v changes to ours and back; a closed call, or a large graph, says why it has ours."""
+    """Graphviz lays out small graphs at once, and v toggles the built-in layout.
+
+    A closed call or a large graph says why it uses the built-in layout.
+    """
     page = explorer(head_session())
     open_view(page, "graph")
     button = page.locator('.lm .graph button:has-text("Graphviz")')
@@ -106,7 +115,10 @@ def test_graphviz_lays_out_small_graphs_and_v_goes_back_to_our_own(explorer: Sho
 
 
 def test_each_pass_is_told_as_a_diff(explorer: Show) -> None:
-    """p walks through the passes over the graph, what each took away and made, and then leaves them; hostile lines stay text."""
+    """p steps through the passes with the lines each removed and added, and then leaves them.
+
+    Hostile lines stay text.
+    """
     session = head_session()
     first = session.compilations[0]
     passes = (
@@ -142,7 +154,7 @@ def test_search_opens_the_calls_around_what_it_finds(explorer: Show) -> None:
 
 
 def test_rewrites_are_played_one_by_one(explorer: Show) -> None:
-    """Each operation of the stage before is followed to what became of it; what is not made yet is faint."""
+    """Each operation of the previous stage is traced to its rewrite; later nodes are faint."""
     page = explorer(head_session())
     open_view(page, "graph")
     page.locator('.lm .graph select[aria-label="Stage"]').select_option("aten")
@@ -163,7 +175,10 @@ def test_rewrites_are_played_one_by_one(explorer: Show) -> None:
 
 
 def test_a_graph_is_saved_for_other_programs(explorer: Show) -> None:
-    """The SVG is well-formed and draws every node; the DOT names every node and edge; hostile names stay text in both."""
+    """The SVG is well-formed and draws every node; the DOT names every node and edge.
+
+    Hostile names stay text in both.
+    """
     session = head_session()
     fx = session.compilations[0].graphs[0]
     hostile = replace(fx.nodes[0], name='<script>alert("1")</script>\\')
@@ -196,7 +211,10 @@ def test_contrast_of_calls_and_rewrites(explorer: Show, theme: str) -> None:
 
 
 def test_of_ten_thousand_nodes_only_those_in_view_are_drawn(explorer: Show) -> None:
-    """A joint graph of 10,000 nodes: only what is in view becomes elements, closed or open. The bench measures 1.5 s and 30 frames a second; this stops what is far from them."""
+    """Only visible nodes of a 10,000-node joint graph become elements, closed or open.
+
+    The bench measures 1.5 s and 30 frames a second. This test catches only gross excess.
+    """
     page = explorer(with_graph(GraphRecord("g", "fx", "", blocks(100, 50))))
     shown = page.evaluate(
         """() => { const start = performance.now(); document.querySelector('.lm .tabs [data-view="graph"]').click();

@@ -1,4 +1,7 @@
-"""The explorer in a real JupyterLab: drawn, linked, following its session while the kernel is busy, in both themes."""
+"""Test the explorer in a real JupyterLab, in both themes.
+
+It is drawn, linked, and follows its session while the kernel is busy.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +164,10 @@ def notebook(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.mark.parametrize("front_end", ["lab", "notebook"])
 def test_the_widget_works_in_jupyter(request: pytest.FixtureRequest, tab: Callable[..., Any], front_end: str) -> None:
-    """A click lights up PTX; keys stay in the widget until Escape gives them back; parts come from the kernel; contrast holds in the front end's own colors."""
+    """In Jupyter a click lights PTX, and keys stay in the widget until Escape.
+
+    Parts come from the kernel, and contrast holds in the front end's own colors.
+    """
     page = tab(1400).page
     open_notebook(page, request.getfixturevalue(front_end), "made.ipynb")
     run_cell(page, 0)
@@ -191,7 +197,10 @@ def test_the_widget_works_in_jupyter(request: pytest.FixtureRequest, tab: Callab
 
 
 def test_a_trace_is_explored_in_jupyterlab(lab: Lab, tab: Callable[..., Any]) -> None:
-    """``%explore FILE`` shows a log of stock torch.compile: its breaks, its contents and a text of it, readable in both themes."""
+    """``%explore FILE`` shows a stock torch.compile log, readable in both themes.
+
+    It shows the log's graph breaks, its contents and one of its texts.
+    """
     page = tab(1400).page
     open_notebook(page, lab, "log.ipynb")
     run_all(page, 90)
@@ -230,7 +239,10 @@ def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callab
 
 
 def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None:
-    """The kernel is restarted under an open explorer: what is on screen still links, what is asked for says what happened, and the cell runs anew."""
+    """An open explorer survives a kernel restart and explains what it can no longer load.
+
+    What is on screen still links, and the cell can run again.
+    """
     page = tab(1400).page
     open_notebook(page, lab, "restarted.ipynb")
     run_cell(page, 0)
@@ -253,7 +265,10 @@ def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any], stops: bool) -> None:
-    """While the autotuner measures, the cell says how many candidates of which node; Cancel ends the measuring, and the cell's result still comes."""
+    """A cell shows autotuning progress, and Cancel ends it without losing the result.
+
+    The progress states the number of candidates and the node.
+    """
     page = tab(1400).page
     open_notebook(page, lab, "tuned.ipynb")
     run_cell(page, 0)
@@ -275,7 +290,10 @@ def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any
 
 
 def test_contents_are_noted_in_a_live_notebook(lab: Lab, tab: Callable[..., Any]) -> None:
-    """After a plain run, c in the AOT wrappers view replays the call; values of forward and backward come from the kernel."""
+    """After a plain run, c in the AOT wrappers view replays the call with its values.
+
+    Values of forward and backward come from the kernel.
+    """
     page = tab(1400).page
     open_notebook(page, lab, "aot_wrappers.ipynb")
     run_all(page, 90)
@@ -294,7 +312,10 @@ def test_contents_are_noted_in_a_live_notebook(lab: Lab, tab: Callable[..., Any]
 
 
 def test_outputs_cleared_while_compiling_do_no_harm(lab: Lab, tab: Callable[..., Any]) -> None:
-    """The line of progress is cleared away with all outputs while a compile runs: the cell still ends with its result, summary and explorer."""
+    """Clearing all outputs during a compile still leaves the result, summary and explorer.
+
+    The progress line is cleared away with the outputs.
+    """
     page = tab(1400).page
     open_notebook(page, lab, "busy.ipynb")
     run_cell(page, 0)
@@ -311,7 +332,10 @@ def test_outputs_cleared_while_compiling_do_no_harm(lab: Lab, tab: Callable[...,
 
 
 def test_the_tour_runs_and_links_source_to_ptx(lab: Lab, tab: Callable[..., Any]) -> None:
-    """All cells of the tour run; in its first explorer a click on a source line lights up PTX that was compiled here; both themes are readable."""
+    """All cells of the tour run, and its first explorer links source lines to PTX.
+
+    The PTX was compiled on this machine. Both themes are readable.
+    """
     page = tab(1400).page
     open_notebook(page, lab, TOUR.name)
     run_all(page, TOUR_SECONDS)

@@ -1,4 +1,7 @@
-"""The kernel view: resources, roofline, IR ladder, fusion decisions, and two targets of one kernel side by side."""
+"""Test the kernel view: resources, roofline, IR ladder, fusion decisions and targets.
+
+Two targets of one kernel are shown side by side.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def two_targets() -> Session:
 
 
 def test_a_kernel_tells_its_resources_roof_ladder_and_reasons(explorer: Show) -> None:
-    """One kernel in hand: each stage of its way down has a bar, its point is filled, its fusions have reasons, the estimate says that it is one."""
+    """A selected kernel shows stage bars, its roofline point, fusion reasons and estimate.
+
+    Each stage of its lowering has a bar, its point is filled, and the estimate is labelled as one.
+    """
     page = explorer(head_session())
     open_view(page, "kernels")
     assert "28 registers, 0 spills. Estimated" in said(page)
@@ -60,7 +66,7 @@ def test_a_kernel_tells_its_resources_roof_ladder_and_reasons(explorer: Show) ->
 
 
 def test_two_targets_of_a_kernel(explorer: Show) -> None:
-    """t turns to the other target, whose own resources and stages are shown; d sets the two side by side."""
+    """t shows the other target's resources and stages; d compares the two side by side."""
     page = explorer(two_targets())
     open_view(page, "kernels")
     assert "11 registers, 2 spills" in press(page, "t")

@@ -1,4 +1,4 @@
-"""Ways through the explorer that lead from any view to any other: finding, going back, copying, links."""
+"""Test navigation between all views: finding, going back, copying and links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def find(page: Any, text: str) -> None:
     ],
 )
 def test_everything_with_a_name_is_found(explorer: Show, text: str, view: str, told: str) -> None:
-    """Typed words lead to a guard, a kernel, a node, a line or a view; the keys go back to the widget."""
+    """Typed words find a guard, kernel, node, line or view; the widget regains the keys."""
     page = explorer(verified_session())
     page.locator(".lm").focus()
     find(page, text)
@@ -57,7 +57,10 @@ def test_the_finder_by_mouse_says_what_it_finds_not(explorer: Show) -> None:
 
 
 def test_back_and_forth_over_all_views(explorer: Show) -> None:
-    """From lines to guards to a node and a kernel: the comma leads back to each, the full stop forth again, and both ends say so."""
+    """Comma goes back and full stop forward over lines, guards, nodes and kernels.
+
+    Both ends of the history are reported.
+    """
     page = explorer(verified_session())
     page.locator(".lm").focus()
     told = [press(page, "ArrowDown"), press(page, "ArrowDown")]
@@ -75,7 +78,7 @@ def test_back_and_forth_over_all_views(explorer: Show) -> None:
 
 
 def test_a_link_leads_to_what_was_selected(explorer: Show) -> None:
-    """The page's address follows the selection; opened again it shows the same guard, and going to another address shows another."""
+    """The page address follows the selection and restores it; a changed address moves there."""
     page = explorer(verified_session(), "dark")
     open_view(page, "guards")
     told = press(page, "p p")
@@ -91,7 +94,10 @@ def test_a_link_leads_to_what_was_selected(explorer: Show) -> None:
 
 
 def test_any_view_is_copied_as_text(explorer: Show) -> None:
-    """The pane in use with its numbers, all guards, a graph as its program; how much was copied is said."""
+    """Any view is copied as text, and the status states how much was copied.
+
+    Covers the active pane with its numbers, all guards, and a graph as its program.
+    """
     page = explorer(verified_session())
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     for view, held in (
@@ -108,7 +114,10 @@ def test_any_view_is_copied_as_text(explorer: Show) -> None:
 
 
 def test_breaks_and_rows_of_backwards_are_places_too(explorer: Show) -> None:
-    """Back and forth stops at each break and each row of a captured backward, not only at their views."""
+    """Back and forward stop at each graph break and each row of a captured backward.
+
+    They do not stop only at the views.
+    """
     page = explorer(recorded("aot_eager"))
     open_view(page, "backward")
     told = [press(page, "Home"), press(page, "ArrowDown"), press(page, "ArrowDown")]
@@ -123,7 +132,10 @@ def test_breaks_and_rows_of_backwards_are_places_too(explorer: Show) -> None:
 
 
 def test_a_pane_shows_any_stage_and_keeps_it(explorer: Show) -> None:
-    """Braces go through the stages of the pane at hand, its list names them; what another pane showed changes places; other entries keep it."""
+    """Braces or the list change the stage of the active pane, and other entries keep it.
+
+    A stage that another pane showed changes places with this one.
+    """
     page = explorer(verified_session())
     page.locator(".lm").focus()
     slots = "() => [...document.querySelectorAll('.lm .pane')].map((e) => e.dataset.pane)"
@@ -144,7 +156,10 @@ def test_a_pane_shows_any_stage_and_keeps_it(explorer: Show) -> None:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_zoomed_to_200_percent_everything_is_within_reach(explorer: Show, view: str) -> None:
-    """At twice the size on a screen of 1280 by 900: nothing lies beyond the window, and no control is cut off by its view."""
+    """At double size on a 1280 by 900 screen nothing overflows the window.
+
+    No control is cut off by its view.
+    """
     page = explorer(hostile_session(), width=640)
     page.set_viewport_size({"width": 640, "height": 450})
     page.locator(f'.lm .tabs [data-view="{view}"]').click()
@@ -157,7 +172,10 @@ def test_zoomed_to_200_percent_everything_is_within_reach(explorer: Show, view: 
 
 
 def test_tabs_are_one_row_where_a_notebook_is_850_pixels_wide(explorer: Show) -> None:
-    """As in JupyterLab beside its file browser on a screen of 1280: shorter words, the same names for who cannot see."""
+    """Tabs fit on one row in a narrow notebook, with shorter labels and full accessible names.
+
+    The width is that of JupyterLab beside its file browser on a 1280-pixel screen.
+    """
     page = explorer(verified_session(), width=860)
     assert page.evaluate("document.querySelector('.lm .tabs').clientHeight") < 40
     assert page.locator(".lm .tools").get_by_role("button", name="Find").count() == 1

@@ -1,4 +1,7 @@
-"""Five questions that a person brings, each answered by keys alone on a model that no view was made for."""
+"""Test five user questions, each answered by keys alone on an arbitrary model.
+
+No view was made for the model.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def test_which_guard_failed(explorer: Show, sessions: tuple[Session, Session]) -
 
 
 def test_what_to_do_about_it(explorer: Show, sessions: tuple[Session, Session]) -> None:
-    """3 opens the recompiles with the miss in hand; its first remedy is code that one can paste."""
+    """3 opens the recompiles with the miss selected; its first fix is code to paste."""
     page = explorer(sessions[0])
     keys_only(page)
     told = press(page, "3")
@@ -101,7 +104,10 @@ def test_what_to_do_about_it(explorer: Show, sessions: tuple[Session, Session]) 
 
 
 def test_which_kernel_a_line_went_into(explorer: Show, sessions: tuple[Session, Session]) -> None:
-    """In the linked view, down to the line of the sigmoid; the sentence names its way down to PTX, j in Triton stands on its kernel's lines."""
+    """Keys in the linked view lead from the sigmoid line to its PTX and Triton kernel.
+
+    The status text names the line's chain down to PTX. j in the Triton pane selects the lines of its kernel.
+    """
     page = explorer(sessions[0])
     keys_only(page)
     told = press(page, "1 Home")
@@ -118,7 +124,10 @@ def test_which_kernel_a_line_went_into(explorer: Show, sessions: tuple[Session, 
 
 
 def test_what_changed_between_two_runs(explorer: Show, sessions: tuple[Session, Session]) -> None:
-    """0 opens the comparison with the run before; down to the function that differs, Enter shows the operation that was another."""
+    """0 opens the comparison with the previous run, and Enter shows the changed operation.
+
+    The down key selects the function that differs.
+    """
     after, before = sessions
     page = explorer(after, others={"the run before": before}, name="this run")
     keys_only(page)
@@ -163,7 +172,10 @@ def test_by_mouse_what_to_do_about_it(explorer: Show, sessions: tuple[Session, S
 
 
 def test_by_mouse_which_kernel_a_line_went_into(explorer: Show, sessions: tuple[Session, Session]) -> None:
-    """A click on the line of the sigmoid lights up lines of one Triton kernel; a click on one of them names the line again."""
+    """Clicking the sigmoid line lights one Triton kernel, and clicking there names the line.
+
+    The second click is on one of the lit Triton lines.
+    """
     page = explorer(sessions[0])
     page.locator('.lm section[data-pane="source"] .r', has_text="torch.sigmoid").click()
     assert "PTX" in said(page)
@@ -172,7 +184,10 @@ def test_by_mouse_which_kernel_a_line_went_into(explorer: Show, sessions: tuple[
 
 
 def test_by_mouse_what_changed_between_two_runs(explorer: Show, sessions: tuple[Session, Session]) -> None:
-    """The tab lists functions; a click takes the one that differs, its button shows the operation that was another."""
+    """Clicking the function that differs, then its button, shows the changed operation.
+
+    The tab lists the functions.
+    """
     after, before = sessions
     page = explorer(after, others={"the run before": before}, name="this run")
     page.locator('.lm .tabs [data-view="compare"]').click()

@@ -63,7 +63,10 @@ X = torch.arange(4.0)
     ids=["function", "object", "method", "partial", "module"],
 )
 def test_whatever_python_can_call_is_compiled(subject: Any, expected: torch.Tensor) -> None:
-    """Functions, callable objects, methods, partials and modules give what they gave, through one graph."""
+    """Each kind of callable gives its plain result through one graph.
+
+    Covers functions, callable objects, methods, partials and modules.
+    """
     with engine.record() as session:
         torch.testing.assert_close(engine.compile(subject)(X), expected)
     assert [g.stage for c in session.compilations for g in c.graphs if g.stage == "fx"] == ["fx"]
@@ -182,7 +185,7 @@ def test_expect_names_what_was_too_many() -> None:
 
 
 def test_explain_call_runs_nothing() -> None:
-    """It names the entry that a call would hit, or the guard that refuses, and compiles nothing."""
+    """``explain_call`` names the cache hit or the guard failure, and compiles nothing."""
     compiled = engine.compile(double, backend="eager")
     compiled(X)
     assert engine.explain_call(compiled, X).hit is not None
@@ -211,7 +214,10 @@ def test_marking_a_dimension_that_is_not_there(mark: Callable[..., None]) -> Non
 
 
 def test_a_session_survives_its_file(tmp_path: pathlib.Path) -> None:
-    """All records of a real compile come back equal; a loaded session says that it cannot verify."""
+    """Records of a real compile load back equal; a loaded session cannot be verified.
+
+    ``verify`` gives "not verifiable" for a loaded session.
+    """
     with engine.record(level="steps") as session, torch.no_grad():
         engine.compile(printing)(X)
     assert engine.wait(session, 120)
@@ -251,7 +257,10 @@ def test_arguments_without_a_name_are_not_told() -> None:
 
 
 def test_what_has_no_bytecode_compiles() -> None:
-    """Functions from C, bound ones and a function's ``apply`` are compiled like a Python function that calls them."""
+    """C functions, method descriptors and bound ``apply`` methods compile without a break.
+
+    They are compiled like a Python function that calls them.
+    """
     x = X.clone().requires_grad_()
     for subject in (torch.sin, torch.Tensor.exp, _Doubled.apply):
         with engine.record() as session:
@@ -275,7 +284,7 @@ def _kept(n: int) -> int:
 
 
 def test_reset_forgets_that_a_cache_was_asked() -> None:
-    """A cache that is asked how often it is used is Python's to use, until everything is forgotten."""
+    """A function cache whose usage is queried is left to Python until a reset."""
 
     def uses(x: torch.Tensor) -> torch.Tensor:
         return x * _kept(3)

@@ -20,7 +20,7 @@ def record_of(session: Session) -> CompilationRecord:
 
 
 def test_stages_nest_and_failures_are_recorded() -> None:
-    """The session gets timings with their parents, and failures with the first line of their error."""
+    """The session gets timings with parents, and failures with their first error line."""
     session = engine.Session()
     with set_current_session(session), record_compilation(CompilationRecord("0/0", "0", "first"), "triton") as work:
         with work.stage("aot"), work.stage("lowering"):
@@ -60,7 +60,10 @@ def test_an_interrupt_ends_a_cancelled_compilation_only() -> None:
 
 @pytest.mark.parametrize(("stage", "field"), [("forward", "lowering"), ("backward", "backward_lowering")])
 def test_launch_modes_are_added_to_the_graph_they_belong_to(stage: str, field: str) -> None:
-    """How a forward or a backward is launched is added to its own lowering, and to nothing before it is lowered."""
+    """A launch mode is added to its own lowering record, and ignored before lowering.
+
+    Covers the forward and the backward.
+    """
     session = engine.Session()
     lowered = CompilationRecord("0/0", "0", "first", **{field: LoweringRecord("cuda:90")})  # type: ignore[arg-type]
     session.put_compilation(lowered)

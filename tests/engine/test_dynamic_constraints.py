@@ -1,4 +1,7 @@
-"""What ``engine.explain`` says of dimensions that are to be dynamic: which sizes the compiled code serves, and what limits them."""
+"""Tests of the dynamic-dimension constraints that ``engine.explain`` reports.
+
+They say which sizes the compiled code accepts, and what limits them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ def marked() -> torch.Tensor:
 
 
 def test_specialized_mark_is_told_with_its_line() -> None:
-    """A mark that the code contradicts is one sentence: the place, the only size, the line at fault, the remedy."""
+    """A dynamic mark that the code specializes is reported with its source and a fix.
+
+    The one sentence names the source, the only size, the line that specializes it, and the fix.
+    """
     (sentence,) = engine.explain(only_five, marked()).constraints
     line = only_five.__code__.co_firstlineno + 1
     assert sentence.startswith("x.shape[0] is marked dynamic, but the code works for 5 only")

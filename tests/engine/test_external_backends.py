@@ -32,7 +32,7 @@ def test_inductor_keeps_symbols() -> None:
 
 
 def test_sizes_are_symbols_for_a_backend() -> None:
-    """A backend of one's own sees which sizes may change, and compiles once where it takes none for granted."""
+    """A custom backend sees symbolic sizes, and compiles once if it specializes none."""
     seen: list[Any] = []
 
     def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
@@ -44,7 +44,10 @@ def test_sizes_are_symbols_for_a_backend() -> None:
 
 
 def test_a_size_that_a_backend_takes_for_granted_is_guarded() -> None:
-    """What a backend makes a plain number of holds for that number only: other sizes compile anew, and are right."""
+    """A size that a backend converts to an int is specialized; other sizes recompile.
+
+    The results are right for every size.
+    """
 
     def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         sizes = [int(s) for e in examples if isinstance(e, torch.Tensor) for s in e.shape]
@@ -59,7 +62,10 @@ def test_a_size_that_a_backend_takes_for_granted_is_guarded() -> None:
 
 
 def test_a_backend_sees_this_call_where_sizes_are_fixed() -> None:
-    """Without symbols the examples are the call's own tensors, with which a backend may compute."""
+    """Without symbols, the example inputs are the call's real tensors.
+
+    A backend may compute with them.
+    """
     sums: list[float] = []
 
     def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:

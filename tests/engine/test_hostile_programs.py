@@ -1,4 +1,7 @@
-"""What people hand to a compiler without meaning harm: recursion, endless loops, code with no source, C functions, many threads."""
+"""Programs that stress the compiler without meaning harm.
+
+Recursion, endless loops, code with no source text, C functions, many threads.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def test_calls_nested_too_deep_are_left_to_python(monkeypatch: pytest.MonkeyPatc
 
 
 def test_endless_recursion_is_pythons_error() -> None:
-    """A function that never stops calling itself raises RecursionError, and recursion works afterwards."""
+    """A function that recurses forever raises RecursionError; recursion works afterwards."""
     limit = sys.getrecursionlimit()
 
     def forever(x: Any) -> Any:
@@ -69,7 +72,10 @@ def test_endless_recursion_is_pythons_error() -> None:
 
 
 def test_a_long_python_loop_ends_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that would be traced for ever is given up after a budget of instructions, with the reason, and runs as Python."""
+    """Tracing of a very long loop stops at the instruction budget; Python runs the loop.
+
+    The graph break records the reason.
+    """
     monkeypatch.setattr(config, "instruction_budget", 5_000)
 
     def counts(x: Any) -> Any:
@@ -86,7 +92,10 @@ def test_a_long_python_loop_ends_within_the_budget(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_loop_that_waits_for_another_thread_ends() -> None:
-    """What a traced loop waits for happens outside: tracing gives up, and Python's loop sees it."""
+    """Tracing gives up on a loop that waits for another thread; Python's loop ends.
+
+    Another thread changes the condition, so only the loop that Python runs can see it.
+    """
     stop: list[int] = []
 
     def waits(x: Any, stop: list[int]) -> Any:
@@ -103,7 +112,10 @@ def test_a_loop_that_waits_for_another_thread_ends() -> None:
 
 
 def test_code_without_source() -> None:
-    """A function from exec compiles; its break still names the line, and fullgraph's error is whole without the text."""
+    """A function from exec compiles; errors name the line without the source text.
+
+    A graph break still names the line, and the error under fullgraph is complete.
+    """
     space: dict[str, Any] = {}
     exec("def f(x):\n    y = x.sin()\n    print('seen')\n    return y.cos()", space)
     printed = io.StringIO()
@@ -128,7 +140,7 @@ def test_what_is_no_function_is_refused_in_one_sentence(what: Any) -> None:
 
 
 def test_what_torch_compiled_is_compiled_anew() -> None:
-    """Functions and modules that torch.compile made are looked into, as what they were made from."""
+    """Functions and modules wrapped by torch.compile are traced as their originals."""
     twice = torch.compile(lambda x: x * 2, backend="eager")
     layer = torch.nn.Linear(3, 3)
     wrapped = torch.compile(layer, backend="eager")
@@ -143,7 +155,7 @@ def test_what_torch_compiled_is_compiled_anew() -> None:
 
 
 def test_many_threads_call_one_function() -> None:
-    """Eight threads, shapes that change from call to call, a branch on data: every result is right."""
+    """Eight threads with changing shapes and a data-dependent branch get right results."""
     layer = torch.nn.Linear(4, 4)
 
     def steps(x: Any, k: int) -> Any:

@@ -1,4 +1,7 @@
-"""What compiling keeps alive: nothing of a call once it is over, nothing of a function once it is gone."""
+"""Tests of object lifetimes: compiling keeps no call or function alive.
+
+Nothing of a call is alive once it is over, and nothing of a function once it is freed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ def made(text: str) -> tuple[types.FunctionType, weakref.ref[Any]]:
 
 
 def collect_all() -> None:
-    """Collect twice: what was kept for a code object, or saved for a backward, goes only when that is gone."""
+    """Collect garbage twice.
+
+    Data attached to a code object, or saved for a backward, is freed only after its owner.
+    """
     gc.collect()
     gc.collect()
 
@@ -63,7 +69,7 @@ def quietly(run: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_a_call_leaves_no_tensor(text: str, backend: str) -> None:
-    """Argument and result of a call are gone with their last name, where the call compiled too."""
+    """A call's argument and result are freed with their last reference, even if it compiles."""
     function, _ = made(text)
     quietly(
         engine.compile(made(text)[0], backend=backend), torch.randn(3, 3)
@@ -87,7 +93,10 @@ def remains(compiled: Any) -> list[weakref.ref[Any]]:
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_a_function_takes_all_with_it(text: str) -> None:
-    """When the user's function is gone, so are its code, its graphs with their fakes, its resume functions and the module that it used."""
+    """Freeing the user's function frees everything that was compiled for it.
+
+    Freed are its code, its graphs with their fake tensors, its resume functions and the module that it used.
+    """
     quietly(
         engine.compile(torch.nn.Linear(3, 3), backend="eager"), torch.randn(3, 3)
     )  # what forward keeps is forward's
@@ -104,7 +113,10 @@ def test_a_function_takes_all_with_it(text: str) -> None:
 
 @pytest.mark.parametrize("text", [PLAIN, BREAKS, CLOSES])
 def test_reset_drops_the_graphs(text: str) -> None:
-    """After a reset no graph is left, although the compiled function lives on; it compiles again and is right."""
+    """A reset frees all graphs of a live compiled function, which then recompiles.
+
+    The result after the recompile is right.
+    """
     engine.reset()
     before = alive(torch.fx.GraphModule), alive(FakeTensor)
     function, _module = made(text)
@@ -133,7 +145,11 @@ def test_nothing_is_put_among_the_users_globals(text: str) -> None:
 @pytest.mark.parametrize("trains", [False, True], ids=["infers", "trains"])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
 def test_a_session_is_freed_while_what_it_saw_compiled_lives_on(backend: str, trains: bool) -> None:
-    """With its records, and the tensors that a call was compiled for; a backward that is compiled later tells nobody."""
+    """A session is freed although the code compiled in it lives on.
+
+    Its records and the tensors of the compiled call are freed too. A backward that is compiled later records
+    nothing.
+    """
 
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).sin().sum()

@@ -1,4 +1,8 @@
-"""What tensors hold in the layers around a graph, asked for after a plain recording: the call is made again, on copies, without the user's code."""
+"""Tests of recording tensor values by replaying a call after a plain recording.
+
+The values are those in the AOT runtime wrappers around a graph. The call is replayed on copies, without
+the user's code.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_contents_are_noted_after_a_plain_run(backend: str) -> None:
-    """The layers are those of the user's call, the numbers those that its tensors hold now, and the tensors stay as they are."""
+    """Replay shows the call's wrappers with present tensor values, and mutates nothing."""
     x = torch.tensor([1.0, 3.0])
     session = recorded(doubled, x, backend=backend)
     passage = noted(session)
@@ -53,7 +57,10 @@ def test_contents_are_noted_after_a_plain_run(backend: str) -> None:
 
 
 def test_the_backward_half_is_noted_too() -> None:
-    """What the forward saved and the gradients of ones; the user's own gradients, hooks and random numbers see nothing of it."""
+    """Replay shows the saved tensors, and the gradients for tangents of ones.
+
+    The user's own gradients, hooks and random state are untouched.
+    """
     seen: list[Any] = []
     w = torch.tensor([2.0, 4.0], requires_grad=True)
     w.register_hook(seen.append)
@@ -126,7 +133,11 @@ def test_sizes_that_are_symbols_are_handed_over() -> None:
 
 
 def test_what_cannot_be_made_again_says_why() -> None:
-    """A loaded session, a graph that runs as traced, an entry that is not there, effects that must not happen twice."""
+    """Recording values raises an error with the reason when a call cannot be replayed.
+
+    Reasons: a loaded session, a graph that runs as traced, a missing cache entry, effects that must not run
+    twice.
+    """
     session = recorded(lambda x: x + 1, torch.ones(2))
     loaded = Session.from_data(session.to_data())
     with pytest.raises(BadArgument, match="loaded"):
@@ -149,7 +160,7 @@ def test_a_call_that_fails_is_told_and_leaves_nothing() -> None:
 
 
 def test_a_session_keeps_no_tensor_alive_for_it() -> None:
-    """Once the user lets go of an input it is freed, although its contents could have been asked for."""
+    """A session does not keep an input alive for a later replay."""
     import gc
     import weakref
 

@@ -1,4 +1,7 @@
-"""Fixes that are tried, what-if questions and costs of guards: asked of a live session, without touching what it recorded."""
+"""Tests of trying fixes, what-if queries and guard costs on a live session.
+
+None of them changes what the session recorded.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,10 @@ def test_a_fix_that_helps_is_verified() -> None:
     ids=["dtype", "strides", "requires_grad", "number"],
 )
 def test_each_kind_of_fix_is_run(first: tuple[Any, ...], second: tuple[Any, ...], code: str) -> None:
-    """Converting, copying, detaching and compiling otherwise are tried as a person would do it."""
+    """Trying a fix verifies each kind: convert, copy, detach, other compile options.
+
+    Each fix is applied as a person would do it.
+    """
     session = recorded(first, second, function=times)
     assert engine.try_fixes(session) > 0
     assert next(f for f in fixes(session) if f.code == code).verified
@@ -128,7 +134,10 @@ def test_what_writes_files_is_stopped(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_loaded_session_cannot_be_asked(tmp_path: pathlib.Path) -> None:
-    """A session from a file has no live functions: fixes are not verifiable, what-if says so, nothing is measured."""
+    """A loaded session has no live functions, so fixes are not verifiable.
+
+    What-if says so too, and no guard cost is measured.
+    """
     session = recorded((torch.randn(2, 4), W), (torch.randn(3, 4), W))
     loaded = engine.Session.load(session.save(tmp_path / "s.json"))
     assert engine.try_fixes(loaded) == 0
@@ -141,7 +150,10 @@ def test_a_loaded_session_cannot_be_asked(tmp_path: pathlib.Path) -> None:
 
 
 def test_what_if_by_fields() -> None:
-    """Changed fields, as text, say which entry would serve the call; the last call is the starting point."""
+    """What-if names the cache entry that edited input fields would hit.
+
+    Fields are edited as text, starting from the last call.
+    """
     session = recorded((torch.randn(2, 4), W), (torch.randn(3, 4), W))
     frame = session.frames[0].id
     assert api.what_if_inputs(session, frame)["x"] == {
@@ -165,7 +177,10 @@ def test_what_if_by_fields() -> None:
     [{"x": {"shape": "a"}}, {"x": {"dtype": "float99"}}, {"x": {"shape": "-1"}}, {"n": {"value": "open('x')"}}, {"x": {"device": "moon"}}],
 )  # fmt: skip
 def test_fields_that_are_no_values_are_refused(edits: dict[str, dict[str, str]]) -> None:
-    """Nothing that is typed is evaluated; what is no size, dtype, device or constant is an error with a sentence."""
+    """What-if evaluates no typed text; an invalid field is an error with a message.
+
+    A field must be a size, dtype, device or constant.
+    """
     session = recorded((torch.randn(2, 4), W))
     with pytest.raises(BadArgument, match=r"^(x|n):"):
         api.what_if(session, session.frames[0].id, edits)

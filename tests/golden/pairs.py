@@ -1,6 +1,7 @@
-"""Golden pairs: a readable file for each pass and wrapper, with what it does and one example before and after.
+"""Golden pairs: a readable file per pass or wrapper with a before and after example.
 
-The text of a pair is the first part of its test's docstring, so that the test and the file say the same.
+The file also says what the pass does. This text is the first part of the test's docstring, so the test
+and the file agree.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ PASS_ATTRIBUTE = "golden_passes"
 
 
 def shows(*modules: str) -> Callable[[Test], Test]:
-    """Mark a test as the golden pair of passes, by the paths of their modules from the repository's root."""
+    """Mark a test as the golden pair of passes.
+
+    The passes are given by the paths of their modules from the repository's root.
+    """
 
     def mark(test: Test) -> Test:
         setattr(test, PASS_ATTRIBUTE, modules)
@@ -58,7 +62,10 @@ class Pair:
         self._compare = compare
 
     def __call__(self, code: Callable[..., Any] | Sequence[Callable[..., Any]] = (), **parts: Any) -> None:
-        """Compare with the file: the user's ``code``, then each part by its name ("before", "after")."""
+        """Compare with the file: the user's ``code``, then each named part.
+
+        The names are for example "before" and "after".
+        """
         sections = [", ".join(self._modules), textwrap.fill(" ".join(self._words.split()), 110)]
         functions = [code] if callable(code) else [f for f in code if callable(f)]
         if functions:
@@ -68,7 +75,10 @@ class Pair:
 
 
 def _stable(text: str) -> str:
-    """The text without line numbers of tests; size symbols are numbered in their order, as torch's numbers are hashes."""
+    """Remove line numbers of tests, and number size symbols in their order.
+
+    Torch's numbers of size symbols are hashes.
+    """
     text = re.sub(r"'test_\w+\.py:\d+'", "'model.py:2'", text)
     if "SymInt(" not in text:
         return text

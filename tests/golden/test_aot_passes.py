@@ -1,4 +1,4 @@
-"""Golden pairs of the AOT passes: tracing to functional ATen, the joint graph, and what is changed in either."""
+"""Golden pairs of the AOT passes: functional ATen, the joint graph, and their passes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def show_functional(pair: Pair, function: Any, *args: Any) -> None:
 
 @shows("engine/aot/functionalize.py")
 def test_functionalize_mutation(pair: Pair) -> None:
-    """Replaces an in-place operator by one that returns its result. Later readers, also of views, read the new value."""
+    """Replaces an in-place operator by one that returns its result.
+
+    Later reads, also through views, read the new value.
+    """
 
     def f(x: Tensor) -> Tensor:
         y = x + 1
@@ -33,7 +36,10 @@ def test_functionalize_mutation(pair: Pair) -> None:
 
 @shows("engine/aot/functionalize.py")
 def test_functionalize_input_mutation(pair: Pair) -> None:
-    """The new value of an input that is written becomes a further result of the graph; a wrapper copies it into the input."""
+    """Returns the new value of a mutated input as an additional graph output.
+
+    A runtime wrapper copies it into the input.
+    """
 
     def f(x: Tensor) -> Tensor:
         x.add_(1)
@@ -44,7 +50,10 @@ def test_functionalize_input_mutation(pair: Pair) -> None:
 
 @shows("engine/aot/functionalize.py")
 def test_functionalize_methods_to_aten(pair: Pair) -> None:
-    """Traces functions and methods of torch to ATen operators: a function that is made of several operators becomes those."""
+    """Traces torch functions and methods to ATen operators.
+
+    A function that is composed of several operators becomes those operators.
+    """
 
     def f(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return torch.nn.functional.linear(x, w, b).chunk(2)[0]
@@ -66,7 +75,10 @@ def test_functionalize_symbolic_sizes(pair: Pair) -> None:
 
 @shows("engine/aot/output_aliasing.py")
 def test_output_aliasing(pair: Pair) -> None:
-    """Results that are views, of inputs or of other results, leave the graph: a wrapper makes them from their base."""
+    """Removes results that are views of inputs or of other results from the graph.
+
+    A runtime wrapper makes them from their base.
+    """
 
     def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         y = x + 1
@@ -77,7 +89,10 @@ def test_output_aliasing(pair: Pair) -> None:
 
 @shows("engine/aot/inference_mode.py")
 def test_strip_inference_mode(pair: Pair) -> None:
-    """A graph that lies in one inference_mode region loses it; the whole call runs in inference mode instead."""
+    """Removes an inference_mode region that contains the whole graph.
+
+    The whole call runs in inference mode instead.
+    """
 
     def f(x: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -91,7 +106,10 @@ def test_strip_inference_mode(pair: Pair) -> None:
 
 @shows("engine/aot/joint.py", "engine/aot/backward_provenance.py")
 def test_joint(pair: Pair) -> None:
-    """Traces forward and backward into one graph. It takes a tangent for each differentiable result, and returns the gradients after the results."""
+    """Traces forward and backward into one joint graph.
+
+    It takes a tangent for each differentiable result, and returns the gradients after the results.
+    """
 
     def f(x: Tensor, w: Tensor) -> Tensor:
         return torch.mm(x, w).relu()
@@ -115,7 +133,12 @@ def test_joint_no_grad(pair: Pair) -> None:
 
 @shows("engine/aot/undefined_tangents.py")
 def test_undefined_tangents(pair: Pair) -> None:
-    """If the loss comes from only some results, the others have no gradient. The backward is then specialized: what needs an undefined tangent is dropped, a sum with it is its other summand, and gradients that need only it are None."""
+    """Specializes the backward to the tangents that are defined.
+
+    If the loss comes from only some results, the tangents of the others are undefined. Operations that need
+    an undefined tangent are dropped, a sum with it becomes its other summand, and gradients that need only it
+    are None.
+    """
 
     def f(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         return x * w, x * v
@@ -139,7 +162,11 @@ def _backward_module(function: Any) -> torch.fx.GraphModule:
 
 @shows("engine/aot/rebind_unbacked.py", "engine/trace/symbols/unbacked_symints.py")
 def test_unbacked_symbols(pair: Pair) -> None:
-    """A size that only the data knows is an unbacked symbol. Tracing to ATen makes a new symbol for it, which is set equal to the traced one; what the code checks of it becomes an assertion in the graph."""
+    """Traces a data-dependent size as an unbacked symbol.
+
+    Tracing to ATen makes a new symbol for it, which is set equal to the traced one. Checks of the size in the
+    code become assertions in the graph.
+    """
 
     def f(x: Tensor) -> Tensor:
         found = x.nonzero()

@@ -1,4 +1,7 @@
-"""Golden pairs of the AOT runtime wrappers: what they take out of the graph, and the code that they put around it."""
+"""Golden pairs of the AOT runtime wrappers.
+
+They show what a wrapper takes out of the graph, and the code that it puts around the graph.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ Show = Callable[..., None]
 
 @pytest.fixture
 def show(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Show:
-    """Compile a function through AOT and write the pair: traced graph, compiled graph, generated code, actions."""
+    """Compile a function through AOT and write the pair.
+
+    The pair has the traced graph, the compiled graph, the generated code and the actions.
+    """
 
     def write(function: Callable[..., Any], *args: Any, wrapper: str) -> None:
         with generated_code(monkeypatch) as texts:
@@ -36,7 +42,7 @@ def show(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Show:
 
 @shows("engine/aot/wrappers/input_mutations.py")
 def test_input_mutations(show: Show) -> None:
-    """The graph returns the new value of an input that the user's code writes; the wrapper copies it into the input."""
+    """The graph returns the new value of a mutated input; the wrapper copies it back."""
 
     def f(x: Tensor) -> Tensor:
         x.mul_(2)
@@ -58,7 +64,10 @@ def test_input_mutation_of_sizes(show: Show) -> None:
 
 @shows("engine/aot/wrappers/output_aliases.py")
 def test_output_alias_of_input(show: Show) -> None:
-    """A result that is a view of an input is made again from the input, so that writes to one show in the other."""
+    """A result that is a view of an input is made from the input again.
+
+    A write to one then shows in the other.
+    """
 
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sin(), x[1:]
@@ -68,7 +77,10 @@ def test_output_alias_of_input(show: Show) -> None:
 
 @shows("engine/aot/wrappers/output_aliases.py")
 def test_output_alias_in_training(show: Show) -> None:
-    """A view of an input that requires grad is made by the view function of eager's autograd node, so that its gradient takes the same way."""
+    """The view function of eager's autograd node makes a view of an input that requires grad.
+
+    The gradient then flows as in eager.
+    """
 
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sin(), x[1:]
@@ -78,7 +90,10 @@ def test_output_alias_in_training(show: Show) -> None:
 
 @shows("engine/aot/wrappers/output_aliases.py")
 def test_output_aliases_of_one_value(show: Show) -> None:
-    """Two results that are views of one computed value are made from that value, which the graph returns once."""
+    """Two results that are views of one computed value are made from that value.
+
+    The graph returns the value once.
+    """
 
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         y = x + 1
@@ -89,7 +104,10 @@ def test_output_aliases_of_one_value(show: Show) -> None:
 
 @shows("engine/aot/wrappers/dedup_inputs.py", "engine/aot/wrappers/replace_placeholders.py")
 def test_dedup_inputs(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tensor that is given twice becomes one input of the graph, so that a write through one name shows in the other."""
+    """A tensor that is passed twice becomes one graph input.
+
+    A write through one name then shows in the other.
+    """
 
     def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         x.add_(1)
@@ -106,7 +124,10 @@ def test_dedup_inputs(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @shows("engine/aot/wrappers/synthetic_bases.py", "engine/aot/view_replay.py")
 def test_synthetic_bases(show: Show) -> None:
-    """Inputs that share storage, one of which is written, become one flat input, the synthetic base. The graph makes the views itself and returns the new base."""
+    """Inputs with storage overlap become one flat synthetic base if one is mutated.
+
+    The graph makes the views itself and returns the new base.
+    """
 
     def f(first: Tensor, second: Tensor) -> Tensor:
         first.mul_(2)
@@ -118,7 +139,10 @@ def test_synthetic_bases(show: Show) -> None:
 
 @shows("engine/aot/wrappers/tensor_subclasses.py", "engine/aot/subclass_spec.py")
 def test_tensor_subclasses(show: Show) -> None:
-    """A tensor subclass that wraps other tensors is taken apart before the graph, which computes on plain tensors; results are wrapped again."""
+    """A tensor subclass is unwrapped before the graph, and its results are wrapped again.
+
+    The graph computes on the plain tensors that the subclass wraps.
+    """
 
     def f(x: Any) -> Any:
         return x * 2
@@ -128,7 +152,10 @@ def test_tensor_subclasses(show: Show) -> None:
 
 @shows("engine/aot/wrappers/error_fallback.py")
 def test_error_fallback(show: Show) -> None:
-    """If the compiled graph raises, the traced graph runs eagerly on the same inputs: the error is then eager's, and inputs hold what eager wrote before it."""
+    """If the compiled graph raises, the traced graph runs eagerly on the same inputs.
+
+    The error is then eager's, and the inputs hold what eager wrote before the error.
+    """
 
     def f(x: Tensor, index: Tensor) -> Tensor:
         x.add_(1)
@@ -139,7 +166,10 @@ def test_error_fallback(show: Show) -> None:
 
 @shows("engine/aot/wrappers/debug_assertions.py")
 def test_debug_assertions(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With config.debug_assertions, each call first compares its inputs with those that the code was compiled for; a wrong guard raises instead of giving wrong numbers."""
+    """With config.debug_assertions, each call checks its inputs against the compiled ones.
+
+    A wrong guard then raises an error instead of giving wrong numbers.
+    """
     monkeypatch.setattr(engine.config, "debug_assertions", True)
 
     def f(x: Tensor) -> Tensor:
@@ -150,7 +180,10 @@ def test_debug_assertions(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @shows("engine/aot/wrappers/disable_autocast.py")
 def test_disable_autocast(show: Show) -> None:
-    """The graph contains the casts of autocast, so autocast is off while it runs: no value is cast twice."""
+    """Autocast is off while the graph runs, because the graph contains its casts.
+
+    No value is cast twice.
+    """
 
     def f(x: Tensor, w: Tensor) -> Tensor:
         return x @ w
@@ -161,7 +194,10 @@ def test_disable_autocast(show: Show) -> None:
 
 @shows("engine/aot/wrappers/effect_order.py", "engine/graph/effect_tokens.py")
 def test_effect_order(show: Show) -> None:
-    """Operators that run for their effects take and pass on a token, so that no pass can drop them or change their order."""
+    """Operators with side effects take and return a token.
+
+    No pass can then drop or reorder them.
+    """
     library = torch.library.Library("golden_effects", "DEF")
     library.define("note(Tensor x) -> ()")
     library.impl("note", lambda x: None, "CompositeExplicitAutograd")
@@ -178,7 +214,10 @@ def test_effect_order(show: Show) -> None:
 
 @shows("engine/aot/wrappers/autograd_function.py", "engine/aot/joint.py", "engine/aot/autograd_metadata.py")
 def test_autograd_function(show: Show) -> None:
-    """A call that needs gradients becomes an autograd.Function: its forward saves what the backward graph reads, and its backward is compiled when it is first needed."""
+    """A call that needs gradients becomes an autograd.Function.
+
+    Its forward saves what the backward graph reads. Its backward is compiled when it is first needed.
+    """
 
     def f(x: Tensor, w: Tensor) -> Tensor:
         return (x * w).sin()
@@ -188,7 +227,10 @@ def test_autograd_function(show: Show) -> None:
 
 @shows("engine/aot/wrappers/autograd_function.py", "engine/aot/wrappers/double_backward.py")
 def test_autograd_function_with_integer_result(show: Show) -> None:
-    """A result that eager does not differentiate is marked, and the forward does not save what only it needs."""
+    """A result that eager does not differentiate is marked as non-differentiable.
+
+    The forward does not save tensors that only this result needs.
+    """
 
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sin(), x.argmax()
@@ -198,7 +240,10 @@ def test_autograd_function_with_integer_result(show: Show) -> None:
 
 @shows("engine/aot/wrappers/eager_conditions.py")
 def test_eager_conditions(show: Show) -> None:
-    """A call runs as traced where compiled code is unsupported: under transforms, and where a leaf is written in place, for which eager raises an error."""
+    """A call runs as traced where compiled code is unsupported.
+
+    This is so under transforms, and where a leaf is written in place, for which eager raises an error.
+    """
 
     def f(x: Tensor) -> Tensor:
         x.mul_(2)

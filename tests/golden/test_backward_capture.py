@@ -1,4 +1,4 @@
-"""Golden pairs of compiled autograd: a backward of autograd nodes becomes a graph, which is then compiled."""
+"""Golden pairs of compiled autograd: autograd nodes become a graph that is compiled."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ def autograd_nodes(record: BackwardRecord) -> list[str]:
 
 
 def captured_graph(record: BackwardRecord, stage: int = 0) -> list[str]:
-    """The lines of a captured graph, without the five lists that it takes and what follows from them."""
+    """Return the lines of a captured graph without its five input lists and their uses."""
     return [line for line in graph_lines(record.graphs[stage]) if "let_go" not in line and " = " in line]
 
 
 @shows("engine/autograd/build_graph.py", "engine/autograd/capture.py", "engine/autograd/execution_order.py")
 def test_captured_graph(pair: Pair) -> None:
-    """Captures a backward as a graph: each autograd node becomes a call of its formula, in the order in which eager runs them. A check follows each formula, and saved tensors that were written since raise as in eager."""
+    """Captures a backward as a graph: each autograd node becomes a call of its formula.
+
+    The calls are in the order in which eager runs the nodes. A check follows each formula. Saved tensors that
+    were written since raise an error as in eager.
+    """
 
     def f(x: Tensor) -> Tensor:
         return x.sin().sum()
@@ -59,7 +63,10 @@ def test_captured_hook(pair: Pair) -> None:
 
 @shows("engine/autograd/compiled_segments.py", "engine/autograd/segment_inputs.py")
 def test_compiled_segments(pair: Pair) -> None:
-    """Splits a captured graph at hooks, which run as Python. What lies between them is traced to ATen and compiled."""
+    """Splits a captured graph at hooks, which run as Python.
+
+    The parts between the hooks are traced to ATen and compiled.
+    """
 
     def f(x: Tensor) -> Tensor:
         y = x.sin()
@@ -78,7 +85,10 @@ def test_compiled_segments(pair: Pair) -> None:
 
 @shows("engine/autograd/inline_compiled_backwards.py")
 def test_inline_compiled_backwards(pair: Pair) -> None:
-    """Puts the backward graph of a compiled call into the captured graph, so that it is compiled with what is around it."""
+    """Inlines the backward graph of a compiled call into the captured graph.
+
+    It is then compiled with the code around it.
+    """
 
     def f(x: Tensor) -> Tensor:
         return x.sin()
@@ -94,7 +104,10 @@ def test_inline_compiled_backwards(pair: Pair) -> None:
 
 @shows("engine/autograd/move_cpu_scalars.py")
 def test_move_cpu_scalars(pair: Pair) -> None:
-    """Moves a number that lies on the CPU to the accelerator, where only torch's own formulas read it: the graph can then be compiled as a whole."""
+    """Moves a CPU scalar to the accelerator if only torch's own formulas read it.
+
+    The graph can then be compiled as a whole.
+    """
     graph = torch.fx.Graph()
     for name, device in (("weight", "cuda"), ("scale", "cpu")):
         node = graph.placeholder(name)

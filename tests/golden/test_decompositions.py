@@ -25,7 +25,10 @@ RANDOM = "engine/lowering/decompositions/random_ops.py"
 
 @pytest.fixture
 def show(pair: Pair) -> Show:
-    """Write the pair of a decomposition: ATen graph before and after it; parts are named without the operator's name."""
+    """Write the pair of a decomposition: the ATen graph before and after it.
+
+    Parts are named without the operator's name.
+    """
 
     def write(function: Callable[..., Any], *args: Any, **options: Any) -> None:
         graph: AotGraph = trace_to_aten(function, args)
@@ -42,7 +45,10 @@ def show(pair: Pair) -> Show:
 
 @shows(MISSING)
 def test_cdist_backward(show: Show) -> None:
-    """The gradient of pairwise distances: each pair's difference, divided by its distance, in the direction of the gradient."""
+    """Divides the difference of each pair by its distance, times the gradient.
+
+    This is the gradient of pairwise distances.
+    """
     show(
         lambda grad, a, b, distance: aten._cdist_backward(grad, a, b, 2.0, distance),
         torch.ones(4, 5),
@@ -60,7 +66,10 @@ def test_pdist(show: Show) -> None:
 
 @shows(MISSING)
 def test_weight_norm_backward(show: Show) -> None:
-    """The gradients of a weight that is a direction divided by its norm and multiplied by a length."""
+    """Computes the gradients of weight normalization.
+
+    The weight is a direction divided by its norm and multiplied by a length.
+    """
     show(
         lambda grad, direction, length, norms: aten._weight_norm_interface_backward(grad, direction, length, norms, 0),
         *(torch.ones(4, 3), torch.ones(4, 3), torch.ones(4, 1), torch.ones(4, 1)),
@@ -75,7 +84,10 @@ def test_diag_embed(show: Show) -> None:
 
 @shows(MISSING)
 def test_fake_quantize(show: Show) -> None:
-    """Rounds to a grid; the second result is the mask of the values within the range of the grid."""
+    """Rounds to a grid and returns the mask of the values within its range.
+
+    The mask is the second result.
+    """
     show(lambda x: aten.fake_quantize_per_tensor_affine_cachemask(x, 0.1, 0, -128, 127), torch.ones(4))
 
 
@@ -91,7 +103,10 @@ def test_fake_quantize_with_tensors(show: Show) -> None:
 
 @shows(MISSING)
 def test_fake_quantize_per_channel(show: Show) -> None:
-    """One scale and one zero point for each index of a dimension: both get dimensions of size 1 for the others."""
+    """Uses one scale and one zero point for each index of a dimension.
+
+    Both get dimensions of size 1 for the other dimensions.
+    """
     show(
         lambda x, scale, zero: aten.fake_quantize_per_channel_affine_cachemask(x, scale, zero, 0, -128, 127),
         *(torch.ones(2, 4), torch.ones(2), torch.zeros(2, dtype=torch.int32)),
@@ -100,7 +115,10 @@ def test_fake_quantize_per_channel(show: Show) -> None:
 
 @shows(MISSING)
 def test_foreach(show: Show) -> None:
-    """An operator on lists becomes an operator for each tensor, which fuse with their neighbors."""
+    """Replaces an operator on lists by one operator per tensor.
+
+    These operators fuse with their neighbors.
+    """
     show(lambda a, b: aten._foreach_mul([a, b], 2.0), torch.ones(4), torch.ones(3))
 
 
@@ -112,14 +130,20 @@ def test_foreach_norm(show: Show) -> None:
 
 @shows(MISSING)
 def test_check_and_unscale(show: Show) -> None:
-    """The gradient scaler's first half: multiplies gradients by a factor, and notes whether one has an inf or a NaN."""
+    """Multiplies gradients by a factor and records whether one has an inf or a NaN.
+
+    This is the first half of the gradient scaler.
+    """
     operator = aten._amp_foreach_non_finite_check_and_unscale.default
     show(lambda grad, found, factor: operator([grad], found, factor), torch.ones(4), torch.zeros(()), torch.ones(()))
 
 
 @shows(MISSING)
 def test_update_scale(show: Show) -> None:
-    """The gradient scaler's second half: the next scale is smaller after an inf or a NaN, and larger after enough good steps."""
+    """Lowers the scale after an inf or a NaN and raises it after enough good steps.
+
+    This is the second half of the gradient scaler.
+    """
     show(
         lambda scale, steps, found: aten._amp_update_scale(scale, steps, found, 2.0, 0.5, 2000),
         *(torch.ones(()), torch.zeros((), dtype=torch.int32), torch.zeros(())),
@@ -128,31 +152,46 @@ def test_update_scale(show: Show) -> None:
 
 @shows(INTERPOLATION)
 def test_upsample_nearest_backward(show: Show) -> None:
-    """The gradient of interpolation: each output element adds its gradient to the input elements that it was read from."""
+    """Adds the gradient of each output element to the input elements that it was read from.
+
+    This is the gradient of interpolation.
+    """
     show(lambda grad: aten.upsample_nearest1d_backward(grad, [4], [1, 1, 2]), torch.ones(1, 1, 4))
 
 
 @shows(INTERPOLATION)
 def test_upsample_antialiased(show: Show) -> None:
-    """Each output element is a weighted sum of the input elements below it: the taps and their weights are computed from its position."""
+    """Computes each output element as a weighted sum of nearby input elements.
+
+    The taps and their weights are computed from the position of the output element.
+    """
     show(lambda x: aten._upsample_bilinear2d_aa(x, [2, 2], False), torch.ones(1, 1, 4, 4))
 
 
 @shows(INTERPOLATION)
 def test_replication_pad_backward(show: Show) -> None:
-    """The gradient of padding by the border: the padding's gradients are added to the border's."""
+    """Adds the gradients of the padding to the gradients of the border.
+
+    This is the gradient of replication padding.
+    """
     show(lambda grad, x: aten.replication_pad1d_backward(grad, x, [1, 1]), torch.ones(1, 2, 5), torch.ones(1, 2, 3))
 
 
 @shows(INTERPOLATION)
 def test_adaptive_avg_pool_backward(show: Show) -> None:
-    """The gradient of adaptive average pooling: each input element takes its share of the windows that it lies in."""
+    """Gives each input element its share of the gradients of its windows.
+
+    This is the gradient of adaptive average pooling.
+    """
     show(lambda grad, x: (aten._adaptive_avg_pool2d_backward(grad, x),), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 4, 4))
 
 
 @shows(RANDOM)
 def test_normal(show: Show) -> None:
-    """With fused_random, normal numbers are computed from uniform ones, which the kernel draws."""
+    """With fused_random, computes normal numbers from uniform ones.
+
+    The kernel generates the uniform numbers.
+    """
     show(lambda x: torch.randn_like(x) + x, torch.ones(8), fused_random=True)
 
 

@@ -1,4 +1,7 @@
-"""Every pass and every AOT wrapper has a golden pair: a new one without its pair fails here."""
+"""Every pass and every AOT wrapper has a golden pair.
+
+This test fails for a new one without its pair.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ STAGE_PACKAGES = (
     "engine/lowering",
     "engine/kernels",
 )
-"""Packages with other modules, too: a pass there is a function that its module is named for."""
+"""Packages with other modules too: a pass gives its module its name."""
 NOT_PASSES = {
     "engine/bytecode/decode.py": "reads code",
     "engine/bytecode/editable_instructions.py": "reads code",

@@ -15,7 +15,10 @@ Tensor = torch.Tensor
 
 @shows("engine/graph/passes/eliminate_dead_code.py")
 def test_eliminate_dead_code(pair: Pair) -> None:
-    """Erases operations whose results nothing reads. A random operation stays, because it advances the random number generator as in eager."""
+    """Erases operations whose results nothing reads.
+
+    A random operation stays, because it advances the random number generator as in eager.
+    """
 
     def f(x: Tensor) -> Tensor:
         unused = x.sin().cos()  # noqa: F841
@@ -31,7 +34,11 @@ def test_eliminate_dead_code(pair: Pair) -> None:
 
 @shows("engine/graph/passes/remove_noop_aliases.py")
 def test_remove_noop_aliases(pair: Pair) -> None:
-    """Replaces detach and alias by their input: a functional graph writes nothing, so it needs one node per value. The alias of an input that is returned stays: the result must be another tensor object."""
+    """Replaces detach and alias by their input.
+
+    A functional graph has no mutation, so it needs one node per value. The alias of an input that is returned
+    stays: the result must be another tensor object.
+    """
 
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.detach().sin(), x.detach()
@@ -44,7 +51,10 @@ def test_remove_noop_aliases(pair: Pair) -> None:
 
 @shows("engine/graph/passes/lift_requires_grad.py")
 def test_lift_requires_grad(pair: Pair) -> None:
-    """Moves calls of requires_grad_ on inputs out of the graph, before it or after it: other compilers support none in a graph."""
+    """Moves calls of requires_grad_ on inputs before or after the graph.
+
+    Other compilers do not support them in a graph.
+    """
 
     def f(x: Tensor, y: Tensor) -> Tensor:
         x.requires_grad_()
@@ -73,7 +83,11 @@ def test_lift_requires_grad(pair: Pair) -> None:
 
 @shows("engine/graph/functionalize_rng.py")
 def test_functionalize_rng(pair: Pair) -> None:
-    """Makes the state of the random number generator an explicit value, so that the backward can repeat the same random numbers. Here the dropout of a checkpoint runs once in each graph, from the same saved state."""
+    """Makes the state of the random number generator an explicit value.
+
+    The backward can then repeat the same random numbers. Here the dropout of a checkpoint runs once in each
+    graph, from the same saved state.
+    """
 
     def f(x: Tensor) -> Tensor:
         return torch.utils.checkpoint.checkpoint(lambda v: F.dropout(v.sin()), x, use_reentrant=False)
@@ -85,7 +99,10 @@ def test_functionalize_rng(pair: Pair) -> None:
 
 @shows("engine/graph/composite_ops.py", "engine/graph/composite_ops_autograd.py")
 def test_composite_ops(pair: Pair) -> None:
-    """Keeps a composite operator whose parts depend on the device as one operator of the engine, so that one graph fits every target."""
+    """Keeps a composite operator with device-dependent parts as one operator.
+
+    It becomes one operator of the engine, so that one graph fits every target.
+    """
 
     def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v)

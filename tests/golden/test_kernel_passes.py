@@ -29,7 +29,10 @@ def show(pair: Pair) -> Show:
 
 @shows("engine/kernels/triton/printer.py", "engine/kernels/triton/op_codegen.py")
 def test_print_pointwise(show: Show) -> None:
-    """Prints a loop over all elements as a kernel of blocks: the mask is there only if the size is no multiple of the block."""
+    """Prints a loop over all elements as a kernel of blocks.
+
+    The mask is there only if the size is not a multiple of the block size.
+    """
 
     def f(x: Tensor, y: Tensor) -> Tensor:
         return (x + y).relu()
@@ -39,7 +42,10 @@ def test_print_pointwise(show: Show) -> None:
 
 @shows("engine/kernels/triton/printer.py", "engine/kernels/triton/block_heuristics.py")
 def test_print_row_reduction(show: Show) -> None:
-    """A short row is one block: each program loads a row, reduces it and goes on with it from registers."""
+    """Reduces a short row in one block.
+
+    Each program loads a row, reduces it and continues with it from registers.
+    """
 
     def f(x: Tensor) -> Tensor:
         return x / x.sum(-1, keepdim=True)
@@ -49,7 +55,10 @@ def test_print_row_reduction(show: Show) -> None:
 
 @shows("engine/kernels/triton/looped_reduction.py")
 def test_looped_reduction(show: Show) -> None:
-    """A row that is too long for one block is reduced in a loop, with an accumulator for each lane."""
+    """Reduces a row that is too long for one block in a loop.
+
+    Each lane has its own accumulator.
+    """
 
     def f(x: Tensor) -> Tensor:
         return x.sum(-1)
@@ -59,7 +68,10 @@ def test_looped_reduction(show: Show) -> None:
 
 @shows("engine/kernels/online_reductions.py")
 def test_online_softmax(show: Show) -> None:
-    """A sum of exponentials relative to a maximum is accumulated in the same loop as the maximum: one pass over the row instead of two (Milakov and Gimelshein, 2018)."""
+    """Accumulates a maximum and the sum of exponentials relative to it in one loop.
+
+    This takes one pass over the row instead of two (Milakov and Gimelshein, 2018).
+    """
 
     def f(x: Tensor) -> Tensor:
         return F.softmax(x, -1)
@@ -79,7 +91,10 @@ def test_welford(show: Show) -> None:
 
 @shows("engine/kernels/triton/jit_helpers.py")
 def test_half_precision_helpers(show: Show) -> None:
-    """If a kernel reads only 16-bit floats, functions whose error is far below that precision replace exact ones."""
+    """Uses approximate functions in a kernel that reads only 16-bit floats.
+
+    Their error is far below the precision of these floats.
+    """
 
     def f(x: Tensor) -> Tensor:
         return F.gelu(x)
@@ -89,7 +104,10 @@ def test_half_precision_helpers(show: Show) -> None:
 
 @shows("engine/lowering/philox_ops.py", "engine/lowering/ops/random.py")
 def test_random_numbers_in_kernel(show: Show) -> None:
-    """With fused_random, the kernel computes the random numbers itself, from a seed and the element's position."""
+    """With fused_random, the kernel computes the random numbers itself.
+
+    It computes them from a seed and the position of the element.
+    """
 
     def f(x: Tensor) -> Tensor:
         return F.dropout(x, 0.25)
@@ -99,7 +117,10 @@ def test_random_numbers_in_kernel(show: Show) -> None:
 
 @shows("engine/kernels/triton/printer.py")
 def test_symbolic_sizes(show: Show) -> None:
-    """A symbolic size becomes a parameter of the kernel; the launch computes it from the inputs."""
+    """Makes a symbolic size a parameter of the kernel.
+
+    The launch computes the size from the inputs.
+    """
 
     def f(x: Tensor) -> Tensor:
         return x + 1

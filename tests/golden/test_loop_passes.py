@@ -1,4 +1,4 @@
-"""Golden pairs of lowering: loops, their fusion into kernels, block sizes, templates and memory."""
+"""Golden pairs of lowering: loops, kernel fusion, block sizes, templates and memory."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def show_fusion(pair: Pair) -> Show:
 
 @shows("engine/lowering/graph_lowering.py", "engine/lowering/build_loop_kernel.py")
 def test_lower_to_loops(show_fusion: Show) -> None:
-    """Lowers each operator to a function of an index. A chain of elementwise operators becomes one loop over all elements."""
+    """Lowers each operator to a function of an index.
+
+    A chain of elementwise operators becomes one loop over all elements.
+    """
 
     def f(x: Tensor, y: Tensor) -> Tensor:
         return (x + y).relu() * 2
@@ -89,7 +92,10 @@ def test_views_become_indices(show_fusion: Show) -> None:
 
 @shows("engine/lowering/scheduler.py")
 def test_fuse_reduction_with_its_readers(show_fusion: Show) -> None:
-    """A reduction joins the kernel that reads it, if that has the same rows: one pass over memory computes both."""
+    """Fuses a reduction into the kernel that reads it if both have the same rows.
+
+    One pass over memory computes both.
+    """
 
     def f(x: Tensor) -> Tensor:
         return x - x.mean(-1, keepdim=True)
@@ -99,7 +105,10 @@ def test_fuse_reduction_with_its_readers(show_fusion: Show) -> None:
 
 @shows("engine/lowering/scheduler.py", "engine/lowering/fusion_cost.py")
 def test_recompute_cheap_value(show_fusion: Show) -> None:
-    """A cheap value that two kernels read is computed in each: that costs less than to store it."""
+    """Computes a cheap value in each of the two kernels that read it.
+
+    This costs less than storing it.
+    """
 
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         y = x + 1
@@ -121,7 +130,10 @@ def test_store_expensive_value(show_fusion: Show) -> None:
 
 @shows("engine/lowering/scheduler.py")
 def test_fuse_horizontally(show_fusion: Show) -> None:
-    """Kernels over the same loops that do not depend on each other become one kernel, which loads what both read once."""
+    """Merges independent kernels over the same loops into one kernel.
+
+    The merged kernel loads the inputs that both read once.
+    """
 
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sin(), x.cos()
@@ -131,7 +143,10 @@ def test_fuse_horizontally(show_fusion: Show) -> None:
 
 @shows("engine/lowering/scheduler.py")
 def test_stored_result_is_read_in_registers(show_fusion: Show) -> None:
-    """A value that is returned and read by another operator is stored by the kernel that goes on with it."""
+    """Stores a returned value in the kernel that computes the next operator from it.
+
+    The next operator reads the value from registers.
+    """
 
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         y = x.exp()
@@ -142,7 +157,10 @@ def test_stored_result_is_read_in_registers(show_fusion: Show) -> None:
 
 @shows("engine/lowering/unroll_reductions.py")
 def test_unroll_reductions(show_fusion: Show) -> None:
-    """A short sum that only another reduction reads is unrolled, so that both fit into one kernel: the distances of all pairs of points are never stored."""
+    """Unrolls a short sum that only another reduction reads.
+
+    Both then fit into one kernel: the distances of all pairs of points are never stored.
+    """
 
     def nearest(a: Tensor, b: Tensor) -> Tensor:
         apart = a[:, None, :] - b[None, :, :]
@@ -153,7 +171,10 @@ def test_unroll_reductions(show_fusion: Show) -> None:
 
 @shows("engine/lowering/promotion.py")
 def test_promotion(show_fusion: Show) -> None:
-    """Operands are converted to the dtype of the result; 16-bit floats are computed in 32 bits and rounded where eager rounds."""
+    """Converts operands to the dtype of the result.
+
+    16-bit floats are computed in 32 bits and rounded where eager rounds.
+    """
 
     def f(x: Tensor, n: Tensor) -> Tensor:
         return x * n + 0.5
@@ -163,7 +184,10 @@ def test_promotion(show_fusion: Show) -> None:
 
 @shows("engine/lowering/ops/indexing.py")
 def test_index_bounds_check(show_fusion: Show) -> None:
-    """A gather loads at an index that is itself loaded. A negative index counts from the end, and a check raises for an index out of bounds."""
+    """Lowers a gather to a load at an index that is itself loaded.
+
+    A negative index counts from the end, and a check raises for an index out of bounds.
+    """
 
     def f(table: Tensor, index: Tensor) -> Tensor:
         return table[index] * 2
@@ -207,7 +231,10 @@ def test_library_call(pair: Pair) -> None:
 
 @shows("engine/lowering/templates/matmul.py", "engine/lowering/templates/choose_templates.py")
 def test_matmul_template(pair: Pair) -> None:
-    """With a template, a matmul becomes a kernel of tiles, and the operators that follow it its epilogue."""
+    """A template turns a matmul into a kernel of tiles with an epilogue.
+
+    The operators that follow the matmul become the epilogue.
+    """
 
     def f(x: Tensor, w: Tensor) -> Tensor:
         return (x @ w).relu()
@@ -260,7 +287,10 @@ def test_dedup_kernels(pair: Pair) -> None:
 
 @shows("engine/lowering/pad_strides.py")
 def test_pad_strides(pair: Pair) -> None:
-    """A kernel's result that only a library matmul reads gets rows that start at multiples of 16 bytes: the library then has a faster kernel."""
+    """Aligns the rows of a result that only a library matmul reads to 16 bytes.
+
+    The library then has a faster kernel.
+    """
 
     def f(x: Tensor, w: Tensor) -> Tensor:
         return torch.mm(x * 2, w)
@@ -271,7 +301,10 @@ def test_pad_strides(pair: Pair) -> None:
 
 @shows("engine/lowering/transpose_tile.py")
 def test_transpose_tile(pair: Pair) -> None:
-    """A kernel that reads along one dimension and writes along another works on square tiles, so that both accesses are contiguous."""
+    """Uses square tiles for a kernel that reads and writes along different dimensions.
+
+    Both accesses are then contiguous.
+    """
 
     def f(x: Tensor) -> Tensor:
         return x.t().contiguous() + 1

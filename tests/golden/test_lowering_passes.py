@@ -18,7 +18,10 @@ BF16 = torch.bfloat16
 
 @shows("engine/lowering/passes/decompose.py")
 def test_decompose(pair: Pair) -> None:
-    """Replaces an operator without a lowering by operators that have one. The parts keep the operator's user line."""
+    """Replaces an operator without a lowering by operators that have one.
+
+    The parts keep the operator's user line.
+    """
 
     def f(x: Tensor, y: Tensor) -> Tensor:
         return torch.nn.functional.smooth_l1_loss(x, y)
@@ -30,7 +33,10 @@ def test_decompose(pair: Pair) -> None:
 
 @shows("engine/lowering/passes/decompose.py", "engine/lowering/decompositions/random_ops.py")
 def test_decompose_random(pair: Pair) -> None:
-    """With the option fused_random, replaces a random operator by a seed and random numbers that the kernel itself generates. Then dropout fuses with its neighbors."""
+    """With fused_random, replaces a random operator by a seed and numbers from the kernel.
+
+    The kernel itself generates the random numbers. Then dropout fuses with its neighbors.
+    """
 
     def f(x: Tensor) -> Tensor:
         return torch.nn.functional.dropout(x, 0.25)
@@ -56,7 +62,10 @@ def test_fuse_attention(pair: Pair) -> None:
 
 @shows("engine/lowering/passes/fuse_attention.py", "engine/lowering/passes/match_scores.py")
 def test_fuse_attention_with_mask(pair: Pair) -> None:
-    """A masked fill of the scores becomes the bias of the attention call. A row that sees no key gets NaN, as its softmax is NaN in eager."""
+    """Turns a masked fill of the scores into the bias of the attention call.
+
+    A row that sees no key gets NaN, as its softmax is NaN in eager.
+    """
 
     def attention(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
         scores = torch.bmm(q, k.mT) * 0.25
@@ -72,7 +81,10 @@ def test_fuse_attention_with_mask(pair: Pair) -> None:
 
 @shows("engine/lowering/passes/fuse_attention.py")
 def test_fuse_attention_refuses(pair: Pair) -> None:
-    """Leaves attention as it is where a fused call would differ, with the reason: here masked scores get a number that ordinary scores can have, too."""
+    """Leaves attention unfused where a fused call would differ, and records the reason.
+
+    Here masked scores get a number that ordinary scores can have, too.
+    """
 
     def attention(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
         scores = torch.bmm(q, k.mT) * 0.25
@@ -88,7 +100,10 @@ def test_fuse_attention_refuses(pair: Pair) -> None:
 
 @shows("engine/lowering/passes/bool_to_bias_mask.py")
 def test_bool_to_bias_mask(pair: Pair) -> None:
-    """Converts a bool mask that several attention calls share into an additive bias once. Otherwise each call would convert it."""
+    """Converts a bool mask shared by several attention calls into an additive bias once.
+
+    Otherwise each call would convert it.
+    """
 
     def two_layers(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
         attention = torch.nn.functional.scaled_dot_product_attention
@@ -102,7 +117,11 @@ def test_bool_to_bias_mask(pair: Pair) -> None:
 
 @shows("engine/lowering/passes/pad_matmul.py")
 def test_pad_matmul(pair: Pair) -> None:
-    """Pads the operands of a matmul with zeros if their sizes are no multiples of 16 bytes and the faster kernel saves more time than the padding costs. The result is sliced, so nothing else sees the zeros."""
+    """Pads the operands of a matmul with zeros to sizes that are multiples of 16 bytes.
+
+    It pads only if the faster kernel saves more time than the padding costs. The result is sliced, so nothing
+    else sees the zeros.
+    """
 
     def vocabulary_head(x: Tensor, w: Tensor) -> Tensor:
         return x @ w.t()

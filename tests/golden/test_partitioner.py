@@ -1,4 +1,4 @@
-"""Golden pairs of the partitioner: which values the forward saves, and which the backward computes again."""
+"""Golden pairs of the partitioner: values saved by the forward or recomputed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Show = Callable[..., None]
 
 @pytest.fixture
 def show(pair: Pair) -> Show:
-    """Write the pair of a function that is differentiated: joint graph, and forward, backward and saved values."""
+    """Write the pair of a differentiated function.
+
+    The parts are the joint graph, the forward, the backward and the saved values.
+    """
 
     def write(function: Callable[..., Any], *args: Any, inside: Sequence[Any] = (), **options: Any) -> None:
         record, _ = compile_and_run(function, *args, backend="aot_eager", **options)
@@ -34,7 +37,10 @@ def show(pair: Pair) -> Show:
 
 @shows("engine/aot/partitioner/partition.py", "engine/aot/partitioner/min_cut.py")
 def test_min_cut(show: Show) -> None:
-    """Splits the joint graph where the values that cross take the least memory. Here one byte for each element is saved instead of two floats: the backward reads only the mask."""
+    """Splits the joint graph where the values saved for backward take the least memory.
+
+    Here one byte for each element is saved instead of two floats: the backward reads only the mask.
+    """
 
     def f(x: Tensor) -> Tensor:
         return torch.where(x > 0, x * 2, x * 3)
@@ -44,7 +50,10 @@ def test_min_cut(show: Show) -> None:
 
 @shows("engine/aot/partitioner/partition.py", "engine/aot/partitioner/recompute.py")
 def test_recompute(show: Show) -> None:
-    """Cheap values are computed again in the backward if that saves memory: here only the input is saved."""
+    """Recomputes cheap values in the backward if that saves memory.
+
+    Here only the input is saved.
+    """
 
     def f(x: Tensor) -> Tensor:
         return x.sin().cos().exp()
@@ -54,7 +63,10 @@ def test_recompute(show: Show) -> None:
 
 @shows("engine/aot/partitioner/recompute.py")
 def test_matmul_is_not_recomputed(show: Show) -> None:
-    """The result of a matmul is saved rather than computed again: that would take longer than reading it."""
+    """Saves the result of a matmul instead of recomputing it.
+
+    Recomputing takes longer than reading it.
+    """
 
     def f(x: Tensor, w: Tensor) -> Tensor:
         return torch.mm(x, w).tanh().sin()
@@ -84,7 +96,10 @@ def test_pack_masks(show: Show) -> None:
 
 @shows("engine/aot/partitioner/partition.py", "engine/graph/functionalize_rng.py")
 def test_recompute_random(show: Show) -> None:
-    """With the option recompute_random, the backward draws random numbers again, from the saved state of the generator, instead of saving them."""
+    """With recompute_random, the backward recomputes random numbers instead of saving them.
+
+    It starts from the saved state of the generator.
+    """
 
     def f(x: Tensor) -> Tensor:
         return F.dropout(x.sin(), 0.5).cos()
@@ -94,7 +109,7 @@ def test_recompute_random(show: Show) -> None:
 
 @shows("engine/aot/partitioner/partition.py")
 def test_activation_checkpoint(show: Show) -> None:
-    """Nothing inside of an activation checkpoint is saved, however long it takes to compute it again."""
+    """Saves no value inside an activation checkpoint, however long the recompute takes."""
 
     def block(x: Tensor, w: Tensor) -> Tensor:
         return torch.mm(x, w).tanh()
@@ -107,7 +122,10 @@ def test_activation_checkpoint(show: Show) -> None:
 
 @shows("engine/aot/partitioner/selective_checkpoint.py")
 def test_selective_checkpoint(show: Show) -> None:
-    """A selective checkpoint asks the user's policy for each operator: what it says to save is saved, the rest is computed again."""
+    """Follows the user's policy of a selective checkpoint for each operator.
+
+    Values that the policy says to save are saved; the rest is recomputed.
+    """
 
     def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         saves = op is torch.ops.aten.mm.default

@@ -1,4 +1,7 @@
-"""On a GPU: a full card, a kernel that cannot be started, and another architecture than the one asked for; the result is there all the same."""
+"""Failures on a GPU: out of memory, a failed launch and another architecture.
+
+In each case the result is right. The GPU may have another architecture than the target asks for.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ sys.stdin.readline()
 
 
 def test_a_second_process_on_the_card() -> None:
-    """What fits beside it is computed; what does not raises torch's error, and the sentence says that others hold the memory."""
+    """Calls that fit beside another process succeed; a larger call raises torch's error.
+
+    The sentence says that other processes hold the memory.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -64,7 +70,10 @@ def test_a_second_process_on_the_card() -> None:
 
 
 def test_a_card_that_fills_up() -> None:
-    """Torch's own error where nothing has room, and a sentence on whose memory it is; with room again the call works."""
+    """Running out of memory raises torch's error, and the call works once memory is free.
+
+    A sentence says which process uses the memory.
+    """
     fast = engine.compile(lambda x: torch.cat([x.sin()] * 8) + 1)
     small = torch.randn(1024, device="cuda")
     torch.testing.assert_close(fast(small), torch.cat([small.sin()] * 8) + 1)
@@ -82,7 +91,7 @@ def test_a_card_that_fills_up() -> None:
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_a_card_with_room_for_eager_only(mode: str) -> None:
-    """Where recording, or measuring other ways, finds no room, the results are there all the same, call after call."""
+    """Results stay right on every call if CUDA graph capture or autotuning lacks memory."""
 
     def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.relu(x @ w)
@@ -107,7 +116,10 @@ def test_a_card_with_room_for_eager_only(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_what_kernels_have_no_room_for_is_computed_by_aten(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    """A program that asks for more than there is, where ATen needs less: the result is ATen's, a sentence says why, and the next call tries again."""
+    """ATen computes the call if the compiled program runs out of memory.
+
+    ATen needs less memory here. A sentence says why, and the next call tries the program again.
+    """
     fast = engine.compile(lambda x: torch.softmax(x * 2, -1) + x, options={"mode": mode})
     x = torch.randn(4096, 4096, device="cuda")
     wanted = torch.softmax(x * 2, -1) + x
@@ -132,7 +144,10 @@ def test_what_kernels_have_no_room_for_is_computed_by_aten(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_a_kernel_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    """The driver refuses a grid: ATen computes the call and those after it, and it is told once."""
+    """If the driver rejects a grid, ATen computes this and later calls, with one failure.
+
+    The session records the failure once.
+    """
     original = kernel_launchers.gpu_launcher
 
     def too_high(source: object, misaligned: frozenset[str] = frozenset()) -> object:

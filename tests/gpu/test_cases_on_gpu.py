@@ -1,4 +1,4 @@
-"""On a GPU: every function that lowering must get right, run there and compared with eager PyTorch."""
+"""On a GPU: every function that lowering must get right, compared with eager PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""On a GPU: kernels compiled, launched and compared with eager PyTorch; programs end to end."""
+"""On a GPU: kernels compiled, launched and compared with eager PyTorch.
+
+Includes programs end to end.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,10 @@ def test_a_misaligned_input_is_right() -> None:
 
 
 def test_a_scalar_on_the_cpu_is_brought_over() -> None:
-    """PyTorch mixes 0-dimensional CPU tensors with GPU tensors; a kernel cannot read them in place."""
+    """A kernel takes 0-dimensional CPU tensors mixed with GPU tensors, as PyTorch does.
+
+    A kernel cannot read them in place.
+    """
     text = handwritten_kernels.HEAD + (
         "@triton.jit\n"
         "def scale(x, factor, out, count, BLOCK: tl.constexpr):\n"
@@ -186,7 +192,10 @@ def test_a_program_can_be_captured_in_a_cuda_graph() -> None:
 
 
 def test_what_is_shown_is_what_runs() -> None:
-    """The PTX told for the GPU's own target is that of the kernel which was launched, registers included."""
+    """The recorded PTX for the GPU's own target equals the PTX of the launched kernel.
+
+    So do the registers and spills.
+    """
     major, minor = torch.cuda.get_device_capability()
     if default_target() != f"cuda:{major}{minor}":
         pytest.skip("this GPU's own architecture is not among the targets")

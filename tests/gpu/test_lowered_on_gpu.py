@@ -1,4 +1,4 @@
-"""On a GPU: ordinary functions lowered to kernels and run there, compared with eager PyTorch."""
+"""On a GPU: ordinary functions lowered to kernels, compared with eager PyTorch."""
 
 from __future__ import annotations
 
@@ -158,7 +158,10 @@ def test_two_blocks_of_a_gpt_agree_with_eager() -> None:
 
 
 def test_kernels_are_measured() -> None:
-    """Each kernel's time is recorded, within reason of what moving its bytes takes, and the user's tensors stay as they are."""
+    """Each kernel's measured time is plausible for the bytes that it moves.
+
+    The user's tensors stay unchanged.
+    """
     x = torch.randn(4096, 4096, device="cuda")
     kept = x.clone()
     with engine.record() as session:

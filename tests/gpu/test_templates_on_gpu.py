@@ -1,4 +1,7 @@
-"""On a GPU: products by templates give eager's values and gradients, and are chosen by measurement."""
+"""On a GPU: matmul templates give eager's values and gradients.
+
+Autotuning chooses them by measurement.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,10 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool) 
 @pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_attention_trains(backend: str, is_causal: bool) -> None:
-    """Results and gradients of attention by templates, whichever library torch would have called."""
+    """Attention templates give eager's results and gradients for every SDPA backend.
+
+    The backend is the library that torch would have called.
+    """
     torch.manual_seed(0)
     given = [torch.randn(2, 4, 130, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     found = []
@@ -73,7 +79,10 @@ def test_attention_trains(backend: str, is_causal: bool) -> None:
 
 
 def test_a_mask_learns() -> None:
-    """The gradient of a bias that is added to scores, the same for the whole batch, comes from the template's kernels."""
+    """The template's kernels compute the gradient of a bias added to scores.
+
+    The bias is the same for the whole batch.
+    """
     torch.manual_seed(0)
     given = [torch.randn(2, 4, 130, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     bias = torch.randn(1, 4, 130, 130, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -120,7 +129,10 @@ def test_templates_for_any_number_of_rows(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("templates", ["always", "measured"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_training(templates: str, dtype: torch.dtype) -> None:
-    """Losses and gradients of a small network, whose products templates compute in both directions."""
+    """Templates compute a small network's matmuls, with eager's losses and gradients.
+
+    They compute the matmuls of both the forward and the backward.
+    """
     torch.manual_seed(0)
     plain: Any = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.LayerNorm(96), nn.Linear(96, 40)).cuda().to(dtype)
     twin = copy.deepcopy(plain)

@@ -1,4 +1,4 @@
-"""Training on the card: the compiled forward and backward give the losses and gradients that eager gives."""
+"""Training on a GPU: compiled forward and backward give eager's losses and gradients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Classifier(nn.Module):
 
 @pytest.mark.parametrize("autocast", [False, True])
 def test_ten_steps_are_eagers(autocast: bool) -> None:
-    """Losses of ten steps agree; one compilation serves them all, and nothing of it falls back."""
+    """Losses of ten steps agree with one compilation and no fallback."""
     torch.manual_seed(0)
     plain = Classifier().cuda()
     twin = copy.deepcopy(plain)
@@ -91,7 +91,10 @@ def _train(
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("packs", [False, True])
 def test_a_head_of_odd_width(monkeypatch: pytest.MonkeyPatch, mode: str, packs: bool) -> None:
-    """Padded products whose results are saved with room between their rows, also where hooks pack what is saved."""
+    """Padded matmuls with gaps between saved rows train as in eager.
+
+    This also holds where saved-tensor hooks pack the saved tensors.
+    """
     monkeypatch.setattr(pad_matmul, "MIN_GAIN_SECONDS", -1.0)
     torch.manual_seed(0)
     head = nn.Linear(64, 101).cuda()

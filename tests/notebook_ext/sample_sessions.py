@@ -1,4 +1,7 @@
-"""Sessions made by hand for tests of the front end: real listings of one kernel, three frames, six compilations, eight calls."""
+"""Handmade sessions for tests of the front end.
+
+They hold real listings of one kernel, three frames, six compilations and eight calls.
+"""
 
 from __future__ import annotations
 
@@ -463,7 +466,10 @@ def verified_session() -> Session:
 
 
 def broken_session() -> Session:
-    """A break with an example, met after an attempt that had changed something; and an attempt that led to none."""
+    """Build a session with one graph break with an example and two discarded attempts.
+
+    Both attempts had side effects.
+    """
     session = head_session()
     for number, kept in (("1/0", 1), ("0/0", 0)):
         record = session.compilation(number)

@@ -38,7 +38,10 @@ def step(
     nodes: dict[str, str] | None = None,
     **more: Any,
 ) -> StepRecord:
-    """One step; ``nodes`` says which texts of its stack and variables are computed by which node."""
+    """Build one step; ``nodes`` maps texts of stack and variables to graph nodes.
+
+    The node of a text is the one that computes it.
+    """
     name, _, argument = op.partition(" ")
     known = nodes or {}
     changed = changed or {}

@@ -1,4 +1,7 @@
-"""Recording calls for ``--compare`` never gets in their way, whatever kind of tensor they take or give."""
+"""Recording calls for ``--compare`` never disturbs them, for any kind of tensor.
+
+This holds for tensors that the calls take and for tensors that they return.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def test_inference_mode() -> None:
 
 
 def test_torch_compile_used_before() -> None:
-    """The threads that it compiles on are not in the process of the comparison, which must not wait for them."""
+    """A comparison does not wait for the compile threads of an earlier torch.compile.
+
+    These threads do not exist in the process of the comparison.
+    """
     with inductor.patch(compile_threads=4, force_disable_caches=True):
         torch.compile(lambda x: x.sin() * 3)(torch.ones(3))
         assert compared(lambda x: x * 2, torch.ones(2)).max_difference == 0

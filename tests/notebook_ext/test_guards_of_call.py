@@ -13,7 +13,11 @@ from tests.notebook_ext.sample_sessions import head_session
 
 
 def test_a_call_that_was_never_made_is_shown_against_the_guards() -> None:
-    """Sizes that miss every entry fail at the shape; sizes that hit one pass to the end; the session's calls stay as they were."""
+    """A hypothetical call fails at the shape or passes all guards, and is not recorded.
+
+    Sizes that miss every entry fail at the shape. Sizes that hit one pass to the end. The session's calls stay
+    unchanged.
+    """
     engine.reset()
     compiled = engine.compile(lambda x: x.sin(), backend="aot_eager")
     with engine.record() as session:
@@ -35,7 +39,10 @@ def test_a_call_that_was_never_made_is_shown_against_the_guards() -> None:
 
 
 def test_a_session_of_something_else_is_not_shown() -> None:
-    """Entries that the last session did not record, or that had other guards, have no guards to show there."""
+    """Entries of another session, or with other guards, have no guards to show.
+
+    The last session did not record such entries, or recorded them with other guards.
+    """
     engine.reset()
     compiled = engine.compile(lambda x: x.sin(), backend="aot_eager")
     compiled(torch.ones(3))

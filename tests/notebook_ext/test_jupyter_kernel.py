@@ -1,4 +1,4 @@
-"""%%compile in a real kernel: outputs, progress, errors and interrupts as a front end sees them."""
+"""%%compile in a real kernel: outputs, progress, errors and interrupts in a front end."""
 
 from __future__ import annotations
 
@@ -108,7 +108,10 @@ def test_progress_appears_within_a_second_and_leaves_nothing(kernel: Kernel) -> 
 
 
 def test_interrupting_a_compile_breaks_nothing(kernel: Kernel) -> None:
-    """One sentence; the user's traceback ends at the user's line; the same call works afterwards."""
+    """An error shows one sentence, and the traceback ends at the user's line.
+
+    The same call works afterwards.
+    """
     kernel.run(f"import engine\n{SLOW}")
     sent: list[bool] = []
 
@@ -129,7 +132,10 @@ def test_interrupting_a_compile_breaks_nothing(kernel: Kernel) -> None:
 
 
 def test_cancel_ends_the_compile_and_runs_the_code(kernel: Kernel) -> None:
-    """The button's click arrives through a subshell and ends the compile, long before its end; the cell goes on as Python, and the summary says so."""
+    """A click on the button interrupts the compile, and the cell continues as Python.
+
+    The click arrives through a subshell, long before the compile would end. The summary says so.
+    """
     kernel.run(f"import engine\n{SLOW.replace('2.5', '20')}")
     subshell = kernel.subshell()
     clicked: list[float] = []
@@ -162,7 +168,10 @@ def test_bad_arguments_are_one_line(kernel: Kernel, line: str) -> None:
 
 
 def test_guards_of_a_call_open_in_the_explorer(kernel: Kernel) -> None:
-    """``%guards f(x)`` answers in text and shows the explorer; a call that does not fit is told in text alone."""
+    """``%guards f(x)`` answers in text and shows the explorer.
+
+    A call that does not fit the signature gets text alone.
+    """
     kernel.run(f"%%compile\n{SOFTMAX}f(torch.ones(2, 4));")
     ran = kernel.run("%guards f(torch.ones(3, 4))")
     assert "would recompile" in ran.text
@@ -173,7 +182,10 @@ def test_guards_of_a_call_open_in_the_explorer(kernel: Kernel) -> None:
 
 
 def test_stock_torch_shows_in_the_same_summary(kernel: Kernel) -> None:
-    """--backend torch:eager: graphs, breaks and recompile reasons of torch.compile, for a library model too."""
+    """--backend torch:eager shows graphs, graph breaks and recompiles of torch.compile.
+
+    It shows the recompile reasons, for a library model too.
+    """
     ran = kernel.run(
         "%%compile --backend torch:eager\nm = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()\n"
         "def f(x):\n    print('break')\n    return x + 1\n"
@@ -188,7 +200,10 @@ def test_stock_torch_shows_in_the_same_summary(kernel: Kernel) -> None:
 
 
 def test_compare_runs_the_same_calls_through_torch(kernel: Kernel) -> None:
-    """--compare shows both, with the difference of results; the cell's own effects happen once."""
+    """--compare shows both compilers and the difference of their results.
+
+    The cell's own side effects happen once.
+    """
     ran = kernel.run(
         f"%%compile --compare\ncount = []\n{SOFTMAX}f(torch.ones(2, 4)); count.append(1); f(torch.ones(3, 4));"
     )
@@ -201,7 +216,10 @@ def test_compare_runs_the_same_calls_through_torch(kernel: Kernel) -> None:
 
 
 def test_compare_tells_gradients_and_writes_into_arguments(kernel: Kernel) -> None:
-    """What training and in-place code change is compared too, by name, in every pair of ours, torch.compile and eager."""
+    """--compare also compares gradients and mutated arguments by name.
+
+    It compares each pair of this engine, torch.compile and eager.
+    """
     ran = kernel.run(
         "%%compile --compare\nlayer = torch.nn.Linear(3, 2)\n\ndef g(x, state):\n    state['seen'].add_(1)\n"
         "    return {'loss': layer(x).pow(2).sum()}\n\ng(torch.ones(4, 3, requires_grad=True), {'seen': torch.zeros(2)});"

@@ -10,7 +10,10 @@ from notebook_ext.widgets.question import QuestionWidget
 
 
 def test_a_prediction_without_widgets(shell) -> None:
-    """The question and its choices are shown as text; the answer is told beside what was chosen, or alone."""
+    """Without widgets, predict shows the question, its choices and the answer as text.
+
+    The answer appears beside the chosen one, or alone.
+    """
     shell.run("from notebook_ext.lesson import predict")
     asked = shell.run("p = predict('How many?', [1, 2])").text
     assert "Predict: How many?" in asked
@@ -55,14 +58,14 @@ def test_the_widget_and_the_prediction_agree() -> None:
     ],
 )
 def test_a_check_says_what_is_missing(shell, body: str, told: str) -> None:
-    """The first assertion that does not hold speaks; other failures are told as such; nothing is raised."""
+    """A check shows its first failing assertion or other error, and raises nothing."""
     ran = shell.run(f"%%check Exercise 1\n{body}")
     assert ran.succeeded
     assert told in ran.text
 
 
 def test_a_check_leaves_no_names(shell) -> None:
-    """Names that a check binds are gone afterwards, those of the notebook are there to be read."""
+    """A check reads the notebook's names, and the names that it binds are gone afterwards."""
     shell.run("here = 1")
     assert "Solved" in shell.run("%%check\nhere += 1\nthere = here\nassert there == 2").text
     assert shell.run("here, 'there' in dir()").value == (1, False)

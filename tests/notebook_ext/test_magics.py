@@ -1,4 +1,4 @@
-"""%%compile in a shell: what it compiles, what it leaves behind, and how it answers bad input."""
+"""%%compile in a shell: roots, state afterwards and messages for bad input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def names(shell: Shell) -> list[str]:
 
 
 def test_a_function_defined_and_called_in_the_cell_is_compiled(shell: Shell) -> None:
-    """The function becomes a root, the last value is displayed, and the result equals Python's."""
+    """The function becomes a root, and the cell displays the last value, equal to Python's."""
     ran = shell.run(f"%%compile\n{SOFTMAX}x = torch.ones(2, 4)\nf(x)")
     assert ran.succeeded, ran.text
     assert names(shell) == ["f"]
@@ -88,7 +88,10 @@ def test_an_older_function_is_compiled_only_during_the_cell(shell: Shell) -> Non
 
 
 def test_roots_are_found_in_blocks_and_through_attributes(shell: Shell) -> None:
-    """Calls inside for, with, if and comprehensions of the top level count, also through attributes and containers."""
+    """Top-level calls inside for, with, if and comprehensions are compiled.
+
+    This includes calls through attributes and containers.
+    """
     shell.run(
         "class Pair(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a, self.b = nn.Linear(2, 2), nn.Tanh()\n"
         "p = Pair()\nfs = [lambda x: x + 1]"
@@ -102,7 +105,10 @@ def test_roots_are_found_in_blocks_and_through_attributes(shell: Shell) -> None:
 
 
 def test_a_driver_runs_as_python_and_its_modules_are_compiled(shell: Shell) -> None:
-    """A training function runs as Python, with the reason; the model and loss that it calls are roots; training works."""
+    """A training function runs as Python, and the model and loss that it calls are roots.
+
+    The reason for the function is recorded, and training works.
+    """
     ran = shell.run(
         "%%compile\nm, loss_of = nn.Linear(4, 1), nn.MSELoss()\nopt = torch.optim.SGD(m.parameters(), 0.1)\n"
         "def train(steps):\n    for _ in range(steps):\n        loss = loss_of(m(torch.ones(2, 4)), torch.zeros(2, 1))\n"
@@ -115,7 +121,10 @@ def test_a_driver_runs_as_python_and_its_modules_are_compiled(shell: Shell) -> N
 
 
 def test_methods_comprehensions_and_closures_of_a_driver_are_not_roots(shell: Shell) -> None:
-    """Only the modules, losses and plain inner functions that it calls are; the optimizer's closure is part of it."""
+    """Only the modules, losses and plain inner functions that a driver calls are roots.
+
+    The optimizer's closure is part of the driver.
+    """
     ran = shell.run(
         "%%compile\nclass Trainer:\n    def __init__(self, m):\n        self.m, self.opt = m, torch.optim.SGD(m.parameters(), 0.1)\n"
         "    def one(self, x):\n        def penalty(y):\n            return y.abs().sum()\n"
@@ -130,7 +139,10 @@ def test_methods_comprehensions_and_closures_of_a_driver_are_not_roots(shell: Sh
 
 
 def test_a_cell_without_roots_is_itself_the_frame(shell: Shell) -> None:
-    """Tensor code at the top level is compiled as one frame; what it assigns lands in the namespace."""
+    """Tensor code at the top level is compiled as one frame.
+
+    The names that it assigns are in the namespace afterwards.
+    """
     shell.run("a = torch.arange(4.0)")
     ran = shell.run("%%compile\nb = a.sin() * 2\nc = b.sum()\nc > 0")
     assert ran.succeeded, ran.text
@@ -154,7 +166,10 @@ def test_the_cell_runs_once(shell: Shell) -> None:
 
 
 def test_names_choose_the_roots(shell: Shell) -> None:
-    """With NAMES, only those are compiled, wherever they are called from; they are themselves again afterwards."""
+    """With NAMES, only those functions are compiled, whoever calls them.
+
+    Afterwards the names refer to the original functions again.
+    """
     shell.run("def inner(x):\n    return x + 1\ndef outer(x):\n    return inner(x) * 2")
     before = shell.ns["inner"]
     ran = shell.run("%%compile inner\ny = outer(torch.ones(2))")
@@ -196,7 +211,10 @@ def test_the_session_is_bound_and_saved(shell: Shell, tmp_path: pathlib.Path) ->
 
 
 def test_explore_diff_tells_what_changed(shell: Shell) -> None:
-    """Without names between the last two runs of a cell; with one or two, between those; what is not there says what to do."""
+    """%explore --diff compares the last two runs of a cell, or the one or two named.
+
+    A missing run or session gets a message that says what to do.
+    """
     shell.run("def f(x):\n    return x + 1")
     shell.run("%%compile f\nf(torch.ones(2));", "a")
     assert "ran only once" in shell.run("%explore --diff").text
@@ -225,7 +243,10 @@ def test_explore_diff_tells_what_changed(shell: Shell) -> None:
 def test_a_damaged_session_is_refused_in_one_line(
     shell: Shell, tmp_path: pathlib.Path, change: Callable[[str], str], said: str
 ) -> None:
-    """%explore of a file that was cut, changed or written by another version says which file and why, and the last session stays."""
+    """%explore of a damaged file names the file and the cause; the last session stays.
+
+    The file was cut, changed or written by another version.
+    """
     path = head_session().save(tmp_path / "s.json")
     path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
     ran = shell.run(f"%explore {path}")
@@ -286,7 +307,10 @@ def test_top_level_await_is_refused(shell: Shell) -> None:
     ids=["nested", "chain", "plain", "name", "function", "module", "cause"],
 )
 def test_an_error_looks_as_it_does_without_us(shell: Shell, body: str) -> None:
-    """The traceback equals that of the same cell without the magic, and the explorer's summary follows it."""
+    """The traceback equals that of the cell without the magic; the summary follows it.
+
+    The summary is that of the explorer.
+    """
     plain = shell.run(body)
     ran = shell.run(f"%%compile\n{body}")
     assert not ran.succeeded
@@ -298,7 +322,10 @@ def test_an_error_looks_as_it_does_without_us(shell: Shell, body: str) -> None:
 
 
 def without_numbers(text: str) -> str:
-    """A traceback without the number of its cell, and without torch's own step from a module's call to its forward."""
+    """Remove the cell number and torch's module call step from a traceback.
+
+    The step is torch's own, from a module's call to its forward.
+    """
     step = r"File \S+/torch/nn/modules/module\.py:\d+, in Module\.\w*call_impl\(.*?\n\n"
     return re.sub(r"In\[\d+\]", "In[n]", re.sub(step, "", text, flags=re.DOTALL))
 
@@ -312,7 +339,10 @@ def test_a_syntax_error_looks_as_it_does_without_us(shell: Shell) -> None:
 
 
 def test_after_an_error_everything_works_again(shell: Shell) -> None:
-    """Names assigned before the error are there, older objects are plain again, and the next cell compiles."""
+    """After an error, assigned names exist, older objects are plain, and cells compile.
+
+    The assigned names are those from before the error; the next cell compiles.
+    """
     shell.run(f"{SOFTMAX}m = nn.Linear(4, 4)")
     before = shell.ns["f"]
     ran = shell.run("%%compile\nkept = f(m(torch.ones(2, 4)))\nraise RuntimeError('later')")
@@ -354,7 +384,10 @@ def test_compile_expression_gives_its_value(shell: Shell) -> None:
 
 
 def test_guards_recompiles_and_kernels_answer_in_text(shell: Shell) -> None:
-    """Each names the function's guards, reasons and kernels; %guards with a call explains it and runs nothing."""
+    """Each magic names the function's guards, reasons and kernels.
+
+    %guards with a call explains the call and runs nothing.
+    """
     shell.run(f"%%compile\n{SOFTMAX}f(torch.ones(2, 4)); f(torch.ones(3, 4));")
     assert "L['x']" in shell.run("%guards f").text
     assert "entry" in shell.run("%guards f(torch.ones(2, 4))").text
@@ -363,7 +396,10 @@ def test_guards_recompiles_and_kernels_answer_in_text(shell: Shell) -> None:
 
 
 def test_completion_offers_options_values_and_names(shell: Shell) -> None:
-    """After %%compile: its options, then backends, targets, and names of functions and modules."""
+    """Completion after %%compile offers options, backends, targets and names.
+
+    The names are those of functions and modules.
+    """
     shell.run(SOFTMAX)
 
     def complete(line: str) -> list[str]:
@@ -404,7 +440,10 @@ def test_unloading_takes_the_magics_away(shell: Shell) -> None:
 
 
 def test_a_module_can_change_compilers_from_cell_to_cell(shell: Shell) -> None:
-    """A module that a cell gave to stock torch.compile is this engine's in the next cell that asks for it, and the other way round."""
+    """A module can switch between stock torch.compile and this engine in each cell.
+
+    It works in both directions.
+    """
     ran = shell.run(
         "%%compile --backend torch:eager\nm = nn.Linear(4, 4)\nwith torch.no_grad():\n    m(torch.ones(1, 4))"
     )
@@ -417,7 +456,10 @@ def test_a_module_can_change_compilers_from_cell_to_cell(shell: Shell) -> None:
 
 
 def test_a_cell_is_saved_as_one_page_that_says_what_it_holds(shell: Shell, tmp_path: pathlib.Path) -> None:
-    """--save FILE.html writes the explorer with all kernels compiled so far; page and summary name whose source is inside."""
+    """--save FILE.html writes the explorer with all kernels compiled so far.
+
+    Page and summary name whose source is inside.
+    """
     path = tmp_path / "softmax.html"
     shell.run(f"%%compile --save {path}\n{SOFTMAX}f(torch.ones(2, 4));")
     text = path.read_text(encoding="utf-8")

@@ -14,7 +14,11 @@ from tests.notebook_ext.conftest import Kernel
 def test_loading_beside_a_module_called_engine(
     tmp_path: pathlib.Path, empty_kernel: Kernel, path: str, first: str
 ) -> None:
-    """Whether imported before or not: one sentence with path and remedy, no magic, and ``import engine`` stays theirs."""
+    """A user's module that hides the engine gives one sentence and loads no magic.
+
+    The sentence has the path and a fix. This holds whether the module was imported before or not, and ``import
+    engine`` still gives the user's module.
+    """
     mine = tmp_path / path
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("WHOSE = 'mine'\n")
@@ -32,7 +36,10 @@ def test_loading_beside_a_module_called_engine(
 
 
 def test_a_module_imported_after_loading(tmp_path: pathlib.Path, empty_kernel: Kernel) -> None:
-    """When theirs takes the name later, the next %%compile says so, runs nothing, and theirs stays."""
+    """%%compile reports a user's module that replaces the engine later, and runs nothing.
+
+    The user's module stays imported.
+    """
     assert empty_kernel.run("%load_ext notebook_ext").succeeded
     (tmp_path / "engine.py").write_text("WHOSE = 'mine'\n")
     empty_kernel.run("import sys; sys.path.insert(0, ''); del sys.modules['engine']; import engine")
@@ -42,7 +49,10 @@ def test_a_module_imported_after_loading(tmp_path: pathlib.Path, empty_kernel: K
 
 
 def test_a_module_that_appears_after_loading_is_pointed_out(tmp_path: pathlib.Path, empty_kernel: Kernel) -> None:
-    """A file that would have been found first, but was not imported: the cell runs, and the sentence is below it."""
+    """A file that would hide the engine on import gives a sentence below the cell.
+
+    The file was not imported, so the cell runs.
+    """
     assert empty_kernel.run("import torch\n%load_ext notebook_ext").succeeded
     (tmp_path / "engine.py").write_text("WHOSE = 'mine'\n")
     empty_kernel.run("import sys; sys.path.insert(0, '')")

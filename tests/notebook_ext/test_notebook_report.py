@@ -40,7 +40,10 @@ def notebook(*outputs: Any) -> Any:
 
 
 def test_all_kinds_of_output_are_shown() -> None:
-    """Streams, errors, text, HTML and pictures; terminal colors are left out, user text is escaped."""
+    """The report holds streams, errors, text, HTML and pictures.
+
+    Terminal colors are left out, and user text is escaped.
+    """
     made = notebook_page(
         notebook(
             new_output("stream", name="stdout", text="\x1b[31m<printed>\x1b[0m"),
@@ -105,7 +108,10 @@ def write(path: pathlib.Path, *sources: str) -> pathlib.Path:
 
 
 def test_a_report_has_results_and_explorers(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It exits 0 and prints the path of one file, which holds the cell's output and a working explorer."""
+    """The command exits 0 and prints the path of one report file.
+
+    The file holds the cell's output and a working explorer.
+    """
     source = write(
         tmp_path / "n.ipynb",
         "import torch\n%load_ext notebook_ext",
@@ -143,7 +149,10 @@ def test_a_missing_notebook_is_one_sentence(tmp_path: pathlib.Path, capsys: pyte
 
 @pytest.mark.slow
 def test_the_page_of_the_tour_is_below_five_megabytes(tmp_path: pathlib.Path) -> None:
-    """With every explorer in it, all parts and the graphs between passes too; it loads nothing, and no cell fails."""
+    """The page of the tour is below 5 MB, loads nothing and has no failing cell.
+
+    It holds every explorer with all parts, and the graphs between passes too.
+    """
     made, problem = write_report(TOUR, tmp_path)
     assert problem == ""
     assert made.stat().st_size < 5_000_000

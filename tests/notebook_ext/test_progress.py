@@ -27,5 +27,8 @@ from tests.notebook_ext.sample_sessions import head_session
     ],
 )
 def test_the_line_says_what_is_at_work(stage: str, told: str) -> None:
-    """The stage by name and whose it is; while kernels are measured against each other, how many and for which node."""
+    """The progress line names the stage and the function at work.
+
+    During autotuning it says how many kernels are measured and for which node.
+    """
     assert progress_text(head_session(), stage, 3.0) == told

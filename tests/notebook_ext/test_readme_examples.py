@@ -1,4 +1,4 @@
-"""What README and CONTRIBUTING show is executed: every block of code runs and does what it says."""
+"""Every code block in README and CONTRIBUTING runs and does what the page says."""
 
 from __future__ import annotations
 
@@ -121,7 +121,10 @@ def test_the_command_for_logs_of_the_readme_runs(tmp_path: pathlib.Path) -> None
 
 
 def test_the_commands_of_the_readme_exist() -> None:
-    """Those for other systems, too, name targets of the Makefile, modules, extras and files that exist."""
+    """Commands for other systems name targets, modules, extras and files that exist.
+
+    The targets are those of the Makefile.
+    """
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for line in commands():
         words = shlex.split(line.replace("\\", "/"))

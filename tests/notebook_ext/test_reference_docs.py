@@ -32,7 +32,10 @@ def test_a_page_is_what_the_code_says(name: str, request: pytest.FixtureRequest)
 
 @pytest.mark.parametrize("kind", GUARD_EXAMPLES)
 def test_an_example_of_a_guard_is_true(kind: str) -> None:
-    """Compiled for the first call, the function turns the second away, and the first reason is a guard of this kind."""
+    """The second call of a guard example fails a guard of the example's kind first.
+
+    The function is compiled for the first call.
+    """
     example = GUARD_EXAMPLES[kind]
     names: dict[str, Any] = {"torch": torch, "engine": engine}
     file = f"<guard {kind}>"
@@ -54,7 +57,10 @@ def test_an_example_of_a_guard_is_true(kind: str) -> None:
 
 
 def test_every_kind_of_guard_is_on_the_page() -> None:
-    """Kinds that a person can meet have an example; the two that have none are named with their reason."""
+    """Every kind of guard that users meet has an example on the page.
+
+    The two kinds that have none are named with their reason.
+    """
     kinds = {
         value.kind
         for module in (python_values, tensors, global_state, aliasing)
@@ -65,7 +71,10 @@ def test_every_kind_of_guard_is_on_the_page() -> None:
 
 
 def test_the_glossary_knows_forms_and_neighbors() -> None:
-    """A plural finds its term; a slip finds what is near; terms stand in alphabetical order and end in a full stop."""
+    """The glossary finds a term by its plural, and suggests near terms for a typo.
+
+    Terms are in alphabetical order and end in a period.
+    """
     assert explain_term("guards").startswith("guard: ")
     assert explain_term("PTX").startswith("PTX: ")
     assert "Did you mean" in explain_term("gaurd")
@@ -74,7 +83,7 @@ def test_the_glossary_knows_forms_and_neighbors() -> None:
 
 
 def test_views_have_their_words() -> None:
-    """The explorer gets the words of its views with their meaning, and every view named there exists."""
+    """The explorer gets the glossary terms of each view, and every named view exists."""
     told = overview(head_session())["words"]
     assert {view: tuple(term for term, _ in terms) for view, terms in told.items()} == VIEW_TERMS
     assert all(TERMS[term] == text for terms in told.values() for term, text in terms)
@@ -83,7 +92,11 @@ def test_views_have_their_words() -> None:
 
 
 def test_help_leads_on(shell: Any) -> None:
-    """``%%compile?`` lists the options and names what stands beside it; ``engine.compile?`` does so for code; what they name exists."""
+    """``%%compile?`` and ``engine.compile?`` name the options and related commands.
+
+    ``%%compile?`` lists the options and the related magics, ``engine.compile?`` the related functions for code.
+    All that they name exists.
+    """
     magic = str(shell.shell.find_cell_magic("compile").__doc__)
     assert "--backend" in magic
     for name in ("explore", "guards", "recompiles", "kernels", "glossary"):

@@ -1,4 +1,4 @@
-"""Rewriting a cell's calls: what goes through the hook, and that positions stay as they were."""
+"""Rewriting a cell's calls: which calls go through the hook, with positions unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def run(source: str, definitions: frozenset[str] = frozenset()) -> tuple[Spy, di
 
 
 def test_top_level_calls_go_through_the_hook_and_bodies_do_not() -> None:
-    """for, if, with and comprehensions belong to the top level; functions, lambdas and classes do not."""
+    """Calls in for, if, with and comprehensions are top-level; nested scopes are not.
+
+    Nested scopes are functions, lambdas and classes.
+    """
     spy, namespace = run(
         "def f(x):\n    return len(x)\ng = lambda x: sum(x)\n"
         "class C:\n    size = max([1])\n"
@@ -53,7 +56,7 @@ def test_decorators_and_defaults_are_top_level() -> None:
 
 
 def test_definitions_are_handed_over_outermost() -> None:
-    """A function that is named in the definitions goes to the hook with its decorators applied."""
+    """The hook gets a listed function definition with its decorators applied."""
     spy, namespace = run(
         "def add(f):\n    def wrapped():\n        return f() + 1\n    return wrapped\n@add\ndef f():\n    return 1\n",
         frozenset({"f"}),

@@ -1,4 +1,7 @@
-"""Traces of stock torch.compile without a kernel: the command line, its page, ``%explore FILE`` and ``%explore A B``."""
+"""Traces of stock torch.compile shown without a kernel.
+
+Covers the command line, its page, ``%explore FILE`` and ``%explore A B``.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ def packed(page: str) -> dict[str, Any]:
 
 
 def test_page_holds_every_part(log: Path, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The page of a log holds each part that a kernel would send, equal to it, and needs nothing from elsewhere."""
+    """The page of a log holds every part that a kernel would send and loads nothing.
+
+    Each part equals the one that a kernel would send.
+    """
     page = tmp_path / "out" / "page.html"
     assert write_trace_report(log, page) == 0
     assert str(page) in capsys.readouterr().out
@@ -69,7 +75,10 @@ def test_page_holds_every_part(log: Path, session: Session, tmp_path: Path, caps
 
 
 def test_command_line_needs_neither_torch_nor_ipython(log: Path, tmp_path: Path) -> None:
-    """``python -m notebook_ext LOG -o PAGE`` writes the page in a process that never imports torch or IPython."""
+    """``python -m notebook_ext LOG -o PAGE`` writes the page without torch or IPython.
+
+    The process never imports either.
+    """
     code = (
         "import sys; from notebook_ext.__main__ import main; "
         f"status = main([{str(log)!r}, '-o', {str(tmp_path / 'page.html')!r}]); "
@@ -82,7 +91,10 @@ def test_command_line_needs_neither_torch_nor_ipython(log: Path, tmp_path: Path)
 
 
 def test_no_trace_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A missing file, and one that is no trace, end with a sentence and status 2; no page is left."""
+    """A missing file or a file that is no trace ends with a sentence and status 2.
+
+    No page is left.
+    """
     (tmp_path / "notes.txt").write_text("hello")
     for name in ("notes.txt", "missing.log"):
         assert write_trace_report(tmp_path / name, tmp_path / "page.html") == 2
@@ -91,7 +103,10 @@ def test_no_trace_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_contents_list_every_compilation(session: Session) -> None:
-    """Every compilation has a row that says how it ended, and its facts name all that was told of it as text."""
+    """Every compilation has a row with its outcome, and its facts list all its texts.
+
+    The texts hold everything that the trace reports of the compilation.
+    """
     rows = compilations(session)["rows"]
     assert [r["id"] for r in rows] == [c.id for c in session.compilations]
     assert {"one graph", "graph break"} <= {r["outcome"] for r in rows}
@@ -115,7 +130,10 @@ def test_contents_of_our_own_and_of_hostile_sessions() -> None:
 
 
 def test_explore_shows_a_log(shell: Shell, log: Path) -> None:
-    """``%explore FILE`` shows a trace as it shows a saved session, also a folder of traces, and a path with spaces."""
+    """``%explore FILE`` shows a trace in the same way as a saved session.
+
+    It also takes a folder of traces, and a path with spaces.
+    """
     spaced = log.parent / "my traces"
     spaced.mkdir(exist_ok=True)
     (spaced / "trace.log").write_bytes(log.read_bytes())
@@ -142,7 +160,10 @@ def test_difference_is_escaped() -> None:
 
 
 def test_linked_view_of_inductor_s_kernels() -> None:
-    """Kernels that torch.compile made are one pane, each linked to the nodes that Inductor names; panes of our own targets are not promised."""
+    """The linked view shows torch.compile's kernels in one pane, linked to their nodes.
+
+    Inductor names the nodes of each kernel. The view offers no panes of this engine's own targets.
+    """
     text = 'class M(torch.nn.Module):\n    def forward(self, a: "f32[8][1]cuda:0"):\n        b: "f32[8][1]cuda:0" = torch.ops.aten.sin.default(a)\n        return (b,)\n'
     graph = parse_graph(text, "decomposed", "post", "0/0", "after passes")
     kernel = KernelRecord("k0", "triton_poi_fused_sin_0", "import triton\nx = 1", fused_nodes=("post:0/0:b",))
@@ -167,7 +188,7 @@ def test_linked_view_of_inductor_s_kernels() -> None:
 
 
 def test_refusing_guard_of_a_trace_is_found(session: Session) -> None:
-    """A trace names the refusing guard in words only; the guard view still marks it as the one that failed."""
+    """The guard view marks the failed guard that a trace names only in words."""
     call = next(c for c in session.calls if c.guard_failures)
     shown = guards(session, call.guard_failures[0].entry)
     (case,) = [c for c in shown["cases"] if c["call"] == call.index + 1]

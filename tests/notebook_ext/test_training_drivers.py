@@ -72,7 +72,10 @@ def test_a_method_that_calls_a_driving_method_is_a_driver() -> None:
 
 
 def test_a_routed_driver_asks_for_each_call_and_does_the_same() -> None:
-    """Calls in loops, closures and comprehensions go through the hook; defaults and keywords stay."""
+    """Calls in loops, closures and comprehensions go through the hook.
+
+    Defaults and keywords stay unchanged.
+    """
     asked: list[str] = []
 
     def callee(called: Any) -> Any:

@@ -62,7 +62,10 @@ def until(condition: Any, seconds: float = 5.0) -> None:
 
 
 def test_all_modules_are_joined_into_one_that_imports_nothing() -> None:
-    """Every file is in but those of a widget of its own, in an order that works; imports, exports and comments are gone, one default export is left."""
+    """All front end files are joined into one module without imports or comments.
+
+    Files of a separate widget are left out. The order works, and one default export is left.
+    """
     assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.js")} == {*MODULES, "question.js"}
     assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.css")} == {*STYLE_SHEETS, "question.css"}
     text = full_module_text()
@@ -72,7 +75,10 @@ def test_all_modules_are_joined_into_one_that_imports_nothing() -> None:
 
 
 def test_a_widget_starts_with_what_the_first_look_needs() -> None:
-    """Saved notebooks hold a widget's module once a cell: it stays small, and the other views come when they are opened."""
+    """The initial module of a widget stays small, and other views load when opened.
+
+    Saved notebooks hold the module once per cell.
+    """
     assert len(initial_module_text()) + len(style_text()) < 110_000
     assert "class LinkedView" in initial_module_text()
     assert "class GraphView" not in initial_module_text()
@@ -83,7 +89,7 @@ def test_a_widget_starts_with_what_the_first_look_needs() -> None:
 
 
 def test_later_views_use_only_what_the_first_module_shares() -> None:
-    """Every name that a view imports is exported by a module that came before, or by its own modules."""
+    """Every name that a view imports comes from an earlier module or its own modules."""
     for files in LAZY_VIEW_MODULES.values():
         known = {*exported_names(INITIAL_MODULES), *exported_names(files)}
         assert {name for file in files for name in imported_names(file)} <= known
@@ -164,7 +170,10 @@ def test_a_part_is_sent_when_asked_for() -> None:
 
 
 def test_only_parts_that_changed_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When PTX arrives from another thread, the linked view of that entry is sent, guards are not; changes are gathered."""
+    """PTX from another thread resends the linked view of its entry, but not the guards.
+
+    Several changes are sent together.
+    """
     monkeypatch.setattr(explorer, "DEBOUNCE_SECONDS", 0.05)
     session = head_session()
     widget = Recorded(session)
@@ -201,7 +210,10 @@ def test_verify_calls_back_and_tells_a_failure() -> None:
 
 
 def test_questions_that_only_a_live_session_answers() -> None:
-    """What-if, measuring and trying fixes on a session without a kernel behind it are answered with a sentence."""
+    """A loaded session answers what-if, measure and fix requests with a sentence.
+
+    No kernel is behind such a session.
+    """
     widget = Recorded(head_session())
     widget.handle_message({"type": "what-if", "entry": "0/0", "edits": {"x": {"shape": "1"}}})
     assert "loaded" in widget.out[-1]["data"]["problem"]
@@ -216,7 +228,10 @@ def test_questions_that_only_a_live_session_answers() -> None:
 
 
 def test_contents_are_noted_when_asked_for() -> None:
-    """After a replay, the AOT wrappers of a plain run are sent again with values, and a sentence says which inputs were used; a loaded session gives the reason."""
+    """After a replay, the AOT wrappers of a plain run are sent again with values.
+
+    A sentence says which inputs were used. A loaded session gives the reason why it cannot replay.
+    """
     x = torch.ones(3, requires_grad=True)
     with engine.record() as session:
         engine.compile(lambda x: (x * 2).sum(), backend="aot_eager")(x)
@@ -239,7 +254,10 @@ def test_contents_are_noted_when_asked_for() -> None:
 
 
 def test_panes_open_as_in_the_last_explorer() -> None:
-    """What a person arranged is handed to the next widget of the kernel; the view that was open is known by its session."""
+    """The next widget of the kernel opens with the last pane layout.
+
+    The last open view is stored per session.
+    """
     session = head_session()
     widget = Recorded(session)
     widget.pane_layout = {"A": "source", "B": "fx", "C": "ptx", "D": "sass"}
@@ -250,7 +268,10 @@ def test_panes_open_as_in_the_last_explorer() -> None:
 
 
 def test_what_if_on_a_live_session() -> None:
-    """A changed shape is answered with the entry that would serve it, and the fields to start from."""
+    """A what-if with a changed shape names the entry that it would hit.
+
+    The answer also has the fields to start from.
+    """
     compiled = engine.compile(lambda x: x + 1, backend="eager")
     with engine.record() as session:
         compiled(torch.ones(3))
@@ -285,7 +306,10 @@ def test_a_closed_widget_is_freed() -> None:
 
 
 def test_the_page_is_one_file_that_loads_nothing() -> None:
-    """No address, no script but ours, a policy that forbids the rest, and user text that cannot end the data."""
+    """The page loads nothing, forbids other scripts and escapes user text.
+
+    It has no address and only scripts of its own. User text cannot end the data.
+    """
     page = io.BytesIO()
     write_page(hostile_session(), page, "a <b> & </title>")
     text = page.getvalue().decode()
@@ -297,7 +321,10 @@ def test_the_page_is_one_file_that_loads_nothing() -> None:
 
 
 def test_another_session_is_set_beside_the_one_shown() -> None:
-    """Its entries are in the overview, its parts come under its number, and what changed between the two is told by function."""
+    """A second session's entries are in the overview, and its parts have its number.
+
+    The difference of the two sessions is listed by function.
+    """
     widget = Recorded(head_session(), others={"the run before": verified_session()}, name="this run")
     assert [o["name"] for o in widget.overview["others"]] == ["the run before"]
     for key in ("other|0|brief|0/0", "difference|0|", "other|1|brief|0/0", "difference|x|"):
@@ -341,7 +368,10 @@ if {early}:
 
 @pytest.mark.parametrize(("early", "wanted"), [(True, "sent\n"), (False, "")])
 def test_nothing_is_sent_while_the_interpreter_ends(early: bool, wanted: str) -> None:
-    """Workers that are closed at the end still change the session; a message then would meet sockets that are closed already."""
+    """Changes to the session at interpreter exit send no message.
+
+    Workers that are closed at exit still change the session, but the sockets are closed already.
+    """
     ran = subprocess.run(
         [sys.executable, "-c", AT_THE_END.replace("{early}", str(early))],
         cwd=pathlib.Path(__file__).parents[2],
@@ -367,7 +397,10 @@ def test_names_of_all_modules_are_told_apart() -> None:
 
 
 def test_colab_is_asked_for_its_manager_of_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Colab shows widgets of others only once that was allowed: making the explorer does it, and what is displayed says where the manager is."""
+    """The explorer enables Colab's custom widget manager and names its address.
+
+    Colab shows third-party widgets only after that.
+    """
     asked: list[bool] = []
     output = types.ModuleType("google.colab.output")
     output.__dict__["enable_custom_widget_manager"] = lambda: asked.append(True)

@@ -1,4 +1,7 @@
-"""The notebooks as the tests see them: their exercises, their solutions, and one run of each with both."""
+"""Run the notebooks for the tests, with their exercises and solutions.
+
+Each notebook runs once, with both.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ SHORT_PATH = ("00", "02", "03", "04", "08", "10")
 
 @dataclass(frozen=True)
 class Run:
-    """One execution. ``solved`` holds, by the id of a check cell, what it said once the exercise was solved."""
+    """Hold the result of one notebook execution.
+
+    ``solved`` maps the id of a check cell to its output after the exercise was solved.
+    """
 
     notebook: Any
     solved: dict[str, str]
@@ -54,7 +60,10 @@ def text_of(cell: Any) -> str:
 
 
 def run(path: pathlib.Path, folder: pathlib.Path) -> Run:
-    """Execute a notebook as a learner who first runs all of it as it stands, then solves the exercises in order."""
+    """Execute a notebook as it stands, then solve its exercises in order.
+
+    A learner would do the same.
+    """
     notebook = read(path)
     count = len(notebook.cells)
     for number, code in solutions(path).items():

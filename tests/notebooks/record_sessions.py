@@ -1,7 +1,9 @@
-"""Records the sessions that notebooks open where there is no Triton: ``python -m tests.notebooks.record_sessions``, or ``make sessions``.
+"""Record the sessions that notebooks open where Triton is not available.
 
-The cells are those of the notebooks themselves, and what is written holds no times, so a second run changes nothing. ``train.log.gz`` is a
-sample of a log that torch writes, and is not made here.
+Run ``python -m tests.notebooks.record_sessions`` or ``make sessions``.
+
+The cells are those of the notebooks themselves, and the written files hold no times, so a second run
+changes nothing. ``train.log.gz`` is a sample of a log that torch writes, and is not made here.
 """
 
 from __future__ import annotations

@@ -35,7 +35,10 @@ def test_every_file_is_one_that_binder_reads() -> None:
 
 
 def test_every_package_is_pinned() -> None:
-    """Each requirement names one version; torch is the build without CUDA; the package itself comes from the repository."""
+    """Each requirement names one version, and torch is the CPU build.
+
+    The package itself comes from the repository.
+    """
     text = (BINDER / "requirements.txt").read_text(encoding="utf-8")
     assert text.splitlines()[-1] == "."
     assert "--extra-index-url https://download.pytorch.org/whl/cpu" in text
@@ -47,7 +50,7 @@ def test_every_package_is_pinned() -> None:
 
 
 def test_the_pins_are_what_the_package_asks_for() -> None:
-    """Everything that the package and its lab extra depend on is pinned, within the declared bounds."""
+    """All dependencies of the package and its lab extra are pinned within declared bounds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pinned = requirements()
     for text in (*project["dependencies"], *project["optional-dependencies"]["lab"]):
@@ -57,7 +60,10 @@ def test_the_pins_are_what_the_package_asks_for() -> None:
 
 
 def test_the_pins_agree_with_each_other() -> None:
-    """What an installer would refuse: a pinned package, as installed here, that needs one which is not pinned, or another version of it."""
+    """Every requirement of an installed pinned package is pinned to a version it accepts.
+
+    An installer would refuse other pins. The requirements are those of the packages installed here.
+    """
     pinned = requirements()
     here = {canonicalize_name(d.name): d for d in distributions()}
     compared = [name for name in pinned if name in here]
@@ -83,7 +89,10 @@ def test_the_python_is_one_that_the_package_takes() -> None:
 
 
 def test_what_runs_after_building_works(tmp_path: pathlib.Path) -> None:
-    """The script is valid and executable; run here, it finds the packages and turns JupyterLab's requests to the network off."""
+    """The post-build script is executable, finds the packages and turns news requests off.
+
+    The test runs the script here. The requests are those that JupyterLab makes to the network.
+    """
     script = BINDER / "postBuild"
     assert os.access(script, os.X_OK)
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
@@ -94,7 +103,10 @@ def test_what_runs_after_building_works(tmp_path: pathlib.Path) -> None:
 
 
 def test_links_to_binder_pin_a_tag() -> None:
-    """Every link to Binder opens the tour at a tag, so that a class next year sees what was tested."""
+    """Every link to Binder opens the tour at a tag.
+
+    A class next year then sees the version that was tested.
+    """
     pages = [ROOT / "README.md", *(ROOT / "notebooks").rglob("*.md")]
     links = [link for page in pages for link in re.findall(r"mybinder\.org/v2/\S+", page.read_text(encoding="utf-8"))]
     assert links

@@ -1,4 +1,7 @@
-"""What holds of every notebook's file: small, without a kernel's leftovers, with a question, predictions, exercises, solutions and a note for teachers."""
+"""Test each notebook file: size, leftovers of a kernel, and the parts of a lesson.
+
+The parts are a question, predictions, exercises, solutions and a note for teachers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ def prose(path: pathlib.Path) -> str:
 
 @EACH
 def test_the_file_is_small_and_holds_no_leftovers(path: pathlib.Path) -> None:
-    """At most 500 KB; no widget state, no widget views, no times of execution, no temporary paths; every cell was executed, in order."""
+    """A notebook has at most 500 KB and no leftovers, and its cells were executed in order.
+
+    Leftovers are widget state, widget views, execution times and temporary paths. Every cell was executed.
+    """
     text = path.read_text(encoding="utf-8")
     assert len(text.encode()) <= 500_000
     notebook = json.loads(text)
@@ -42,7 +48,10 @@ def test_cells_have_names(path: pathlib.Path) -> None:
 
 @EACH
 def test_a_notebook_asks_and_lets_do(path: pathlib.Path) -> None:
-    """It opens with a title, its minutes and its question; it has predictions with answers, and exercises with hints, checks and solutions."""
+    """A notebook opens with its title, minutes and question, and asks the learner to act.
+
+    It has predictions with answers, and exercises with hints, checks and solutions.
+    """
     cells = {c.id: c for c in read(path).cells}
     opening = next(iter(cells.values())).source
     assert re.match(r"# \d\d · .+", opening)
@@ -71,7 +80,7 @@ def test_the_note_for_teachers_is_there(path: pathlib.Path) -> None:
 
 
 def test_the_short_path_fits_into_its_time() -> None:
-    """The notebooks of the 150-minute path take 150 minutes together, a break of half an hour included."""
+    """The notebooks of the 150-minute path fit into 150 minutes, with a half-hour break."""
     minutes = [int(re.search(r"\*(\d\d) minutes", prose(p)).group(1)) for p in NOTEBOOKS if p.stem[:2] in SHORT_PATH]  # type: ignore[union-attr]
     assert len(minutes) == len(SHORT_PATH)
     assert 110 <= sum(minutes) <= 150
@@ -81,7 +90,10 @@ def test_the_short_path_fits_into_its_time() -> None:
     "page", [*NOTEBOOKS, *sorted(NOTEBOOKS_DIR.rglob("*.md"))], ids=lambda p: str(p.relative_to(NOTEBOOKS_DIR))
 )
 def test_links_lead_somewhere(page: pathlib.Path) -> None:
-    """Every link to a file leads to one, and every link to a heading to a heading of that page."""
+    """Every link to a file or heading leads to one that exists.
+
+    A heading is looked up on the page that the link names.
+    """
     text = prose(page) if page.suffix == ".ipynb" else page.read_text(encoding="utf-8")
     for target, heading in LINK.findall(text):
         if target.startswith("http"):

@@ -1,4 +1,7 @@
-"""The package as others get it: wheel and sdist hold what is needed, and a wheel that is installed alone gives a working ``%load_ext notebook_ext``."""
+"""Test the wheel and the sdist that users install.
+
+Both hold what is needed, and a wheel that is installed alone gives a working ``%load_ext notebook_ext``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ print(len(shell.user_ns["session"].compilations))
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder with a wheel and an sdist of a copy of the sources; the build uses the setuptools that is installed, and no network."""
+    """Build a wheel and an sdist from a copy of the sources, and return their folder.
+
+    The build uses the installed setuptools and no network.
+    """
     source = tmp_path_factory.mktemp("source") / "copy"
     kept = shutil.ignore_patterns(
         ".git", ".venv*", "node_modules", "__pycache__", "*.egg-info", "build", "dist", "report", ".*_cache"
@@ -70,7 +76,10 @@ def test_the_sdist_builds_again(built: pathlib.Path) -> None:
 
 
 def test_an_installed_wheel_alone_works(built: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """In an environment of its own, which only sees the dependencies that are installed here, the extension loads and a cell is compiled."""
+    """The extension loads and compiles a cell in a separate environment.
+
+    That environment sees only the wheel and the dependencies that are installed here.
+    """
     venv.create(tmp_path / "env", system_site_packages=False, with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
     (wheel,) = built.glob("*.whl")

@@ -1,4 +1,7 @@
-"""Every notebook runs from top to bottom on a CPU, shows what it says, and its exercises fail unsolved and pass solved."""
+"""Run every notebook from top to bottom on a CPU and check its output and exercises.
+
+Exercises fail unsolved and pass solved.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ def lines(notebook: Any) -> list[str]:
 def test_a_notebook_runs_and_teaches(
     path: pathlib.Path, tmp_path: pathlib.Path, request: pytest.FixtureRequest
 ) -> None:
-    """No cell fails; each shows what it should; checks say "Not yet" before and "Solved" after; the outputs are those committed, byte for byte."""
+    """A notebook runs without errors and gives the committed outputs, byte for byte.
+
+    Each cell shows its expected text. Checks say "Not yet" before the solution and "Solved" after it.
+    """
     found = run(path, tmp_path)
     assert found.problem == ""
     texts = {cell.id: text_of(cell) for cell in found.notebook.cells if cell.cell_type == "code"}

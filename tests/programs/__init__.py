@@ -50,7 +50,7 @@ def program(
     skip: Mapping[str, str] | None = None,
     tolerance: float | None = None,
 ) -> Callable[[Any], Any]:
-    """Mark a function or a module class as a program; see ``LoweredProgram`` for the arguments."""
+    """Mark a function or module class as a program (arguments as in ``LoweredProgram``)."""
 
     def mark(target: Any) -> Any:
         made = Program(target, calls, breaks, steady, skip or {}, tolerance)
@@ -74,7 +74,7 @@ def outcomes_of(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def load_copy(stem: str, copy: str) -> ModuleType:
-    """Execute the program file ``stem`` again: a module of its own, so that two runs share no globals."""
+    """Execute program file ``stem`` again as a new module, so two runs share no globals."""
     name = f"tests.programs.{stem}__{copy}"
     (file,) = PROGRAMS_FOLDER.glob(f"*/{stem}.py")
     spec = importlib.util.spec_from_file_location(name, file)
@@ -95,7 +95,7 @@ def programs_of(module: ModuleType) -> Iterator[tuple[str, Program]]:
 
 
 def program_of(value: Any) -> Program | None:
-    """The program that a global of a program file is, if it is one (a subclass of a program is not)."""
+    """Return the program that a global holds, if any (subclasses of a program do not count)."""
     if isinstance(value, Program):
         return value
     found = vars(value).get("__program__") if hasattr(value, "__dict__") else None

@@ -284,7 +284,7 @@ def has_static_attribute(value: Any, name: str) -> bool:
 
 
 def is_heap_type(cls: type) -> bool:
-    """Return True for a class that a ``class`` statement or ``type()`` made, False for most classes in C."""
+    """Return True for a class made by ``class`` or ``type()``; most classes in C are not."""
     return bool(cls.__flags__ & _HEAP_TYPE_FLAG)
 
 

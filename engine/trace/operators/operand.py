@@ -32,7 +32,7 @@ class Operand(NodeArgument):
     is_singleton = False
     """True for the empty tuple, which is one object."""
     equals_by_identity = True
-    """True if ``==`` compares identity where neither operand's class compares; numpy scalars compare with anything."""
+    """False for numpy scalars: their ``==`` never falls back to identity."""
     is_symbolic = False
     """True for a number that is a symbol of the shape environment."""
 

@@ -1,4 +1,4 @@
-"""Holds a compiled graph against the plain function: values, layouts, identity, aliasing and what was written."""
+"""Compare a compiled graph with eager: values, layouts, identity, aliasing and mutations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def message(run: Callable[..., Any], *args: Any) -> str:
 
 
 def clones(args: Sequence[Any]) -> list[Any]:
-    """Inputs anew, with equal strides and offsets, and sharing memory where the given ones share it."""
+    """Clone the inputs with equal strides and offsets, and keep their storage sharing."""
     storages: dict[int, torch.UntypedStorage] = {}
     return [_clone(a, storages) if isinstance(a, torch.Tensor) else a for a in args]
 

@@ -1,4 +1,7 @@
-"""Where backward nodes come from: each leads to the line that it is the gradient of, sums of gradients to where these meet."""
+"""Each backward node leads to the line that it is the gradient of.
+
+Sums of gradients lead to the line where the gradients meet.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ def _meets(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def test_sums_belong_to_what_they_are_the_gradient_of() -> None:
-    """Gradients of an argument that is read twice are added up between two other operators' gradients, and are neither's."""
+    """A sum of an argument's gradients belongs to neither of the operators around it.
+
+    The argument is read twice, and the sum stands between the gradients of two other operators.
+    """
     nodes, _ = _told(_meets, _leaf(4), _leaf(4))
     sums = {n.note: [o.rpartition(":")[2] for o in n.origins] for n in nodes if "summed" in n.note}
     assert sums == {

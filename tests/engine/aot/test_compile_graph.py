@@ -1,4 +1,4 @@
-"""What AOT decides for a graph: which mode, which wrappers, what the records say, and that origins travel."""
+"""AOT chooses a graph's mode and wrappers, fills the records and propagates node sources."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_placeholders_are_named_and_noted_after_their_origin() -> None:
 
 
 def test_wrappers_tell_what_they_do() -> None:
-    """A written input, an output that is an input, and a view are each told by the wrapper that sees to them."""
+    """The record names the wrapper for a mutated input, an aliased input and a view output."""
 
     def fn(x: Any) -> Any:
         x.add_(1)
@@ -86,7 +86,10 @@ def test_unusual_inputs_run_as_traced(args: tuple[Any, ...], reason: str) -> Non
 
 
 def test_layout_changed_in_place() -> None:
-    """``t_`` on an input is done again on the user's tensor, after its data was written in the layout that it came with."""
+    """``t_`` on an input is replayed on the user's tensor after its data is copied back.
+
+    The data is written in the layout that the tensor had at the call.
+    """
 
     def fn(x: Any) -> Any:
         x.add_(1)
@@ -100,7 +103,10 @@ def test_layout_changed_in_place() -> None:
 
 
 def test_inputs_over_one_storage_are_passed_as_one_when_written() -> None:
-    """Two inputs that share memory become views of one flat tensor where one is written, and only there; the relation is guarded."""
+    """Inputs that share memory become views of one synthetic base only if one is mutated.
+
+    A guard checks how they overlap.
+    """
     both = torch.randn(12)
     args = (both[:8], both[4:])
 
@@ -147,7 +153,7 @@ def test_synthetic_bases(whole: Any, one: Any, other: Any) -> None:
 
 
 def test_as_strided_guards_where_its_input_starts() -> None:
-    """``as_strided`` counts from the start of the storage, so where the input starts in it is guarded."""
+    """``as_strided`` counts from the start of the storage, so its input's offset is guarded."""
     big = torch.arange(12.0)
     result, _ = compiled(lambda x: (x.as_strided((2,), (1,), 3), x * 2), (big[2:6],))
     (guard,) = result.guards
@@ -177,7 +183,7 @@ def test_a_tensor_passed_twice_is_one_input() -> None:
 
 
 def test_views_of_inputs_follow_the_offset_of_the_call() -> None:
-    """A compiled view is right for an input that starts elsewhere in its storage than the traced one."""
+    """A compiled view is correct for an input with another storage offset than the traced one."""
 
     def fn(x: Any) -> Any:
         return x[1:], x.t()
@@ -203,7 +209,7 @@ def test_symbolic_sizes_serve_other_sizes() -> None:
 
 
 def test_relations_that_no_guard_checks_are_not_assumed() -> None:
-    """Where ATen needs sizes to be related in a way that tracing did not ask for, the graph runs as traced, for any size."""
+    """A graph runs as traced for any size if ATen needs size relations that no guard checks."""
 
     def fn(x: Any) -> Any:
         v = x[1:]
@@ -217,7 +223,7 @@ def test_relations_that_no_guard_checks_are_not_assumed() -> None:
 
 
 def test_training_has_a_forward_and_a_backward_compiled_when_needed() -> None:
-    """Gradients are eager's; the backward is lowered at the first backward, not before, and once."""
+    """The backward is lowered once, at the first backward call, and gradients match eager."""
     w = W.clone().requires_grad_()
     result, lowered = compiled(lambda x, w: (F.gelu(x @ w),), (X, w))
     assert (result.record.mode, [g.stage for g in lowered]) == ("training", ["forward"])
@@ -241,7 +247,10 @@ def test_parameters_under_no_grad_are_inference() -> None:
 
 
 def test_inference_mode() -> None:
-    """Inference tensors are computed with, written and viewed in inference mode, and give inference tensors."""
+    """Inference tensors are read, mutated and viewed in inference mode.
+
+    Results are inference tensors.
+    """
 
     def fn(x: Any, w: Any) -> Any:
         y = x @ w
@@ -367,7 +376,10 @@ def test_failures_of_lower_are_the_callers() -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_functions_decorated_with_inference_mode_are_functional(backend: str) -> None:
-    """The mode is entered around the graph: results are inference tensors, and the graph is compiled as any other."""
+    """A function decorated with ``inference_mode`` compiles and returns inference tensors.
+
+    The mode is entered around the graph, which is compiled as any other graph.
+    """
     layer = torch.nn.Linear(3, 4)
 
     @torch.inference_mode()
@@ -390,7 +402,10 @@ def test_functions_decorated_with_inference_mode_are_functional(backend: str) ->
 
 
 def test_inference_mode_around_writes_to_arguments() -> None:
-    """Counters and views of plain tensors are eager's there, too, though fakes keep no account of some."""
+    """Version counters and views of plain tensors match eager under ``inference_mode``, too.
+
+    Fake tensors do not track some of these counters and views.
+    """
 
     @torch.inference_mode()
     def write(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""Gradients that flow back from some results of a call only: what an autograd function of the user's is then given, and what is read."""
+"""Gradients match eager when they flow back from only some results of a custom function.
+
+The tests check what a user's autograd function receives and what it reads.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,10 @@ def normal(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def apart(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Each result of another part of one tensor: autograd stacks the gradients, with zeros for the one that is missing."""
+    """Make each result from another part of one stacked tensor.
+
+    Autograd stacks the gradients and fills the undefined one with zeros.
+    """
     first, second = torch.stack([x, y]).unbind(0)
     return Normal.apply(first), Normal.apply(second)
 
@@ -116,7 +122,7 @@ def _gradients(run: Callable[..., Any], used: tuple[int, ...]) -> list[Tensor | 
 def test_functions_are_given_what_autograd_gives_them(
     fn: Callable[..., Any], used: tuple[int, ...], dynamic: bool | None
 ) -> None:
-    """Zeros, None, or no call at all: gradients are eager's, whichever results they flow back from."""
+    """Custom backwards receive zeros, None or no call as in eager, for any used results."""
     engine.reset()
     for found, wanted in zip(
         _gradients(engine.compile(fn, backend="aot_eager", dynamic=dynamic), used), _gradients(fn, used), strict=True
@@ -126,7 +132,10 @@ def test_functions_are_given_what_autograd_gives_them(
 
 
 def test_functions_with_one_result_stay_compiled() -> None:
-    """Only those with several results, which different outputs are made of, run under eager autograd, with the reason."""
+    """Only custom functions with several results run under eager autograd, with a reason.
+
+    Their results go into different outputs of the graph.
+    """
     engine.reset()
     with engine.record() as session:
         for fn in (normal, both):
@@ -146,7 +155,10 @@ UNPACKS_ONE = hasattr(torch._C._autograd.SavedTensor, "unpack")
 @pytest.mark.skipif(not UNPACKS_ONE, reason="this torch unpacks all saved tensors or none")
 @pytest.mark.parametrize("used", [0, 1])
 def test_what_is_not_read_may_have_been_written_to(used: int) -> None:
-    """What the gradients of other results would have read is not asked for; what is read still is, and refused."""
+    """A backward does not check saved tensors that only the gradients of other results read.
+
+    A mutated tensor that it does read raises.
+    """
     engine.reset()
     run = engine.compile(_squares, backend="aot_eager")
     x, y = (torch.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
@@ -165,7 +177,10 @@ def test_what_is_not_read_may_have_been_written_to(used: int) -> None:
 
 @pytest.mark.parametrize("see", [lambda t: t.view(-1), lambda t: t.detach(), lambda t: t[0]])
 def test_views_of_inference_tensors_are_written_to_where_eager_allows_it(see: Callable[[Tensor], Tensor]) -> None:
-    """A view counts no writes, and may not be written to outside of inference mode; a detached tensor may."""
+    """Inference tensor views may not be written outside inference mode; detached tensors may.
+
+    A view has no version counter.
+    """
     engine.reset()
 
     def outcome(run: Callable[..., Any]) -> str:
@@ -181,7 +196,7 @@ def test_views_of_inference_tensors_are_written_to_where_eager_allows_it(see: Ca
 
 
 def test_lists_with_subclasses_are_not_counted() -> None:
-    """A plain tensor that is written to in one list with a subclass has its version counter as eager leaves it."""
+    """A list mutation with a subclass leaves the plain tensor's version counter as in eager."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     def written(x: Tensor, other: Tensor) -> None:
@@ -218,7 +233,10 @@ def settled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unused(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Zeros for a result that nobody uses come with the gradient of the other one, and are missing with it."""
+    """Use one of two results; the unused one gets zero gradients if the other gets a gradient.
+
+    If the other gradient is undefined, the zeros are undefined, too.
+    """
     first, _ = Both.apply(x, y)
     return first, x * y
 
@@ -228,7 +246,10 @@ def unused(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def test_gradients_that_depend_on_nothing_are_there_when_eagers_are(
     fn: Callable[..., Any], used: tuple[int, ...]
 ) -> None:
-    """A backward graph gives them in each call: where calls may not need them, autograd decides."""
+    """Zero gradients of unused results are defined exactly when eager's are.
+
+    A backward graph returns them in each call. If some calls may not need them, autograd decides.
+    """
     engine.reset()
     for found, wanted in zip(
         _gradients(engine.compile(fn, backend="aot_eager"), used), _gradients(fn, used), strict=True

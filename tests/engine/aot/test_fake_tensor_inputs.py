@@ -1,4 +1,4 @@
-"""Calls with fake tensors give the fake results that plain code gives, and say why nothing was compiled."""
+"""Calls with fake tensors return eager's fake results and say why nothing was compiled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_fake_arguments(backend: str) -> None:
 
 
 def test_fake_parameters_train() -> None:
-    """A module made under a fake mode gives fake gradients, called under the mode and outside of it."""
+    """A module made under a fake mode gets fake gradients inside and outside of the mode."""
     mode = FakeTensorMode()
     with mode:
         net, x = nn.Sequential(nn.Linear(4, 5), nn.ReLU()), torch.randn(2, 4)

@@ -1,4 +1,7 @@
-"""Small programs that mutate, alias and draw random numbers, through AOT and the ATen executor against eager."""
+"""Small programs that mutate, alias and draw random numbers match eager through AOT.
+
+The ATen executor runs the compiled graphs.
+"""
 
 from __future__ import annotations
 
@@ -287,7 +290,10 @@ IDS = [f"{fn.__name__}{n}" for n, (fn, _) in enumerate(PROGRAMS)]
 @pytest.mark.parametrize(("fn", "args"), PROGRAMS, ids=IDS)
 @pytest.mark.parametrize("grad", [True, False])
 def test_equals_eager(fn: Callable[..., Any], args: tuple[Any, ...], grad: bool) -> None:
-    """The compiled graph gives, writes and aliases what the function does, twice, and is functional inside."""
+    """The compiled graph matches eager in results, mutations and aliasing, and is functional.
+
+    It is called twice.
+    """
     if fn is grad_mode_inside and not grad:
         pytest.skip("ends in another grad mode by design")
     with torch.set_grad_enabled(grad):
@@ -300,7 +306,7 @@ def test_equals_eager(fn: Callable[..., Any], args: tuple[Any, ...], grad: bool)
 
 @pytest.mark.parametrize(("fn", "args"), [p for p in PROGRAMS if p[0] is not grad_mode_inside], ids=IDS[:-1])
 def test_symbolic_sizes(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """With symbolic sizes the compiled graph gives the same; what cannot be traced so runs as traced."""
+    """The compiled graph matches eager with symbolic sizes; untraceable graphs run as traced."""
     try:
         result, _ = compiled(fn, args, dynamic=True)
     except UnsupportedInTrace:

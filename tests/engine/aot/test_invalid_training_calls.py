@@ -1,4 +1,4 @@
-"""What a caller can do wrong with compiled training code raises what eager raises, or runs as traced with a reason in the record."""
+"""Invalid training calls raise eager's error, or run as traced with a recorded reason."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ARGUMENTS: dict[str, tuple[Callable[..., Any], Callable[[], torch.Tensor]]] = {
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_that_may_not_be_used_so(name: str, backend: str) -> None:
-    """The error is eager's, word for word, in the first call and the second, and what was written before it stays."""
+    """Invalid arguments raise eager's exact error in both calls, and earlier writes remain."""
     fn, make = ARGUMENTS[name]
     engine.reset()
     run = engine.compile(fn, backend=backend)
@@ -62,7 +62,7 @@ def test_arguments_that_may_not_be_used_so(name: str, backend: str) -> None:
 
 
 def test_one_shape_after_another_is_told_apart() -> None:
-    """Code that was compiled for what may be written to raises for what may not, and the other way round."""
+    """Code compiled for a writable input raises for a non-writable one, and vice versa."""
     engine.reset()
     run = engine.compile(write, backend="aot_eager")
     y = torch.ones(3, 4, requires_grad=True)
@@ -131,7 +131,10 @@ def test_a_backward_of_something_that_needs_no_gradient() -> None:
 
 @pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])
 def test_inputs_changed_before_a_backward_on_another_thread(saved: bool) -> None:
-    """What eager saved may not be changed, whichever thread finds out; what it did not save may."""
+    """Mutating an input that eager saved raises in the backward, on any thread.
+
+    An input that eager did not save may be mutated.
+    """
 
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * y if saved else x.sin() + y
@@ -162,7 +165,10 @@ CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
 @pytest.mark.parametrize("of", ["leaf", "result", "result read through a view", "result not saved"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_inputs_detached_in_place_before_the_backward(change: str, of: str, backend: str) -> None:
-    """What eager saved as it was may not be taken out of autograd's graph; leaves, views of it and what it did not save may."""
+    """Detaching a saved tensor in place before the backward raises as in eager.
+
+    Leaves, views of the tensor and tensors that eager did not save may be detached.
+    """
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         if of == "result not saved":

@@ -1,4 +1,4 @@
-"""Backwards of the user's own that change tensors in place: what they change is changed after compiled calls, too."""
+"""Custom backwards that mutate tensors in place mutate them after compiled calls, too."""
 
 from __future__ import annotations
 
@@ -92,7 +92,11 @@ CASES: dict[str, tuple[Callable[..., Any], bool]] = {
 
 @pytest.mark.parametrize(("fn", "is_seen"), CASES.values(), ids=CASES.keys())
 def test_what_a_backward_writes_to(fn: Callable[..., Any], is_seen: bool) -> None:
-    """Inputs, results, gradients and version counters are eager's; what only the backward sees is captured all the same."""
+    """A backward that mutates tensors matches eager.
+
+    Compares inputs, results, gradients and version counters. Tensors that only the backward reads are captured,
+    too.
+    """
 
     def seen(run: Callable[..., Any]) -> list[Any]:
         torch.manual_seed(0)

@@ -1,4 +1,7 @@
-"""Results of one compiled call are differentiated one after the other, as eager allows, refuses and forgets."""
+"""Results of one compiled call can be differentiated one after another, as in eager.
+
+Errors and freed buffers match eager, too.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +217,10 @@ def test_a_result_that_is_kept_lets_go_of_its_call() -> None:
 )
 @pytest.mark.parametrize("is_wider", [False, True])
 def test_generated_programs(first: int, is_wider: bool) -> None:
-    """Results of generated programs one after the other; where arguments have a history of their own, it is run through with nothing."""
+    """Generated programs match eager when their results are differentiated one after another.
+
+    If arguments have an autograd history, the backward runs through it with undefined gradients.
+    """
     cases = [replace(generate(n, is_wider=is_wider), backward=ONE_AT_A_TIME) for n in range(first, first + 50)]
     told = {c.seed: check(c, "aot_eager") for c in cases if ".requires_grad_() *" not in c.inputs}
     assert not {seed: lines for seed, lines in told.items() if lines}

@@ -1,4 +1,7 @@
-"""Compiled training calls behave under autograd as eager ones: saved values, tangents, hooks, second backwards, threads."""
+"""Compiled training calls behave as eager ones under autograd.
+
+Covers saved tensors, tangents, hooks, second backwards and threads.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def same(a: list[torch.Tensor | None], b: list[torch.Tensor | None]) -> bool:
 
 
 def test_a_result_that_no_gradient_comes_back_from_is_absent() -> None:
-    """What only an unused result depends on gets no gradient, and no NaN of its own spoils what others get."""
+    """An input that only an unused result needs gets no gradient.
+
+    A NaN in that result's gradient does not reach the other gradients.
+    """
 
     def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x * 2, x.sqrt() + y
@@ -119,7 +125,7 @@ def test_writes_to_lists_are_counted() -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_sparse_tangents(backend: str) -> None:
-    """The gradient of a table that is looked up sparsely stays sparse on its way through compiled code."""
+    """The gradient of a sparse embedding table stays sparse through compiled code."""
 
     def fn(table: torch.Tensor) -> torch.Tensor:
         return table * 2 + 1
@@ -136,7 +142,7 @@ def test_sparse_tangents(backend: str) -> None:
 
 
 def test_graphs_are_kept_only_when_asked() -> None:
-    """``retain_graph`` allows a second backward; without it the second one raises what eager raises."""
+    """``retain_graph`` allows a second backward; without it the next one raises eager's error."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         return (x * x).sin()
@@ -188,14 +194,17 @@ SECOND: dict[str, tuple[Run, list[torch.Tensor]]] = {
 
 @pytest.mark.parametrize("case", SECOND)
 def test_second_derivatives(case: str) -> None:
-    """Gradients made under ``create_graph`` can be differentiated, with eager's result and eager's random numbers afterwards."""
+    """Gradients made under ``create_graph`` can be differentiated with eager's results.
+
+    Random numbers drawn afterwards are eager's, too.
+    """
     fn, inputs = SECOND[case]
     for expected, found in zip(second(fn, inputs), second(compiled(fn), inputs), strict=True):
         torch.testing.assert_close(found, expected)
 
 
 def test_second_derivatives_where_inputs_depend_on_each_other() -> None:
-    """Each input of the graph gets its own part, whatever the inputs have to do with each other outside."""
+    """Second derivatives are split per graph input, even if the inputs depend on each other."""
 
     def outside(run: Run) -> Run:
         return lambda x: run(x, x.sin(), x)
@@ -211,7 +220,10 @@ def test_second_derivatives_where_inputs_depend_on_each_other() -> None:
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_a_gradient_penalty_trains_as_in_eager(backend: str, autocast: bool) -> None:
-    """Gradients of parameters through a penalty on the gradient of the input, and running statistics, are eager's."""
+    """Training with a penalty on the input gradient matches eager.
+
+    Compares parameter gradients and running statistics.
+    """
     torch.manual_seed(0)
     model = Discriminator()
     twin = copy.deepcopy(model)
@@ -236,7 +248,10 @@ def test_a_gradient_penalty_trains_as_in_eager(backend: str, autocast: bool) -> 
 
 
 def test_what_cannot_be_differentiated_twice_says_so_when_it_is_tried() -> None:
-    """The first gradient is right under ``create_graph``, though the input was written since; the second says why there is none."""
+    """After an input mutation, only the second derivative under ``create_graph`` raises.
+
+    The first gradient is correct. The error of the second one gives the reason.
+    """
     x, y = leaf(4), torch.randn(4)
     run = compiled(lambda x, y: x.sin() + y)
     out = run(x, y).sum()
@@ -257,7 +272,7 @@ def test_inputs_written_between_forward_and_backward() -> None:
 
 
 def test_saved_tensors_go_through_hooks() -> None:
-    """Pack and unpack hooks see what is saved, and what they return is what the backward reads."""
+    """Pack hooks see saved tensors, and the backward reads what the unpack hooks return."""
     x = leaf(4)
     packed: list[Any] = []
 
@@ -285,7 +300,7 @@ def test_saved_tensors_are_let_go_of() -> None:
 
 
 def test_results_without_gradients() -> None:
-    """Integer results, detached ones and numbers stand outside of autograd, as they do in eager."""
+    """Integer results, detached results and numbers require no gradient, as in eager."""
 
     def fn(x: torch.Tensor) -> Any:
         return x.sin(), x.argmax(), x.detach() * 2, x.shape[0], None
@@ -329,7 +344,7 @@ def test_dropout_is_the_same_in_forward_and_backward() -> None:
 
 
 def test_autocast_is_the_forwards() -> None:
-    """Casts of the forward are in the graph; the backward runs without autocast wherever it is called."""
+    """The graph holds the forward's casts, and the backward always runs without autocast."""
     lin = nn.Linear(8, 8)
 
     def fn(x: torch.Tensor) -> torch.Tensor:
@@ -348,7 +363,10 @@ def test_autocast_is_the_forwards() -> None:
 
 
 def test_overwritten_inputs_are_kept_for_the_backward() -> None:
-    """An input that the graph overwrites, and whose old contents the gradient needs, gives eager's gradient."""
+    """An input that the graph overwrites gives eager's gradient.
+
+    The gradient needs the old contents.
+    """
 
     def fn(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
         y = x * buffer.clone()
@@ -431,7 +449,10 @@ def test_the_partition_is_told() -> None:
 
 
 def test_kernels_of_a_backward_are_verified() -> None:
-    """With a session, the first backward's kernels appear in the record and agree with ATen in the interpreter."""
+    """The first backward's kernels appear in the session record and agree with ATen.
+
+    The interpreter runs the kernels.
+    """
     from engine import session_jobs
 
     engine.reset()
@@ -449,7 +470,10 @@ def test_kernels_of_a_backward_are_verified() -> None:
 
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
 def test_attention_stays_whole_in_training(mask: str) -> None:
-    """One operator for the forward and one for the backward, with eager's results and gradients to the bit."""
+    """Attention becomes one forward and one backward operator with bitwise eager results.
+
+    Gradients are equal to the bit, too.
+    """
     given = {"bool": torch.rand(6, 6) > 0.3, "float": torch.randn(6, 6)}.get(mask)
 
     def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -501,7 +525,10 @@ def test_recurrent_layers_stay_whole_in_training(kind: Any) -> None:
 
 
 def test_tangents_may_be_lazily_conjugated_or_negated() -> None:
-    """What comes back from a conjugated result, or from the imaginary part of one, is computed before the backward reads it."""
+    """A lazily conjugated or negated tangent is materialized before the backward reads it.
+
+    Such tangents come from a conjugated result, or from the imaginary part of one.
+    """
 
     def program(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         c = torch.complex(a, b) * (1 + 2j)
@@ -519,7 +546,10 @@ def test_tangents_may_be_lazily_conjugated_or_negated() -> None:
 
 
 def test_items_are_assigned_from_other_items() -> None:
-    """Parts of a tensor are written with other parts of it, and with themselves changed in place, in one functional graph."""
+    """Item assignments from a tensor's own parts give one functional graph.
+
+    Parts are also updated in place.
+    """
 
     def program(a: torch.Tensor) -> torch.Tensor:
         x = a * 1
@@ -543,7 +573,10 @@ def test_items_are_assigned_from_other_items() -> None:
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}], ids=str)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_stacked_recurrent_layers_drop_as_in_eager(kind: Any, options: dict[str, Any], autocast: bool) -> None:
-    """Dropout between layers draws eager's numbers; results, layouts, gradients and the generator afterwards are eager's."""
+    """Dropout between recurrent layers draws eager's numbers.
+
+    Results, layouts, gradients and the generator state afterwards are eager's.
+    """
     torch.manual_seed(0)
     layer, x = kind(3, 4, 3, dropout=0.4, **options), torch.randn(5, 2, 3)
 
@@ -582,7 +615,10 @@ class _Called(torch.autograd.Function):
 
 
 def test_what_a_graph_only_reads_gets_no_backward() -> None:
-    """An argument that no gradient flows to is no part of the call's history: what made it is not run backward, nor are its hooks."""
+    """An argument that no gradient flows to is not part of the call's autograd history.
+
+    The backward does not run through the function that made it, nor call its hooks.
+    """
 
     def reads(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x.sin() * y.detach().cos() + y.shape[0]
@@ -602,7 +638,10 @@ def test_what_a_graph_only_reads_gets_no_backward() -> None:
 
 
 def test_an_argument_that_needs_a_gradient_no_longer() -> None:
-    """Gradients of gradients are had although ``requires_grad`` was taken from an argument in between."""
+    """``create_graph`` works after ``requires_grad`` was set to False on an argument.
+
+    The change happens between forward and backward.
+    """
 
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * x * y
@@ -618,7 +657,10 @@ def test_an_argument_that_needs_a_gradient_no_longer() -> None:
 
 
 def test_gradients_of_gradients_without_their_input() -> None:
-    """Where an argument is gone that nothing saved, the gradient is right, and differentiating it once more says what to do."""
+    """Differentiating twice after an unsaved argument was freed raises with a hint.
+
+    The first gradient is correct.
+    """
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.sigmoid()
@@ -632,7 +674,11 @@ def test_gradients_of_gradients_without_their_input() -> None:
 
 
 def test_hooks_for_what_is_saved_are_shown_real_tensors_only() -> None:
-    """What the compiler saves while it compiles is no affair of the user's hooks, nor is what they do part of what it compiles."""
+    """Saved tensor hooks see only real tensors and do not affect compilation.
+
+    Tensors that the compiler saves while it compiles do not reach the user's hooks. Operators that the hooks run
+    do not enter the compiled graph.
+    """
     seen: list[type] = []
 
     def pack(t: torch.Tensor) -> torch.Tensor:
@@ -668,7 +714,7 @@ class Rated(torch.autograd.Function):
 
 
 def test_a_backward_reads_a_number_that_varies_from_call_to_call() -> None:
-    """The number that a backward reads from outside is that of the call, though numbers that vary become symbols."""
+    """A backward reads the outside number of its own call, though varying numbers are symbols."""
     run = compiled(lambda x: Rated.apply(x))  # type: ignore[no-untyped-call]
     for rate in (1.0, 6.0, 11.0):
         RATES[0] = rate

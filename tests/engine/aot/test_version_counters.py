@@ -18,7 +18,7 @@ def _made(*, together: bool) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_one_memory_counted_together_then_apart() -> None:
-    """A write counts for the other tensor where both are views of one, not where each counts for itself."""
+    """A write bumps the other tensor's version counter only if both are views of one base."""
     engine.reset()
     run = engine.compile(_doubled, backend="aot_eager")
     for together in (True, False):

@@ -1,4 +1,4 @@
-"""What operators of the user's own tell of a layout may be wrong: views of what they give are right all the same."""
+"""Views of custom operator results are correct even if the fake reports wrong strides."""
 
 from collections.abc import Callable
 

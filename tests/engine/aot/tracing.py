@@ -1,4 +1,7 @@
-"""Traced graphs for tests of AOT, made by recording calls into torch over fake tensors instead of by the engine's tracer."""
+"""Trace graphs for AOT tests by recording torch calls over fake tensors.
+
+The engine's tracer is not used.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class UnsupportedInTrace(Exception):
 
 
 class _Recorder(TorchFunctionMode):
-    """Records every call into torch as a node; methods become calls of ``torch.Tensor.method``."""
+    """Record every torch call as a node; methods become calls of ``torch.Tensor.method``."""
 
     def __init__(self, graph: torch.fx.Graph, nodes: dict[int, torch.fx.Node]) -> None:
         self.graph = graph
@@ -69,7 +72,7 @@ class _Recorder(TorchFunctionMode):
 def traced(
     fn: Callable[..., Any], args: Sequence[Any], dynamic: bool = False
 ) -> tuple[torch.fx.GraphModule, tuple[GraphInput, ...]]:
-    """``fn`` as a traced graph over these inputs; with ``dynamic`` every size above 1 is a symbol."""
+    """Trace ``fn`` over these inputs; with ``dynamic``, every size above 1 is a symbol."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     graph = torch.fx.Graph()
     nodes: dict[int, torch.fx.Node] = {}

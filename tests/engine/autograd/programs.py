@@ -1,4 +1,7 @@
-"""Programs with a backward: each makes its tensors, runs, appends to a log what it sees on the way, and returns what is left behind."""
+"""Define programs that run backward and return the state that remains.
+
+Each program creates its tensors, runs, appends what it observes to a log, and returns what is left.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class Scaled(torch.autograd.Function):
 
 
 class Unmaterialized(torch.autograd.Function):
-    """Two copies, whose backward is given None for what is not used, and gives None for the first."""
+    """Return two copies; the backward gets None for an unused output and returns None for x."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Programs whose hooks add and remove hooks while the backward runs: on nodes that have run, that run, and that are still to run."""
+"""Define programs whose hooks add and remove hooks while the backward runs.
+
+The nodes of these hooks have run, are running, or have not run yet.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class RunsAction(torch.autograd.Function):
 
 
 def register(kind: str, tensor: torch.Tensor, hook: Callable[[Any], Any]) -> Any:
-    """Register a hook of one kind on a tensor, or on the node that it comes out of; its handle."""
+    """Register a hook of one kind on a tensor or its grad_fn node and return the handle."""
     if kind == "tensor":
         return tensor.register_hook(hook)
     if kind == "accumulated":

@@ -1,4 +1,8 @@
-"""More programs with a backward: callbacks, hooks on accumulation, saved tensors packed, Python functions that write, and operators' second gradients."""
+"""Define more backward programs: callbacks, hooks, saved tensors and double backward.
+
+They cover accumulation hooks, packed saved tensors, Python Functions that mutate, and second-order gradients
+of operators.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backward programs made at random, each the same whenever it is made: operators on a handful of tensors, hooks here and there."""
+"""Generate reproducible random backward programs: a few tensors, operators and hooks."""
 
 from __future__ import annotations
 

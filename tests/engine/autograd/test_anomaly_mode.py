@@ -1,4 +1,7 @@
-"""Anomaly mode in captured backwards: the same errors, the same warnings with the forward's line, the same gradients left behind, as in eager."""
+"""Captured backwards under anomaly mode match eager.
+
+Errors, warnings with the line of the forward, and accumulated gradients are those of eager.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +179,10 @@ def _nothing_captured() -> Iterator[None]:
 
 
 def outcome(name: str, backend: str | None, *, check: bool) -> tuple[list[str], Any, Session]:
-    """The error and all warnings, without our own lines of the stack; the gradient; and the session."""
+    """Return the error and all warnings, the gradient, and the session.
+
+    Stack lines of the engine itself are removed from the warnings.
+    """
     x = torch.tensor([0.0, 1.0], requires_grad=True)
     found: list[str] = []
     with (
@@ -202,7 +208,11 @@ GENERATED = re.compile(
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_wrong_is_told_as_in_eager(name: str, check: bool) -> None:
-    """Captured, hit, and under a backend that compiles: the error names the same function, and the warning the same line of the forward."""
+    """Captured backwards report the same function and forward line as eager in anomaly mode.
+
+    This holds for the capture, for a cache hit, and under a compiling backend: the error names the function,
+    the warning names the line of the forward.
+    """
     outcomes = [outcome(name, backend, check=check) for backend in (None, "eager", "eager", "aot_eager")]
     told, gradient, _ = outcomes[0]
     for found, captured, _ in outcomes[1:]:
@@ -211,7 +221,10 @@ def test_what_is_wrong_is_told_as_in_eager(name: str, check: bool) -> None:
 
 
 def test_it_is_captured_and_says_how_it_runs() -> None:
-    """The backward is captured, and both the call that captures and the one that hits say that every node's results were looked at."""
+    """Both the capture and the hit report that each node's results are checked for NaN.
+
+    The backward is captured in both calls.
+    """
     for expected in ("captured", "hit"):
         told, _, session = outcome("of_an_operator", "aot_eager", check=True)
         (call,) = session.backward_calls
@@ -222,7 +235,10 @@ def test_it_is_captured_and_says_how_it_runs() -> None:
 
 
 def test_compiled_calls_come_back_once_the_mode_is_off() -> None:
-    """Under the mode each operator keeps its own gradient; without it the next call is compiled with its backward."""
+    """Anomaly mode keeps each operator's own grad_fn; without it the backward is compiled.
+
+    The next call after the mode is off is compiled with its backward.
+    """
     compiled = engine.compile(lambda t: (t.sqrt() * 2).sum(), backend="aot_eager")
     x = torch.ones(2, requires_grad=True)
     names = []

@@ -1,4 +1,4 @@
-"""Backwards that others compiled, torch's own compiler and C++, inside of a captured backward."""
+"""Captured backwards contain backwards compiled by torch.compile or written in C++."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class Several(nn.Module):
 
 
 def trained(backend: str | None, rows: Sequence[int], dynamic: bool | None, uses: int) -> tuple[list[Any], Session]:
-    """Gradients of a model that torch compiled, over batches of these sizes; ``uses``: how many of its results are used."""
+    """Return gradients of a torch.compile model over these batch sizes, and the session.
+
+    ``uses``: how many of the model's outputs are used.
+    """
     torch.compiler.reset()
     torch.manual_seed(0)
     model = Several()
@@ -61,7 +64,10 @@ def trained(backend: str | None, rows: Sequence[int], dynamic: bool | None, uses
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("rows", "dynamic"), [((2, 2), None), ((2, 3, 5), None), ((2, 3), True)])
 def test_what_torch_compiled_is_captured(rows: tuple[int, ...], dynamic: bool | None, backend: str) -> None:
-    """A forward by torch.compile has the gradients that it has without a capture, to the bit, also where results go unused and sizes change."""
+    """A torch.compile forward has bitwise equal gradients with and without capture.
+
+    This includes unused outputs and changing sizes.
+    """
     for uses in (1, 3):
         expected, _ = trained(None, rows, dynamic, uses)
         found, session = trained(backend, rows, dynamic, uses)
@@ -96,7 +102,10 @@ TORCH_LIBRARY(engine_foreign, m) {
 
 @pytest.mark.slow
 def test_functions_in_cpp_are_captured(tmp_path: pathlib.Path) -> None:
-    """A C++ Function, also one that allows no tracing, gives the same gradients when captured, and when hit with another number."""
+    """A C++ Function gives the same gradients when captured and on a hit with another number.
+
+    This includes a C++ Function that does not allow tracing.
+    """
     from torch.utils import cpp_extension
 
     path = tmp_path / "foreign.cpp"

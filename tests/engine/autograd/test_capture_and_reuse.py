@@ -1,4 +1,7 @@
-"""When a backward is captured, when a capture serves again, and what is said where torch's own engine runs it."""
+"""Test when a backward is captured, when a capture is a hit, and when torch runs it.
+
+Where torch's own engine runs the backward, the reported reason is tested.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,10 @@ def test_a_size_that_changes_becomes_a_symbol() -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("rows", [(2, 3, 5, 7, 4, 9), (4, 4, 6, 1, 8, 1, 6), (3, 0, 5, 1, 2)])
 def test_no_more_captures_than_torchs_own(rows: tuple[int, ...], dynamic: bool) -> None:
-    """Whatever the order of batch sizes, also of none and of one row, ours recaptures at most as often as torch's with the same setting."""
+    """The engine recaptures at most as often as torch's compiled autograd.
+
+    This holds for any order of batch sizes, including 0 and 1, with the same ``dynamic`` setting.
+    """
     from torch._dynamo import compiled_autograd as stock
 
     m = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.LayerNorm(5), nn.Linear(5, 3))
@@ -114,7 +120,7 @@ def test_another_graph_is_told_from_the_nearest() -> None:
 
 
 def test_nodes_are_named_by_their_origin() -> None:
-    """Each node of the captured graph says which of autograd's nodes it is from, and those say what they became."""
+    """Captured graph nodes name their autograd nodes, which list the nodes they became."""
     session = trained(lambda m: m.zero_grad(), steps=1)
     (backward,) = session.backwards
     notes = {n.note for n in backward.graphs[0].nodes}
@@ -149,7 +155,10 @@ def test_a_session_that_begins_later_knows_the_capture() -> None:
 
 
 def test_contexts_nest_and_can_be_switched_off() -> None:
-    """The innermost context counts, and enabled=False leaves backwards to torch; afterwards torch's engine stands where it stood."""
+    """The innermost context applies, and enabled=False leaves backwards to torch.
+
+    After the contexts exit, torch's execution engine is restored.
+    """
     before = torch.autograd.Variable._execution_engine
     x = torch.randn(3, requires_grad=True)
     with engine.record() as session, engine.compiled_autograd("eager"):
@@ -196,7 +205,10 @@ def test_reset_forgets_captures() -> None:
 
 
 def test_other_threads_are_left_alone() -> None:
-    """A backward of a thread that opened no context is torch's; threads with contexts of their own all get right gradients."""
+    """Torch runs the backward of a thread that opened no context; all gradients are right.
+
+    Threads that open contexts of their own get right gradients too.
+    """
     wrong: list[Any] = []
     sessions: list[Session] = []
 
@@ -252,7 +264,10 @@ def test_what_torch_cannot_capture_runs_in_its_engine_with_a_reason() -> None:
 
 
 def test_a_failed_hook_neither_loses_nor_doubles_gradients() -> None:
-    """After a hook raised, what was accumulated before it is there once, and the next backward is captured as ever."""
+    """After a hook raises, earlier gradients are accumulated exactly once.
+
+    The next backward is captured as usual.
+    """
 
     def attempt(context: Any) -> list[Any]:
         torch.manual_seed(0)
@@ -330,7 +345,10 @@ def test_twenty_steps_of_gpt2() -> None:
 
 
 def test_stock_and_ours_in_one_process() -> None:
-    """torch's own capture works before and after ours, and neither runs what the other captured."""
+    """Torch's own capture works before and after the engine's, with no shared cache entries.
+
+    Neither runs what the other captured.
+    """
     from torch._dynamo import compiled_autograd as stock
 
     x = torch.randn(3, requires_grad=True)
@@ -369,7 +387,10 @@ def test_memory_is_not_kept() -> None:
 
 
 def test_backwards_of_compiled_calls_are_inlined() -> None:
-    """Three compiled calls become one graph that a backend compiles whole, and gradients are the same to the bit."""
+    """The backwards of three compiled calls become one graph that a backend compiles whole.
+
+    Gradients are bitwise equal.
+    """
     m = mlp()
 
     def forward(x: torch.Tensor) -> torch.Tensor:
@@ -415,7 +436,10 @@ class Several(nn.Module):
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("uses", [(1,), (0, 1, 2), (2,), (1, 3), (0, 1, 2, 3)])
 def test_unused_results_and_symbolic_sizes_are_inlined(uses: tuple[int, ...], dynamic: bool | None) -> None:
-    """A compiled call's backward is part of the graph whatever is used of it and whether or not its sizes are symbols; what is absent stays so."""
+    """A compiled call's backward is inlined for any used outputs, with or without symbols.
+
+    Undefined gradients stay undefined.
+    """
     m = Several()
     compiled = engine.compile(m, backend="aot_eager", dynamic=dynamic)
 
@@ -438,7 +462,7 @@ def test_unused_results_and_symbolic_sizes_are_inlined(uses: tuple[int, ...], dy
 
 
 def test_sizes_and_gradients_are_told_apart() -> None:
-    """A forward that keeps more for other sizes is not mistaken for gradients that are added to."""
+    """A forward that saves more for other sizes is not mistaken for gradient accumulation."""
     m = Several()
     compiled = engine.compile(m, backend="aot_eager")
     with engine.record() as session, engine.compiled_autograd("eager"):
@@ -449,7 +473,7 @@ def test_sizes_and_gradients_are_told_apart() -> None:
 
 
 def test_a_training_step_compiled_with_its_backward() -> None:
-    """compile(..., compiled_autograd=True) captures the backward that the function runs, and no other."""
+    """compile(..., compiled_autograd=True) captures only the backward that the function runs."""
     m, x = mlp(), torch.randn(2, 4)
     m(x).square().sum().backward()
     expected = [g.clone() for g in grads(m)]
@@ -472,7 +496,11 @@ def test_a_training_step_compiled_with_its_backward() -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_changing_sizes_are_compiled_twice(backend: str) -> None:
-    """Of a capture with symbolic sizes a backend compiles one segment for the first sizes, one with symbols for all others, and says so."""
+    """A capture with symbolic sizes compiles once for the first sizes and once with symbols.
+
+    The backend compiles one segment for the first sizes and one with symbols for all others; the compilation
+    causes say so.
+    """
     m = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.LayerNorm(5), nn.Linear(5, 3))
 
     def found(n: int) -> list[torch.Tensor]:
@@ -494,7 +522,10 @@ def test_changing_sizes_are_compiled_twice(backend: str) -> None:
 
 
 def test_sizes_that_symbols_do_not_stand_for_are_compiled_apart() -> None:
-    """A batch of one row, whose size is never a symbol, and one whose size meets another size by chance, get right gradients all the same."""
+    """Batches of one row, or with a size that equals another size, get right gradients.
+
+    A size of 1 is never a symbol.
+    """
     m = mlp()
     for rows in ((3, 4, 1, 5, 2, 1), (2, 5, 4, 3, 5)):
         engine.reset()
@@ -520,7 +551,10 @@ class Marked(nn.Module):
 
 @pytest.mark.parametrize("kind", ["module", "class", "method", "function", "object"])
 def test_backwards_through_what_was_compiled_are_captured(kind: str) -> None:
-    """With compiled_autograd=True a caller's backward through the results is captured, whatever was compiled; other backwards are not."""
+    """compiled_autograd=True captures a caller's backward through the compiled results.
+
+    This holds for every kind of compiled object; other backwards are not captured.
+    """
     m, x = Marked() if kind == "object" else mlp(), torch.randn(2, 4)
     options: Any = {"backend": "aot_eager", "compiled_autograd": True}
     run: Any = {
@@ -558,7 +592,7 @@ def _through(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def test_torchs_engine_stands_again_where_nothing_is_followed() -> None:
-    """Once a compiled function whose backwards are captured is gone, so is what stood before torch's engine."""
+    """Freeing a function compiled with compiled_autograd=True restores torch's engine."""
     gc.collect()
     before = torch.autograd.Variable._execution_engine
     compiled = engine.compile(lambda x: x * 2, backend="eager", compiled_autograd=True)

@@ -40,7 +40,11 @@ class Told:
 
 
 def test_both_ways_to_accumulate_come_to_the_same() -> None:
-    """Older versions pass (variable, grad, ...) and want no answer; in 2.13 the variable's grad comes before, and it wants one."""
+    """The adapter accepts both accumulate_grad signatures and returns what each expects.
+
+    Older versions of torch pass (variable, grad, ...) and expect no result. Version 2.13 passes the
+    variable's grad before the new gradient and expects a result.
+    """
     told = Told()
     protocol = cpp_engine_adapter.AutogradCompilerAdapter(told)  # type: ignore[arg-type]
     assert protocol.accumulate_grad("variable", "grad") is None
@@ -57,7 +61,7 @@ def test_both_ways_to_begin_come_to_the_same() -> None:
 
 
 def test_no_method_raises() -> None:
-    """What goes wrong while torch walks is kept for the end, and torch gets something to go on with."""
+    """The adapter stores errors until torch's traversal ends and returns a usable value."""
     told = Told()
     protocol = cpp_engine_adapter.AutogradCompilerAdapter(told)  # type: ignore[arg-type]
     assert protocol.accumulate("old", "new") == "old"
@@ -73,7 +77,10 @@ def test_torch_has_what_the_adapter_calls() -> None:
 
 
 def test_equals_leave_the_heap_as_in_the_c_library() -> None:
-    """Items that are equal come out in the order of GNU's std::priority_queue: whose last item rises from the hole that the right-hand child left."""
+    """Equal items leave the heap in the order of GNU's std::priority_queue.
+
+    There the last item rises from the hole that the right-hand child left.
+    """
     heap: list[int] = []
     for item in range(4):
         push_heap(heap, item, lambda a, b: False)

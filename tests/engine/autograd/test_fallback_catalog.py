@@ -1,4 +1,4 @@
-"""The catalog of compiled autograd's fallbacks: each kind has a page with a cause and a hint."""
+"""Each kind of compiled autograd fallback has a catalog page with a cause and a hint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_each_kind_has_a_page() -> None:
 
 
 def test_a_backward_that_is_not_captured_has_a_kind() -> None:
-    """A backward of a tensor under anomaly mode and create_graph has the kind and the hint of its page."""
+    """A backward with create_graph in anomaly mode reports the kind and hint of its page."""
     events: list[BackwardEvent] = []
     settings = CaptureSettings("eager", lambda backward: backward.eager_run(), on_event=events.append)
     x = torch.ones(2, requires_grad=True)

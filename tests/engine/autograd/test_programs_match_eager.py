@@ -1,4 +1,4 @@
-"""Captured backwards leave behind what eager's do: gradients, logs of hooks in their order, exceptions with their messages."""
+"""Captured backwards match eager in gradients, hook order and exception messages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, backend: str) -> None:
-    """A program gives the same when its backwards are captured, and again when they are found captured."""
+    """A program gives the same result when its backwards are captured and when they hit."""
     expected = outcome(PROGRAMS[name], None)
     for which in ("captured", "hit"):
         found = outcome(PROGRAMS[name], backend)

@@ -1,4 +1,7 @@
-"""The programs that all stages are tested with, their backwards captured: those that differentiate leave behind what they leave in eager."""
+"""Captured backwards of the programs shared by all stages match eager.
+
+Programs that differentiate leave behind what they leave in eager.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ DIFFERENTIATING = {
 
 
 def captured(name: str) -> bool:
-    """Whether ``file.program`` has a backward that is captured; what it leaves behind must then be what it leaves without that."""
+    """Return whether ``file.program`` has a captured backward; assert it matches plain.
+
+    What a captured program leaves behind must be what it leaves without the capture.
+    """
     engine.reset()
     loaded = prepare(name, "captured")
     with engine.record() as session, engine.compiled_autograd("eager"):
@@ -45,12 +51,18 @@ def captured(name: str) -> bool:
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_programs_differentiate_as_ever(stem: str) -> None:
-    """Gradients, effects, text and exceptions are those of torch's own engine, to the bit; what is not captured says why."""
+    """Gradients, side effects, output and exceptions equal those of torch's engine, bitwise.
+
+    A backward that is not captured reports a reason.
+    """
     count = sum(captured(name) for name in NAMES if name.startswith(f"{stem}."))
     assert count >= DIFFERENTIATING.get(stem, 0)
 
 
 def test_gradient_is_taken_without_a_copy_under_a_frame_evaluator() -> None:
-    """A frame evaluator adds a reference to every call; the leaf must still take its gradient as torch's engine does."""
+    """A leaf takes its gradient without a copy, as in torch, under a frame evaluator.
+
+    A frame evaluator adds a reference to every call.
+    """
     captured("cond_while_scan_map.cond_changes_list")  # installs torch's frame evaluator for the rest of the process
     assert captured("inplace_metadata_changes.leaf_with_a_longer_shape")

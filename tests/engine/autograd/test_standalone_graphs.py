@@ -1,4 +1,4 @@
-"""Graphs that are compiled without a frame around them hold their inputs to what they were compiled for."""
+"""Standalone compiled graphs check that inputs match those they were compiled for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def _adds(a: torch.Tensor, b: torch.Tensor) -> Any:
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 @pytest.mark.parametrize("first", ["same", "view", "apart"])
 def test_inputs_that_shared_memory_once(first: str, backend: str) -> None:
-    """What was compiled for a tensor passed twice, or a view of it, is right for two tensors as well, and the other way round."""
+    """A graph compiled for aliased inputs is right for distinct tensors, and vice versa.
+
+    Aliased inputs are one tensor passed twice, or a tensor and a view of it.
+    """
 
     def inputs(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
         x = torch.arange(4.0)

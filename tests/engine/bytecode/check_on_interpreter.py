@@ -1,4 +1,6 @@
-"""Run by any supported interpreter, with no torch: takes code apart, stops functions at every instruction and goes on in resume functions.
+"""Check bytecode tools on any supported interpreter, without torch.
+
+It decodes code, stops functions at every instruction and continues in resume functions.
 
 Prints a JSON list of what went wrong, one sentence each. ``resume_corpus.py`` beside it holds the functions.
 """
@@ -39,7 +41,7 @@ Kinds = tuple[str | int, ...]
 
 
 def opcodes() -> Iterator[str]:
-    """Every opcode is traced by a family or left to Python with a reason; none is in two places."""
+    """Every opcode is either traced by one family or left to Python with a reason."""
     for name in real_opcodes():
         if (opcode_family(name) is not None) == (name in UNSUPPORTED):
             yield f"{name} is {'in a family and unsupported' if name in UNSUPPORTED else 'not placed'}"
@@ -59,7 +61,11 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def taken_apart(code: types.CodeType) -> Iterator[str]:
-    """Tables agree with CPython's own; every live name is a variable; every instruction has a place in the text."""
+    """Yield differences from CPython's tables, unknown live names, and missing spans.
+
+    Tables must agree with CPython's own, every live name must be a variable, and every instruction must have
+    a span in the text.
+    """
     decoded = decode(code)
     named = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
     if [op.opname for op in decoded.ops] != [i.opname for i in named]:
@@ -139,7 +145,7 @@ _TAKES = (
 
 
 class Stop:
-    """Called where a function is cut: goes on in its resume function with the stack and the variables found."""
+    """Continue a stopped function in its resume function, with its stack and variables."""
 
     def __init__(self, function: types.FunctionType, index: int, kinds: Kinds) -> None:
         self.function = function
@@ -170,13 +176,13 @@ class Stop:
 
 
 def handled_exception(stack: dict[int, Any], kinds: Kinds, place: int, now: Any) -> Any:
-    """The exception that is being handled above a place on the stack; ``now`` is the innermost."""
+    """Return the exception being handled above a stack position; ``now`` is the innermost."""
     above = [n for n in range(place + 1, len(kinds)) if kinds[n] == HANDLED_EXCEPTION]
     return stack[above[0]] if above else now
 
 
 def stop_at(function: types.FunctionType, index: int, kinds: Kinds) -> tuple[types.FunctionType, Stop] | None:
-    """The function that stops before instruction ``index`` and lets a resume function do the rest."""
+    """Build a function that stops before ``index`` and continues in a resume function."""
     code = function.__code__
     stop, there = Stop(function, index, kinds), Label()
     result = Bytecode()

@@ -1,4 +1,7 @@
-"""Functions of every kind of statement, to be cut at each instruction; ``say`` is put among the globals."""
+"""Functions of every kind of statement, to be split at each instruction.
+
+``say`` is put among the globals.
+"""
 # ruff: noqa
 # mypy: ignore-errors
 

@@ -1,4 +1,7 @@
-"""What needs no torch, on every supported interpreter found here: each opcode placed, each function resumed at each of its instructions."""
+"""Tests without torch run on every supported interpreter found on this machine.
+
+Each opcode is classified, and each function is resumed at each of its instructions.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ def interpreters() -> dict[str, str]:
 
 @pytest.mark.parametrize("version", sorted(interpreters()))
 def test_code_is_taken_apart_and_resumed_anywhere(version: str, tmp_path: pathlib.Path) -> None:
-    """Opcodes are placed, tables are CPython's, and a function cut at any instruction goes on in a resume function to the same end."""
+    """Opcodes are classified, tables match CPython's, and resuming anywhere gives one result.
+
+    A function split at any instruction continues in a resume function and ends as the original does.
+    """
     package = pathlib.Path(bytecode.__file__).parent
     (tmp_path / package.name).symlink_to(package)
     ran = subprocess.run(

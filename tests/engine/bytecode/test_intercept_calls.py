@@ -117,7 +117,7 @@ def drawn(source: Any, pair: Any) -> Any:
 
 
 def test_handlers_of_a_function_that_starts_in_its_middle() -> None:
-    """A routed resume function clears the stack as far as its own code says before a handler runs."""
+    """A routed resume function clears the stack to its own code's depth before a handler runs."""
     code = drawn.__code__
     index = next(op.index for op in decode(code).ops if op.opname == "STORE_FAST" and op.argval == "item")
     rest = resume_code(code, ResumePoint(index, (VALUE,), ("source", "pair", "seen")))

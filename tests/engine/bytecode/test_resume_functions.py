@@ -50,7 +50,7 @@ def test_cells_are_shared() -> None:
 
 
 def test_resuming_a_resume_function_starts_from_the_original() -> None:
-    """Points inside a resume function lead back to the user's own code, so that code does not grow."""
+    """Resume points inside a resume function refer to the user's code, so code does not grow."""
     index = next(op.index for op in decode(plain.__code__).ops if op.opname == "STORE_FAST")
     first = resume_code(plain.__code__, ResumePoint(index, (VALUE,), ()))
     inside = next(op.index for op in decode(first).ops if op.opname == "RETURN_VALUE")

@@ -16,7 +16,10 @@ def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_recorded_compilation_tells_its_passes_in_order() -> None:
-    """Aliases and dead nodes go before lowering, operators are taken apart in it; the counts of one pass continue those of the one before."""
+    """Passes are recorded in order, and each node count continues that of the previous pass.
+
+    Aliases and dead nodes are removed before lowering; operators are decomposed during lowering.
+    """
     with engine.record() as session:
         engine.compile(loss)(torch.ones(4, 8), torch.ones(8, 8, requires_grad=True))
     record = session.compilations[0]
@@ -33,7 +36,10 @@ def test_a_recorded_compilation_tells_its_passes_in_order() -> None:
 
 
 def test_edits_lead_from_the_graph_before_each_pass_to_the_one_after() -> None:
-    """Done one by one from the first pass's start they end at the graph that was lowered, line by line; each stays in step with the counts."""
+    """Applying the edits of each pass in turn yields the lowered graph, line by line.
+
+    The edits start at the graph before the first pass. After each pass the line count equals the node count.
+    """
     engine.reset()
     with engine.record() as session:
         engine.compile(loss)(torch.ones(4, 8), torch.ones(8, 8, requires_grad=True))

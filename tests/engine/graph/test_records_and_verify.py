@@ -78,7 +78,10 @@ def test_record_tells_layout_and_origin() -> None:
 
 
 def test_rules_find_what_is_illegal() -> None:
-    """A graph that writes to an argument, or has no values, is no functional graph; the message names the node."""
+    """A graph that mutates an argument, or has no values, is rejected as not functional.
+
+    The message names the node.
+    """
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     written = graph.call_function(aten.add_.Tensor, (x, 1))

@@ -232,7 +232,10 @@ CASES = given(guard_sets(), st.lists(st.tuples(values, values, values, STATES), 
 def test_check_and_walk_agree(
     guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], with_state: bool
 ) -> None:
-    """For any guards and any arguments both forms of the check, the walk, its first failure and the rejection agree."""
+    """Both check forms, the guard walk, its first failure and the rejection agree.
+
+    This holds for any guards and any arguments.
+    """
     agree(guards, calls, with_state)
 
 
@@ -276,7 +279,10 @@ def agree(guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], wit
     st.lists(st.tuples(*[st.sampled_from(TENSORS)] * 2, STATES), min_size=1, max_size=5),
 )
 def test_quick_tensor_checks_agree_once_they_have_learned(traced: list[Any], calls: list[tuple[Any, Any, str]]) -> None:
-    """However often and under whatever state the quick check learned, it admits exactly what the guards admit."""
+    """The quick check passes exactly when the guards pass, whatever it has learned.
+
+    This holds however often it learned, and under any global state.
+    """
     x, y = traced[0](), traced[1]()
     guards = (*current_global_state_guards(), tensor_match(LocalSource("x"), x), tensor_match(LocalSource("y"), y))
     quick, plain = compile_check(guards, ("x", "y")), compile_check(guards, ("x", "y"), helpers=False)

@@ -91,7 +91,10 @@ def test_the_text_is_the_program() -> None:
 
 @pytest.mark.skipif(not HAS_C_HELPERS, reason="this torch has no C helpers")
 def test_one_tensor_in_two_places_is_admitted() -> None:
-    """The C helper refuses a tensor that comes twice; the check does not, as no guard forbids it."""
+    """The check accepts one tensor passed twice, although the C helper rejects it.
+
+    No guard forbids a tensor that is passed twice.
+    """
     check = compile_check(two_tensors(), ("x", "y")).check
     x = torch.zeros(4, 16)
     assert check((), torch.zeros(4, 16), torch.zeros(4, 16))
@@ -165,7 +168,7 @@ def test_ten_thousand_guards_are_explained() -> None:
 
 
 def test_records_of_guards() -> None:
-    """Each guard is told with its origin, path, condition and reason; ids are places in executed order."""
+    """Each guard is recorded with source, path, condition and reason; ids follow check order."""
     guards = (TypeMatch(X, dict), DictKeysMatch(X, ("a",)), EqualsMatch(GetItemSource(X, "a"), 2))
     check = compile_check(guards, ("x",))
     told = guards_record(check.guards, check.text)
@@ -176,7 +179,10 @@ def test_records_of_guards() -> None:
 
 
 def test_past_a_failed_guard_no_user_code_runs() -> None:
-    """What would be read through a value of the wrong type is read without its help, or not at all."""
+    """Guards behind a failed type guard run no user code or are not reached.
+
+    A read through a value of the wrong type bypasses the value's own methods, or does not happen.
+    """
 
     class Loud:
         @property

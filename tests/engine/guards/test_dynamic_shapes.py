@@ -1,4 +1,4 @@
-"""Sizes and numbers that change: what becomes a symbol, how often that compiles, and the story that the records tell."""
+"""Test changing sizes and numbers: symbols, compile counts and symbol records."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Counter(torch.nn.Module):
 
 
 def test_an_attribute_that_is_counted_up_becomes_a_symbol_at_once() -> None:
-    """From the first change on one entry serves all values, also when the first ones are 0 and 1."""
+    """After the first change one cache entry serves all values, even if the first are 0 and 1."""
     module = Counter()
     compiled = engine.compile(module, backend="eager")
     with engine.record() as session:
@@ -93,7 +93,7 @@ def test_an_attribute_that_is_counted_up_becomes_a_symbol_at_once() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
 def test_a_float_that_changes_becomes_a_symbol(backend: str) -> None:
-    """A learning rate that decays is compiled twice; NaN, infinities, zeros of both signs and ints stay right."""
+    """A decaying learning rate compiles twice; NaN, infinities, signed zeros and ints work."""
 
     def step(x: Any, rate: float) -> Any:
         return x - rate * x.sin() + rate / 2
@@ -109,7 +109,10 @@ def test_a_float_that_changes_becomes_a_symbol(backend: str) -> None:
 
 
 def test_a_float_that_decides_is_settled_at_its_line() -> None:
-    """A float used where Python needs its value is no symbol for long, and the answer stays right."""
+    """A float that Python branches on is specialized, and the result stays right.
+
+    It is a symbol only until Python needs its value.
+    """
 
     def power(x: Any, p: float) -> Any:
         if p > 1.5:
@@ -123,7 +126,10 @@ def test_a_float_that_decides_is_settled_at_its_line() -> None:
 
 
 def test_the_story_of_a_symbol_names_the_lines() -> None:
-    """Place, reason, range and each relation with the user's line; a symbol that had to be one size says where."""
+    """A symbol's record names source, reason, range and the user line of each relation.
+
+    A specialized symbol names the line that specialized it.
+    """
 
     def f(x: Any) -> Any:
         if x.shape[0] > 3:
@@ -186,13 +192,16 @@ def test_bounds_are_guarded() -> None:
     ],
 )
 def test_bad_bounds_are_refused(arguments: dict[str, Any], words: str) -> None:
-    """Bounds that are no sizes, out of order, or broken by the tensor itself are errors at once."""
+    """Bounds that are not sizes, are out of order, or exclude the actual size raise at once."""
     with pytest.raises(BadArgument, match=words):
         engine.mark_dynamic(torch.ones(5, 2), **({"dim": 0} | arguments))
 
 
 def test_dynamic_true_and_false() -> None:
-    """dynamic=True compiles once for all sizes, dynamic=False once for each; mark_static holds under both."""
+    """dynamic=True compiles once for all sizes, dynamic=False once for each size.
+
+    mark_static holds under both.
+    """
 
     def f(x: Any) -> Any:
         return x.cos().sum(-1)
@@ -213,7 +222,10 @@ def test_dynamic_true_and_false() -> None:
 
 
 def test_only_passed_numbers_are_offered_as_symbols() -> None:
-    """dynamic=True makes a symbol of an argument, not of an attribute: the fix is offered where it helps."""
+    """dynamic=True is offered as a fix for a changed argument, not for a changed attribute.
+
+    It makes a symbol of an argument only.
+    """
 
     def scaled(x: torch.Tensor, n: int, module: torch.nn.Module) -> torch.Tensor:
         return x * n * module.factor
@@ -233,7 +245,10 @@ def test_only_passed_numbers_are_offered_as_symbols() -> None:
 
 
 def test_sizes_zero_and_one_are_compiled_apart() -> None:
-    """0 and 1 broadcast and vanish differently: each has an entry of its own, whatever else is a symbol."""
+    """Sizes 0 and 1 each get a cache entry of their own, whatever else is a symbol.
+
+    They differ from other sizes in broadcasting and in being empty.
+    """
     compiled = engine.compile(lambda x: x + torch.ones(3, 2)[: x.shape[0]], backend="eager")
     with engine.record() as session:
         for size in (2, 3, 1, 0, 1, 2, 0):
@@ -255,7 +270,7 @@ def test_a_saved_session_tells_the_same_story(tmp_path: Any) -> None:
 
 
 def test_tracing_memory_is_freed_with_the_entry() -> None:
-    """Once a function and its entries are gone, so are the inputs they were traced with, and what tracing made of them."""
+    """Freeing a function and its entries frees the traced inputs and the tracing results."""
 
     def make() -> Any:
         held = torch.randn(64)

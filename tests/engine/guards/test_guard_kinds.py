@@ -106,7 +106,10 @@ def test_length_of_builtin_containers(value: Any) -> None:
 
 
 def test_an_overriding_len_is_not_called() -> None:
-    """A subclass that lies about its length is measured as what it is; an unknown object has none."""
+    """LengthMatch ignores an overriding __len__; an unknown object has no length.
+
+    A container subclass is measured as its base type.
+    """
 
     class Liar(list[int]):
         def __len__(self) -> int:
@@ -199,7 +202,10 @@ def test_same_object_and_not() -> None:
 
 
 def test_tensors_sharing_storage_fail() -> None:
-    """Views of one storage overlap, whatever their sizes; the sentence names the two. What the others share among them is no matter."""
+    """DisjointStorage fails for views of one storage of any size and names the two tensors.
+
+    Storage overlap among the other tensors does not matter.
+    """
     x = torch.zeros(4)
     guard = DisjointStorage(X, (Y, LocalSource("z")))
     assert guard_passes(guard, x=x, y=torch.zeros(4), z=torch.zeros(4))
@@ -209,7 +215,10 @@ def test_tensors_sharing_storage_fail() -> None:
 
 
 def test_one_object_in_two_places_fails() -> None:
-    """All must be different objects, the others among themselves too; the sentence names the two that are one."""
+    """DistinctObjects fails if any two are one object, and the failure names the two.
+
+    The others must be distinct among themselves too.
+    """
     x, y = torch.zeros(4), torch.zeros(4)
     guard = DistinctObjects(X, (Y, LocalSource("z")))
     assert guard_passes(guard, x=x, y=y, z=x[2:])
@@ -218,7 +227,10 @@ def test_one_object_in_two_places_fails() -> None:
 
 
 def test_several_tensors_that_are_written_to_stand_alone() -> None:
-    """One guard for all that are written to: none shares memory with any other tensor; those that are only read may."""
+    """One guard checks that no mutated tensor shares storage with any other tensor.
+
+    Tensors that are only read may share storage.
+    """
     z, other = LocalSource("z"), LocalSource("other")
     guard = DisjointStorage(X, (Y, z, other), 2)
     x, y, read = torch.zeros(4), torch.zeros(4), torch.zeros(8)
@@ -239,7 +251,7 @@ def test_tensors_are_refused_where_they_see_shared_memory_otherwise() -> None:
 
 
 def test_computed_condition_is_evaluated_again() -> None:
-    """The steps are done on copies of the values; another outcome, or one that cannot be had, is refused."""
+    """ComputedCondition runs on copies and fails on another outcome or on an error."""
     steps = (
         ConditionOp("add_", (ValueRef(0), 1)),
         ConditionOp("item", (ValueRef(0),)),
@@ -282,7 +294,10 @@ def test_symbolic_dimensions_are_free() -> None:
 
 
 def test_a_changed_size_says_which_dimension_and_what_to_do() -> None:
-    """The sentence names sizes and dimension; the first fix marks it dynamic, except for sizes 0 and 1."""
+    """A size guard failure names sizes and dimension; its first fix is to mark it dynamic.
+
+    Sizes 0 and 1 have no such fix.
+    """
     found = guard_failure(tensor_match(X, torch.zeros(4, 16)), x=torch.zeros(5, 16))
     assert found.sentence == "x has size 5 in dimension 0; the compiled code was specialized for size 4."
     assert found.fixes[0].code == "engine.mark_dynamic(x, 0)"
@@ -372,7 +387,10 @@ def test_every_state_is_offered_to_the_tracer() -> None:
 
 
 def test_shape_relations() -> None:
-    """Relations over sizes and ints hold where sympy says so; the sentence says where each symbol is read."""
+    """Relations over sizes and ints hold where sympy says so.
+
+    The guard failure says where each symbol is read.
+    """
     s, t = sympy.Symbol("s0", integer=True), sympy.Symbol("s1", integer=True)
     guard = SymbolicShapeGuard(X, sympy.Eq(s, 2 * t), ((s, X, 0), (t, Y, -1)))
     assert guard_passes(guard, x=torch.zeros(8, 3), y=4)

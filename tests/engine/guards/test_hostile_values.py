@@ -1,4 +1,7 @@
-"""Arguments and surroundings that are out to mislead: compiled calls still give what plain ones give, and explaining never raises."""
+"""Compiled calls match plain calls for hostile arguments and environments.
+
+Explaining a call never raises.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,11 @@ def reads(x: Any, thing: Any) -> Any:
 
 
 def test_attributes_that_are_computed() -> None:
-    """``__getattr__`` that answers, changes its answer or raises is asked as plain Python asks it."""
+    """Compiled calls run ``__getattr__`` as plain Python does when it changes or raises.
+
+    This includes a ``__getattr__`` that returns a value, one that returns another value each time, and one
+    that raises.
+    """
 
     class Changes:
         def __init__(self) -> None:
@@ -149,7 +156,10 @@ class Keyed(dict[str, Any]):
 
 
 def test_subclasses_of_containers() -> None:
-    """Overridden lengths, items and missing keys count as in plain Python, after and before the plain container."""
+    """Overridden lengths, items and missing keys of container subclasses act as in Python.
+
+    This holds before and after calls with the plain container.
+    """
 
     def first(x: Any, items: Any) -> Any:
         return x * items[0] + len(items) + sum(items)
@@ -164,7 +174,7 @@ def test_subclasses_of_containers() -> None:
 
 @pytest.mark.parametrize("where", ["argument", "default", "closure", "attribute", "tuple"])
 def test_nan_is_one_constant(where: str) -> None:
-    """NaN equals itself for guards wherever it is read from: calls do not compile again and again."""
+    """NaN equals itself in guards from any source, so calls do not recompile repeatedly."""
     nan = math.nan
 
     class Box:
@@ -215,7 +225,10 @@ def test_signed_zeros_are_two_constants() -> None:
 
 
 def test_guarded_objects_that_are_deleted() -> None:
-    """Objects, attributes and globals that are gone lead to Python's own error, and back to the entry once they are there again."""
+    """Missing objects, attributes and globals raise Python's error; restoring them hits.
+
+    The call hits the earlier cache entry once they exist again.
+    """
 
     class Holder:
         def __init__(self) -> None:
@@ -257,7 +270,7 @@ def test_an_argument_is_freed_with_its_last_name() -> None:
 
 
 def test_calls_while_an_entry_is_added() -> None:
-    """Threads that call with different kinds of arguments while others compile all get their own right results."""
+    """Threads that call with varied argument types while others compile get right results."""
 
     def function(x: Any, kind: str, n: int) -> Any:
         return (x * n, x + n, x - n)[("mul", "add", "sub").index(kind)]

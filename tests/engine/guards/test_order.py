@@ -34,7 +34,10 @@ def test_relations_come_after_the_guards_of_all_they_read() -> None:
 
 
 def test_global_state_first_then_arguments() -> None:
-    """What is cheapest and decides most comes first: global state, then arguments, then what is reached through them."""
+    """Guards run in order: global state, arguments, then values reached through arguments.
+
+    The cheapest and most decisive guards come first.
+    """
     found = order_guards((*two_tensors(), tensor_match(AttrSource(X, "a"), torch.zeros(3))))
     names = [g.source.expr for g in found]
     assert names.index("L['x']") > names.index("torch")
@@ -54,7 +57,11 @@ def test_equal_guards_of_different_types_are_both_kept() -> None:
 
 
 def test_implied_guards_are_dropped() -> None:
-    """A value's equality settles its type, a dict's keys its length, an empty mode stack the default device."""
+    """Implied guards are dropped.
+
+    A value's equality implies its type, a dict's keys imply its length, and an empty mode stack implies the
+    default device.
+    """
     found = order_guards((TypeMatch(X, int), EqualsMatch(X, 1), LengthMatch(Y, 2), DictKeysMatch(Y, ("a", "b"))))
     assert {type(g) for g in found} == {EqualsMatch, DictKeysMatch}
     assert order_guards((TypeMatch(X, float), EqualsMatch(X, 1)))[0] == TypeMatch(X, float)

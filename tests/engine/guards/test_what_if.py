@@ -42,7 +42,10 @@ CASES: dict[str, tuple[TensorSpec, str | None]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_if(compiled: Any, case: str) -> None:
-    """A description says which entry would be hit, or which facet refuses it, as a tensor would."""
+    """A tensor description hits or fails the same guard as a real tensor would.
+
+    The explanation names the entry, or the property of the tensor that fails.
+    """
     spec, kind = CASES[case]
     told = engine.explain_call(compiled, spec, W)
     assert (told.hit is None) is (kind is not None)

@@ -1,4 +1,4 @@
-"""Kernels written by hand in the shape that lowering prints: what targets, workers and the runtime are tested with."""
+"""Handwritten kernels in lowering's form, for tests of targets, workers and the runtime."""
 
 from __future__ import annotations
 

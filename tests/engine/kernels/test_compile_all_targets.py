@@ -1,8 +1,10 @@
-"""Kernels as lowering prints them go through every stage of every target: pointwise, rows, columns, tiles, scans, atomics, checked look-ups."""
+"""Kernels in lowering's form compile through every stage of every target.
+
+They cover pointwise kernels, rows, columns, tiles, scans, atomics and checked look-ups.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 import pytest
@@ -14,8 +16,9 @@ from engine.kernels.targets import TARGETS
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import needs_triton
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = needs_triton
 F = torch.nn.functional
 X, HALF, AT = torch.randn(600, 40), torch.randn(64, 96, dtype=torch.bfloat16), torch.randint(0, 600, (33,))
 
@@ -46,7 +49,7 @@ def kernels() -> dict[str, tuple[GeneratedKernel, ...]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_lowered_kernels_reach_machine_code(target: str, kernels: dict[str, tuple[GeneratedKernel, ...]]) -> None:
-    """Every listing is there and holds instructions, and no kernel needs more than the target has."""
+    """Every listing exists and has instructions, and each kernel fits the target's limits."""
     last = ("amdgcn",) if target.startswith("hip") else ("ptx", "sass")
     for name, made in kernels.items():
         assert made, name

@@ -1,8 +1,7 @@
-"""Every line of a listing leads to the line of Triton text that it came from, or says why not."""
+"""Every listing line links to its source line of Triton text or says why it has none."""
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import re
 import subprocess
@@ -17,8 +16,8 @@ from engine.kernels.link_listings import NO_LOCATION_LABEL, link_instruction, li
 from engine.kernels.sass import disassemble, read_cubin
 from engine.records.kernels import Listing, TargetRecord
 from tests.engine.kernels import handwritten_kernels
+from tests.markers import needs_triton
 
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 KERNELS = {make.__name__: make for make in handwritten_kernels.ALL_KERNELS}
 
 
@@ -36,7 +35,10 @@ def line_of(text: str, part: str) -> int:
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("stage", ["ptx", "sass"])
 def test_nearly_all_machine_code_is_linked_or_labelled(name: str, stage: str) -> None:
-    """At least 95 in 100 instructions reach a Triton line or have a label that says more than "unknown"; padding is not counted."""
+    """At least 95% of instructions link to a Triton line or have a specific label.
+
+    A label "unknown" is not specific. Padding is not counted.
+    """
     found = listing_of(compile_kernel(KERNELS[name](), "cuda:90"), stage)
     code = [k for k in found.links if k.label != "generated: padding"]
     assert len(code) > 15
@@ -59,7 +61,10 @@ def test_counts_agree_with_the_links(stage: str) -> None:
 @needs_triton
 @pytest.mark.parametrize(("target", "stage"), [("cuda:90", "ptx"), ("hip:gfx942", "amdgcn")])
 def test_what_was_inlined_from_the_library_leads_to_the_call(target: str, stage: str) -> None:
-    """The maxima of tl.max are instructions of standard.py: they link to the line that calls tl.max, through the functions between."""
+    """Instructions of tl.max in standard.py link to the line that calls tl.max.
+
+    The link goes through the functions between.
+    """
     source = handwritten_kernels.softmax()
     found = listing_of(compile_kernel(source, target), stage)
     lines = found.text.splitlines()
@@ -73,7 +78,7 @@ def test_what_was_inlined_from_the_library_leads_to_the_call(target: str, stage:
 @needs_triton
 @pytest.mark.parametrize("name", KERNELS)
 def test_loads_and_stores_link_to_their_own_lines(name: str) -> None:
-    """Global loads and stores of PTX and SASS come from lines of tl.load and tl.store, and from no other."""
+    """Global loads and stores in PTX and SASS link only to tl.load and tl.store lines."""
     source = KERNELS[name]()
     record = compile_kernel(source, "cuda:90")
     text = source.text.splitlines()
@@ -90,7 +95,10 @@ def test_loads_and_stores_link_to_their_own_lines(name: str) -> None:
 @needs_triton
 @pytest.mark.parametrize("name", KERNELS)
 def test_sass_joins_the_ptx_lines_that_the_disassembler_itself_names(name: str) -> None:
-    """nvdisasm, given the whole cubin, annotates the same PTX line before each instruction as is read from the line table here."""
+    """The line table gives each instruction the PTX line that nvdisasm annotates.
+
+    nvdisasm reads the whole cubin.
+    """
     from triton import knobs
 
     kernel = run_triton_compiler(compile_unit_of(KERNELS[name]()), ("cuda", 90, 32))
@@ -116,7 +124,10 @@ def _nvdisasm(path: str, cubin: bytes) -> str:
 
 @needs_triton
 def test_disassembling_many_kernels_at_once_gives_each_its_own_code() -> None:
-    """One run of the disassembler for all, and the same listings as one by one; branches stay inside their kernel."""
+    """Disassembling many kernels in one run gives the same listings as one by one.
+
+    Branches stay inside their kernel.
+    """
     makers = (handwritten_kernels.gelu, handwritten_kernels.softmax, handwritten_kernels.embedding)
     kernels = [run_triton_compiler(compile_unit_of(make()), ("cuda", 90, 32)) for make in makers]
     units = [compile_unit_of(make()) for make in makers]
@@ -171,7 +182,10 @@ module attributes {"ttg.num-warps" = 4 : i32} {
 
 
 def test_mlir_locations_are_followed_through_calls_names_and_fusions() -> None:
-    """callsite, named, fused, aliased, unknown and missing locations; a region's operation has the location behind it."""
+    """MLIR callsite, named, fused, aliased, unknown and missing locations are resolved.
+
+    An operation with a region has the location that follows the region.
+    """
     places = list(debug_locations.mlir_locations(TTGIR))
     call = (InlineFrame("standard.py", 191), InlineFrame("softmax.py", 11))
     assert [(p.line, p.chain) for p in places] == [
@@ -185,7 +199,7 @@ def test_mlir_locations_are_followed_through_calls_names_and_fusions() -> None:
 
 
 def test_llvm_locations_are_followed_to_where_they_were_inlined() -> None:
-    """inlinedAt leads from the library's file to the kernel's, through scopes that name no file themselves."""
+    """inlinedAt leads from the library's file to the kernel's, through scopes without a file."""
     text = """define void @k() !dbg !4 {
   %1 = add i32 1, 2, !dbg !12
   ret void
@@ -203,7 +217,10 @@ def test_llvm_locations_are_followed_to_where_they_were_inlined() -> None:
 
 
 def test_a_helper_of_the_kernels_own_text_links_to_the_line_that_calls_it() -> None:
-    """The outermost frame within the text is the line (it has the loop ops), the helper is part of the chain."""
+    """The outermost frame in the kernel text is the linked line; a helper joins the chain.
+
+    The outermost line is the one with the loop ops.
+    """
     unit = compile_unit_of(
         handwritten_kernels.source("k", "def helper():\n    pass\n\ndef k():\n    helper()\n", (), (1,))
     )

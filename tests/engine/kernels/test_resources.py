@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from engine.kernels.compile_kernel import compile_kernel
 from engine.kernels.resources import occupancy
 from engine.kernels.targets import TARGETS
 from tests.engine.kernels import handwritten_kernels
+from tests.markers import needs_triton
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ from tests.engine.kernels import handwritten_kernels
 def test_occupancy_is_bound_by_the_scarcest_resource(
     target: str, registers: int, shared: int, warps: int, expected: float, limit: str
 ) -> None:
-    """Registers, shared memory, blocks and warps each can be what there is too little of, and is named."""
+    """Occupancy names its limit: registers, shared memory, blocks or warps."""
     assert occupancy(target, registers, shared, warps) == (pytest.approx(expected), limit)
 
 
@@ -39,10 +38,14 @@ def test_occupancy_of_an_unknown_target_is_unknown() -> None:
     assert occupancy("cuda:90", None, 0, 4) == (None, "")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+@needs_triton
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_compiled_kernel_reports_its_resources(target: str) -> None:
-    """Registers, no spills, shared memory for the reduction across warps, and the warps it was compiled for."""
+    """A compiled kernel reports its registers, spills, shared memory and warps.
+
+    Softmax has no spills, uses shared memory for the reduction across warps, and has the warps it was
+    compiled for.
+    """
     told = compile_kernel(handwritten_kernels.softmax(cols=1000), target).resources
     assert told is not None
     assert told.registers is not None

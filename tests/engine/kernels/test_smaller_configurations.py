@@ -1,8 +1,7 @@
-"""Kernels for which a target has too little: they run in smaller blocks, and it is told how and why."""
+"""Kernels that exceed a target's limits run in smaller blocks, and the record says why."""
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,8 +26,9 @@ from engine.runtime.verify.kernels_in_worker import BufferArgument, KernelTrial
 from engine.runtime.workers.process_pool import WorkerPool
 from tests.engine.kernels import handwritten_kernels
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import needs_triton
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = needs_triton
 
 KERNELS: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
     "pointwise": (lambda x: torch.sin(x) * 2, (torch.randn(3001),)),
@@ -50,7 +50,10 @@ def kernel_of(name: str) -> GeneratedKernel:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_smaller_configuration_computes_the_same(name: str) -> None:
-    """Smaller blocks on a larger grid write what the planned ones do: what lies beyond the tensors is masked, nothing is added twice."""
+    """Smaller blocks on a larger grid write the same values as the planned blocks.
+
+    Elements beyond the tensors are masked, and nothing is added twice.
+    """
     function, given = KERNELS[name]
     source, wanted = kernel_of(name), function(*given)
     assert source.fallback_configs
@@ -76,7 +79,7 @@ def _pointer(argument: Any, value: torch.Tensor | None, wanted: torch.Tensor) ->
 
 
 def test_blocks_shrink_until_they_fit_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target that gives a block less shared memory than a tile takes gets smaller tiles; the record says so."""
+    """A tile that exceeds a target's shared memory per block shrinks; the record says so."""
     source = kernel_of("tile")
     usual = compile_kernel(source, "cuda:90")
     assert usual.smaller_blocks_note == ""
@@ -97,7 +100,10 @@ def test_blocks_shrink_until_they_fit_with_a_reason(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_row_too_long_for_a_target_is_looped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another text does the same in a loop; its listings are linked to the lines of the kernel that is shown."""
+    """A row too long for a target is read in a loop by a second version of the kernel.
+
+    Its listings link to the lines of the kernel that is shown.
+    """
     source = kernel_of("whole rows")
     taken = compile_kernel(source, "cuda:90").resources
     assert taken is not None
@@ -167,7 +173,10 @@ def test_only_a_shortage_leads_to_smaller_blocks() -> None:
 
 
 def test_kernels_of_one_name_are_read_in_two_threads_at_once() -> None:
-    """Triton reads a kernel's text back by its file name, which kernels of one name share: each thread gets its own text."""
+    """Threads that read kernels of one name at once each get their own text.
+
+    Triton reads a kernel's text back by its file name, which kernels of one name share.
+    """
     wrong: list[str] = []
 
     def read(letter: str) -> None:
@@ -182,7 +191,10 @@ def test_kernels_of_one_name_are_read_in_two_threads_at_once() -> None:
 
 
 def test_kernels_compile_in_two_threads_at_once() -> None:
-    """One process may compile for two targets; both get their binaries, and standard output is as it was."""
+    """Two threads compile for two targets in one process, and both get their binaries.
+
+    Standard output is unchanged.
+    """
     import sys
 
     out, found = sys.stdout, {}

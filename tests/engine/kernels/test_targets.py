@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import replace
 
@@ -17,8 +16,7 @@ from engine.kernels.to_records import kernel_record
 from engine.records.base import from_jsonable, to_jsonable
 from engine.records.kernels import KernelRecord, TargetRecord
 from tests.engine.kernels import handwritten_kernels
-
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+from tests.markers import needs_triton
 
 
 def text_of(record: TargetRecord, stage: str) -> str:

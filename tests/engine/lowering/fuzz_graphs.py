@@ -1,7 +1,10 @@
-"""Random graphs, lowered and run in Triton's interpreter beside eager; hypothesis chooses and shrinks them.
+"""Lower random graphs, run them in Triton's interpreter and compare with eager.
+
+Hypothesis chooses and shrinks the graphs.
 
 A program of its own, because the interpreter must be chosen before Triton is imported:
-``TRITON_INTERPRET=1 python -m tests.engine.lowering.fuzz_graphs``. It ends with the smallest graph that differs, if there is one.
+``TRITON_INTERPRET=1 python -m tests.engine.lowering.fuzz_graphs``. It ends with the smallest graph that
+differs, if there is one.
 """
 
 from __future__ import annotations
@@ -107,7 +110,10 @@ Graph = tuple[torch.Tensor, list[tuple[str, int]], bool]
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """A tensor of any type and layout, steps with the dimension that each is about, and whether sizes are symbols."""
+    """Draw a tensor of any dtype and layout, steps with dimensions, and a symbolic flag.
+
+    The flag says whether sizes are symbols.
+    """
     shape = draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))
     torch.manual_seed(draw(st.integers(0, 99)))
     dtype = draw(st.sampled_from(TYPES))
@@ -129,7 +135,10 @@ def available_steps(x: torch.Tensor, *, has_halves: bool) -> dict[str, Step]:
 
 
 def apply_steps(x: torch.Tensor, steps: list[tuple[str, int]]) -> tuple[torch.Tensor, ...]:
-    """The last two values; a step that would make too much, or is for another type, is left out."""
+    """Apply the steps and return the last two values; skip steps that do not apply.
+
+    A step does not apply if its result would be too large or if it is for another dtype.
+    """
     values = [x]
     for name, dim in steps:
         known = available_steps(values[-1], has_halves=any(v.dtype in HALVES for v in values))

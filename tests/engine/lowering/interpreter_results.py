@@ -1,4 +1,7 @@
-"""What Triton's interpreter finds of lowered programs, in a process of its own that had TRITON_INTERPRET=1 from its start."""
+"""Report mismatches of lowered programs in Triton's interpreter, in a separate process.
+
+The process has TRITON_INTERPRET=1 from its start.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ ROOT = pathlib.Path(__file__).parents[3]
 
 @functools.cache
 def run_in_interpreter(*flags: str) -> dict[str, list[str]]:
-    """By the name of a case, what the process found wrong: for all cases at once. ``flags`` choose other cases (``interpreter_launcher``)."""
+    """Run all cases in one process and return the mismatches by case name.
+
+    ``flags`` select other cases (``run_cases_in_interpreter``).
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.lowering.run_cases_in_interpreter", *flags],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Functions whose products of matrices templates can compute, with what stands around them."""
+"""Functions with matrix products that templates can compute, and their surrounding ops."""
 
 from __future__ import annotations
 

@@ -513,7 +513,7 @@ def pool_backward(grad: Any, x: Any, small: Any) -> Any:
 
 @case(_nan_and_inf, normal(2, 9, 8, dtype=BF16), integers(1, 6, 6, below=9), dynamic=False)
 def max_pool_edge_values(odd: Any, x: Any, n: Any) -> Any:
-    """NaN wins, infinities count, the first of equals is named, and padding is never the answer."""
+    """Max pooling: NaN wins, infinities count, the first equal index wins, padding never does."""
     odd = torch.cat([odd, torch.full((4, 5), float("-inf"))], 1)[None]
     return (
         (F.max_pool2d(odd, 2, return_indices=True), F.max_pool2d(odd, 3, 1, 1, return_indices=True)),
@@ -531,7 +531,10 @@ def _long_rows_with_nan() -> torch.Tensor:
 
 @case(_long_rows_with_nan, dynamic=False)
 def online_softmax_rows(x: Any) -> Any:
-    """Sums of exponentials kept up in one run over a row, where NaN, infinities or nothing but -inf are in it."""
+    """Compute online softmax sums over rows with NaN, infinities or only -inf.
+
+    The sums of exponentials are updated in one pass over a row.
+    """
     sums = (x - x.amax(-1, keepdim=True)).exp().sum(-1)
     return x.softmax(-1), x.log_softmax(-1), x.logsumexp(-1), sums, F.cross_entropy(x[3:], torch.tensor([17_000, 1, 7]))
 
@@ -803,7 +806,10 @@ def signed_zeros(x: Any) -> Any:
 
 @case(normal(6, 11), integers(6, below=11), normal(6), normal(11), dynamic=False)
 def cross_entropy_backward(x: Any, target: Any, each: Any, weight: Any) -> Any:
-    """Gradients of every reduction, with ignored samples and weights; a class that is ignored is one like the others."""
+    """Compute cross entropy gradients for every reduction, ignored samples and weights.
+
+    An ignored class may also be one of the ordinary classes.
+    """
     ignored = torch.where(target == 3, -100, target)
     total = torch.full((), 5.0)
     backward = torch.ops.aten.nll_loss_backward
@@ -818,7 +824,10 @@ def cross_entropy_backward(x: Any, target: Any, each: Any, weight: Any) -> Any:
 
 @case(normal(3, 9000, dtype=BF16), integers(3, below=9000), dynamic=False)
 def one_pass_cross_entropy(x: Any, target: Any) -> Any:
-    """One run over each row, its largest number kept as one: also where a row's first block, or all of it, is minus infinity."""
+    """Compute cross entropy in one pass over each row, also where blocks are all -inf.
+
+    The pass keeps a running maximum. The first block of a row, or the whole row, may be -inf.
+    """
     begins_low = torch.cat([torch.full_like(x[:, :5000], -torch.inf), x], -1)
     return (
         F.cross_entropy(x, target),
@@ -854,7 +863,10 @@ def _extreme_angles() -> torch.Tensor:
 
 @case(_extreme_angles, normal(40, 130, dtype=F16))
 def half_precision_sin_sigmoid(x: Any, y: Any) -> Any:
-    """Sines and sigmoids of small, large and endless arguments, alone, by rows and of one number a row."""
+    """Compute sin and sigmoid of small, large and infinite half-precision values.
+
+    They run alone, by rows, and on one value per row.
+    """
     one = y.amax(-1, keepdim=True)
     return torch.sin(x), torch.sin(x[:920]), torch.sigmoid(x), torch.sin(y) * torch.sin(one), torch.sigmoid(one)
 
@@ -880,7 +892,10 @@ def out_of_range_constants(a: Any, b: Any) -> Any:
 
 @case(normal(2, 3, 7, 9), normal(2, 3, 9), normal(1, 2, 4, 5, 6, dtype=BF16), normal(2, 3, 6, 8), dynamic=False)
 def upsample_backward(planes: Any, rows: Any, boxes: Any, doubled: Any) -> Any:
-    """Each element of the smaller picture gathers from all that were made from it, corners aligned or not."""
+    """Compute upsample gradients: each input element gathers from all outputs made from it.
+
+    Corners are aligned or not.
+    """
     aten = torch.ops.aten
     return (
         [aten.upsample_bilinear2d_backward(planes, [7, 9], [2, 3, 4, 5], a, None, None) for a in (False, True)],
@@ -905,7 +920,10 @@ def antialiased_upsample(x: Any) -> Any:
 
 @case(normal(2, 3, 7, 8), normal(2, 3, 4, 5), normal(1, 2, 5, 6, 4), dynamic=False)
 def pad_and_adaptive_pool_backward(grad: Any, small: Any, boxes: Any) -> Any:
-    """Back through copies at the edges, adaptive averages, and the largest of windows in planes and boxes."""
+    """Compute gradients of replication padding, adaptive average pooling and max pooling.
+
+    Max pooling is over 2-D planes and 3-D volumes.
+    """
     aten = torch.ops.aten
     best, where = F.adaptive_max_pool2d(small, (2, 3), return_indices=True)
     deep, there = F.max_pool3d(boxes, 3, 2, 1, return_indices=True)
@@ -919,7 +937,7 @@ def pad_and_adaptive_pool_backward(grad: Any, small: Any, boxes: Any) -> Any:
 
 @case(normal(2, 4, 5), normal(2, 4, 3), normal(2, 5, 3))
 def cdist_and_weight_norm_backward(grad: Any, a: Any, b: Any) -> Any:
-    """Gradients of distances, also between equal points, and of weights that are scaled to a length."""
+    """Compute gradients of cdist, also between equal points, and of weight norm."""
     b = torch.cat((a[:, 1:2], b[:, 1:]), 1)
     aten, norms = torch.ops.aten, a.norm(dim=(1, 2), keepdim=True)
     return (
@@ -949,7 +967,10 @@ def diagonals_beside_their_tensor(x: Any, n: Any) -> Any:
 
 @case(normal(1, 2100), lambda: torch.rand(3, 50) > 0.2)
 def looped_scans(x: Any, mask: Any) -> Any:
-    """A block of a long row runs on from the one before; what reads a running result may need all of it first."""
+    """Scan long rows block by block; readers of a running result may need all of it first.
+
+    Each block continues from the result of the previous one.
+    """
     running = (x * 1e-3).cumsum(-1)
     positions = (mask.long().cumsum(-1) - 1).masked_fill(~mask, 1)
     return running / running.abs().amax(-1, keepdim=True), (x * 1e-3 + 1).cumprod(-1), x.cummax(-1), positions
@@ -1030,14 +1051,14 @@ def pieces_of_symbolic_sizes(x: Any, y: Any) -> Any:
 
 @case(normal(40), normal(40))
 def masked_select_unbacked_size(x: Any, y: Any) -> Any:
-    """Sizes that are known once ATen has counted; what is computed before and after is kernels."""
+    """Compute with unbacked sizes from an ATen count; kernels run before and after it."""
     kept = (x * 2)[y + 1 > 0]
     return (kept.exp() * 3).sum(), kept + 1, torch.cat([kept, x]) * 2
 
 
 @case(normal(40), integers(5))
 def item_values(x: Any, n: Any) -> Any:
-    """Numbers as factors, as sizes and as results; one computed by a kernel, whose readers wait for it."""
+    """Use item() numbers as factors, sizes and results; readers wait for a kernel's value."""
     most = (n.sum() + 1).item()
     first = (x * x).sum().item()
     return x * most, torch.zeros(most) + 1, x * first + 1, (x > 9).any().item(), most
@@ -1201,7 +1222,10 @@ def symbolic_stride_of_size_one(x: Any, y: Any) -> Any:
     normal(4, 0),
 )
 def misc_edge_cases(x: Any, n: Any, u: Any, counts: Any, none: Any) -> Any:
-    """Scalars, high powers of whole numbers, counted repeats, rolls through rows, and tests of nothing."""
+    """Compute scalar softmax, high integer powers, repeats, rolls, and any/all of no elements.
+
+    Repeats take counts, and rolls go through rows.
+    """
     return (
         (
             x[0, 0].softmax(0),
@@ -1252,7 +1276,10 @@ def bessel_k_and_airy(x: Any, y: Any) -> Any:
     lambda: torch.cat([torch.rand(40) * 9, torch.tensor([0.0, 1.0, 0.0, 1.0, -1.0, 1.0, math.inf, math.inf])]),
 )
 def incomplete_gammas(a: Any, x: Any) -> Any:
-    """What of a gamma distribution is below a place, and above it; of 16-bit numbers too, which eager has no CUDA kernel for."""
+    """Compute lower and upper incomplete gamma functions, also in 16-bit dtypes.
+
+    Eager has no CUDA kernel for the 16-bit dtypes.
+    """
     small = F16 if a.device.type == "cpu" else F64
     return torch.special.gammainc(a, x), torch.special.gammaincc(a, x), torch.special.gammainc(a.to(small), x.to(small))
 
@@ -1287,7 +1314,7 @@ def unbacked_strides(x: Any, y: Any, n: Any) -> Any:
 
 @case(normal(3, dtype=F16), normal(2, 70, dtype=F16), dynamic=False)
 def gradient_scaler(x: Any, y: Any) -> Any:
-    """What a gradient scaler does: gradients times a factor, whether all are finite, and its next scale."""
+    """Run a gradient scaler: scale gradients, check that all are finite, update the scale."""
 
     def step(x: Any, y: Any, by: float, scale: float, steps: int) -> Any:
         grads, found = [x.clone(), y.clone()], torch.zeros((), device=x.device)

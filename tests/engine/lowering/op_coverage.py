@@ -1,7 +1,10 @@
-"""What share of ATen nodes is lowered: ``python -m tests.engine.lowering.op_coverage [operators] [programs] [transformers] [--verify]``.
+"""Report the share of ATen nodes that are lowered.
 
-Left out of the count are operators that a vendor library does best (products of matrices, convolutions, sorting, attention, Fourier
-transforms, linear algebra) and those that only allocate. A graph that could not be lowered at all counts with all its nodes.
+Run ``python -m tests.engine.lowering.op_coverage [operators] [programs] [transformers] [--verify]``.
+
+Left out of the count are operators that a vendor library does best (products of matrices, convolutions,
+sorting, attention, Fourier transforms, linear algebra) and those that only allocate. A graph that could not
+be lowered at all counts with all its nodes.
 """
 
 from __future__ import annotations
@@ -191,7 +194,7 @@ def programs(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bool =
 
 
 def transformers(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bool = False) -> None:
-    """Small models of the transformers library: inference, then outputs and gradients in training."""
+    """Count small transformers models: inference, then training outputs and gradients."""
     import engine
     from tests.test_transformers import SMALL, made, results
 

@@ -1,4 +1,6 @@
-"""Runs cases through lowering and Triton's interpreter, compares with eager, and prints what it found as JSON.
+"""Run cases through lowering and Triton's interpreter, and print mismatches as JSON.
+
+Results are compared with eager.
 
 A program of its own, because the interpreter must be chosen before Triton is imported:
 ``TRITON_INTERPRET=1 python -m tests.engine.lowering.run_cases_in_interpreter``.
@@ -36,7 +38,7 @@ from tests.engine.lowering.trace_aten import trace_to_aten, with_flat_results
 
 TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
 SUM_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 6e-2, torch.float32: 1e-4}
-"""The same for sums of products, whose operands were rounded otherwise, or in another order."""
+"""Tolerance of sums of products, which round in another order."""
 
 
 @dataclass
@@ -80,7 +82,11 @@ def describe_mismatch(number: int, found: object, wanted: object, tolerances: Ma
 
 
 def main() -> None:
-    """Run the named cases, or all of them; with ``--templates`` those that templates compute, and by templates; with ``--cuts`` in other blocks."""
+    """Run the named cases, or all of them.
+
+    ``--templates`` runs the cases that templates compute, by templates. ``--cuts`` runs the cases in other
+    block sizes.
+    """
     warnings.filterwarnings("ignore")
     outcome: dict[str, list[str]] = {}
     names = [name for name in sys.argv[1:] if not name.startswith("--")]

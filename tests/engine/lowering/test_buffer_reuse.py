@@ -28,7 +28,10 @@ def reuses(program: LoweredProgram) -> dict[str, str]:
 
 
 def test_what_follows_a_product_is_computed_in_its_memory() -> None:
-    """An elementwise kernel reads each element of a product once, and writes its own there; the record says so and what it saves."""
+    """An elementwise epilogue reuses the matmul's buffer; the record has the bytes saved.
+
+    The kernel reads each element of the product once and writes its own result there.
+    """
     program = lowered(lambda x, w: F.gelu(x @ w + 1) @ w, SIDE, SIDE)
     (found,) = program.record.reuses
     assert (found.reused, found.reason, found.bytes_saved) == ("mm", IN_PLACE_REASON, 256 * 256 * 4)
@@ -44,7 +47,10 @@ def test_what_is_read_again_keeps_its_memory() -> None:
 
 
 def test_other_elements_than_those_written_are_read_first() -> None:
-    """Transposed, or summed by rows, the product is needed elsewhere when an element is written."""
+    """No buffer is reused when other elements of the product are still read after a write.
+
+    Examples are a transposed read and a reduction over rows.
+    """
     program = lowered(lambda x, w: (((y := x @ w) + y.t()) * 2) @ w, SIDE, SIDE)
     assert "mm" not in reuses(program).values()
     program = lowered(lambda x, w: torch.softmax(x @ w, -1) @ w, SIDE, SIDE)

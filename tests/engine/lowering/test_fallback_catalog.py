@@ -1,10 +1,9 @@
-"""The catalog of ATen calls in lowered programs: each kind has a page, and the programs of the page are true."""
+"""Catalog of fallbacks to ATen: each kind has a page whose example programs are true."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
 import pathlib
 import types
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import engine
 from engine import lowering
 from engine.lowering.fallbacks.kinds import LOWERING_REASONS, LoweringFallback, lowering_hint
 from engine.records.lowering import ExternCall
+from tests.markers import needs_triton
 
 WITHOUT_PROGRAM = {
     "forced": "it needs a kernel that does not compile, or a measurement on a GPU",
@@ -52,11 +52,11 @@ def test_a_page_says_why_and_what_to_do(id: str) -> None:
     assert bool(page.example_after) != bool(page.no_fix)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+@needs_triton
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("id", [id for id in LOWERING_REASONS if id not in WITHOUT_PROGRAM])
 def test_a_program_falls_back_and_its_repair_does_not(id: str) -> None:
-    """The first program has an ATen call of this kind with a hint, the second has none; both return what eager returns."""
+    """The first program falls back with a hint, the second does not; both equal eager."""
     page = LOWERING_REASONS[id]
     first, calls = outcome(page.example_before)
     found = [call for call in calls if call.kind == id]
@@ -70,7 +70,10 @@ def test_a_program_falls_back_and_its_repair_does_not(id: str) -> None:
 
 
 def outcome(text: str) -> tuple[Any, list[ExternCall]]:
-    """Result of a compiled program, which is that of eager, and its ATen calls. ``dynamic`` and ``x`` are its own."""
+    """Check a compiled program against eager; return its result and its ATen calls.
+
+    The program's text may define its own ``dynamic`` and ``x``.
+    """
     with deterministic_mode_restored():
         module = types.ModuleType("lowering_example")
         vars(module).update(torch=torch, engine=engine, x=torch.arange(4.0), dynamic=None)

@@ -1,15 +1,17 @@
-"""Random graphs of views, arithmetic, reductions, running results, indices and joins: what kernels compute is what eager computes."""
+"""Random graphs: kernels compute what eager computes.
+
+The graphs combine views, arithmetic, reductions, scans, indexing and concatenation.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 
-import pytest
+from tests.markers import needs_triton
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = needs_triton
 
 
 def test_random_graphs_compute_what_eager_computes() -> None:

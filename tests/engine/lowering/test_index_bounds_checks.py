@@ -1,8 +1,7 @@
-"""Indices out of bounds: a kernel stops and names the line, and without a GPU the exception is eager's."""
+"""Out-of-bounds indices stop a kernel and name the line; on CPU eager's error is raised."""
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import linecache
 from typing import Any
@@ -17,8 +16,9 @@ from engine.lowering.driver import lower
 from engine.runtime.verify.kernels_in_worker import BufferArgument, KernelTrial
 from engine.runtime.workers.process_pool import WorkerFailed, WorkerPool
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import needs_triton
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = needs_triton
 F = torch.nn.functional
 CHECK = "tl.device_assert("
 TABLE, GOOD, BAD = torch.randn(5, 4), torch.tensor([0, 4]), torch.tensor([0, 5])

@@ -1,8 +1,9 @@
-"""Lowered programs, verified kernel by kernel: what kernels need beside their inputs reaches the interpreter too."""
+"""Verify lowered programs kernel by kernel, with every argument passed to the interpreter.
+
+Kernels need more than their inputs; the interpreter receives those values too.
+"""
 
 from __future__ import annotations
-
-import importlib.util
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from engine.lowering.driver import lower
 from engine.runtime.verify.kernels import verify_kernels
 from tests.engine.lowering.op_cases import CASES
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import needs_triton
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = needs_triton
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,10 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
     ],
 )
 def test_every_kernel_is_verified(name: str) -> None:
-    """Each distinct kernel has an outcome, and none differs from ATen; what only prepares another is verified with that one."""
+    """Every distinct kernel has an outcome, and none differs from ATen.
+
+    A kernel that only prepares data for another is verified together with that one.
+    """
     case = CASES[name]
     graph = trace_to_aten(case.function, case.args())
     program = lower(graph, "cuda:90", print_triton)
@@ -39,7 +44,7 @@ def test_every_kernel_is_verified(name: str) -> None:
 
 
 def test_bfloat16_rounds_to_nearest_in_the_interpreter() -> None:
-    """One multiplication in bfloat16 is ATen's to the last bit, ties and values that are no numbers included."""
+    """One bfloat16 multiplication is bitwise equal to ATen's, including ties, inf and NaN."""
     values = torch.linspace(-4, 4, 4096).bfloat16()
     values[:2] = torch.tensor([torch.inf, torch.nan])
     graph = trace_to_aten(lambda a: a * 1.0078125, (values,))
@@ -49,7 +54,10 @@ def test_bfloat16_rounds_to_nearest_in_the_interpreter() -> None:
 
 
 def test_results_of_calls_with_numbered_names_are_distinct() -> None:
-    """``topk`` has a result 1, and ``topk_1`` is another call: kernels are given the values of the one that they read."""
+    """Kernels receive the output they read when ``topk`` result 1 and ``topk_1`` both exist.
+
+    ``topk`` has a result 1, and ``topk_1`` is another call.
+    """
 
     def function(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
         (first, places), (second, others) = a.topk(3), (-a).topk(3)
@@ -62,7 +70,7 @@ def test_results_of_calls_with_numbered_names_are_distinct() -> None:
 
 
 def test_fractions_of_symbolic_sizes_reach_the_interpreter() -> None:
-    """A kernel is given what follows from the sizes of this call's inputs, as a number that need not be whole."""
+    """A kernel receives float expressions of this call's input sizes as arguments."""
     x = torch.randn(6, 10)
     graph = trace_to_aten(
         lambda a: a * (1.0 / a.shape[0]) + a.double().sum(1, keepdim=True) / a.shape[1] ** 0.5, (x,), is_dynamic=True

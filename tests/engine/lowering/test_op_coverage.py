@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from tests.engine.lowering.op_coverage import SUBJECTS, Coverage
+from tests.markers import needs_triton
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = needs_triton
 FLOOR = 0.95
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_nearly_all_nodes_are_lowered(subject: str) -> None:
-    """At least 95 % of the nodes that no library does better are lowered: torch's operators, the programs, small transformers."""
+    """At least 95 % of the nodes that no library does better are lowered.
+
+    Counted over torch's operators, the test programs and small transformers.
+    """
     found = Coverage()
     SUBJECTS[subject](found)
     assert found.counted > 5000

@@ -1,8 +1,10 @@
-"""Lowered programs on disk: what is read is what was lowered, for equal graphs only, and only files that this user's process wrote."""
+"""Lowered programs cached on disk load unchanged, and only for equal graphs.
+
+Only files that a process of this user wrote are read.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pathlib
 import pickle
@@ -26,8 +28,9 @@ from engine.records.session import CompilationRecord
 from engine.runtime.verify.kernels import verify_kernels
 from tests.engine.lowering.op_cases import CASES
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import needs_triton
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = needs_triton
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +67,10 @@ def _text(found: CompilationRecord) -> str:
 
 
 def test_cached_program_equals_lowered_program() -> None:
-    """Kernels, their origins, decisions and passes of forward and backward are told alike, whether lowered or read."""
+    """A loaded program has the same kernels, origins, decisions and passes as a lowered one.
+
+    Compared for forward and backward.
+    """
     made, read = _compiled(trains), _compiled(trains)
     assert made.lowering is not None
     assert read.backward_lowering is not None
@@ -76,7 +82,10 @@ def test_cached_program_equals_lowered_program() -> None:
 
 
 def test_a_later_compilation_has_ids_of_its_own() -> None:
-    """Ids of nodes and operations carry the compilation that reads them, not the one that wrote them."""
+    """Ids of nodes and operations name the compilation that loads them.
+
+    They do not name the compilation that saved them.
+    """
     engine.reset()
     x, w = torch.randn(3, 4), torch.randn(4, 4)
     with engine.record() as session:
@@ -91,7 +100,10 @@ def test_a_later_compilation_has_ids_of_its_own() -> None:
 
 
 def test_programs_round_trip(tmp_path: pathlib.Path) -> None:
-    """Of nearly every kind of program what is read equals what was lowered, field by field; of the rest it is said why it is not kept."""
+    """Nearly all programs load from disk field by field as they were lowered.
+
+    The record of each other program says why it is not saved.
+    """
     store = DiskStore(tmp_path / "programs")
     others = []
     for name, case in CASES.items():
@@ -113,7 +125,7 @@ def test_programs_round_trip(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("name", ["scatter_add_and_index_add", "equal_blocks"])
 def test_cached_program_is_verified(name: str, tmp_path: pathlib.Path) -> None:
-    """With what is needed to tell, kernels that were read are compared with ATen as those that were lowered are."""
+    """Kernels loaded with their reference graph verify against ATen like lowered ones."""
     case = CASES[name]
     graph = trace_to_aten(case.function, case.args())
     store = DiskStore(tmp_path / "programs")
@@ -142,7 +154,7 @@ def test_cache_key_covers_what_decides_the_program() -> None:
 
 
 def test_dynamic_sizes_are_cached() -> None:
-    """A program over symbols is read where its symbols, what is known of them, and the sizes at hand are the same."""
+    """A program with symbols is loaded if its symbols, their facts and size hints are equal."""
     notes = []
     for _ in range(2):
         engine.reset()
@@ -160,7 +172,10 @@ class _Settings:
 
 
 def test_an_operator_whose_fake_reads_an_object_is_named() -> None:
-    """What it reads may be another one in the next process: the program is lowered each time, and the record says why."""
+    """A program is not cached if an operator's fake reads an object; the record names it.
+
+    The object may differ in the next process, so the program is lowered each time.
+    """
     settings = _Settings()
     library = torch.library.Library("lowered_nowhere", "DEF")
     library.define("twice(Tensor x) -> Tensor")

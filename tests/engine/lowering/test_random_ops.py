@@ -1,8 +1,7 @@
-"""Random numbers: ATen's, so that a seed means the same as in eager, or drawn by kernels where that is asked for."""
+"""Random numbers come from ATen with eager's seeds, or from kernels on request."""
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import pytest
@@ -15,8 +14,9 @@ from engine.lowering.driver import lower
 from engine.lowering.philox_ops import random_bits, random_seeds, random_uniform
 from engine.runtime.verify.kernels import verify_kernels
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import needs_triton
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = needs_triton
 F = torch.nn.functional
 
 
@@ -35,7 +35,7 @@ def random_ops(x: Any) -> Any:
 
 
 def test_in_kernel_numbers_are_philox() -> None:
-    """The published answers for a key of nothing and of ones; each seed gives numbers of its own."""
+    """Philox gives the published answers for keys of zeros and of ones, and seeds differ."""
     seeds = torch.tensor([0, -1])
     assert random_bits(seeds, 0, [1]).item() == 0x6627E8D5
     assert not torch.equal(random_bits(seeds, 0, [9]), random_bits(seeds, 1, [9]))
@@ -54,7 +54,7 @@ def test_seeds_follow_the_generator() -> None:
 
 
 def test_kernels_draw_what_the_operators_do() -> None:
-    """Every kernel that draws writes the numbers of the operators, of which only the seeds are left."""
+    """Kernels that generate random numbers match the operators; only the seeds stay in ATen."""
     args = (torch.randn(8, 16),)
     graph = trace_to_aten(random_ops, args)
     program = lower(graph, "cuda:90", print_triton, fused_random=True)
@@ -64,7 +64,7 @@ def test_kernels_draw_what_the_operators_do() -> None:
 
 
 def test_generators_of_eager_are_the_default() -> None:
-    """Unless asked otherwise, random operators are calls of ATen, and the reason says what to do."""
+    """Random operators fall back to ATen by default, and the reason names the option to set."""
     program = lower(trace_to_aten(random_ops, (torch.randn(8, 16),)), "cuda:90", print_triton)
     reasons = {e.reason for e in program.record.externs if e.op.startswith("aten.")}
     assert any("options={'fused_random': True}" in reason for reason in reasons)

@@ -58,13 +58,19 @@ def test_layer_norm_with_residual_is_one_kernel() -> None:
     ids=["a sum of it", "a result of its own", "as large as it"],
 )
 def test_reader_of_a_stored_tensor_joins_its_kernel(function: Callable[..., Any], numbers: int) -> None:
-    """Where the kernel that reads it waits for a call that is given that tensor: it need not be read again, unless that costs less."""
+    """A reader of a stored tensor is fused into its kernel unless that moves more bytes.
+
+    The reader waits for an extern call that takes the same tensor; fused, it need not load that tensor again.
+    """
     program = lowered(function, torch.randn(32, 32))
     assert 0 <= sum(k.bytes_moved or 0 for k in program.kernels) // 4 - numbers <= 64
 
 
 def test_short_sums_are_unrolled_into_reductions() -> None:
-    """The distances of all pairs of points are never in memory, only each point's nearest; where they are wanted themselves they are a sum."""
+    """Pairwise distances stay out of memory when only each point's minimum is needed.
+
+    When the distances themselves are returned, they are computed as a sum reduction.
+    """
     x, y = torch.randn(40, 1, 3), torch.randn(1, 50, 3)
     (kernel,) = lowered(lambda x, y: (x - y).square().sum(-1).sqrt().amin(1), x, y).kernels
     assert kernel.bytes_moved == 4 * (40 * 3 + 50 * 3 + 40)
@@ -128,7 +134,10 @@ def test_few_long_rows_are_split() -> None:
 
 
 def test_a_split_variance_reads_its_input_once() -> None:
-    """Each part gives its sum and the squares around its own mean: what is left is reduced from these."""
+    """A split variance reads its input once and combines the partial sums and squares.
+
+    Each part gives its sum and the squares around its own mean; the final reduction reads only these.
+    """
     x = torch.randn(1 << 18)
     program = lowered(torch.var_mean, x)
     assert sum(k.text.count("tl.load(arg0_ptr") for k in program.kernels) == 1
@@ -136,7 +145,10 @@ def test_a_split_variance_reads_its_input_once() -> None:
 
 
 def test_a_refusal_is_recorded_once_per_kernel() -> None:
-    """A sum before a product and after it: that the product stands between is told, and nothing about the order of walking."""
+    """A rejected fusion is recorded once: the matmul stands between, loop order is not named.
+
+    The program has a sum that is read both by the matmul and after it.
+    """
 
     def function(x: Any, y: Any, w: Any) -> Any:
         total = x + y.exp().sin()
@@ -149,7 +161,7 @@ def test_a_refusal_is_recorded_once_per_kernel() -> None:
 
 
 def test_a_full_normalization_does_not_run_on_one_program() -> None:
-    """Dividing by a total over everything must not drag the division into the one program that sums."""
+    """Division by a full reduction is not fused into the single program that reduces."""
     program = lowered(lambda x: x / x.sum(), torch.randn(1 << 18))
     assert program.kernels[-1].grid[0] > 64
 
@@ -251,7 +263,7 @@ def _blocks(x: Any, w: Any, v: Any, a: Any, b: Any) -> Any:
 
 
 def test_equal_kernels_are_printed_once() -> None:
-    """Equal loops are one kernel launched on different buffers, under one name that holds nobody's running number."""
+    """Equal loops share one kernel, launched on other buffers, with a name free of counters."""
     w = torch.randn(16, 16)
     program = lowered(_blocks, torch.randn(8, 16), w, w.clone(), torch.randn(16), torch.randn(16))
     kernels = program.kernels
@@ -266,7 +278,7 @@ def test_equal_kernels_are_printed_once() -> None:
 
 
 def test_numbers_that_compare_equal_are_not_the_same_kernel() -> None:
-    """A kernel that writes 0.0 is not the one that writes -0.0, nor is one over other sizes or types."""
+    """Kernels that differ in 0.0 and -0.0, in sizes or in dtypes are distinct kernels."""
     x, w = torch.randn(8, 8), torch.randn(8, 8)
     program = lowered(lambda x, w: (torch.where(x > 1, x, 0.0) @ w, torch.where(w > 1, w, -0.0) @ x), x, w)
     assert [k.id for k in program.kernels] == ["k0", "k1"]
@@ -277,7 +289,10 @@ def test_numbers_that_compare_equal_are_not_the_same_kernel() -> None:
 
 
 def test_the_record_of_a_shared_kernel_lists_every_launch() -> None:
-    """One record a distinct kernel: it holds the nodes of all its launches, and each operation names those behind it in any."""
+    """Each distinct kernel has one record with the nodes of all its launches.
+
+    Each operation names the nodes it comes from in any of the launches.
+    """
     w = torch.randn(16, 16)
     program = lowered(_blocks, torch.randn(8, 16), w, w.clone(), torch.randn(16), torch.randn(16))
     shared, single = kernel_records(program.kernels)
@@ -288,7 +303,7 @@ def test_the_record_of_a_shared_kernel_lists_every_launch() -> None:
 
 
 def test_rows_that_a_library_multiplies_begin_at_whole_lines() -> None:
-    """A row of 1,030 bfloat16 values gets room for two more, unless the caller sees the tensor."""
+    """A bfloat16 row of 1,030 elements is padded to 1,032, unless the caller sees the tensor."""
 
     def multiplied(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (a * 2) @ b
@@ -303,7 +318,7 @@ def test_rows_that_a_library_multiplies_begin_at_whole_lines() -> None:
 
 
 def test_schedules_do_not_depend_on_addresses() -> None:
-    """Kernels over the same loops are merged in program order, wherever their definitions lie in memory."""
+    """Kernels over the same loops are fused in program order, independent of object addresses."""
 
     def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return a + b, b * c, c - a, a / c

@@ -1,8 +1,10 @@
-"""Tensors that kernels cannot take as they come: without elements, too many of them, overlapping, of types that no target computes with."""
+"""Tensors that kernels cannot take: empty, too large, overlapping or of unusual dtypes.
+
+Unusual dtypes are those that no target computes with.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +26,9 @@ from engine.records.session import CompilationRecord
 from engine.runtime.program_executor import program_executor
 from engine.runtime.verify.kernels import verify_kernels
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import needs_triton
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = needs_triton
 F16, F32 = torch.float16, torch.float32
 
 
@@ -120,7 +123,7 @@ def test_a_kernel_that_cannot_be_built_is_named() -> None:
 
 
 def lowered_with(monkeypatch: pytest.MonkeyPatch, bind: Any, function: Any, x: torch.Tensor) -> tuple[Any, Any]:
-    """What the pipeline makes of a function for a GPU whose kernels ``bind`` makes, and what it gathered."""
+    """Return the pipeline's executor for a GPU with ``bind``'s kernels, and its compilation."""
     monkeypatch.setattr("engine.runtime.program_executor.program_executor.__defaults__", (bind,))
     graph = trace_to_aten(function, (x,))
     work = Compilation(CompilationRecord("0/0", "0", "first"))
@@ -128,7 +131,10 @@ def lowered_with(monkeypatch: pytest.MonkeyPatch, bind: Any, function: Any, x: t
 
 
 def test_only_what_an_unbuilt_kernel_computes_is_left_to_aten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other kernels of its graph are built; the ATen call carries the reason, and the failure names the kernel."""
+    """A kernel that cannot be built falls back to ATen with a reason; all others are built.
+
+    The recorded failure names the kernel.
+    """
     built: list[str] = []
 
     def bind(source: Any, misaligned: frozenset[str] = frozenset()) -> Any:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from tests.engine.lowering.interpreter_results import run_in_interpreter
 from tests.engine.lowering.op_cases import CASES
+from tests.markers import needs_triton
 
 NAMES = [f"{name}:static" for name in CASES] + [
     f"{name}:dynamic" for name, case in CASES.items() if case.can_be_dynamic
 ]
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
+pytestmark = needs_triton
 
 
 @pytest.mark.parametrize("name", NAMES)

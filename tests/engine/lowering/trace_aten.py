@@ -21,7 +21,7 @@ def with_flat_results(function: Callable[..., Any]) -> Callable[..., tuple[Any, 
 
 
 def trace_to_aten(function: Callable[..., Any], args: tuple[Any, ...], *, is_dynamic: bool = False) -> AotGraph:
-    """The functional ATen graph of a function for these arguments; sizes are symbols where ``is_dynamic``."""
+    """Return a function's functional ATen graph; sizes are symbols where ``is_dynamic``."""
     called = with_flat_results(function)
     if is_dynamic:
         first = make_fx(called, tracing_mode="symbolic")(*args)
@@ -43,7 +43,10 @@ def _functional(module: torch.fx.GraphModule) -> Callable[..., Any]:
 
 
 def _remove_input_writes(module: torch.fx.GraphModule) -> None:
-    """Take away the writes of inputs at the graph's end, which are no work of lowering: AOT returns such values and writes them itself."""
+    """Remove the writes to inputs at the end of a graph, which lowering does not handle.
+
+    AOT returns such values and writes them itself.
+    """
     for node in list(module.graph.nodes):
         if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
             node.replace_all_uses_with(node.args[1])

@@ -1,4 +1,4 @@
-"""Traces to load: small programs run under stock torch.compile, watched and written to a log at once."""
+"""Traces to load: small programs run under torch.compile, observed and logged at once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run() -> None:
 
 @contextlib.contextmanager
 def log_to_file(handler: logging.Handler) -> Iterator[None]:
-    """Torch's trace goes to a handler too, with every string defined anew as in a process of its own."""
+    """Send torch's trace to a handler too, with an empty string table as in a new process."""
     handler.setFormatter(torch_logging.TorchLogsFormatter(trace=True))
     table = dict(structured.INTERN_TABLE)
     structured.INTERN_TABLE.clear()

@@ -57,7 +57,7 @@ def test_the_same_run_twice_is_equal() -> None:
 
 
 def test_names_that_torch_numbers_do_not_differ() -> None:
-    """What torch.compile calls the table of builtins is another name in each run, and no difference."""
+    """Torch's numbered name for the table of builtins is no difference between two runs."""
 
     def counts(x: torch.Tensor, parts: list[int]) -> torch.Tensor:
         for part in reversed(parts):
@@ -76,7 +76,7 @@ def test_names_that_torch_numbers_do_not_differ() -> None:
 
 
 def test_operations_breaks_and_guards() -> None:
-    """An edit that adds an operation and a break, and guards another value, shows as exactly that."""
+    """An edit adds an operation, a graph break and a changed guard, and only these differ."""
 
     def edited(x: torch.Tensor) -> torch.Tensor:
         y = (x * 2).relu().sin()
@@ -113,7 +113,7 @@ def test_functions_of_one_side_only() -> None:
 
 
 def test_our_own_sessions_compare_too() -> None:
-    """Recordings of our compiler are compared the same way: a second kernel's worth of work shows."""
+    """Sessions of our own compiler compare the same way and show an additional operation."""
     sessions = []
     for fn in (scaled, named(lambda x: (x * 2).relu().cumsum(0))):
         with engine.record() as session:

@@ -1,4 +1,7 @@
-"""The guards of stock compiles, walked live: every guard has a verdict, nothing moves, and another call is judged without being made."""
+"""Guards of stock compiles, evaluated live: each has a verdict, and no state changes.
+
+Another call is judged without being made.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def counters(code: Any) -> list[list[int]]:
 
 
 def test_a_call_that_would_be_refused() -> None:
-    """The refusing guard is named with expected and actual; those before it pass, those after it are hypothetical."""
+    """The failing guard has expected and actual values; guards after it are hypothetical.
+
+    Guards before the failing one pass.
+    """
     compiled = torch.compile(scaled, backend="eager", dynamic=False)
     compiled(torch.ones(3), 2)
     told = engine.explain_call(compiled, torch.ones(3, dtype=torch.float64), 5)
@@ -84,7 +90,7 @@ def test_a_call_that_would_hit() -> None:
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_modules(in_place: bool) -> None:
-    """A module's guards go through its attributes; a changed attribute is the guard that fails."""
+    """A module's guards follow its attributes; a changed attribute is the guard failure."""
     model: Any = Scaled()
     if in_place:
         model.compile(backend="eager")
@@ -146,7 +152,10 @@ def test_what_if() -> None:
 
 
 def test_what_if_of_a_recorded_session() -> None:
-    """A session that watched torch.compile answers what its cache would say were an input of the last call another; closures are taken as they were."""
+    """A session that observed torch.compile answers what-if questions about the last call.
+
+    It says what the cache would do if an input were another one; closures keep their recorded values.
+    """
     factor = 3
 
     def times(x: torch.Tensor, flag: bool) -> torch.Tensor:
@@ -169,7 +178,7 @@ def test_what_if_of_a_recorded_session() -> None:
 
 
 def test_a_recompile_under_observation_can_be_stepped() -> None:
-    """When torch recompiles, the session's rejection has each guard's verdict, by the ids of the refusing entry's guards."""
+    """A recompile's guard failure holds each guard's verdict, by the guard ids of that entry."""
     with observe_torch() as session:
         compiled = torch.compile(scaled, backend="eager", dynamic=False)
         compiled(torch.ones(3), 2)

@@ -1,4 +1,7 @@
-"""Loading TORCH_TRACE logs: the same records as watching the run, whatever is wrong with the log, and no more memory than it takes."""
+"""``TORCH_TRACE`` logs load as the same records as observing the run, in bounded memory.
+
+Damaged logs load too.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def load(tmp_path: Path, data: bytes, name: str = "trace.log") -> Session:
 
 
 def without_clock(value: Any) -> Any:
-    """Records without what a clock told, and without the verdicts that only live guards can give."""
+    """Drop times, and guard verdicts that only a live run can give, from records."""
     if isinstance(value, dict):
         only_live = {"guard", "results", "fixes"} if "sentence" in value and "entry" in value else set()
         return {k: without_clock(v) for k, v in value.items() if not CLOCK.match(k) and k not in only_live}
@@ -67,7 +70,10 @@ def without_clock(value: Any) -> Any:
 
 
 def test_file_and_live_give_the_same_records(tmp_path: Path) -> None:
-    """The same run, observed and loaded from its trace, gives equal frames, compilations, calls, files and skipped names."""
+    """A run observed live and the same run loaded from its trace give equal records.
+
+    Compared are frames, compilations, calls, files and skipped names.
+    """
     live, data = session_and_log()
     told, loaded = (without_clock(s.to_dict()) for s in (live, load(tmp_path, data)))
     told["calls"] = [c | {"index": i} for i, c in enumerate(c for c in told["calls"] if c["outcome"] != "hit")]
@@ -81,7 +87,7 @@ def test_file_and_live_give_the_same_records(tmp_path: Path) -> None:
 
 
 def test_what_a_trace_tells(tmp_path: Path, log: bytes) -> None:
-    """Break, recompile with its reason, symbol with its story, all graphs of training, guards and times are there."""
+    """A trace holds breaks, recompile reasons, symbols, training graphs, guards and times."""
     session = load(tmp_path, log)
     breaks = [b for c in session.compilations if c.trace for b in c.trace.breaks]
     assert any("print" in b.context and b.hints and b.span is not None for b in breaks)
@@ -106,7 +112,10 @@ def test_wrappers_are_named_by_what_they_wrap(tmp_path: Path, log: bytes) -> Non
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_compressed_traces(tmp_path: Path, log: bytes, pack: Any) -> None:
-    """A compressed trace tells the same, whatever it is called; one that is cut off is shown as far as it goes, and says so."""
+    """A compressed trace loads like a plain one; a truncated one loads in part with a note.
+
+    The file's name does not matter.
+    """
     assert load(tmp_path, pack(log), "trace.bin").to_dict() == load(tmp_path, log).to_dict()
 
 
@@ -125,7 +134,7 @@ def test_zstandard_names_the_remedy(tmp_path: Path) -> None:
 
 
 def test_folder_of_ranks(tmp_path: Path, log: bytes) -> None:
-    """Each rank of a folder has its own compilations, frames and strings, told apart by their names."""
+    """Each rank in a folder has its own compilations, frames and strings, named by rank."""
     folder = tmp_path / "traces"
     folder.mkdir()
     for rank in range(3):
@@ -159,7 +168,7 @@ def test_what_is_no_trace_is_said(tmp_path: Path, data: bytes, words: str) -> No
 
 
 def test_damage_is_counted(tmp_path: Path, log: bytes) -> None:
-    """Foreign lines, broken JSON, two records in one line and a cut payload are counted in words; the rest is read."""
+    """Foreign lines, broken JSON, merged records and cut payloads are counted; the rest loads."""
     rows = log.split(b"\n")
     heads = [i for i, row in enumerate(rows) if row.startswith(b"V") and b'"chromium_event"' in row]
     rows[heads[3]] = rows[heads[3]][:-9]
@@ -203,7 +212,10 @@ def test_unknown_names_are_listed_and_shown(tmp_path: Path, log: bytes) -> None:
 
 
 def test_files_of_this_machine_are_read_only_when_known(tmp_path: Path) -> None:
-    """A log that names a file learns nothing of it: it is read only where every told line stands in it, else only told lines are shown."""
+    """A file that a log names is read only if every line quoted in the log matches it.
+
+    Otherwise only the quoted lines are shown, so a log cannot reveal a file's content.
+    """
     secret = tmp_path / "secret.py"
     secret.write_text("PASSWORD = 'x'\nprint(1)\n", encoding="utf-8")
 
@@ -232,7 +244,7 @@ HOSTILE: list[Any] = [
     "inductor_output_code", "str", "link", "compiled_autograd_graph", "missing_fake_kernel",
 ])  # fmt: skip
 def test_odd_facts_do_no_harm(tmp_path: Path, kind: str) -> None:
-    """Whatever stands where facts are expected, the trace loads, goes to JSON and back, and other records are read."""
+    """A trace with malformed facts loads, round-trips through JSON and keeps other records."""
     rows = []
     for number, facts in enumerate(HOSTILE):
         for envelope in (
@@ -249,7 +261,10 @@ def test_odd_facts_do_no_harm(tmp_path: Path, kind: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), cuts=st.integers(1, 12))
 def test_damaged_logs_load(tmp_path_factory: pytest.TempPathFactory, log: bytes, seed: int, cuts: int) -> None:
-    """Cut, doubled, mixed, overwritten: a damaged log loads, or holds no record at all, and what is told of it is JSON."""
+    """A damaged log loads or holds no record at all, and its session is valid JSON.
+
+    Damage is a deleted, repeated, mixed or overwritten part.
+    """
     data = bytearray(log)
     chance = random.Random(seed)
     for _ in range(cuts):
@@ -305,7 +320,7 @@ def test_blocks_do_not_show(rows: list[bytes], block: int) -> None:
 
 
 def test_endless_record_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that is longer than memory should hold is cut, said so, and the next one is read."""
+    """A record above the memory limit is truncated and counted, and the next one is read."""
     monkeypatch.setattr(lines_module, "BLOCK_SIZE", 100)
     monkeypatch.setattr(lines_module, "MAX_RECORD_BYTES", 1000)
     row = b'V0101 00:00:00.000000 7 torch/x.py:1] {"dump_file": {}}\n'
@@ -315,7 +330,10 @@ def test_endless_record_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_stays_far_below_the_log(tmp_path: Path, log: bytes) -> None:
-    """Loading a trace of tens of megabytes holds a small part of it; its texts are read when they are looked at."""
+    """Loading a large trace holds a small part of it in memory; texts are read on demand.
+
+    The trace is tens of megabytes.
+    """
     path = tmp_path / "large.log"
     with path.open("wb") as file:
         for copy in range(40):
@@ -334,7 +352,7 @@ def test_memory_stays_far_below_the_log(tmp_path: Path, log: bytes) -> None:
 
 
 def test_handler_of_torch_writes_what_we_read(tmp_path: Path) -> None:
-    """A log written by torch's own handler, with its head line of the version, loads without a note."""
+    """A log of torch's own handler, with its version header line, loads without a note."""
     with log_to_file(torch_logging.LazyTraceHandler(str(tmp_path))), observe_torch():
         torch.compile(breaks_in_the_middle, backend="eager")(torch.ones(3))
     session = engine.load_torch_trace(tmp_path)

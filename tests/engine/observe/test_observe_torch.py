@@ -1,4 +1,4 @@
-"""Observing stock torch.compile: the records agree with torch's own counters, and the user's compile is never disturbed."""
+"""Observing torch.compile agrees with torch's counters and never disturbs the compile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPORTED_ONLY = dict.fromkeys(
     ),
     1,
 )
-"""Breaks that torch reports and leaves out of its counter: those after which it does not resume."""
+"""Breaks without resuming, which torch reports and does not count."""
 TEXT = HERE.read_text(encoding="utf-8").splitlines()
 
 
@@ -80,7 +80,10 @@ def breaks(session: Session) -> list[Any]:
 
 
 def counted_breaks(session: Session) -> int:
-    """Breaks that torch counts: it leaves out jumps that depend on data, and frames that it leaves to Python."""
+    """Count the graph breaks that torch counts.
+
+    Torch leaves out data-dependent jumps and frames that it skips.
+    """
     return sum(b.count for b in breaks(session) if b.title != "Data-dependent branching" and not b.skips_frame)
 
 
@@ -105,7 +108,7 @@ def test_counts_equal_torch_s_counters() -> None:
 
 
 def test_frames_tell_resume_functions_and_callees() -> None:
-    """What runs after a break is a resume frame of the function it belongs to; what Python called after one is a callee."""
+    """Frames after a break are resume frames of their function; functions called are callees."""
     session = observed(breaks_twice, (torch.ones(3), 2))
     frames = {f.name: f for f in session.frames}
     root = frames["breaks_twice"]
@@ -115,7 +118,7 @@ def test_frames_tell_resume_functions_and_callees() -> None:
 
 
 def test_recompile_reason_names_value_expected_and_actual() -> None:
-    """A recompile tells which entry was rejected, by which value, what was expected and what was found."""
+    """A recompile names the rejected entry, the source, and the expected and actual values."""
 
     def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
         return x * n
@@ -156,7 +159,10 @@ def test_source_of_the_user_is_kept() -> None:
 
 
 def test_guards_are_listed_with_their_value_and_line() -> None:
-    """Guards come as a flat list: value, kind, what is expected, and the user's line that read the value."""
+    """Guards are a flat list with source, kind, expected value and the user's line.
+
+    The line is the one that read the value.
+    """
     session = observed(breaks_twice, (torch.ones(3), 2))
     guards = session.compilations[0].guards
     assert guards is not None
@@ -168,7 +174,7 @@ def test_guards_are_listed_with_their_value_and_line() -> None:
 
 
 def test_guard_paths_go_through_modules() -> None:
-    """A guard on a parameter has the steps from the root to it, which together spell its origin."""
+    """A guard on a parameter holds the steps from the root, which together spell its source."""
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
@@ -207,7 +213,7 @@ def test_times_are_told() -> None:
 
 
 def test_recompile_limit_is_told() -> None:
-    """A function left to Python at the recompile limit is listed as not compiled, with torch's words."""
+    """A function skipped at the recompile limit is listed as not compiled, with torch's words."""
 
     def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
         return x * n
@@ -220,7 +226,7 @@ def test_recompile_limit_is_told() -> None:
 
 
 def test_frame_left_to_python_is_told() -> None:
-    """A break that torch cannot resume leaves the frame to Python: the break is marked, and the function listed as not compiled."""
+    """A break that torch cannot resume is marked, and its function is listed as not compiled."""
 
     def prints_in_loop(x: torch.Tensor) -> torch.Tensor:
         for _ in range(2):
@@ -237,7 +243,10 @@ def test_frame_left_to_python_is_told() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", program_names())
 def test_programs_agree_with_torch_s_counters(name: str) -> None:
-    """For every program, graphs and breaks are as many as torch counts, every break has its line and every graph its nodes."""
+    """Every program has as many graphs and breaks as torch counts.
+
+    Each break has its line, and each graph has its nodes.
+    """
     with observe_torch() as session:
         differences(name, lambda target: torch.compile(target, backend="aot_eager"))
     assert session.failures == ()
@@ -256,7 +265,7 @@ def test_session_goes_to_a_file_and_back(tmp_path: Path) -> None:
 
 
 def test_failure_of_ours_leaves_the_compile_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When reading an event fails, the user's compile goes on and the session tells what was left out."""
+    """If reading an event fails, the compile continues and the session records the failure."""
 
     def broken(*_: Any, **__: Any) -> Any:
         raise LookupError("made to fail")
@@ -280,7 +289,7 @@ def test_unknown_events_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_handlers_are_as_before() -> None:
-    """After observation, also after an exception inside it, torch's trace has no handler of ours."""
+    """Observation leaves no handler on torch's trace, even after an exception inside it."""
     before = [h for h in torch_logging.trace_log.handlers if type(h).__name__ != "LazyTraceHandler"]
     with pytest.raises(ZeroDivisionError), observe_torch():
         _ = 1 / 0
@@ -306,7 +315,10 @@ def test_two_observers_see_the_same() -> None:
 
 
 def test_calls_served_from_the_cache_are_told() -> None:
-    """Hits, which torch's trace leaves out, are calls with their entry and line: of roots, resume functions and callees."""
+    """Cache hits are recorded as calls with entry and line, for roots, resumes and callees.
+
+    Torch's trace leaves them out.
+    """
     session = observed(breaks_twice, (torch.ones(3), 2), (torch.ones(3), 2), (torch.ones(4), 2), (torch.ones(3), 2))
     frames = {f.id: f for f in session.frames}
     hits = [(frames[c.frame].name.partition(" ")[0], c.entry) for c in session.calls if c.outcome == "hit"]
@@ -319,7 +331,10 @@ def test_calls_served_from_the_cache_are_told() -> None:
 
 
 def test_hits_of_modules_and_of_what_was_compiled_before() -> None:
-    """A module's hits are told, also where nothing is compiled in the recording, and the hook that was there is asked on."""
+    """A module's cache hits are recorded, and a hook installed before is still called.
+
+    This holds even if nothing is compiled during the recording.
+    """
     asked: list[bool] = []
 
     def hook(hit: bool) -> bool:
@@ -341,7 +356,10 @@ def test_hits_of_modules_and_of_what_was_compiled_before() -> None:
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_library_model_agrees_with_torch_s_counters(kind: str) -> None:
-    """On a model of the transformers library, for two input shapes, graphs and breaks are as many as torch counts."""
+    """Transformers models have as many graphs and breaks as torch counts.
+
+    The counts cover two input shapes.
+    """
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     if kind == "bert":
@@ -368,7 +386,7 @@ def test_library_model_agrees_with_torch_s_counters(kind: str) -> None:
 
 @pytest.mark.slow
 def test_inductor_kernels_are_shown() -> None:
-    """Under Inductor the generated kernels appear with their text and language, and the program around them."""
+    """Under Inductor a session shows each kernel's text and language, and the wrapper code."""
     session = observed(lambda x: (x.sin() + 1).relu(), (torch.ones(64),), backend="inductor")
     (compilation,) = session.compilations
     assert [k.language for k in compilation.kernels] == ["cpp"]

@@ -1,4 +1,4 @@
-"""Logs in the forms that torch 2.4 and 2.6 wrote: what changed since then is read all the same."""
+"""Logs written by torch 2.4 and 2.6 load despite the later changes of format."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TREE_GUARD_MANAGER:
 def record(
     facts: dict[str, Any], text: str = "", head: str = "V1206 15:18:20.599000 1500233 torch/_dynamo/utils.py:1288]"
 ) -> str:
-    """One record as torch writes it: facts on the first line, the text below, each line after a tab."""
+    """Return one record as torch writes it: facts on the first line, then tab-indented text."""
     if not text:
         return f"{head} {json.dumps(facts)}\n"
     facts = {**facts, "has_payload": hashlib.md5(text.encode()).hexdigest()}
@@ -67,7 +67,10 @@ def load(tmp_path: Path, log: str) -> Session:
 
 
 def test_a_failure_under_2_4(tmp_path: Path) -> None:
-    """Inputs without types, ids without compiled autograd, and a backend's failure that only the metrics tell."""
+    """A 2.4 log loads: inputs lack types, and only the metrics hold a backend's failure.
+
+    Its ids are those from before compiled autograd.
+    """
     metrics = {
         "co_name": "forward", "co_filename": MODEL, "co_firstlineno": 8, "start_time": 1712246668.5, "entire_frame_compile_time_s": None,
         "fail_type": "<class 'torch._dynamo.exc.BackendCompilerFailed'>", "fail_reason": "backend='broken' raised:\nRuntimeError: broken",
@@ -85,7 +88,10 @@ def test_a_failure_under_2_4(tmp_path: Path) -> None:
 
 
 def test_a_compilation_under_2_6(tmp_path: Path) -> None:
-    """Lines of the user are indented by one more there; times come as seconds, and every event of the timeline has a record of its own."""
+    """A 2.6 log loads: user lines indented once more, times in seconds, one record per event.
+
+    The events are those of the timeline.
+    """
     event = {"name": "dynamo", "ts": 1733527100252271.5, "args": {"compile_id": "0/0"}, "ph": "B"}
     metrics = {
         "compile_id": "0/0", "co_name": "forward", "co_filename": MODEL, "co_firstlineno": 8, "start_time": 1733527100.25,

@@ -1,4 +1,7 @@
-"""Reading the texts of torch's trace: graphs, guards, reasons and output code, the unusual ones too."""
+"""Parse the texts of torch's trace: graphs, guards, reasons and output code.
+
+Unusual texts are among them.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,10 @@ def test_several_recompile_reasons() -> None:
 
 
 def test_guard_tree() -> None:
-    """The printed tree is flattened; each guard has the path to its value, and only the user's lines become places."""
+    """The printed guard tree is flattened; each guard has its path and only user spans.
+
+    Only lines of the user become spans.
+    """
     tree = """
 TREE_GUARD_MANAGER:
 +- RootGuardManager
@@ -157,7 +163,7 @@ def test_kernels_and_library_calls() -> None:
 
 
 def test_events_need_one_kind() -> None:
-    """A record with no kind, or with two, is no event; frame and entry make the compilation's id."""
+    """A record with no kind or two kinds is no event; frame and entry form the compile id."""
     assert parse_event({"frame_id": 1}, None) is None
     assert parse_event({"a": 1, "b": 2}, None) is None
     event = parse_event(
@@ -169,14 +175,14 @@ def test_events_need_one_kind() -> None:
 
 
 def test_compiled_autograd_has_ids_of_its_own() -> None:
-    """A graph of compiled autograd, and a frame compiled inside it, are told apart from ordinary frames."""
+    """Compiled autograd graphs, and frames compiled inside them, have ids of their own."""
     assert parse_compile_id({"compiled_autograd_id": 3}) == "!3/0"
     assert parse_compile_id({"compiled_autograd_id": 3, "frame_id": 1, "frame_compile_id": 2}) == "!3/1/2"
     assert [frame_id_of(id) for id in ("!3/0", "!3/1/2", "0/1")] == ["!3", "!3/1", "0"]
 
 
 def test_joint_graph_lists_its_inputs() -> None:
-    """A joint graph names its inputs in the body; they become nodes, and what takes the arguments apart does not."""
+    """A joint graph's inputs, named in its body, become nodes; the unpacking code does not."""
     text = """\
 class inner_f(torch.nn.Module):
     def forward(
@@ -241,7 +247,7 @@ import triton
 
 
 def test_what_the_notebooks_kernel_did_is_no_part_of_a_stack() -> None:
-    """Only what lies below the shell led from the user's code to the break; a stack without a shell stays as it is."""
+    """Only the frames below the notebook shell remain; other stacks stay unchanged."""
     shell = (Span("/env/ipykernel_launcher.py", 18), Span("/env/IPython/core/interactiveshell.py", 9))
     own = (Span("/tmp/ipykernel_1/12.py", 4), Span("/home/me/model.py", 2))
     assert strip_notebook_frames((*shell, Span("/env/notebook_ext/cell.py", 2), *own)) == own

@@ -1,4 +1,7 @@
-"""Records and sessions go to JSON and back unchanged, open without torch, and refuse damaged files in one sentence."""
+"""Records and sessions round-trip through JSON, load without torch, and reject damage.
+
+A damaged file is rejected with one sentence.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ def filled() -> Session:
 
 
 def test_session_goes_to_a_file_and_back(tmp_path: Path) -> None:
-    """A saved session loads with everything that was in it, and saving it again gives the same file."""
+    """A saved session loads completely, and saving it again gives an identical file."""
     session = filled()
     path = session.save(tmp_path / "a.json")
     loaded = Session.load(path)
@@ -108,7 +111,7 @@ def test_session_goes_to_a_file_and_back(tmp_path: Path) -> None:
 
 
 def test_unknown_fields_are_ignored_and_missing_ones_defaulted() -> None:
-    """A record of a newer minor version loads without its unknown fields; a missing optional field takes its default."""
+    """Loading ignores unknown fields of a newer minor version and fills in missing defaults."""
     plain = Span("f.py", 3).to_dict() | {"invented_later": [1, 2]}
     del plain["column"]
     assert Span.from_dict(plain) == Span("f.py", 3)
@@ -126,7 +129,7 @@ def test_unknown_fields_are_ignored_and_missing_ones_defaulted() -> None:
     ],
 )
 def test_damaged_session_says_what_is_wrong(tmp_path: Path, change: Any, words: str) -> None:
-    """A file with a wrong version, a missing field or a value of another type is refused in one sentence that names it."""
+    """A wrong version, missing field or wrong type is rejected in one sentence that names it."""
     path = tmp_path / "damaged.json"
     path.write_text(json.dumps(change(filled().to_dict())), encoding="utf-8")
     with pytest.raises(RecordError) as raised:
@@ -164,7 +167,7 @@ def test_a_saved_session_opens_without_torch(tmp_path: Path) -> None:
 
 
 def test_hits_beyond_the_limit_are_counted_and_misses_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session keeps a bounded number of hits, all misses, and numbers calls as they happened."""
+    """A session keeps a bounded number of hits and all misses, numbered in call order."""
     assert MAX_CALLS >= 1000
     monkeypatch.setattr(session_records, "MAX_CALLS", 2)
     session = Session()
@@ -175,7 +178,7 @@ def test_hits_beyond_the_limit_are_counted_and_misses_kept(monkeypatch: pytest.M
 
 
 def test_listeners_hear_of_changes_until_they_stop() -> None:
-    """A subscriber gets the name of what changed; the returned function ends that, once or twice."""
+    """A subscriber receives the name of each change until it unsubscribes, once or twice."""
     session, heard = Session(), list[str]()
     stop = session.on_change(heard.append)
     session.add_note("one")

@@ -1,7 +1,7 @@
-"""Sessions saved before schema version 2, with other field names, open with the same facts.
+"""Sessions saved before schema version 2, with other field names, load with equal facts.
 
-``session_schema_1.json`` was recorded by the code of commit 6f4341d and shortened; facts that no CPU records (autotuning, smaller blocks) were filled
-in with that code's record classes.
+``session_schema_1.json`` was recorded by the code of commit 6f4341d and shortened; facts that no CPU records
+(autotuning, smaller blocks) were filled in with that code's record classes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def session() -> Session:
 
 
 def compared(record: Any, old: Any) -> Iterator[tuple[type[Record], str, Any, Any]]:
-    """Each field of a record and of the records in it: class, old name, value, old JSON value with its new name, if it is a name."""
+    """Yield class, old name, value and old value for each field of a record, recursively.
+
+    The old value is the JSON value, with its new name if it is a name.
+    """
     if isinstance(record, Record):
         old_names = {new: name for name, new in RENAMED_FIELDS.get(type(record), {}).items()}
         found = {old_names.get(field.name, field.name): getattr(record, field.name) for field in fields(record)}
@@ -67,7 +70,10 @@ def compared(record: Any, old: Any) -> Iterator[tuple[type[Record], str, Any, An
 
 
 def test_every_field_carries_its_old_value(session: Session, old: dict[str, Any]) -> None:
-    """Every value of the old file is found under its field's new name; each renamed field is in the file with a value that is no default."""
+    """Each old value is found under its field's new name, and each renamed field is covered.
+
+    The file holds every renamed field with a value other than its default.
+    """
     assert old["version"] == 1
     data = session.to_data()
     assert data.version == SCHEMA_VERSION == 2
@@ -93,7 +99,10 @@ def test_each_new_name_is_a_field_and_no_old_name_is(cls: type[Record]) -> None:
 
 
 def test_facts_of_each_stage(session: Session) -> None:
-    """What was recorded is told as it was: breaks, guard failures, steps, training, kernels, symbols, skipped frames."""
+    """Migrated records state the recorded facts of each stage.
+
+    Checked are breaks, guard failures, steps, training, kernels, symbols and skipped frames.
+    """
     assert [c.id for c in session.compilations] == ["0/0", "0/1", "2/0", "9/1"]
     first, second, training, observed = session.compilations
     assert first.trace is not None
@@ -127,7 +136,7 @@ def test_facts_of_each_stage(session: Session) -> None:
 
 
 def test_views_open(session: Session) -> None:
-    """The overview, every part of the explorer and every stage's text are made of the migrated records."""
+    """The overview, every explorer part and every stage's text work on migrated records."""
     assert [e["id"] for e in overview(session)["entries"]] == ["0/0", "0/1", "2/0", "9/1"]
     parts = {key: json.dumps(part(session, key)) for key in all_keys(session)}
     assert "print('norm')" in parts["breaks"]
@@ -145,7 +154,10 @@ def test_migrated_session_is_saved_in_the_new_version(session: Session, tmp_path
 
 
 def test_migration_leaves_its_input_unchanged(old: dict[str, Any], session: Session) -> None:
-    """The old values stay as they are; what is returned is what the loaded session would write, without fields added since."""
+    """Migration leaves its input unchanged and returns what the loaded session would save.
+
+    Fields added since then are left out.
+    """
     before = json.dumps(old)
     migrated = migrate_session(old)
     assert migrated == without_added(to_jsonable(session.to_data()), migrated)
@@ -198,7 +210,7 @@ def test_old_session_opens_without_torch() -> None:
 
 
 def test_committed_sessions_are_of_this_version() -> None:
-    """The sessions that notebooks open are version-2 files, byte for byte as the saver writes them."""
+    """Sessions that notebooks open are version-2 files, byte for byte as saved."""
     paths = sorted((ROOT / "notebooks" / "sessions").glob("*.json"))
     assert paths
     for path in paths:

@@ -22,7 +22,10 @@ def talks(x: torch.Tensor, flag: bool, table: dict[str, int], rest: list[int]) -
 
 
 def test_report_of_a_loaded_session(tmp_path: pathlib.Path) -> None:
-    """It is Python that names the break with its line, holds the definitions and makes the inputs anew; loading and writing it run nothing."""
+    """A repro script is valid Python with the break's line, definitions and rebuilt inputs.
+
+    Loading the session and writing the script run nothing.
+    """
     with engine.record() as session:
         engine.compile(talks, backend="eager")(torch.randn(3, 4, dtype=torch.float64), True, {"k": 2}, [5])
     session.save(tmp_path / "session.json")

@@ -1,4 +1,4 @@
-"""A compiler that compiles nothing: it guards a frame's arguments and runs the user's own code."""
+"""A fake compiler that guards a frame's arguments and runs the user's own code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from tests.engine.guards.sample_guards import tensor_match
 
 
 class FakeCompiler:
-    """Implements ``ir.frame.Compiler``. ``requests`` are the frames it was asked to compile; ``read_cubin`` makes what runs instead."""
+    """Implement ``ir.compiler_protocol.Compiler`` without compiling anything.
+
+    ``requests`` holds the frames to compile; ``code_of`` makes the code that runs instead.
+    """
 
     def __init__(self, *, fullgraph: bool = False, code_of: Callable[[CodeType], CodeType] | None = None) -> None:
         self.options = Options(fullgraph=fullgraph)

@@ -1,4 +1,4 @@
-"""The ATen executor: the cheap callables are the operators they stand for, and values go when they are no longer read."""
+"""The ATen executor: cheap callables equal their operators, and dead values are freed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("op", "args", "kwargs"), CALLS, ids=[str(op) for op, _, _ in CALLS])
 def test_cheap_callables_are_their_operators(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The Python binding that stands for an operator takes the operator's arguments and gives its results."""
+    """The Python binding for an operator takes the same arguments and gives the same results."""
     cheap = aten_callable(op)
     assert cheap is not op
     expected, found = op(*args, **kwargs), cheap(*args, **kwargs)

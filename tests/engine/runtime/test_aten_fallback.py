@@ -1,4 +1,4 @@
-"""What a card has no room for, or will not start, is computed another way; what nothing can help is raised as it is."""
+"""Calls that run out of memory or fail to launch fall back to ATen; other errors raise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.runtime.aten_fallback import (
 
 
 class Failing:
-    """Fails with these errors in turn, then works; empties the list that it is given, like a boxed program."""
+    """Raise the given errors in turn, then work; empty the input list like a boxed program."""
 
     def __init__(self, *errors: BaseException, is_boxed: bool = False) -> None:
         self.errors = list(errors)

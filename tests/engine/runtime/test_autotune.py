@@ -1,4 +1,4 @@
-"""Ways are chosen by time: the fastest that is right, remembered on disk, stopped when told to."""
+"""Autotuning picks the fastest correct candidate, caches it on disk, and stops on request."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_nonsense_on_disk_is_measured_anew(tmp_path: pathlib.Path, kept: str) ->
 
 
 def test_measuring_can_be_stopped_and_ends_by_itself() -> None:
-    """Told to stop, or out of time, everything else is done the usual way; half a measurement is not kept."""
+    """After a stop or a timeout the default is chosen, and partial timings are not saved."""
     stopped = tuner(Clock(3e-5, 1e-5))
     stopped.stop.set()
     assert stopped.choose(QUESTION).chosen == 0

@@ -1,4 +1,7 @@
-"""Replaying a program at fixed addresses gives what running it gives, whoever holds which result; with a recorder that needs no GPU."""
+"""CUDA graph replay gives what a plain run gives, whichever results the caller holds.
+
+Programs are replayed at fixed addresses, with a recorder that needs no GPU.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from engine.runtime.cuda_graphs import CudaGraphReplay, GraphRecording
 
 
 class Tape:
-    """Records by remembering the function: a replay runs it and writes where the first results were."""
+    """Record by keeping the function; a replay runs it and writes into the first outputs."""
 
     device_type = "cpu"
 
@@ -104,7 +107,10 @@ def test_a_view_of_a_result_holds_it() -> None:
 
 
 def test_small_results_are_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller who keeps each small result never makes anybody record again; what is only saved for a backward is not copied."""
+    """Small outputs that a caller holds cause no new recording.
+
+    An output that is only saved for backward is not copied.
+    """
     monkeypatch.setattr(cuda_graphs, "MAX_COPIED_OUTPUT_BYTES", 1 << 10)
     tape = Tape()
     run = CudaGraphReplay(lambda x: ((x * 2).t(), x + 1), tape, visible_outputs=1)
@@ -139,7 +145,7 @@ def test_one_result_twice_is_one_tensor() -> None:
 
 
 def test_a_box_is_emptied() -> None:
-    """Inputs that came as a list are let go, whether the call recorded, replayed or ran plainly."""
+    """Boxed inputs are released, whether the call records, replays or runs plainly."""
     run = CudaGraphReplay(lambda values: (values.pop() * 2,), Tape(), is_boxed=True)
     for _ in range(4):
         values = [torch.full((2,), 3.0)]
@@ -202,7 +208,10 @@ def test_what_cannot_be_recorded_runs_plainly() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_any_order_of_calls_and_holdings(seed: int) -> None:
-    """Results held for random spans, inputs moved and weights changed at random: every value is that of a plain run at its call."""
+    """Random calls give the values of a plain run, with held results and changing inputs.
+
+    Results are held for random spans, inputs are moved, and weights are changed at random.
+    """
     chance = random.Random(seed)
     run = CudaGraphReplay(double, Tape())
     sizes = [torch.randn(n) for n in (4, 500)]

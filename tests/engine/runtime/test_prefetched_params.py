@@ -1,4 +1,7 @@
-"""Parameters that the check read are handed to the code: always those that a plain call would read, and none is kept."""
+"""Parameters that the guard check read are passed to the code, and none is retained.
+
+They are always the ones that a plain call would read.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ class Deep(torch.nn.Module):
 
 
 def test_order_is_that_of_the_inputs() -> None:
-    """Each stretch comes reversed, as taking it apart pushes it on the stack, however the check reads them."""
+    """Each run of parameters is reversed, the order of unpacking onto the stack.
+
+    The order in which the check reads them does not matter.
+    """
     origins = [ModuleMemberSource(LocalSource("self"), "_parameters", f"p{i}") for i in range(20)]
     inputs = [LocalSource("x"), *origins[:12], LocalSource("y"), *origins[12:]]
     runs = parameter_runs(inputs)
@@ -47,7 +53,7 @@ def test_order_is_that_of_the_inputs() -> None:
 
 
 def test_replaced_parameters_are_the_ones_used() -> None:
-    """A parameter or a submodule that takes another's place between two calls is what the next call computes with."""
+    """A parameter or submodule replaced between two calls is used by the next call."""
     model = Deep()
     compiled = engine.compile(model, backend="eager")
     x, late = torch.randn(3, 2), torch.randn(3, 2)
@@ -63,7 +69,7 @@ def test_replaced_parameters_are_the_ones_used() -> None:
 
 
 def test_nothing_is_kept() -> None:
-    """After calls, refused ones among them, a replaced parameter is freed, and so is the module."""
+    """A replaced parameter and its module are freed after calls, even after guard failures."""
     model = Deep()
     compiled = engine.compile(model, backend="eager")
     with torch.no_grad():
@@ -82,7 +88,7 @@ def test_nothing_is_kept() -> None:
 
 
 def test_threads_use_what_they_checked() -> None:
-    """Several threads call while another replaces a parameter: each result is that of one of its values."""
+    """Threads that call during a parameter swap get the result of one of its two values."""
     model = Deep()
     compiled = engine.compile(model, backend="eager")
     x = torch.randn(3, 2)

@@ -1,4 +1,4 @@
-"""Programs run as generated Python; here on the CPU, with the kernels interpreted in a worker process."""
+"""Programs run as generated Python on the CPU; kernels are interpreted in a worker."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ def test_kernels_and_library_calls_run_in_order(child: WorkerPool) -> None:
 
 
 def test_inputs_in_a_box_go_after_their_last_reader(child: WorkerPool) -> None:
-    """The list is emptied, and the program lets go of each input as it does of intermediates; one that nothing reads goes at once."""
+    """Boxed inputs are freed after their last use, like intermediates; unused ones at once.
+
+    The list is emptied.
+    """
     program = replace(gelu_and_softmax(), inputs=("a", "idle", "w"))
     program = replace(program, buffers={**program.buffers, "idle": buffer("idle", 2, kind="input")})
     a, w = torch.randn(4, 8), torch.randn(8, 100)
@@ -134,7 +137,7 @@ def test_views_are_taken_of_results_and_of_inputs_with_an_offset(child: WorkerPo
 
 
 def test_results_of_library_calls_are_brought_to_the_strides_kernels_expect(child: WorkerPool) -> None:
-    """A transposed result, several results of which some are unused, and arguments nested in lists."""
+    """ATen calls work with a transposed result, unused results and arguments in nested lists."""
     program = LoweredProgram(
         "cuda:90",
         ("x",),

@@ -1,4 +1,4 @@
-"""What a graph assumes of sizes that values decide is checked before a kernel reads by them."""
+"""Assumptions on unbacked sizes are checked before a kernel reads by those sizes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FUNCTIONS = (two_masks, mask_and_input, number, two_numbers)
 
 
 class Kernels:
-    """Stands for kernels: computes nothing and counts launches of those that read what was assumed."""
+    """Stand in for kernels: compute only the checked sizes and record the launches."""
 
     def __init__(self) -> None:
         self.launched: list[str] = []
@@ -62,7 +62,7 @@ class Kernels:
 
 
 def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> tuple[LoweredProgram | None, str]:
-    """The program of a function, compiled with sizes that agree; None and why where there is none."""
+    """Return a function's lowered program, compiled with valid sizes, or None and the reason."""
     found: list[LoweredProgram] = []
     original = lower_to_program.lower
 
@@ -82,7 +82,7 @@ def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> tu
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: str(f.__name__))
 def test_kernels_do_not_read_by_wrong_sizes(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last kernel, which reads by the size, starts where the assumption holds and not where it does not."""
+    """The last kernel, which reads by the size, launches only if the assumption holds."""
     program, note = lowered(function, monkeypatch)
     if program is None:  # torch 2.11 knows less of such sizes: then there is nothing to launch, and the record says why
         assert function is number

@@ -1,4 +1,4 @@
-"""Timing kernels: each launch where it stands in the program, by a clock of the device; what cannot be timed is said."""
+"""Time each kernel launch within its program, by a device clock, or say why it cannot."""
 
 from __future__ import annotations
 

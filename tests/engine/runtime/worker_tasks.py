@@ -1,4 +1,4 @@
-"""Run in a worker process by the tests: programs through the generated Python, kernels interpreted."""
+"""Tasks for a worker process: run programs as generated Python with interpreted kernels."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from engine.runtime.program_executor import ProgramExecutor
 
 
 def run(program: LoweredProgram, *calls: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], str]:
-    """Outputs of each call, and the text that ran. Targets of externs come by name: ATen's operators cannot be pickled."""
+    """Return the outputs of each call and the generated text.
+
+    Targets of externs come by name: ATen's operators cannot be pickled.
+    """
     steps = tuple(replace(s, target=_named(s.target)) if isinstance(s, AtenCall) else s for s in program.steps)
     executable = ProgramExecutor(replace(program, steps=steps), interpreter_launcher)
     return [executable(*inputs) for inputs in calls], executable.text
 
 
 def run_boxed(program: LoweredProgram, inputs: list[Any]) -> tuple[tuple[Any, ...], str, list[Any]]:
-    """Outputs of a call with one list of inputs, the text that ran, and what is left in the list."""
+    """Return the outputs of a call with a boxed list, the generated text and the list's rest."""
     steps = tuple(replace(s, target=_named(s.target)) if isinstance(s, AtenCall) else s for s in program.steps)
     executable = ProgramExecutor(replace(program, steps=steps), interpreter_launcher, is_boxed=True)
     return executable(inputs), executable.text, inputs

@@ -1,4 +1,7 @@
-"""Runs functions through the tracer alone: slots are filled by hand, graphs run as traced, resume functions are traced when called."""
+"""Run functions through the tracer alone.
+
+Slots are filled by hand, graphs run as traced, and resume functions are traced when called.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ DEFAULT = Options()
 
 
 class Traced:
-    """Calls a function by tracing it anew each time; ``frames`` keeps what was traced, the root's first."""
+    """Call a function by tracing it at each call.
+
+    ``frames`` holds what was traced, the root frame first.
+    """
 
     def __init__(self, function: types.FunctionType, options: Options = DEFAULT, *, steps: bool = False) -> None:
         self.function = function
@@ -133,7 +139,7 @@ def equal_outcomes(a: Any, b: Any) -> bool:
 
 
 def compare_with_eager(function: Any, *args: Any) -> Traced:
-    """Run a function, or a module's forward, plainly and traced; fails where a person could tell them apart."""
+    """Run a function or a module's forward plainly and traced; fail on any difference."""
     forward: Any = type(function).forward if isinstance(function, torch.nn.Module) else function
     first = (function,) if isinstance(function, torch.nn.Module) else ()
     traced = Traced(forward)

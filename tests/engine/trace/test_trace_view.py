@@ -23,7 +23,10 @@ def program(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_view_tells_locals_graph_and_guards() -> None:
-    """The function sees what is known at its line: one operation so far, both locals, and the guards on the argument."""
+    """The trace view shows the graph, locals and guards known at its line.
+
+    Here: one operation so far, both locals, and the guards on the argument.
+    """
     SEEN.clear()
     engine.reset()
     compiled = engine.compile(program, backend="eager", fullgraph=True)

@@ -54,7 +54,10 @@ def test_release_drops_objects_of_the_call():
 
 
 def test_global_set_to_its_original_value_is_no_side_effect():
-    """A global that gets another value and then its original one needs no write after the graph."""
+    """A global that is set back to its original value is no side effect.
+
+    It needs no write after the graph.
+    """
 
     effects = _tracer().side_effects
     namespace = GlobalsNamespace({}, "module")
@@ -66,7 +69,10 @@ def test_global_set_to_its_original_value_is_no_side_effect():
 
 
 def test_global_set_after_deletion_is_written():
-    """A global that is deleted and gets its original value again comes last in its module, so it is written."""
+    """A global that is deleted and set to its original value again is written.
+
+    The write is needed because the name then comes last in its module.
+    """
 
     effects = _tracer().side_effects
     namespace = GlobalsNamespace({}, "module")
@@ -94,7 +100,7 @@ def test_result_of_trace_holds_no_tracer():
 
 
 def test_late_assumption_gets_guard_and_line():
-    """An assumption that a backend makes after the trace becomes a guard with the line where the trace ended."""
+    """A backend's late assumption becomes a guard with the line where the trace ended."""
     request = CompileRequest(
         _breaks_after_list_write,
         {"x": torch.ones(3, 4), "items": []},

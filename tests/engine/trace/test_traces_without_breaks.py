@@ -1,4 +1,7 @@
-"""Python programs traced whole: one graph, no break, and results that nobody can tell from Python's."""
+"""Tests of Python programs that trace into one graph without a break.
+
+Their results cannot be told from those of plain Python.
+"""
 
 from __future__ import annotations
 
@@ -279,7 +282,10 @@ class Net(nn.Module):
 
 
 def test_modules_are_looked_into() -> None:
-    """Submodules, buffers and attributes of modules are traced into one graph, and changes land in the module."""
+    """Submodules, buffers and module attributes trace into one graph; mutations persist.
+
+    The mutations are applied to the module.
+    """
     traced = compare_with_eager(Net(), X)
     assert traced.breaks == []
     graph = traced.frames[0].graph

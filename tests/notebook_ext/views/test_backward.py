@@ -1,4 +1,7 @@
-"""The view of captured backwards: three linked panes, causes of captures, and every backward that ran."""
+"""The view of captured backwards: linked panes, causes and every backward that ran.
+
+It has three linked panes. The causes are those of the captures.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ def recorded(backend: str) -> Session:
 
 
 def test_three_panes_are_linked_row_by_row() -> None:
-    """Every row of a graph leads to the rows of the pane before that it came from, down to what a backend compiled."""
+    """Every row of a graph links to its source rows in the previous pane.
+
+    The links lead down to the graph that a backend compiled.
+    """
     told = backward(recorded("aot_eager"))
     eager, captured, compiled = told["captures"][0]["panes"]
     assert eager["rows"][0][0].startswith("0 GraphRoot")
@@ -44,7 +50,10 @@ def test_three_panes_are_linked_row_by_row() -> None:
 
 
 def test_causes_and_outcomes_are_told() -> None:
-    """The second capture says what changed, and the eager backward why it was not captured; the text counts them."""
+    """Each capture names its cause, and the eager backward its reason; the text counts them.
+
+    The second capture says what changed. The reason says why the eager backward was not captured.
+    """
     session = recorded("eager")
     told = backward(session)
     assert "now have a .grad to accumulate into" in told["captures"][1]["cause"]
@@ -56,7 +65,10 @@ def test_causes_and_outcomes_are_told() -> None:
 
 
 def test_the_summary_of_captures_alone() -> None:
-    """Where backwards were captured and nothing compiled, that is the headline; it does not say that nothing happened."""
+    """The headline counts captured backwards if nothing was compiled.
+
+    It does not say that nothing happened.
+    """
     told = "".join(i.text for i in summary(recorded("eager"), timed=False).items)
     assert told == "3 backwards: 2 captures, 1 run by autograd's engine, run operator by operator"
 
@@ -69,7 +81,10 @@ def test_a_compiled_backward_points_to_its_view() -> None:
 
 
 def test_an_empty_session_says_what_to_do() -> None:
-    """Without a captured backward the view names the context to use; the part has a key of its own."""
+    """Without a captured backward the view names the context manager to use.
+
+    The part has its own key.
+    """
     told = part(Session(), "backward")
     assert "engine.compiled_autograd()" in told["empty"]
     assert "backward" in list(all_keys(Session()))

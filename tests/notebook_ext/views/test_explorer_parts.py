@@ -35,7 +35,10 @@ from tests.notebook_ext.sample_sessions import (
 
 
 def test_the_guard_tree_holds_every_guard_once_below_its_value() -> None:
-    """All sixteen guards are leaves; a value with one guard is one row; order of checking stays in the numbers."""
+    """All sixteen guards are leaves of the guard tree.
+
+    A value with one guard is one row. The numbers keep the order of checking.
+    """
     told = guards(head_session(), "0/0")
     assert sorted(row["guard"] for row in told["tree"] if row["guard"] >= 0) == list(range(16))
     labels = [row["label"] for row in told["tree"] if row["guard"] < 0]
@@ -46,7 +49,7 @@ def test_the_guard_tree_holds_every_guard_once_below_its_value() -> None:
 
 
 def test_a_case_tells_verdicts_up_to_the_failure_and_hypothetical_ones_after() -> None:
-    """The call that missed has passes, one failure with the actual value, and "would" verdicts."""
+    """A cache miss has passes, one failure with the actual value and "would" verdicts."""
     case = guards(head_session(), "0/0")["cases"][0]
     assert case["failed"] == 6
     assert case["verdicts"][5] == ["pass", ""]
@@ -74,7 +77,10 @@ def test_recompiles_show_who_was_asked_in_which_order() -> None:
 
 
 def test_runs_of_equal_hits_share_a_column() -> None:
-    """Two thousand calls of one shape are two columns; different shapes are cut at a limit, and counted."""
+    """Two thousand calls of one shape take two columns.
+
+    Different shapes are cut at a limit, and counted.
+    """
     session = large_session(1)
     for _ in range(1_900):
         session.add_call(CallRecord(0, "0", "hit", "0/0", None, {"x": "f32[64]"}, ("0/0",)))
@@ -101,7 +107,7 @@ def test_stage_times_add_up_to_the_whole() -> None:
 
 
 def test_breaks_point_at_the_expression() -> None:
-    """The source line stands above carets under the span; the path of the file does not appear."""
+    """The source line is above carets under the span, without the path of the file."""
     found = breaks(head_session())["breaks"][0]
     code, carets = found["pointed"].split("\n")
     assert code[carets.index("^") : carets.rindex("^") + 1] == 'print("loss", l.item())'
@@ -109,7 +115,10 @@ def test_breaks_point_at_the_expression() -> None:
 
 
 def test_breaks_tell_what_was_given_up_and_an_example() -> None:
-    """A break has a shortest example before and after; each attempt says how far it came and what was undone."""
+    """A graph break has a minimal example before and after.
+
+    Each attempt says how far it came and what was undone.
+    """
     told = breaks(broken_session())
     attempt = "At line 19, after 3 operations and 1 guard: print() is called; undone: seen: contents are replaced; restored: grad mode"
     assert told["breaks"][0]["attempts"] == told["attempts"] == [attempt]
@@ -121,7 +130,10 @@ def test_breaks_tell_what_was_given_up_and_an_example() -> None:
 
 
 def test_kernels_tell_resources_or_that_there_are_none_yet() -> None:
-    """A compiled kernel has registers, one still compiling has none; ATen fallbacks are listed."""
+    """A compiled kernel has registers, and one that still compiles has none.
+
+    ATen fallbacks are listed.
+    """
     told = kernels(head_session())
     assert [r["targets"].get("cuda:90", {}).get("registers") for r in told["rows"][:2]] == [28, None]
     assert told["rows"][0]["ordinals"] == [1, 2, 3, 4]
@@ -129,7 +141,10 @@ def test_kernels_tell_resources_or_that_there_are_none_yet() -> None:
 
 
 def test_a_kernel_is_set_against_the_roof_of_its_target() -> None:
-    """The estimate is the longer of memory and arithmetic plus the launch; what is not known is not estimated."""
+    """The estimate is the longer of memory and arithmetic, plus the launch.
+
+    Unknown quantities get no estimate.
+    """
     small, large = roofline.estimate("cuda:90", 48_000, 1_000), roofline.estimate("cuda:90", 48_000_000_000, 0)
     assert small is not None
     assert large is not None
@@ -163,7 +178,10 @@ def test_decisions_name_the_kernels_that_they_are_about() -> None:
 
 
 def test_a_kernel_says_which_way_was_taken_and_what_each_took() -> None:
-    """The fastest first, what could not be run last; a choice about other nodes is not the kernel's."""
+    """Autotune choices list the fastest first and those that could not run last.
+
+    A choice about other nodes does not belong to the kernel.
+    """
     session = head_session()
     compiled = session.compilations[0]
     assert compiled.lowering is not None
@@ -214,7 +232,10 @@ def test_graphviz_puts_every_node_and_edge_of_a_small_graph() -> None:
 
 
 def test_names_in_a_graph_for_graphviz_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call whose name looks like the language, or like HTML, is a label; without Graphviz one sentence says how to get it."""
+    """A call name that looks like Graphviz code or HTML is a plain label.
+
+    Without Graphviz, one sentence says how to install it.
+    """
     session = head_session()
     graph = session.compilations[0].graphs[0]
     hostile = replace(graph.nodes[-2], module='<b>"];\\N{|}.a\\')
@@ -245,7 +266,7 @@ def test_ten_thousand_nodes_are_laid_out_in_a_second() -> None:
 
 @pytest.mark.parametrize("session", [head_session, empty_session, hostile_session, lambda: large_session(300), Session])
 def test_all_parts_are_json_and_saved_sessions_show_the_same(session: object, tmp_path: object) -> None:
-    """Every part of every session, also of one that was loaded from a file, is JSON-able and equal."""
+    """Every part of every session is JSON-able and equal, also after loading from a file."""
     made = session()  # type: ignore[operator]
     told = json.dumps([overview(made), initial_parts(made), all_parts(made)])
     loaded = Session.load(made.save(tmp_path / "session.json"))  # type: ignore[operator]
@@ -260,7 +281,10 @@ def test_an_unknown_part_is_a_key_error() -> None:
 
 
 def test_the_story_of_symbols_is_told_beside_the_guards() -> None:
-    """Places, range and the lines that assumed something, as text; a specialized symbol is valid for one number only."""
+    """The guard view gives each symbol's sources, range and assumptions as text.
+
+    A specialized symbol is valid for one number only.
+    """
     session = head_session()
     line = SymbolAssumption("s0 > 3", "taken for granted", Span(session.files[0].id, 12))
     free = TracedSymbolRecord("s0", ("x.shape[0]",), "96", "its size changed between calls", 4, None, (line,))
@@ -278,7 +302,10 @@ def test_the_story_of_symbols_is_told_beside_the_guards() -> None:
 
 
 def test_a_what_if_answer_names_the_entry_or_why_there_is_none() -> None:
-    """The entry that would be hit, a sentence for each that would not, and verdicts for the one that is shown."""
+    """A what-if answer names the cache entry that is hit, or says why each one is not.
+
+    It holds verdicts for the entry that is shown, unless that entry is hit.
+    """
     session = head_session()
     refused = rejection("0/0", "[64, 128]", "[96, 128]")
     told = CallExplanation("0", "0/1", ("0/1", "0/0"), (refused,), {})

@@ -1,4 +1,4 @@
-"""Graphs between two passes: exact, linked to what they were before, and found by the explorer."""
+"""Test graphs between two passes: exact, linked to earlier nodes, and in the explorer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def record(session: Session) -> CompilationRecord:
 
 
 def test_the_last_snapshot_of_a_row_of_passes_is_the_graph_itself(record: CompilationRecord) -> None:
-    """The joint graph after its passes reads as the joint graph does, node for node, with the same inputs of each node."""
+    """The graph after the last pass equals the joint graph, node for node.
+
+    The inputs of each node are equal too.
+    """
     joint = next(g for g in record.graphs if g.stage == "joint")
     assert lines_after_passes(joint.passes, len(joint.passes)) == tuple(n.text for n in joint.nodes)
     names = {n.id: n.name for n in joint.nodes}
@@ -65,7 +68,11 @@ def test_a_node_knows_what_it_was_before_the_pass(record: CompilationRecord) -> 
 
 
 def test_snapshots_are_stages_of_the_graph_view(session: Session, record: CompilationRecord) -> None:
-    """Each is a part of its own, offered by every other, with its rewrites to play; a page holds them all; passes lead to them."""
+    """Each graph between passes is its own part and stage of the graph view.
+
+    Every other part offers it, with its rewrites to replay. A page holds all of them, and passes link to
+    them.
+    """
     found = intermediate_graphs(record)
     assert found
     for between in found:

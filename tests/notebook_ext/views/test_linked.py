@@ -97,7 +97,10 @@ def test_a_node_left_to_aten_says_so() -> None:
 
 
 def test_empty_panes_give_their_reason() -> None:
-    """Not compiled yet, no kernels with this backend, lowering failed, frame skipped, needs Linux: never silence."""
+    """Each empty pane shows its reason.
+
+    The reasons: not compiled yet, no kernels with this backend, lowering failed, frame skipped, needs Linux.
+    """
     session = head_session()
     assert "in the background" in pane(linked(session, "0/1"), "ptx")["empty"]
     session.add_note("PTX and SASS need Linux.")
@@ -117,7 +120,10 @@ def test_empty_panes_give_their_reason() -> None:
 
 
 def test_a_part_is_small_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """The structure of 10,000 lines of PTX and SASS is below 200 kB, and their text travels on its own."""
+    """The structure of 10,000 lines of PTX and SASS stays below 200 kB of JSON.
+
+    The text of the lines is sent separately.
+    """
     session = large_session()
     part = linked(session, "0/0")
     assert len(json.dumps(part)) < 200_000
@@ -135,7 +141,7 @@ def test_a_kernel_launched_twice_is_shown_once() -> None:
 
 
 def test_sass_is_joined_through_ptx() -> None:
-    """A SASS line that names its PTX line is linked to that very line, and through it to the Triton line."""
+    """A SASS line that names its PTX line links to it, and through it to the Triton line."""
     session = Session(target="cuda:90")
     ptx = Listing("ptx", "// head\n\tmov.u32 %r1;\n.loc 1 2 3\n\tadd.f32 %f1;", (LineLink(2, 1), LineLink(4, 2)))
     sass = Listing(
@@ -167,7 +173,10 @@ def test_long_files_are_cut_around_what_is_used_and_the_rest_is_counted() -> Non
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux only")
 def test_a_real_kernel_loses_its_debug_lines_and_no_instruction() -> None:
-    """Real listings: every instruction that was counted is still shown, nearly nothing else is, and 95 % have a Triton line or a label."""
+    """Real listings show every counted instruction and almost nothing else.
+
+    At least 95 % of the instructions have a Triton line or a label.
+    """
     from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
     from engine.kernels.compile_kernel import compile_kernel
 

@@ -45,7 +45,10 @@ class Tags(html.parser.HTMLParser):
 
 @pytest.mark.parametrize("session", [head_session, empty_session, hostile_session, large_session])
 def test_only_plain_elements_inline_styles_and_data_uris(session: object) -> None:
-    """No script, event handler, class, link or address, whatever the session holds; every element is closed."""
+    """A snapshot holds no script, event handler, class, link or external address.
+
+    This is true for every session. Every element is closed.
+    """
     tags = Tags(snapshot_html(session()) + summary_html(session()))  # type: ignore[operator]
     assert {tag for tag, _ in tags.found} <= ALLOWED
     for tag, attributes in tags.found:
@@ -103,7 +106,11 @@ def test_source_lines_carry_their_numbers() -> None:
 
 
 def test_every_view_has_its_twin() -> None:
-    """Lines with their nodes and kernels, layers, what is saved, graphs with their passes, fusion, steps and captured backwards stand in tables."""
+    """The static snapshot holds a table for every view.
+
+    The views: lines with their nodes and kernels, AOT runtime wrappers, values saved for backward, graphs
+    with their passes, fusion, tracer steps and captured backward graphs.
+    """
     engine.reset()
     with engine.record() as trained:
         engine.compile(lambda x, w: (x @ w).tanh().exp(), backend="aot_eager")(

@@ -22,7 +22,11 @@ from tests.notebook_ext.sample_sessions import empty_session, head_session, host
 
 
 def test_the_line_counts_what_happened_and_says_what_did_not() -> None:
-    """Graphs, breaks with their line, recompiles with their reason, kernels, where they ran, whether they were checked, time."""
+    """The summary line counts what was compiled and says what was not run or checked.
+
+    It holds graphs, graph breaks with their line, recompiles with their reason, kernels, where they ran,
+    whether they were checked, and the time.
+    """
     text = summary(head_session()).text
     assert text == (
         "Head.forward: 1 graph, no breaks, 2 recompiles (line 11: x.size(0) 64 -> 96, …) · "
@@ -119,7 +123,10 @@ def test_words_for_numbers() -> None:
 
 
 def test_untrusted_text_is_made_harmless() -> None:
-    """Escapes vanish, other control characters become visible, newlines and tabs stay; one line is one line."""
+    """``sanitize`` removes escape sequences and makes other control characters visible.
+
+    Newlines and tabs stay. ``one_line`` gives one line.
+    """
     assert sanitize("a\x1b[31mb\x1b[0m\tc\nd\x00\u202ee\x1b]0;title\x07f") == "ab\tc\nd\ufffd\ufffdef"
     assert one_line("a\n  b" + "c" * 200, 10) == "a bcccccc…"
 

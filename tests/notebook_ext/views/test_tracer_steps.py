@@ -51,7 +51,11 @@ def locals_after(told: dict[str, Any], k: int) -> dict[str, str]:
 
 
 def test_the_state_after_each_step_is_that_of_the_frame_that_goes_on() -> None:
-    """Entering an inlined call shows its parameters and an empty stack; leaving it shows the caller's stack with the result on top."""
+    """Each step shows the stack and variables of the frame that continues.
+
+    Entering an inlined call shows its parameters and an empty stack. Leaving it shows the caller's stack with
+    the result on top.
+    """
     told = tracer_steps(steps_session(), "0/0")
     assert stack_after(told, 3) == [("NULL", ""), ("function scaled", ""), (X, ""), ("2", "")]
     assert stack_after(told, 4) == []
@@ -70,7 +74,7 @@ def test_a_step_that_broke_leaves_the_stack_as_it_was() -> None:
 
 
 def test_source_lines_nodes_and_instructions_are_at_hand() -> None:
-    """Lines have their numbers, nodes their types and line, and instructions that never ran are listed too."""
+    """Lines have numbers, nodes have types and lines, and unexecuted instructions are listed."""
     told = tracer_steps(steps_session(), "0/0")
     assert told["source"] == SOURCE.splitlines()
     assert told["lines"] == list(range(1, 8))
@@ -81,7 +85,10 @@ def test_source_lines_nodes_and_instructions_are_at_hand() -> None:
 
 
 def test_the_columns_hold_what_was_recorded_of_a_real_trace() -> None:
-    """Rebuilt from the columns, each step's own stack and variables are those of its record, generators and caught exceptions included."""
+    """The columns rebuild each step's stack and variables exactly as recorded.
+
+    Generators and caught exceptions are included.
+    """
     torch = pytest.importorskip("torch")
     import engine
 
@@ -156,7 +163,10 @@ def _with_steps(compilation: CompilationRecord, recorded: tuple[StepRecord, ...]
 
 
 def test_a_call_goes_in_through_the_rings_and_out_again() -> None:
-    """Wrappers are those that did something, outermost first; effects are restored after the graph, innermost first."""
+    """The view lists the active wrappers, outermost first.
+
+    Their side effects are restored after the graph, innermost first.
+    """
     told = aot_wrappers(wrappers_session(), "0/0")
     assert [ring["name"] for ring in told["rings"]] == ["Output aliasing", "Input mutation"]
     assert told["idle"] == ["Autocast off"]

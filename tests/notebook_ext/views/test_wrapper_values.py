@@ -11,7 +11,11 @@ from notebook_ext.views.static_snapshot.render import snapshot_html
 
 
 def test_the_view_has_the_values_at_each_wrapper() -> None:
-    """Where every step was recorded: a moment a layer, in the order of the way, called as the rings are; and the privacy note says so."""
+    """With every step recorded, the view has the values at each wrapper.
+
+    There is one moment for each wrapper, in call order, with the names of the rings. The privacy note
+    mentions the values.
+    """
     engine.reset()
 
     def doubled(x: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ def gradient_of_two(x, y):
 
 @program(lambda: (leaf(3, 4) * 1,), lambda: (leaf(5, 4) * 2,))
 def gradient_of_what_is_made_inside(x):
-    """The argument has a history of its own, which no gradient of what is computed here goes through."""
+    """Gradients of tensors made here do not go through the argument's own autograd history."""
     rows = x[1:] * 2
     (g,) = torch.autograd.grad((rows.sin() * x[1:]).sum(), [rows], create_graph=True)
     return g.sum(), torch.autograd.grad(rows.sum(), rows, retain_graph=True, allow_unused=True)
@@ -28,7 +28,7 @@ def gradient_of_what_is_made_inside(x):
 
 @program(lambda: (leaf(3) * 1,), lambda: (leaf(5),), breaks=2)
 def gradient_after_a_break(x):
-    """What the graph before the break made, and a sum that depends on it, are told apart by autograd afterwards."""
+    """After a break, autograd separates a tensor of the earlier graph from a dependent sum."""
     y = x * 2
     total = (y.sin() * x).sum()
     print("between")
@@ -37,7 +37,7 @@ def gradient_after_a_break(x):
 
 @program(lambda: (leaf(3),), breaks=1)
 def late_hook_that_prints(x):
-    """A hook that Python must register, on a tensor that the graph has computed more from already."""
+    """Python registers a hook on a tensor that the graph has already used."""
     y = x * 2
     total = y.exp().sum()
     y.register_hook(lambda g: print("gradient", tuple(g.shape)))
@@ -356,7 +356,7 @@ def differentiated_in_plain_python(scores, x):
 
 
 class Critic(torch.nn.Module):
-    """The critic of a GAN with a gradient penalty, whose gradient plain Python takes between two graphs."""
+    """A GAN critic has a gradient penalty; plain Python takes its gradient between graphs."""
 
     def __init__(self):
         super().__init__()

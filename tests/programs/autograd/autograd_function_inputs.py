@@ -1,4 +1,4 @@
-"""Custom autograd functions that are given objects, read free tensors, and run autograd themselves; tangents, hooks and loops of ints beside them."""
+"""Exercise custom autograd functions with objects, free tensors, tangents and hooks."""
 
 import torch
 from torch.autograd import Function, forward_ad
@@ -77,7 +77,7 @@ def object_without_gradient(x):
 
 
 class FreeTensor(Function):
-    """Reads a tensor of its module, in both bodies, in addition to an intermediate that it keeps on the context."""
+    """Read a module-level tensor in both bodies, and keep an intermediate on the context."""
 
     @staticmethod
     def forward(ctx, x):

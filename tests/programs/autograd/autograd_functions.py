@@ -67,7 +67,7 @@ def wrongly_named(x: torch.Tensor) -> Any:
 
 
 class Loud(torch.autograd.Function):
-    """Prints between the parts of its forward, and keeps what its backward needs on the context."""
+    """Print between the parts of forward, and keep what backward needs on the context."""
 
     @staticmethod
     def forward(ctx, x, module, scale):
@@ -94,7 +94,7 @@ FAR = torch.nn.LayerNorm(3)
 
 @program(lambda: (torch.ones(2, 3).requires_grad_(), 2.0), breaks=2)
 def forward_that_prints(x, scale):
-    """What its forward computes is compiled all the same, and so are the modules that it calls."""
+    """A forward that prints is still compiled, and so are the modules that it calls."""
     y, far, same = Loud.apply(x * 1, FAR, scale)
     return y + far + same, far.requires_grad, type(y.grad_fn) is Loud._backward_cls
 
@@ -143,7 +143,7 @@ class Counting(torch.autograd.Function):
 
 @program(lambda: (torch.ones(2).requires_grad_(),), steady=False)
 def forward_that_counts(x):
-    """What the forward changes outside is changed once for each call, before and after other code looks at it."""
+    """Side effects of forward happen once per call, before and after other code reads them."""
     Counting.calls = 0
     first = Counting.apply(x)
     between = Counting.calls
@@ -174,7 +174,7 @@ class Telling(torch.autograd.Function):
     lambda: (torch.ones(2).requires_grad_(), {"calls": 5, "shapes": [(1,)]}),
 )
 def forward_that_tells(x, told):
-    """A forward changes containers from outside once for each call, with numbers that change from call to call."""
+    """Forward mutates outside containers once per call, with numbers that vary by call."""
     twice, total = Telling.apply(x, told)
     again, _ = Telling.apply(twice, told)
     return again, told["calls"], total

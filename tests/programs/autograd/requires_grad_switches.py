@@ -42,7 +42,7 @@ def one_of_two(x, y):
     lambda: (torch.ones(3), torch.tensor(0)),
 )
 def caught_afterwards(x, i):
-    """What the code learned before it told the argument is true where Python handles the exception."""
+    """A value read before ``requires_grad_`` is still right in Python's exception handler."""
     before = x.requires_grad
     try:
         x.requires_grad_()
@@ -112,7 +112,7 @@ class FrozenBetween(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),), steady=False)
 class FrozenAfterwards(nn.Module):
-    """Parameters that are frozen once they have been used, which their gradient does not know of."""
+    """Freezing parameters after their use does not affect their gradient."""
 
     def __init__(self):
         super().__init__()

@@ -154,7 +154,7 @@ GENERATOR, DISCRIMINATOR = _small(2, 3), _small(3, 1)
 
 @program(lambda: (torch.randn(4, 3), torch.randn(4, 2)), breaks=2)
 def adversarial_step(real, noise):
-    """Two losses of one forward: the discriminator's is differentiated first, and leaves what the generator's needs."""
+    """Differentiating the discriminator's loss first leaves what the generator's loss needs."""
     fake = GENERATOR(noise)
     told = DISCRIMINATOR(real).mean() - DISCRIMINATOR(fake.detach()).mean()
     told.backward()

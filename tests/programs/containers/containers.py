@@ -183,7 +183,7 @@ def dict_order_and_views(x):
 
 @program(lambda: (torch.ones(2), 7), lambda: (torch.ones(2), 2), lambda: (torch.ones(2), 3), breaks=1)
 def counted_by_text(x, number):
-    """The key of a ``defaultdict`` differs at each call: asking why compiled code does not serve a call puts no key in."""
+    """Explaining a guard failure adds no key to a ``defaultdict`` whose key varies by call."""
     counts = collections.defaultdict(int)
     counts[f"number {number}"] = number
     print(end="")
@@ -192,7 +192,7 @@ def counted_by_text(x, number):
 
 @program(lambda: (torch.ones(2), 5), lambda: (torch.ones(2), 6), lambda: (torch.ones(2), 7))
 def place_of_what_is_not_there(x, number):
-    """What ``index`` does not find is in the exception's text as ``repr`` shows it, also where it changes from call to call."""
+    """The error of ``index`` shows the missing value's ``repr``, also if it varies by call."""
     told = []
     for items in ([1, 2], (1, 2), collections.deque([1])):
         for wanted in (number, "a", [number], None):

@@ -1,4 +1,4 @@
-"""Subclasses of dicts: which inherited methods run methods that Python code overrides, what their results are, and keys that move while iterated."""
+"""Exercise dict subclasses: overridden methods, result types, keys moved in iteration."""
 
 import collections
 import copy
@@ -67,7 +67,7 @@ class Plain(collections.OrderedDict[Any, Any]):
 
 @program(ones)
 def recent(x: torch.Tensor) -> Any:
-    """A subclass's own ``__setitem__`` sees what the constructor, ``update``, ``setdefault`` and ``|=`` set."""
+    """The constructor, ``update``, ``setdefault`` and ``|=`` call an own ``__setitem__``."""
     kept = Recent([("a", 1), ("b", x)], c=4)
     kept["a"] = 2
     kept.update(b=3)
@@ -106,7 +106,7 @@ def what_is_asked(x: torch.Tensor) -> Any:
 
 @program(ones)
 def order_counts(x: torch.Tensor) -> Any:
-    """Two ordered dicts are equal in the same order alone; what merging and copying give is of the builtin's choice."""
+    """Equality of ordered dicts depends on order; merges and copies have the builtin's type."""
     out: list[Any] = []
     for cls in (collections.OrderedDict, Plain):
         a, b = cls([("a", x), ("b", 1)]), cls([("b", 1), ("a", x)])

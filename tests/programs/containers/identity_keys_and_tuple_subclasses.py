@@ -1,4 +1,4 @@
-"""Objects as keys and by their ids, subclasses of tuples, and what a class's own methods may not return."""
+"""Exercise objects and ids as keys, tuple subclasses, and invalid method results."""
 
 import collections
 import functools
@@ -57,7 +57,7 @@ def tensors_in_a_set(a, b, c):
     lambda: (torch.randn(2), ADD_ONE, ADD_ONE),
 )
 def objects_and_functions_in_a_set(x, a, b):
-    """Two objects of one class and two functions of one code are two keys, unless they are one."""
+    """Two objects of one class, or two functions of one code, are one key only if identical."""
     return x + len({a, b}), {a: 1}.get(b)
 
 
@@ -116,7 +116,7 @@ class Tagged(Pair):
 
 @program(lambda: (Tagged(torch.ones(2), torch.ones(2)), torch.randn(2)))
 def named_tuples_with_attributes(given, x):
-    """Attributes are set on instances of a subclass of a named tuple, from outside and made inside."""
+    """Instances of a named tuple subclass accept attributes, if passed in or made inside."""
     made = Tagged(x, right=x + 1)
     made.extra = x
     given.extra = 3
@@ -148,7 +148,7 @@ class WithField:
 
 @program(lambda: (torch.randn(2), WithField()))
 def descriptors_that_only_set(x, of):
-    """What is set is read from the instance's own dict; the descriptor itself where there is nothing."""
+    """A set-only descriptor reads the instance's dict, or gives itself if nothing is set."""
     before = type(of.field).__name__
     of.field = 5
     return x + of.field, before, vars(of)
@@ -188,7 +188,7 @@ def truths_and_lengths_that_are_none(x, of):
 
 @program(lambda: (torch.randn(3),))
 def extending_with_what_looks_back(x):
-    """Items join a list one by one: a function that is asked for the next one sees those before."""
+    """``extend`` appends items one by one, so computing the next item sees the earlier ones."""
     seen = [1]
     seen.extend(map(lambda n: n + seen[-1], range(3)))
     turned = collections.deque([1], maxlen=3)
@@ -224,7 +224,7 @@ def defaults_that_became_fewer(x):
 
 @program(lambda: (torch.randn(3),))
 def trees_of_every_kind(x):
-    """torch's map over containers knows deques, several trees, and leaves of the user's choice."""
+    """``tree_map`` supports deques, several trees, and leaves that the user chooses."""
     tree = {"a": collections.deque([x, 1], maxlen=3), "b": Pair(x, 2), "c": torch.return_types.max((x, x + 1))}
     doubled = pytree.tree_map(lambda a, b: (a, b), [x, (1, 2)], [1, (x, 4)])
     kept = pytree.tree_map(lambda leaf: 1, [x, [x], [x, x]], is_leaf=lambda v: isinstance(v, list) and len(v) == 1)
@@ -307,7 +307,7 @@ class Noted(torch.Tensor):
 
 @program(lambda: (torch.ones(3),), lambda: (torch.ones(3, requires_grad=True),))
 def made_by_super(x):
-    """A subclass of Tensor whose ``__new__`` calls that of Tensor: over the same memory, with what it noted."""
+    """A Tensor subclass whose ``__new__`` calls Tensor's shares storage and keeps attributes."""
     noted = Noted(x * 2, note="twice")
     noted[0].mul_(3)
     return noted, noted.note, type(noted + 1) is Noted

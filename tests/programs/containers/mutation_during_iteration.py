@@ -210,7 +210,7 @@ class _NoIterator:
 
 @program(lambda: (torch.randn(3),))
 def iterables_that_are_none(x):
-    """``iter`` and what calls it refuse an ``__iter__`` that gives no iterator; ``enumerate`` takes names."""
+    """``iter`` and its callers reject an invalid ``__iter__``; ``enumerate`` takes keywords."""
     told = []
     for use in (iter, list, enumerate, lambda of: zip(of, of), lambda of: [i for i in of]):
         try:
@@ -231,7 +231,7 @@ class _EmptiesOther:
 
 @program(lambda: (torch.randn(3),))
 def comparing_changes_what_is_compared(x):
-    """Lists that an item's ``__eq__`` empties are compared, and searched, as far as they then go; sorting notices changes."""
+    """List comparison and search stop early if ``__eq__`` empties them; sort sees changes."""
     a = [1, 2]
     b = [_EmptiesOther(a), 2]
     equal = a == b
@@ -259,7 +259,7 @@ class _Pair(tuple):
 
 @program(lambda: (torch.randn(3),))
 def sets_looked_for_in_sets(x):
-    """A set is looked for as a frozenset; the key that is missing is the very object; several sets are taken away at once."""
+    """Sets are looked up as frozensets, and a ``KeyError`` holds the missing key itself."""
     inner = frozenset((1, 2))
     outer = {inner, len, int, (1, "a")}
     sought = _Words((3, 4))

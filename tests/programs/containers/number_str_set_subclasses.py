@@ -1,4 +1,4 @@
-"""Subclasses of numbers, texts and sets: operators as the builtin's unless Python code defines them, made inside and passed in."""
+"""Exercise number, str and set subclasses: builtin and overridden operators."""
 
 from typing import Any
 
@@ -207,7 +207,7 @@ class Heir(Lone):
 
 @program(lambda: (torch.ones(2),))
 def refused_by_both(x: torch.Tensor) -> Any:
-    """What refuses is not computed as the builtin would; what is reflected is not asked of an operand of the same class."""
+    """``NotImplemented`` has no builtin fallback; one class twice has no reflected call."""
     shy, ratio, lone = Shy(1), ShyRatio(2.0), Lone()
     calls = (
         lambda: shy + Shy(2),

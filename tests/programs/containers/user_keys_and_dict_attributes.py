@@ -1,4 +1,4 @@
-"""Keys whose methods are seen to run, dicts that are an object's attributes, descriptors taken by themselves."""
+"""Exercise keys with traced methods, attribute dicts, and descriptors used directly."""
 
 import collections
 import functools
@@ -27,7 +27,7 @@ class Noted:
 
 @program(lambda: (torch.randn(3),), lambda: (torch.randn(3),))
 def keys_that_are_seen_to_be_asked(x):
-    """Each look-up hashes once and compares once, however the dict is asked; ``setdefault``, ``pop`` and ``update`` as well."""
+    """Each lookup hashes and compares once, also in ``setdefault``, ``pop`` and ``update``."""
     Noted.seen.clear()
     d = {Noted(1): x}
     d[Noted(1)] = x + 1
@@ -245,7 +245,7 @@ class Doubling(collections.OrderedDict):
 
 @program(lambda: (torch.randn(3),))
 def ordered_dicts_without_the_key(x):
-    """What the methods of ordered dicts, and of their subclasses, do with keys that are not there."""
+    """Methods of ordered dicts and their subclasses treat missing keys as in eager."""
     told = []
     d, e, f = Doubling(a=1), Ordered(a=1), collections.OrderedDict(a=1)
     for g in (
@@ -292,7 +292,7 @@ class Views(set):
 
 @program(lambda: (torch.randn(3),))
 def views_beside_sets(x):
-    """Set operations of a dict's views with sets of all kinds give plain new sets, in place as well."""
+    """Set operations of dict views with any set give plain new sets, in place as well."""
     d = {"one": 1, "two": 2}
     own, keys = Views({"one", "three"}), d.keys()
     before = own
@@ -309,7 +309,7 @@ def views_beside_sets(x):
 
 @program(lambda: (torch.randn(3),))
 def copies_and_unions_of_dict_subclasses(x):
-    """``copy`` and ``|`` of a subclass of ``dict`` give plain dicts, those of ordered and default dicts the subclass."""
+    """``copy`` and ``|`` give dicts for dict subclasses, but keep ordered and default ones."""
 
     class Own(dict):
         pass
@@ -336,7 +336,7 @@ class Bag:
 
 @program(lambda: (torch.randn(3), Bag()), breaks=1)
 def a_dict_beside_its_object(x, bag):
-    """The dict of an object that both are at hand in and after a break: what one writes, the other shows."""
+    """An object and its ``__dict__`` show each other's writes during and after a break."""
     held = bag.__dict__
     print("break")
     held["y"] = 1
@@ -357,7 +357,7 @@ def object_and_dict():
 
 @program(object_and_dict)
 def a_dict_met_after_its_object(x, bag, held):
-    """An object's dict that is an argument as well: both show every change, whichever is met first."""
+    """An object and its ``__dict__`` as arguments share every change, in either order."""
     held["b"] = 3
     bag.c = x
     del bag.a

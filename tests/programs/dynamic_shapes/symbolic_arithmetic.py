@@ -1,4 +1,4 @@
-"""Sizes and numbers that Python's own functions calculate from those that change from call to call."""
+"""Exercise Python functions that compute sizes and numbers from dynamic ones."""
 
 import math
 
@@ -79,7 +79,7 @@ def pieces():
 
 @program(*pieces(), steady=False)
 def within_bounds(x, n):
-    """A number from a tensor that is said to be a size, and at most another; torch warns of such checks once."""
+    """An unbacked number is checked to be a bounded size; torch warns of such checks once."""
     k = n.item()
     torch._check_is_size(k, max=x.size(0))
     return x.narrow(0, 1, k) * 2
@@ -87,7 +87,7 @@ def within_bounds(x, n):
 
 @program(*[lambda n=n: (torch.arange(6.0), n, np.int64(12)) for n in (5, 7, 11, 14)])
 def greatest(x, n, large):
-    """The greatest and the least of a changing number and numbers of other types keep their own type."""
+    """``max`` and ``min`` of a dynamic number and other types keep the winner's type."""
     greater = max(n, 8), max(n, 8.5), max(n, large) + 0, max(n, n + 0.0), max(float(n), 2)
     return x * n, greater, min(n, 8.5), min(n, True), n + True, n > True
 
@@ -132,7 +132,7 @@ def positions_out_of_range(x, i):
 
 @program(*[lambda k=k: (torch.arange(12.0).reshape(4, 3), k, k / 4) for k in (2, 3, 5, 6)])
 def views_of_calculated_sizes(x, k, f):
-    """Views that are given back have sizes that Python calculates of numbers, whole ones and others."""
+    """Returned views have sizes that Python calculates from ints and floats."""
     wide = x.sum(0).expand(1 + math.ceil(k * f), -1)
     return wide, (x * 2).view(-1)[: round(f * 2) + 1], torch.tensor([k, k == 3]), torch.tensor([k > 2, k == 3])
 

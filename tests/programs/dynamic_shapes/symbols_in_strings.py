@@ -1,4 +1,4 @@
-"""Text with numbers that change, what torch says of a number while it compiles, and tensors made of numbers."""
+"""Exercise strings with dynamic numbers, torch's queries, and tensors made of numbers."""
 
 import collections
 import dataclasses
@@ -201,7 +201,7 @@ def addresses_compared(x):
 
 @program(lambda: (torch.randn(3),), breaks=5, steady=False)
 def address_across_a_break(x):
-    """A text with the address of an object made here is made by Python where it outlives the graph."""
+    """Python builds a string with an object's address if the string outlives the graph."""
     a, b = Plain(), Plain()
     text = repr(a)
     b.text = f"about {a!r}"
@@ -216,6 +216,6 @@ def pair(n, m):
 
 @program(pair(4, 6), pair(5, 7), pair(7, 9), pair(8, 21), pair(10, 6), steady=False)
 def text_of_what_numbers_come_to(x, n, m):
-    """Two changing numbers of which only the sum is told, and keys, ranges and memberships of it: each call's own."""
+    """Strings, keys, ranges and memberships of a sum of two dynamic ints differ per call."""
     found = [str(n + m), [n + m], list(range(n + m))[-1], (n + m) in (12, 16), {12: "a", 16: "b"}.get(n + m)]
     return x + 1, f"{found}", "%03d" % sum([n, m])

@@ -1,4 +1,4 @@
-"""Numbers and sizes that come from tensors' values: carried through the graph where Python need not know them."""
+"""Exercise unbacked symbols: numbers and sizes from tensor values stay in the graph."""
 
 import math
 
@@ -213,7 +213,7 @@ def truth_beside_constant(n, x):
 
 @program(lambda: (torch.tensor([3, 5, 2]), torch.ones(2)), lambda: (torch.tensor([5, 3, 4]), torch.ones(2)), breaks=1)
 def truths_in_list(n, x):
-    """Truths of numbers in a list, compared with a list of constants, as those are found who end a segment."""
+    """Conditions on unbacked numbers in a list compare equal to a list of constants."""
     large = [k >= 4 for k in n.tolist()]
     return x * 2, large[-2:] == [False, True], [i for i in range(3) if large[i] is True]
 
@@ -228,7 +228,7 @@ def sizes_in_tensors(n, x):
 
 @program(lambda: (torch.tensor([0.5, 1.5, 2.0]),), lambda: (torch.tensor([-0.5, -1.5, 2.5]),))
 def floats_that_are_checked(x):
-    """What is checked of a float, and of a whole number made of it, is looked at after the graph; the message tells it."""
+    """Checks on an unbacked float and its int run after the graph, with their message."""
     total = x.sum().item()
     torch._check(total > 0, lambda: f"total was {total}")
     whole = int(total)

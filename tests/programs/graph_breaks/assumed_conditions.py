@@ -1,4 +1,4 @@
-"""Conditions on tensors that only guard against errors: the graph goes on, and code after it looks."""
+"""Exercise tensor conditions that only guard errors: the graph continues, checks follow."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Graph breaks in every position: values on the stack, in loops, in helpers, in branches, in with blocks."""
+"""Exercise graph breaks in every position: stack, loops, helpers, branches, ``with``."""
 
 import contextlib
 import operator
@@ -212,7 +212,7 @@ def break_in_nested_calls(x):
 
 @program(lambda: (torch.randn(3, 3),), breaks=1)
 def break_in_autocast(x):
-    """A break under autocast: what follows still computes in the lower precision, and leaving is left to Python."""
+    """After a break under autocast, code keeps the lower precision and Python exits it."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = x @ x
         engine.graph_break()

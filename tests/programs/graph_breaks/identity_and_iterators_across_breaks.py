@@ -1,4 +1,4 @@
-"""Objects stay the same objects, and iterators go on where they stood, when the trace ends at a break."""
+"""Exercise object identity and iterator positions across graph breaks."""
 
 import itertools
 import operator
@@ -198,7 +198,7 @@ class Hashed:
 
 
 def keyed(name, value):
-    """A dict with two keys of one hash, after a change of the second, out of sight of what compares arguments."""
+    """Make a dict with two keys of one hash; change the second where no guard compares it."""
     first, second = Hashed(), Hashed()
     held = {first: 2.0, second: 3.0}
     setattr(second, name, value)
@@ -214,7 +214,7 @@ def keyed(name, value):
     breaks=1,
 )
 def keys_that_change(x, held, key):
-    """A key whose hash has changed is not found; one that cannot be hashed fails where it is looked up, and no guard does."""
+    """A key with a changed hash is not found; an unhashable key fails in its lookup only."""
     y = x.sin()
     try:
         return y * held()[key()]

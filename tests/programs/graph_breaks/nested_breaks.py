@@ -1,4 +1,4 @@
-"""Breaks inside functions that are called: the graph ends in the midst of the calls, and every caller goes on with what the call returns."""
+"""Exercise graph breaks in nested calls: every caller resumes with the call's result."""
 
 import contextlib
 
@@ -38,7 +38,7 @@ def with_finally(x, log):
 
 @program(lambda: (torch.randn(3),), breaks=1)
 def caller_in_try_finally(x):
-    """The clean-up of a caller between the root and the break runs after the rest of what it called."""
+    """A caller's ``finally`` between the root and the break runs after its callee ends."""
     log = []
     y = with_finally(x.cos(), log)
     return y.exp(), log
@@ -68,7 +68,7 @@ def recovers(x, message):
 
 @program(lambda: (torch.randn(3), "four"), lambda: (torch.randn(3), ""), breaks=2)
 def exception_passes_callers(x, message):
-    """What is raised after the break passes the callers without a handler, to one that has one."""
+    """An exception after the break passes callers without a handler up to one with one."""
     return recovers(x + 1, message) * 2
 
 
@@ -105,7 +105,7 @@ def in_with(x, log, message):
 
 @program(lambda: (torch.randn(3, requires_grad=True), ""), lambda: (torch.randn(3, requires_grad=True), "no"), breaks=2)
 def caller_in_with(x, message):
-    """A context manager of a caller is left after the rest of what runs in it, and may swallow its exception."""
+    """A caller's context manager exits after its body and may suppress the exception."""
     log = []
     y = in_with(x.sin(), log, message)
     return y + x, log, torch.is_grad_enabled()
@@ -215,7 +215,7 @@ def under_generator(x, log):
 
 @program(lambda: (torch.randn(3),), breaks=1)
 def caller_in_generator_context(x):
-    """A context manager made from a generator goes on from where it waited when the graph ended."""
+    """A generator-based context manager resumes at its ``yield`` after the graph ends."""
     log = []
     return under_generator(x.sin(), log) + 1, log
 
@@ -340,7 +340,7 @@ class Unhappy(torch.nn.Module):
 
 @program(lambda: (torch.randn(3),))
 class RaisesOnlyCompiled(torch.nn.Module):
-    """Code that would raise only where it learns that it is compiled is traced as it runs in plain Python."""
+    """Code that raises only if it sees that it is compiled is traced as in plain Python."""
 
     def __init__(self):
         super().__init__()
@@ -368,7 +368,7 @@ def deletes_its_parameter(x, flag):
 
 @program(lambda: (torch.randn(3), False), lambda: (torch.randn(3), True), lambda: (torch.randn(3), False), breaks=1)
 def parameter_deleted_by_a_closure(x, flag):
-    """A closure deletes the callee's parameter before the break: the rest of the callee does not find it, and finds it when it is there."""
+    """The resumed callee finds its parameter unless a closure deleted it before the break."""
     return deletes_its_parameter(x.sin(), flag)
 
 

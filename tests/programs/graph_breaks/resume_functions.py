@@ -1,4 +1,4 @@
-"""What follows a graph break: blocks are left once, cells and iterators go on, callees and callers each take up where they were."""
+"""Exercise resume functions: blocks exit once, and cells, iterators and calls resume."""
 
 import contextlib
 import functools
@@ -374,7 +374,7 @@ class InSubmodule(torch.nn.Module):
 
 @program(one, breaks=1)
 class InLoopOverLayers(torch.nn.Module):
-    """A loop over a ModuleList with a value read in each round: the layers are compiled all the same."""
+    """A loop over a ModuleList still compiles its layers if each round reads a value."""
 
     def __init__(self):
         super().__init__()
@@ -587,7 +587,7 @@ def comprehension_after(x):
 
 @program(one, breaks=1)
 def closures_of_a_comprehension(x):
-    """Functions made in a comprehension share their variable, not the frame's variable of that name."""
+    """Functions of a comprehension share its variable, not the frame's one of that name."""
     i = 7
     outer = lambda: i  # noqa: E731
     engine.graph_break()
@@ -694,7 +694,7 @@ def moving():
 
 @program(moving)
 def iterators_given(x, numbers, pairs):
-    """Iterators that are half-way when the call begins: some items are taken, and the caller finds the rest."""
+    """Iterators that are partly consumed before the call resume; the caller gets the rest."""
     for n in numbers:
         x = x + n
         if n == 3:
@@ -754,7 +754,7 @@ def note(notes, held):
 
 @program(one, breaks=3)
 def weakly_kept_by_a_call_that_breaks(x):
-    """An object that nothing reads any more lives as long as its variable, also where the function was cut before and after."""
+    """An unread object lives as long as its variable, also between two graph breaks."""
     notes, alive = [], []
     x = x + 1
     for scale in (2, 3):
@@ -805,7 +805,7 @@ def told(*iterators):
 
 @program(lambda: (torch.ones(2), [1, 2, 3]), breaks=1)
 def iterators_hold_their_own_functions(x, numbers):
-    """What an iterator that outlives a break tells of its function is the function itself; who consumes a part leaves the rest."""
+    """An iterator that outlives a break holds the original function and its remaining items."""
     mapped, odd, taken = map(torch.relu, [x, x + 1]), filter(is_odd, numbers), itertools.takewhile(is_odd, numbers)
     functions, _ = told(mapped, odd, taken)
     same = functions[1] is is_odd and functions[2] is is_odd
@@ -858,7 +858,7 @@ class Steps(torch.nn.Module):
 
 @program(lambda: (Steps(), torch.ones(2)))
 def decision_by_a_buffer_that_changes(module, x):
-    """Of a buffer that is seen to change the outcome of a decision is taken for granted, not what it holds."""
+    """A decision by a mutated buffer assumes only its outcome, not the buffer's values."""
     return module(x), module(x), module(x), module.step
 
 
@@ -881,7 +881,7 @@ _PACKS = Packs()
 
 @program(lambda: (_PACKS, torch.ones(3, 6, 4), torch.tensor([6, 3, 4])), breaks=4)
 def packed_sequence_sizes(module, x, lengths):
-    """How long a packed sequence is, and what kind of numbers its batch sizes are, is as in eager."""
+    """A packed sequence's length and its batch sizes' number type are as in eager."""
     return module(x, lengths)
 
 
@@ -905,7 +905,7 @@ class Asserts(torch.nn.Module):
 
 @program(lambda: (Asserts(), torch.ones(3, 4).cumsum(0)), lambda: (Asserts(), torch.full((3, 4), torch.nan)))
 def check_between_changed_statistics(module, x):
-    """A check that only raises stays in the graph though statistics are changed before and after it; where it fails they are as Python leaves them."""
+    """A check that only raises stays in the graph; if it fails, statistics are as in eager."""
     try:
         return module(x), None, module.norm.running_mean
     except ValueError as error:
@@ -925,7 +925,7 @@ def scaled_inside(x, log):
 
 @program(lambda: (torch.ones(3),), lambda: (-torch.ones(3),), breaks=1)
 def manager_open_at_a_break(x):
-    """A context manager made from a generator is open where the graph ends; the rest runs what follows its ``yield``."""
+    """A generator context manager is open at the break; the resume runs its code after yield."""
     log = []
     with scaled_inside(x, log) as y:
         if y.sum() > 0:
@@ -975,7 +975,7 @@ def generator_taken_on(items):
 
 @program(lambda: (torch.ones(3),), breaks=1)
 def generator_left_to_python_after_a_break(x):
-    """One that was made again and that only Python asks for items later goes on, too, and is not taken for one that waits."""
+    """A recreated generator that only Python consumes resumes; it is not taken as suspended."""
     items = growing(x, 4)
     first = next(items)
     if first.sum() > 0:
@@ -1000,7 +1000,7 @@ class Part:
 
 @program(lambda: (Keeper(), torch.ones(3)), breaks=1)
 def breaks_in_turn_while_arguments_are_made(keeper, x):
-    """What lies on the stack at each round's break, and holds what the round made, keeps its place."""
+    """Objects on the stack at each round's break keep their place and the round's values."""
     told = []
     for n in (1, 2, 3):
         keeper.note(x + n)
@@ -1014,7 +1014,7 @@ def many():
 
 @program(many, breaks=1)
 def rounds_share_code(xs):
-    """A long loop that breaks in each round, over a list: where it stands is no part of what a round is compiled for."""
+    """A long loop over a list breaks in each round without a guard on the list position."""
     total = torch.zeros(3)
     for x in xs:
         total = total + x.sin()
@@ -1036,7 +1036,7 @@ def rounds_over_a_range(xs):
 
 @program(many, breaks=1)
 def rounds_numbered(xs):
-    """Enumerated from five on, and the rounds' results gathered in a list and a dict that nothing looks into."""
+    """A loop over ``enumerate`` from five breaks each round and fills an unread list and dict."""
     rows, by_number = [], {}
     for n, x in enumerate(xs, 5):
         engine.graph_break()

@@ -1,4 +1,4 @@
-"""Operations that take functions: custom autograd functions, torch.func transformations, checkpointing."""
+"""Exercise higher-order operations: autograd functions, torch.func and checkpointing."""
 
 import torch
 from functorch.experimental import control_flow
@@ -288,7 +288,7 @@ def constant_after_change(x, told):
 
 @program(lambda: (torch.randn(4, 4),))
 def call_with_all_told(x):
-    """functional_call that is told to take every tensor by name, and one that leaves tied ones apart."""
+    """``functional_call`` takes all tensors with ``strict=True`` and can leave weights untied."""
     every = {"0.weight": x, "0.bias": x[0]}
     whole = torch.func.functional_call(LAYER, every, (x,), strict=True)
     return whole + torch.func.functional_call(LAYER, {"0.bias": x[1]}, x, tie_weights=False)
@@ -332,7 +332,7 @@ def cond_of_two_sizes_that_vary(pred, x):
 
 @program(lambda: (torch.tensor(True), torch.randn(3, 4)), lambda: (torch.tensor(False), torch.randn(3, 4)))
 def cond_gives_numbers(pred, x):
-    """The branches give different numbers: which, is known once one has run, and sizes may be made of it."""
+    """``cond`` branches return different numbers, known after the run and usable as sizes."""
     y, (rows, same) = torch.cond(pred, lambda a: (a + 1, (2, 5)), lambda a: (a - 1, (3, 5)), (x,))
     made = torch.ones(rows)
     return y * rows, made, made.shape[0] == x.shape[0], rows, same

@@ -1,4 +1,4 @@
-"""torch's operators that take functions: cond, while_loop, scan, map, with closures, containers and gradients."""
+"""Exercise cond, while_loop, scan and map with closures, containers and gradients."""
 
 import torch
 from torch._higher_order_ops import associative_scan, scan, while_loop
@@ -245,7 +245,7 @@ READERS = (reader(True), reader(False))
 
 @program(*(lambda n=n: (torch.randn(3), n) for n in (0, 1, 0)), steady=False)
 def closure_variable_that_may_be_gone(x, n):
-    """A variable of a closure that is handed on unread, and one that is not there: two functions of the same code."""
+    """A closure passes on an unread variable, or lacks it in another function of its code."""
     return READERS[n](x * 2)
 
 

@@ -1,4 +1,4 @@
-"""torch.func: containers as arguments, keywords, auxiliary results, pullbacks, transformations of transformations."""
+"""Exercise torch.func: containers, keywords, auxiliary results, pullbacks and nesting."""
 
 import torch
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
@@ -189,7 +189,7 @@ def decorated(x):
 
 @program(lambda: (torch.tensor([0, 2, 1]), torch.randn(3)))
 def classes_under_derivatives(labels, x):
-    """one_hot of a tensor from outside, whose values are looked at, under derivatives of both directions."""
+    """``one_hot`` of an outside tensor reads its values under forward and reverse modes."""
 
     def scaled(y):
         return (torch.nn.functional.one_hot(labels, 4) * y[:, None]).sin()
@@ -202,7 +202,7 @@ NOTES = []
 
 @program(lambda: (torch.ones(3),), steady=False)  # the notes of the call before are there
 def notes_while_transformed(x):
-    """A function that is differentiated and mapped notes things outside, once, as it does in Python."""
+    """A differentiated and mapped function has its side effects once, as in Python."""
     NOTES.clear()
     told = {}
 
@@ -216,7 +216,7 @@ def notes_while_transformed(x):
 
 @program(lambda: (torch.randn(3, 4), torch.randn(3, 4)))
 def rows_written_to(x, y):
-    """A mapped function that writes to its argument, which shows in the tensor that was mapped, and through a view of it."""
+    """A mapped function's in-place write shows in the mapped tensor and its view."""
     view = x[1:]
     added = vmap(lambda a, b: a.add_(b).sum())(x, y)
     vmap(lambda a: a.mul_(2))(view)
@@ -225,7 +225,7 @@ def rows_written_to(x, y):
 
 @program(lambda: (torch.randn(3, 4), torch.tensor([1, 3, 0])))
 def positions_of_rows(x, at):
-    """Rows indexed by an integer of each row, read and written; a number can not be made of it."""
+    """``vmap`` reads and writes rows at an index per row, which cannot become an int."""
 
     def picked(row, n):
         changed = row.clone()

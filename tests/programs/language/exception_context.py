@@ -350,7 +350,7 @@ def exceptions_made_with_keywords(x):
 
 @program(lambda: (torch.randn(3),))
 def errors_of_the_system_by_number(x):
-    """OSError makes one of its subclass for the number, and keeps file names apart from the arguments."""
+    """``OSError`` picks its subclass by number and keeps file names out of its arguments."""
     found = []
     for args in ((2, "none", "file"), (17, "there"), ("plain",), (1, "two", "three", None, "five")):
         try:

@@ -155,7 +155,7 @@ def unbound_local(x):
     steady=False,
 )
 class NormThenLookup(torch.nn.Module):
-    """Statistics that a normalization has updated before another operation raises are updated once, and the handler runs."""
+    """Normalization statistics update once if a later operation raises into a handler."""
 
     def __init__(self):
         super().__init__()
@@ -180,7 +180,7 @@ class NormThenLookup(torch.nn.Module):
     lambda: (torch.zeros(5), torch.tensor([1, 7]), []),
 )
 def change_then_raise(x, index, log):
-    """An argument changed in place before the graph raises is changed once when the handler sees it."""
+    """An argument mutated before the graph raises is mutated once when the handler runs."""
     try:
         x.add_(1)
         y = torch.ones(5)[index]
@@ -194,7 +194,7 @@ def change_then_raise(x, index, log):
 
 @program(lambda: (torch.zeros(3, 1).expand(3, 4),), lambda: (torch.zeros(3, 4),), breaks=1)
 def change_what_shares_places(x):
-    """Elements in one place cannot be written to, which only the running graph finds out, and the handler hears."""
+    """Writing to overlapping elements fails in the running graph and reaches the handler."""
     try:
         x.add_(1)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Calling: defaults, keywords, stars, closures, lambdas, recursion, decorators, generators."""
+"""Exercise calls: defaults, keywords, stars, closures, recursion, decorators and more."""
 
 import enum
 import functools
@@ -231,7 +231,7 @@ def tensor_called_self(self, y):
 
 @program(lambda: (torch.randn(3),))
 def wrapped_by_name(x):
-    """functools.wraps around a function from outside; names of local variables; super() where there is none."""
+    """``functools.wraps`` wraps an outside function; ``vars`` and ``locals`` list local names."""
     y = x.cos()
 
     @functools.wraps(plain_helper)
@@ -259,7 +259,7 @@ class Places(enum.IntEnum):
 
 @program(lambda: (torch.randn(2, 5),))
 def positions_of(x):
-    """Where an item is in sequences, from a place on; slices from an enum; the running Python's version."""
+    """``index`` honors its bounds, an enum gives slices, and the Python version is known."""
     y = x.clone()
     y[..., Places.both()] = 0
     places = [

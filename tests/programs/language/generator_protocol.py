@@ -1,4 +1,4 @@
-"""What generators and iterators say to those who draw from them: values returned, exceptions thrown in, wrong uses."""
+"""Exercise generator protocols: returned values, thrown exceptions and wrong uses."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Delegate:
 
 @program(lambda: (torch.randn(3),))
 def delegates_hear_of_the_end(x):
-    """``close`` reaches the iterator that a body without handlers waits in; after an exception there is no value left."""
+    """``close`` reaches a delegated iterator; a generator is exhausted after an exception."""
     log, told = [], []
 
     def outer():

@@ -1,4 +1,4 @@
-"""Global variables by name and deleted, proxies of dicts that change, and tracebacks as a plain call leaves them."""
+"""Exercise globals by name, dict proxies that change, and tracebacks as in eager."""
 
 import collections
 import sys
@@ -136,7 +136,7 @@ def methods_that_are_none(x):
 
 @program(lambda: (torch.randn(3),))
 def methods_of_dict_on_ordered_dicts(x):
-    """``dict.pop(d, k)`` and the like on an OrderedDict made here, which only its order does not hear of."""
+    """``dict`` methods called on an ``OrderedDict`` bypass its order bookkeeping."""
 
     def made():
         return collections.OrderedDict(a=1, b=2)
@@ -173,7 +173,7 @@ def a_global_that_is_there_once(x):
 
 @program(lambda: (torch.randn(3),))
 def no_managers(x):
-    """What is no context manager, said as Python says it; views of ordered dicts are of their own classes."""
+    """A ``with`` on a non-manager raises Python's error; ordered dict views keep their type."""
 
     class Nothing:
         pass

@@ -1,4 +1,4 @@
-"""Small print of Python: what iterators notice, what texts and errors say, what order sets have, and who holds a lock."""
+"""Exercise Python corner cases: iterators, strings, errors, set order and locks."""
 
 import collections
 import contextlib
@@ -21,7 +21,7 @@ def one():
 
 @program(lambda: (torch.randn(3), {"a": 1, "b": 2, "c": 3}, {1, 2, 3}), breaks=2)
 def iteration_notices_changes_after_a_break(x, words, numbers):
-    """A dict and a set are changed while they are iterated, in the part of the function that follows a break."""
+    """Changing a dict or set while iterating it after a break raises as in Python."""
     seen = []
     try:
         for word, n in words.items():
@@ -55,7 +55,7 @@ class Listed(collections.defaultdict):
 
 @program(one)
 def texts_of_container_classes(x):
-    """Subclasses of containers name themselves; a defaultdict of a class of its own keeps its factory."""
+    """Container subclasses show their name; a defaultdict subclass keeps its factory."""
     made = Listed(list, a=1)
     made["b"].append(2)
     ordered = collections.OrderedDict(a=1, b=2)
@@ -133,7 +133,7 @@ NAMES = {"alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "
     breaks=1,
 )
 def order_of_sets(x, given):
-    """Sets are gone through in their own order, whether they come from outside or are written down, before a break and after it."""
+    """Sets iterate in their own order, passed in or literal, before and after a break."""
     made = {
         "a",
         "bb",
@@ -247,7 +247,7 @@ def wrong_arguments_of_iterators(x):
 
 @program(one)
 def operators_called_by_their_names(x):
-    """Methods of operators leave to the other operand what they do not take, and say what they refuse as Python says it."""
+    """Operator methods return ``NotImplemented`` or raise, with the messages of Python."""
     said = [set().__or__([]), {}.__or__(3), [].__eq__(3), {1}.__sub__([1]), [1].__rmul__(2), [1].__mul__(2)]
     for call in (
         lambda: [].__mul__("a"),
@@ -282,7 +282,7 @@ def make_noticed(x, log):
 
 @program(lambda: (torch.randn(3), []), breaks=1)
 def objects_that_tell_when_they_go(x, log):
-    """The moment at which an object with a __del__ of its own goes is Python's, in a function that is called and after a break."""
+    """An object with ``__del__`` dies when Python would free it, in a call or after a break."""
     y = make_noticed(x + 1, log)
     log.append("between")
     held = Noticed("outer", log)
@@ -319,7 +319,7 @@ def keys_that_count(x, asked):
 
 @program(lambda: (torch.ones(2),))
 def keys_that_empty_their_container(x):
-    """Keys of the same hash are compared when they are put in, and not again where the graph ends."""
+    """Keys of equal hash are compared on insertion, and not again where the graph ends."""
 
     class Key:
         def __hash__(self):
@@ -406,7 +406,7 @@ class Members(set):
 
 @program(lambda: (torch.randn(3),))
 def dicts_of_other_kinds(x):
-    """What dicts are made of: subclasses with keys of their own, objects that only have keys, read-only windows."""
+    """``dict`` accepts subclasses with own keys, objects with only keys, and proxies."""
     own = OwnKeys(a=1, b=2)
     shown = types.MappingProxyType({"a": x})
     try:

@@ -1,4 +1,4 @@
-"""Mutation that the caller can see: in-place operations, globals, attributes, aliasing, printing, random numbers."""
+"""Exercise mutation the caller sees: in-place operations, globals, attributes, aliases."""
 
 import random
 

@@ -83,7 +83,7 @@ def integer_argument_varies(x, n):
 
 @program(lambda: (torch.randn(3), 0.5), lambda: (torch.randn(3), 0.625), lambda: (torch.randn(3), 0.75))
 def number_that_varies_in_text(x, scale):
-    """A float that changes at every call, as the user wants it written; a list takes no format."""
+    """A float that changes at each call is formatted as asked; a list rejects a format."""
     try:
         text = f"{[scale]:.2f}"
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Generators that are left half-way: handed out, continued after a break, closed where nothing names them any more."""
+"""Exercise suspended generators: returned, resumed after a break, closed if unnamed."""
 
 import contextlib
 import functools
@@ -44,7 +44,7 @@ def handed_out_in_every_state(x):
 
 @program(lambda: (torch.randn(3),))
 def shares_a_variable(x):
-    """A generator that is handed out shares its closure's variables with the function that made it."""
+    """A returned generator shares its closure's variables with the function that made it."""
     number = 1
 
     def made():
@@ -61,7 +61,7 @@ def shares_a_variable(x):
 
 @program(lambda: (torch.randn(3),))
 def waits_in_a_handler(x):
-    """One that waits inside of ``try`` is handed out so that throwing into it finds the handler."""
+    """Throwing into a returned generator that waits inside ``try`` finds the handler."""
 
     def made():
         try:
@@ -271,7 +271,7 @@ class Coded(Exception):
 
 @program(lambda: (torch.randn(3),))
 def own_text_of_an_exception(x):
-    """``__str__`` of an exception's class asks the builtin one; the line that raised is remembered; one traceback is one object."""
+    """``__str__`` of an exception can call the builtin; its line and traceback are kept."""
     try:
         raise Coded(4)
     except Coded as error:
@@ -282,7 +282,7 @@ def own_text_of_an_exception(x):
 
 @program(lambda: (torch.ones(1, 2, 3),), lambda: (torch.ones(2),), breaks=1)
 def open_where_an_operation_fails(x):
-    """A generator is half-way where an operation of torch raises: the way on and the way to the handler each have it."""
+    """A suspended generator stays usable after a torch operation raises or succeeds."""
 
     def numbers():
         yield 1
@@ -311,7 +311,7 @@ def tells_its_end():
 
 @program(lambda: (torch.ones(2), False), lambda: (torch.ones(2), True), lambda: (torch.ones(2), True), breaks=1)
 def left_beside_another(x, leaves):
-    """A loop is left in code that is compiled then, which makes a generator of its own: nothing holds on to the one that was left."""
+    """A generator left early is released, though the code that follows makes another one."""
     for _ in tells_its_end():
         print(end="")
         if leaves:
@@ -322,7 +322,7 @@ def left_beside_another(x, leaves):
 
 @program(lambda: (torch.ones(2), torch.ones(3)), lambda: (torch.ones(2), torch.ones(4)), breaks=1)
 def open_where_an_error_leaves_the_call(x, other):
-    """An operation of torch raises out of the call, and with it goes a generator that nothing reads any more: it is closed."""
+    """An unread generator is closed when a torch operation raises out of the call."""
     waiting = tells_its_end()
     next(waiting)
     x = x + 1
@@ -332,7 +332,7 @@ def open_where_an_error_leaves_the_call(x, other):
 
 @program(lambda: (torch.ones(2), {"a": 1}), lambda: (torch.ones(2), {"a": 1}), breaks=1, steady=False)
 def closed_when_its_call_is_over(x, table):
-    """What was traced holds on to nothing: the next call sees that the generator of the one before was closed."""
+    """The trace keeps no references: the next call finds the earlier generator closed."""
     before = len(CLOSED)
     waiting = tells_its_end()
     next(waiting)
@@ -343,7 +343,7 @@ def closed_when_its_call_is_over(x, table):
 
 @program(lambda: (torch.ones(2), {"a": 1}), lambda: (torch.ones(2), {"a": 1}), breaks=1, steady=False)
 def closed_beside_a_caught_error(x, table):
-    """A frame that an exception went through, and that hands it on, is let go of with what it holds when the call is over."""
+    """A frame that an exception passed through is released when the call is over."""
     before = len(CLOSED)
     waiting = tells_its_end()
     next(waiting)
@@ -356,7 +356,7 @@ def closed_beside_a_caught_error(x, table):
 
 @program(lambda: (torch.ones(2), np.ones(3)), lambda: (torch.ones(2), np.ones(3)), breaks=4, steady=False)
 def closed_beside_an_error_after_breaks(x, array):
-    """An error that Python raises in what follows breaks does not outlive its handler, and the frames that it knows hold nothing."""
+    """A Python error after breaks ends with its handler, and its frames keep no references."""
     before = len(CLOSED)
     backwards = np.clip(array, -1, 1)[::-1].copy()
     waiting = tells_its_end()

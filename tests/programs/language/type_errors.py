@@ -1,4 +1,4 @@
-"""What Python says when an operation does not fit its operands: the same type and the same words, caught inside the trace."""
+"""Exercise type errors: the operation raises Python's type and text inside the trace."""
 
 # mypy: ignore-errors
 # ruff: noqa: B015, B018, B023, E731, PLW0108, PIE804, PLC3002
@@ -269,7 +269,7 @@ class _Without:
 
 @program(lambda: (torch.ones(2),))
 def conversions_and_accessors(x: torch.Tensor) -> tuple[Any, ...]:
-    """Conversions that give other numbers, properties without accessors, methods that are None, ranges without a length."""
+    """Odd conversions, bare properties, ``None`` methods and huge ranges fail as in Python."""
     named, without = _Named(), _Without()
     return x + 1, said(
         lambda: float(_Odd()),

@@ -1,4 +1,4 @@
-"""Models as people write them: recurrent, convolutional, generative, graphs, reinforcement learning, search, quantization."""
+"""Exercise models as people write them: recurrent, convolutional, graphs, quantization."""
 
 import math
 from collections import OrderedDict
@@ -614,7 +614,7 @@ class Cfg:
 
 @program(lambda: (torch.randint(0, 20, (2, 6)), torch.randint(0, 20, (2, 6)), True))
 class CfgLM(nn.Module):
-    """A language model made from a configuration, with tied weights and a dataclass for its output."""
+    """A language model comes from a config, with tied weights and a dataclass output."""
 
     def __init__(self, c=Cfg()):
         super().__init__()

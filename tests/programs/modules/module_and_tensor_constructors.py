@@ -1,4 +1,4 @@
-"""Modules made by constructors of many kinds, gradients as attributes, old constructors of tensors, lists given to themselves."""
+"""Exercise module constructors, gradient attributes, old tensor constructors and lists."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Abstract(torch.nn.Module, abc.ABC):
 
 @program(lambda: (torch.randn(3),))
 def modules_by_new(x):
-    """Modules whose classes have a ``__new__``, or a metaclass that only registers, are made while tracing."""
+    """Modules with a ``__new__`` or a registering metaclass can be made while tracing."""
     table = Table(a=1, b=x)
     table["c"] = 3
     plain = Scaled.__new__(Scaled, 1)
@@ -126,7 +126,7 @@ def abstract_module(x):
 
 @program(lambda: (torch.randn(3),))
 def gradient_of_a_made_tensor(x):
-    """``grad`` of a tensor that the function made holds what was put there, also by its other name."""
+    """A made tensor's ``grad`` holds the assigned value, also under the name ``_grad``."""
     y = x + 1
     y.grad = x * 2
     z = y.grad + 1
@@ -237,7 +237,7 @@ class Told:
 
 @program(lambda: (torch.randn(2), Told(2)))
 def dict_of_a_class(x, told):
-    """A class's ``__dict__`` is a window on what the class itself defines; its signature is its constructor's."""
+    """A class's ``__dict__`` proxies its own attributes; its signature is its constructor's."""
     own = type(told).__dict__
     try:
         own["scale"] = 4

@@ -1,4 +1,4 @@
-"""Hooks of modules: before, after, with keywords, on gradients, on state dicts, global ones; and parameters computed from others."""
+"""Exercise module hooks of every kind, and parameters computed from others."""
 
 import torch
 import torch.nn.functional as F
@@ -149,7 +149,7 @@ class HookRegisteredInside(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),))
 class HooksAroundOneCall(nn.Module):
-    """Hooks of all kinds for the time of one call: those that come first, those with keywords, one that ends with a block."""
+    """Hooks last for one call: prepended ones, ones with keywords, one bound to a block."""
 
     def __init__(self):
         super().__init__()
@@ -173,7 +173,7 @@ class HooksAroundOneCall(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),), breaks=1, steady=False)
 class HooksThatStay(nn.Module):
-    """Hooks that the first call puts on each layer; their handles have numbers in the order in which they were made."""
+    """The first call adds hooks to each layer; handle ids follow the order of creation."""
 
     def __init__(self):
         super().__init__()

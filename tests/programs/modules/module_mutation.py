@@ -1,4 +1,4 @@
-"""Modules that change while they run, awkward attributes, containers that grow, parameters that are shared or of a kind of their own."""
+"""Exercise modules that change while they run, odd attributes and shared parameters."""
 
 import copy
 import functools
@@ -103,7 +103,7 @@ class ContainerMethods(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),))
 class SharedTensors(nn.Module):
-    """One parameter under two names, one module in two places, a view of a parameter as a buffer."""
+    """A parameter has two names, a module two parents, and a buffer is a view of a parameter."""
 
     def __init__(self):
         super().__init__()
@@ -218,7 +218,7 @@ class SetattrOverridden(Tagged):
 
 @program(lambda: (torch.randn(2, 4),))
 class FunctionAsAttribute(nn.Module):
-    """Functions, lambdas, partials and bound methods as attributes of a module; forward put on the instance."""
+    """Functions, lambdas, partials and methods as module attributes; an instance ``forward``."""
 
     def __init__(self):
         super().__init__()
@@ -388,7 +388,7 @@ class LazyFirstCall(nn.Module):
 
 @program(lambda: (torch.randn(2, 4), []), lambda: (torch.randn(2, 4), [1]))
 class LazyAfterSideEffects(nn.Module):
-    """A lazy layer of torch's own takes its sizes after other things were changed: it reads none of them."""
+    """A lazy layer infers its sizes after earlier side effects and reads none of them."""
 
     def __init__(self):
         super().__init__()
@@ -430,7 +430,7 @@ class LazyThatLooks(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),), lambda: (torch.randn(2, 4),), breaks=1)
 class LazyAfterRandomNumbers(nn.Module):
-    """A lazy layer whose weights are drawn after a dropout: the order of the random numbers is kept."""
+    """A lazy layer initialized after a dropout preserves the order of random numbers."""
 
     def __init__(self):
         super().__init__()
@@ -513,7 +513,7 @@ class Counter(nn.Module):
 
 @program(lambda: (torch.randn(2, 4),), steady=False)
 class ToInside(nn.Module):
-    """A submodule converted with to() and requires_grad_() in forward: it looks at gradients, which the first call leaves."""
+    """``to()`` and ``requires_grad_()`` in forward read gradients left by the first call."""
 
     def __init__(self):
         super().__init__()
@@ -559,7 +559,7 @@ def converted_to_its_own_type(model, x):
 
 @program(*[lambda: (torch.randn(2, 4),)] * 6, steady=False)
 class WarmedUp(nn.Module):
-    """A module that decides by what small tensors of its own hold, before and after it writes to them."""
+    """A module branches on values of its small tensors before and after mutating them."""
 
     def __init__(self):
         super().__init__()
@@ -579,7 +579,7 @@ class WarmedUp(nn.Module):
 
 @program(*[lambda: (torch.randn(2, 4),)] * 4, breaks=1, steady=False)
 class WarmedUpByAView(nn.Module):
-    """What is written to a small tensor by way of a view is not worked out before the graph has run."""
+    """A value written to a small tensor through a view is unknown until the graph has run."""
 
     def __init__(self):
         super().__init__()

@@ -326,7 +326,7 @@ class NumberedChildren(nn.Sequential):
 
 @program(lambda: (torch.randn(2, 4),), breaks=0)
 class AwkwardNames(nn.Module):
-    """Children, parameters and arguments whose names are keywords, dunders, or those of torch's own functions."""
+    """Names of children, parameters and arguments are keywords, dunders or torch functions."""
 
     def __init__(self):
         super().__init__()

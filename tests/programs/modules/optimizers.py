@@ -1,4 +1,4 @@
-"""Optimizers stepped inside compiled code, and compiled steps over state that lives outside."""
+"""Optimizers step inside compiled code, and compiled steps use state from outside."""
 
 import copy
 
@@ -75,7 +75,7 @@ SCALER = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
 
 @program(batch, batch, batch, batch, breaks=1)
 def scaled_step(x, y):
-    """A step under a gradient scaler, which asks whether all gradients are finite before it lets the optimizer go."""
+    """A gradient scaler checks that all gradients are finite before the optimizer steps."""
     SCALED.zero_grad()
     loss = (SCALED_MODEL(x) - y).pow(2).mean()
     SCALER.scale(loss).backward()
@@ -187,7 +187,7 @@ KEPT = torch.optim.SGD(KEPT_MODEL.parameters(), lr=0.1)
 
 @program(batch, batch)
 def cleared_first(x, y):
-    """Gradients cleared before the forward: ``zero_grad``, which torch keeps from its compiler at its first call, ends no graph."""
+    """``zero_grad`` before forward causes no graph break, though torch hides it from Dynamo."""
     KEPT.zero_grad()
     return (KEPT_MODEL(x) - y).pow(2).mean()
 

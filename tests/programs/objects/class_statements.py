@@ -293,7 +293,7 @@ def annotated_function(x):
 
 @program(ones)
 def data_class_with_slots(x):
-    """A data class with slots is made anew by its decorator; its objects hold no other attribute."""
+    """The decorator recreates a dataclass with slots; its instances hold no other attribute."""
 
     @dataclasses.dataclass(slots=True)
     class Part:
@@ -338,7 +338,7 @@ def frozen_data_class_with_slots(x):
 
 @program(lambda: (torch.ones(3), 2), lambda: (torch.ones(3), 3), lambda: (torch.ones(3), 4), steady=True)
 def changing_entries(x, n):
-    """What a class body takes from changing arguments is read back as it is, not as an attribute of a class from an earlier call."""
+    """A class body reads the current value of a changing argument, not an earlier class's."""
 
     class Made:
         z = n

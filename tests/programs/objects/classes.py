@@ -1,4 +1,4 @@
-"""User classes: attributes, methods, properties, dataclasses, inheritance, special methods, enums."""
+"""User classes: attributes, methods, dataclasses, inheritance, special methods, enums."""
 
 import dataclasses
 import enum
@@ -357,7 +357,7 @@ def hidden(name, value):
     hidden("absent", 40),
 )
 def inherited_and_then_hidden(x):
-    """An entry that a class between comes to have later is found first, also by ``super``; one that was absent is there."""
+    """An entry added later to an intermediate class is found first, also through ``super``."""
     found = [INHERITING.count, INHERITING.step(), INHERITING.width, Inheriting.count, Deeper().step()]
     found += [hasattr(Inheriting, "absent"), getattr(INHERITING, "absent", None), getattr(Inheriting(), "absent", None)]
     return x + 1, found

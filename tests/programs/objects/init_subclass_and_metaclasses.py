@@ -1,4 +1,4 @@
-"""Classes made while the program runs whose bases and metaclasses have a say; descriptors that keep values in ``__dict__``; generators that leave."""
+"""Classes made in traced code with hooks of bases and metaclasses; escaping generators."""
 
 import abc
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def holder() -> Holder:
 
 @program(lambda: (torch.ones(2),), steady=False)
 def hooked_by_a_base(x: torch.Tensor) -> tuple[Any, ...]:
-    """``__init_subclass__`` of a base from outside runs once, with the words of the class statement."""
+    """``__init_subclass__`` of an outside base runs once, with the class statement's keywords."""
     before = len(Registered.known)
 
     class Child(Registered, scale=4.0):
@@ -109,7 +109,7 @@ def hooked_by_a_base_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
 
 @program(lambda: (torch.ones(2),))
 def made_by_a_metaclass(x: torch.Tensor) -> tuple[Any, ...]:
-    """``__new__``, ``__init__`` and ``__call__`` of a metaclass are traced; the class is what it is in Python."""
+    """``__new__``, ``__init__`` and ``__call__`` of a metaclass are traced as in Python."""
 
     class Model(metaclass=Named, big=True):  # type: ignore[call-arg]
         def __init__(self, factor: float = 2.0) -> None:
@@ -196,7 +196,7 @@ def described_values(x: torch.Tensor, of: Holder) -> tuple[Any, ...]:
 
 @program(lambda: (torch.ones(2),))
 def generators_that_leave(x: torch.Tensor) -> Any:
-    """A generator that was not asked yet is returned as one, with what was added to its list meanwhile."""
+    """An unstarted generator is returned as a generator and sees later additions to its list."""
     items = [1]
 
     def give(start: int, *, step: int = 2) -> Iterator[torch.Tensor]:

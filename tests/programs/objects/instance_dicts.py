@@ -1,4 +1,4 @@
-"""Dicts set as ``__dict__``, descriptors bound by hand, tracebacks set, fields of named tuples that cannot be: what Python lets code do to objects."""
+"""Assigned ``__dict__``, hand-bound descriptors, set tracebacks, bad named tuple fields."""
 
 import collections
 import copy
@@ -82,7 +82,7 @@ OUTSIDE = Stated()
 
 @program(ones)
 def dict_set(x: torch.Tensor) -> Any:
-    """A dict set as ``__dict__`` is the object's from then on: a change to either is one to both."""
+    """A dict assigned to ``__dict__`` aliases the object's attributes in both directions."""
     of: Any = Stated()
     own = {"z": x}
     of.__dict__ = own
@@ -171,7 +171,7 @@ def tracebacks_set(x: torch.Tensor) -> Any:
 
 @program(ones)
 def small_things(x: torch.Tensor) -> Any:
-    """Packed numbers, ``id(())``, copies of slices and sets, ``format`` of containers, attributes of functions taken away."""
+    """``struct``, ``id(())``, copies of slices and sets, ``format``, deleted attributes."""
 
     def function() -> None: ...
 
@@ -241,7 +241,7 @@ LISTS = pickle.dumps({"a": [1, (2, {3})], "b": {4: 5}})
 
 @program(ones)
 def plain_data_loaded(x: torch.Tensor) -> Any:
-    """Bytes from outside that hold plain data are loaded anew at each call; containers have no names of their classes'."""
+    """Outside pickle bytes load anew at each call; containers lack attributes of their class."""
     found = pickle.loads(LISTS)  # noqa: S301
     found["a"].append(4)
     return found, outcomes_of(lambda: [].__name__, lambda: ().mro, lambda: {}.__bases__), [].__doc__, x + 1  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What public libraries do beside tensors: marks on tensors, views of dicts that are kept, classes with a metaclass of their own, modules by name."""
+"""Library idioms: marks on tensors, stored dict views, metaclasses, modules by name."""
 
 import abc
 import collections
@@ -122,7 +122,7 @@ def _tangent_of(x):
 
 @program(lambda: (torch.ones(2), torch.full((2,), 5.0)), breaks=3)
 def tangent_of_an_open_level(x, tangent):
-    """A function that was compiled where no level was open is not run so inside of one, and tangents from outside are seen."""
+    """A function compiled outside a dual level recompiles inside one and sees outer tangents."""
     first = _tangent_of(x)
     torch._dynamo.graph_break()
     with torch.autograd.forward_ad.dual_level():

@@ -1,4 +1,4 @@
-"""Python's own objects in depth: metaclasses, enumerations, data classes, descriptors, generators, patterns, attributes by name."""
+"""Metaclasses, enums, dataclasses, descriptors, generators, patterns, attributes by name."""
 
 import abc
 import cmath
@@ -933,7 +933,7 @@ def results():
 
 @program(lambda: (results(), torch.randn(2)), lambda: (results(), torch.randn(2)), breaks=1)
 def results_written(found, x):
-    """A dict of attributes is written before and after a break: its contents and it are one object to the guards."""
+    """A dict of attributes mutated around a break is one object with its contents to guards."""
     found.second = x * 2
     print("written")
     found.third = found["second"] + found.first

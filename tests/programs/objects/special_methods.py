@@ -1,4 +1,4 @@
-"""Operator protocols of user classes: descriptors, metaclasses, special methods, iteration, context, pickling-free state."""
+"""Operator protocols of user classes: descriptors, metaclasses, iteration, contexts."""
 
 import abc
 import enum
@@ -364,7 +364,7 @@ def order_of_comparing(x):
 
 @program(lambda: (torch.ones(2),))
 def refused_by_builtins(x):
-    """What ``divmod``, ``sum``, ``vars`` and ``object.__delattr__`` refuse, and what a class's own methods answer."""
+    """``divmod``, ``sum``, ``vars`` and ``delattr`` raise as in Python or use class methods."""
     calls = (
         (divmod, 3, Compared(2)), (divmod, "a", 2), (divmod, object(), 2), (divmod, 1), (divmod, 7.5, 2),
         (sum, ["a"], ""), (sum, [b"a"], b""), (sum, [[1], [2]], []),

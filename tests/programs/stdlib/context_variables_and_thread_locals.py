@@ -1,4 +1,4 @@
-"""State that belongs to a context or a thread, and references that keep nothing alive: context variables, thread-local data, weak proxies."""
+"""State of a context or a thread: context variables, thread-local data, weak proxies."""
 
 import contextlib
 import contextvars
@@ -64,7 +64,7 @@ def variable_in_manager(x):
 
 @program(lambda: (torch.randn(3),), breaks=1)
 def break_while_set(x):
-    """The graph ends while a context variable is set: what runs in between sees it, and it is put back after."""
+    """A context variable set across a graph break is visible in between and reset afterwards."""
     token = SCALE.set(4)
     try:
         y = x * SCALE.get()
@@ -89,7 +89,7 @@ def copied_context(x):
 
 @program(lambda: (torch.randn(3),))
 def variable_made_inside(x):
-    """A context variable that is made inside has no value until it is set, and is handed out with what it holds."""
+    """A context variable made inside has no value until set, and is returned with its value."""
     made = contextvars.ContextVar("made")
     try:
         made.get()
@@ -119,7 +119,7 @@ DEPTHS = Depths()
 
 @program(lambda: (torch.randn(3),))
 def data_of_the_thread(x):
-    """Attributes of thread-local data are read, set, deleted and asked for; methods of subclasses are looked into."""
+    """Thread-local attributes are read, set, deleted and tested; subclass methods are inlined."""
     OF_THREAD.depth = OF_THREAD.depth * 2
     OF_THREAD.kept = x
     y = x * OF_THREAD.depth
@@ -167,7 +167,7 @@ def weak_proxies(x):
 
 @program(lambda: (torch.randn(3),))
 def one_reference_for_each(x):
-    """Of references without a callback an object has one; those with one are references of their own."""
+    """An object has one weak reference without a callback; each one with a callback is new."""
     called = weakref.ref(HOLDER, print)
     return x + 1, weakref.ref(HOLDER) is REFERENCE, called is REFERENCE, called() is HOLDER
 
@@ -198,7 +198,7 @@ DOUBLED = Doubled(add, 2)
 
 @program(lambda: (torch.randn(3),))
 def partial_subclasses(x):
-    """Instances of subclasses of ``partial`` from outside and made inside, with methods and attributes of their own."""
+    """Instances of ``partial`` subclasses, from outside or made inside, have own attributes."""
     made = Labelled(add, 1, c=2, label="mine")
     plain = functools.partial(add, 5)
     plain.note = 7

@@ -1,4 +1,4 @@
-"""Functions under ``functools.lru_cache`` that exist already, subclasses that a class knows, and sets of objects made on the way."""
+"""Existing ``functools.lru_cache`` functions, known subclasses, and sets of new objects."""
 
 import dataclasses
 import functools
@@ -125,7 +125,7 @@ def marks(count):
 
 @program(lambda: (torch.randn(3),), lambda: (torch.randn(3),), breaks=1, steady=False)
 def cached_list_is_added_to(x):
-    """What is added to a list from a cache is there in the next call: the cache holds that list."""
+    """An item appended to a cached list is there in the next call: the cache holds that list."""
     found = marks(3)
     found.append(7)
     return x * len(found)

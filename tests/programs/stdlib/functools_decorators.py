@@ -1,4 +1,4 @@
-"""Functions that the standard library wraps while the program runs: caches, dispatch by class."""
+"""Functions that the standard library wraps in traced code: caches, dispatch by class."""
 
 import functools
 from typing import Any
@@ -10,7 +10,7 @@ from tests.programs import program
 
 @program(lambda: (torch.ones(2), 3))
 def cache_made_inside(x: torch.Tensor, n: int) -> tuple[Any, ...]:
-    """A function under ``lru_cache`` runs once for equal arguments, and tells how often it was asked."""
+    """An ``lru_cache`` function runs once for equal arguments and reports its call counts."""
     calls: list[int] = []
 
     @functools.lru_cache(maxsize=2)
@@ -28,7 +28,7 @@ def cache_made_inside(x: torch.Tensor, n: int) -> tuple[Any, ...]:
 
 @program(lambda: (torch.ones(2),))
 def dispatch_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
-    """A ``singledispatch`` function with implementations registered by class and by annotation, used and returned."""
+    """A ``singledispatch`` function registered by class and annotation is used and returned."""
 
     @functools.singledispatch
     def scale(value: Any) -> Any:

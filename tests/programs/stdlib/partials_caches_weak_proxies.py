@@ -1,4 +1,4 @@
-"""Partial functions and caches in depth, weak proxies, texts that hold themselves, random numbers that Python needs."""
+"""Partials and caches in depth, weak proxies, recursive reprs, random numbers for Python."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _added(x, *args, scale=1, **words):
 
 @program(lambda: (torch.randn(3),))
 def partial_subclass(x):
-    """An instance of a subclass of ``partial`` keeps attributes of its own, and one of a partial function calls what is inside."""
+    """A ``partial`` subclass instance has own attributes; a partial of a partial is flattened."""
     p = Named(_added, x, 1).named("first")
     q = functools.partial(functools.partial(_added, x), 2, scale=3)
     return (
@@ -59,7 +59,7 @@ def partial_subclass(x):
 
 @program(lambda: (torch.randn(3),))
 def partial_state(x):
-    """The keywords of a partial function are one dict; its state can be read and set; its attributes are its own."""
+    """A partial has one dict of keywords, state to read and set, and attributes of its own."""
     p = functools.partial(_added, x)
     p.keywords["scale"] = 4
     p.note = [1]
@@ -85,7 +85,7 @@ def partial_state(x):
 
 @program(lambda: (torch.randn(3),))
 def partial_text(x):
-    """What a partial function shows: what it calls, and its arguments; a few dots where it holds itself."""
+    """The repr of a partial shows its function and arguments, and dots where it holds itself."""
     p = Named(len, 1, key="a")
     p.__setstate__((len, (p,), {}, {}))
     return x + 1, repr(functools.partial(int, "7", base=8)), repr(p)
@@ -121,7 +121,7 @@ def partial_misused(x):
 
 @program(lambda: (torch.randn(3),))
 def modules_imported_again(x):
-    """Functions and classes of a second import of a module from C do what those of the first do, and are others."""
+    """Functions and classes of a reimported C module behave like the first but are distinct."""
     p = AGAIN.partial(_added, x, scale=2)
     calls = []
 
@@ -188,7 +188,7 @@ def cache_across_a_break(x):
 
 @program(lambda: (torch.randn(3),))
 def wrapped_by_position(x):
-    """``wraps`` with what is copied given by position, and a function's annotations as the dict that they are."""
+    """``wraps`` takes its attribute lists by position; annotations are the function's dict."""
 
     def inner(a: int) -> str:
         return a
@@ -275,7 +275,7 @@ def text_that_holds_itself(x):
 
 @program(lambda: (torch.randn(3),))
 def hashes_of_objects(x):
-    """Hashes of tuples with objects in them are equal for equal tuples, and serve as hashes of objects."""
+    """Equal tuples of objects have equal hashes, which also serve as hashes of objects."""
 
     class Key:
         def __init__(self, *parts):
@@ -295,7 +295,7 @@ def hashes_of_objects(x):
 
 @program(lambda: (4,), steady=False)
 def drawn_for_python(n):
-    """Where no tensor is near, numbers that Python needs are drawn while tracing, in the state in which the generator is."""
+    """With no tensor involved, random numbers are drawn while tracing, from the current state."""
     items = list(range(n))
     random.shuffle(items)
     found = [i for i in range(n) if random.random() < 0.5]

@@ -225,7 +225,7 @@ class Linked:
 
 @program(lambda: (torch.randn(3),))
 def weak_links_of_a_tree(x):
-    """Objects made inside refer to their owners by weak references, whose owners a variable holds."""
+    """Objects made inside hold weak references to owners that a variable keeps alive."""
     root = Linked(x.sin())
     part = Linked(x.cos(), root)
     leaf = Linked(x + 1, part)
@@ -243,7 +243,7 @@ def held_by_a_weak_dictionary(x):
 
 @program(lambda: (torch.randn(3),), breaks=1)
 def dies_with_its_last_name(x):
-    """An object made inside dies with its last name, at once: a function that asks for it runs as Python."""
+    """An object made inside dies with its last name; a function that checks runs as Python."""
     made = Linked(x.sin())
     link = weakref.ref(made)
     value = made.value
@@ -253,7 +253,7 @@ def dies_with_its_last_name(x):
 
 @program(lambda: (torch.randn(3),), breaks=1)
 def lives_as_long_as_its_name(x):
-    """A weak dictionary holds an object for as long as a variable does, though nothing reads that variable any more."""
+    """A weak dictionary holds an object as long as a variable does, even if no longer read."""
     found = weakref.WeakValueDictionary()
     made = Linked(x.sin())
     found["a"] = made

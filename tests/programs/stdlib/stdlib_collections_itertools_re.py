@@ -1,4 +1,4 @@
-"""The standard library in depth: regular expressions, random numbers, itertools, operator, collections, functools."""
+"""The standard library in depth: re, random, itertools, operator, collections, functools."""
 
 import bisect
 import collections
@@ -53,7 +53,7 @@ def global_pattern(x, name):
 
 @program(lambda: (torch.randn(3),), lambda: (torch.randn(3),))
 def seeded_random(x):
-    """Seeded generators are run while tracing; the shared one is left in the state that Python leaves it in."""
+    """Seeded generators run while tracing; the shared one ends in the state of plain Python."""
     random.seed(3)
     first = random.random()
     own = random.Random(5)
@@ -74,7 +74,7 @@ def seeded_random(x):
 
 @program(lambda: (torch.randn(3),), breaks=1, steady=False)
 def unseeded_random(x):
-    """Numbers from the shared generator are inputs of the graph; a list is shuffled by Python; all in order."""
+    """Shared-generator numbers are graph inputs; Python shuffles the list; order is preserved."""
     y = x + 1
     scale = random.uniform(1.0, 2.0)
     y = y * scale
@@ -85,7 +85,7 @@ def unseeded_random(x):
 
 @program(lambda: (torch.randn(4),), lambda: (torch.randn(4),))
 def numbers_drawn_anew(x):
-    """Each call draws its own numbers, those that nobody uses too, and leaves the generator as plain Python does."""
+    """Each call draws its own numbers, even unused ones, and advances the generator as Python."""
     random.random()
     drawn = [random.gauss(0, 1), random.triangular(0, 1), random.randrange(0, 10, 2), random.getrandbits(5)]
     for _ in range(3):
@@ -154,7 +154,7 @@ def itertools_completely(x):
 
 @program(lambda: (torch.randn(3),))
 def lazy_iterators(x):
-    """Iterators draw from what lies beneath only as far as they are asked, endless ones included."""
+    """Iterators consume their underlying iterators only on demand, including endless ones."""
     seen = []
 
     def note(value):
@@ -356,7 +356,7 @@ def heaps(x):
 
 @program(lambda: (torch.randn(4), [1, 3, 3, 5]))
 def sorted_lists_searched(x, known):
-    """bisect on lists and tuples, with bounds and keys, and insertion into a list from outside."""
+    """``bisect`` on lists and tuples, with bounds and keys, and insertion in an outside list."""
     found = bisect.bisect_left(known, 3), bisect.bisect(known, 3), bisect.bisect_right((1, 2), 9, lo=1)
     bisect.insort(known, 4)
     rows = [("a", 1), ("b", 4)]

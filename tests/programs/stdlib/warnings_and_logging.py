@@ -232,7 +232,7 @@ def noting(x, scale):
 
 @program(lambda: (torch.randn(3),), breaks=2, steady=False)
 def notes_in_a_file(x):
-    """Messages are written once the graph has run, in their order, from the lines and functions that wrote them; what is said once is said once."""
+    """Log messages follow the graph run, in order, with their callers; once-only ones once."""
     y = noting(x.sin(), 3)
     NOTES.said_once(f"first {y.shape[0]}")
     NOTES.said_once(f"first {y.shape[0]}")

@@ -1,4 +1,4 @@
-"""Tensors that share memory: arguments among each other, results with arguments, and results among each other."""
+"""Tensors that share memory: arguments, results with arguments, and results with results."""
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ def twice(x):
 
 @program(lambda: twice(torch.randn(3)), lambda: (torch.randn(3), torch.randn(3)))
 def one_tensor_as_two_arguments(x, y):
-    """A write through one name shows through the other, when both name one tensor and only then."""
+    """A write through one name shows through the other only when both name one tensor."""
     x.add_(1)
     return x * y, y
 
@@ -74,7 +74,7 @@ class Flattened(torch.autograd.Function):
 
 @program(lambda: (leaf(3, 4),))
 def views_made_by_autograd_functions(x):
-    """What a function of the user's own returns as it is, or as a view, has the gradient that the function gives."""
+    """An input or view returned by a custom autograd function has that function's gradient."""
     return Tripled.apply(x * 2), Flattened.apply(x * 3)
 
 
@@ -107,7 +107,7 @@ def writes_in_lists_to_shared_memory(x, y):
 
 @program(lambda: (torch.randn(3, 4),))
 def writes_in_lists_to_what_they_share(x):
-    """One tensor twice in a list is written to twice; views of one tensor that lie beside each other once each, which all count."""
+    """Foreach operators write a repeated tensor twice, adjacent views once; all writes count."""
     torch._foreach_add_([x, x], 1)
     torch._foreach_mul_([x[:, 0], x[:, 1:]], 3)
     torch._foreach_sub_([x[0], x[1]], [x[1], x[0]])
@@ -127,7 +127,7 @@ def of_one_made(first, second):
     lambda: of_one_made(lambda t: t, lambda t: t.detach().view(torch.int32)),
 )
 def one_of_two_views_written_where_gradients_are_needed(x, y):
-    """With gaps, detached or seen as another type: the other shows it, and gradients are those of what was there then."""
+    """A write shows in a strided, detached or retyped alias; gradients use the old values."""
     z = x * 3
     x.mul_(2)
     return z + 1, x.cos(), y * 1
@@ -153,7 +153,7 @@ def inference_mode_around_a_part(x):
 
 @program(lambda: (leaf(4),))
 def inference_tensors_are_not_saved(x):
-    """A gradient that needs what was made in the mode is an error, and what is cloned is free of it."""
+    """Saving an inference tensor for a gradient is an error; a clone of one has no such limit."""
     with torch.inference_mode():
         y = x.sin()
     return x * y.clone()
@@ -199,7 +199,7 @@ class Whole(torch.autograd.Function):
 
 @program(lambda: (torch.randn(3),), lambda: (leaf(3) * 2,))
 def autograd_functions_without_gradients(x):
-    """What they mark as written counts once more; an argument that they give back is another tensor over its memory."""
+    """Marking an argument dirty bumps its version; a returned argument is a new alias of it."""
     with torch.no_grad():
         y = Marked.apply(x)
         z = Whole.apply(x)
@@ -220,7 +220,7 @@ def view_made_by_hand_without_gradients(x):
 
 @program(lambda: (lambda t: (t, t[0]))(torch.randn(4, 4)), lambda: (torch.randn(4, 4), torch.randn(4)))
 def one_of_several_results_is_a_view(x, y):
-    """Each result of an operator on several tensors is a view of its own argument, also where they first shared memory."""
+    """Each result of a multi-tensor operator is a view of its own argument, even if aliased."""
     _, wide = torch.broadcast_tensors(x, y)
     return wide.t()
 
@@ -312,7 +312,7 @@ def operands_given_back(x, y):
 
 @program(lambda: (torch.arange(6.0).reshape(2, 3),), lambda: (torch.arange(6.0)[:].reshape(2, 3),))
 def what_views_are_of(x):
-    """``_base`` of inputs, of what the function makes, and of views of either, and what is written through it."""
+    """``_base`` of inputs, new tensors and views of either matches eager, as do writes to it."""
     made = x + 1
     flat = made.t()
     flat._base.add_(1)
@@ -339,7 +339,7 @@ WHOLE = torch.arange(20.0)
     lambda: (WHOLE[2:9],),
 )
 def where_a_tensor_starts(x):
-    """Where in its memory an input starts is taken for granted once it is asked, also through a view of it."""
+    """Reading an input's storage offset adds a guard, also when read through a view of it."""
     return x.storage_offset(), x[1:].storage_offset(), (x * 2)[2:].storage_offset(), x + 1, x.nbytes
 
 
@@ -349,7 +349,7 @@ def where_a_tensor_starts(x):
     lambda: (torch.nn.Buffer(torch.ones(3)), torch.ones(4, requires_grad=True).unbind()[1]),
 )
 def who_else_sees_it(x, y):
-    """So are whether its memory is shared with other processes, which result of its operation it is, and what marks it as a buffer."""
+    """Reading an input's shared-memory flag, ``output_nr`` or buffer mark also adds a guard."""
     made = torch.nn.Buffer(x * 2)
     return (
         x.is_shared(),
@@ -366,7 +366,7 @@ def who_else_sees_it(x, y):
     breaks=1,
 )
 def how_often_it_was_changed(x, y):
-    """The count of an input's changes, and whether two tensors are one piece of memory, are asked in Python."""
+    """An input's version counter, and ``is_set_to`` of two tensors, are read in Python."""
     made = y * 2
     made.add_(1)
     return x._version, made._version, x.is_set_to(x), x + 1
@@ -406,7 +406,7 @@ def array_beside_its_tensor(x, array, t):
 
 @program(lambda: (torch.randn(4, requires_grad=True),))
 def chunks_that_are_no_views(x):
-    """Parts of one memory that are no views of it: each has a history of its own, and what is written to one shows in the whole."""
+    """Unsafe chunks have a history each, although a write to one shows in the whole tensor."""
     y = x * 2
     first, second = y.unsafe_chunk(2)
     first.mul_(3)

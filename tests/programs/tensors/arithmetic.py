@@ -99,7 +99,7 @@ def dtype_promotion(x, i, p):
 
 @program(lambda: (torch.randn(4), torch.randn(4, dtype=torch.float64), torch.randn(4).to(torch.bfloat16)))
 def float_widths(x, d, h):
-    """Float widths promote to the wider one; a zero-dimensional tensor does not promote its partner."""
+    """Float widths promote to the wider one; a zero-dimensional tensor promotes nothing."""
     return x + d, x + h, h * 2, h + torch.tensor(1.5, dtype=torch.float64), h.float() @ x
 
 
@@ -194,7 +194,7 @@ def integer_arithmetic(x, n):
 
 @program(lambda: (torch.tensor([0.0, 1.0, 2.0, 3.0]), -1), lambda: (torch.tensor([4.0, 5.0, 2.0]), -1))
 def powers_of_negative_numbers(x, sign):
-    """A negative number is raised whole: it is not the power that is negated, as ``-1 ** x`` would read."""
+    """A negative base is raised as a whole: the power is not negated, unlike ``-1 ** x``."""
     size = x.new_zeros(x.shape[0]) + sign ** x.shape[0]
     base = -2
     base **= x

@@ -1,4 +1,4 @@
-"""Operators of the user's own: torch.library in its forms, script functions, marks, functions compiled by torch itself."""
+"""Custom operators: torch.library, script functions, marks, functions torch compiled."""
 
 import sys
 import types

@@ -1,4 +1,4 @@
-"""Tensors given other memory, parameters made inside, what autograd keeps, and whether a tensor is a leaf."""
+"""Tensors given other memory, parameters made inside, autograd state, and leaf checks."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Layouts that are changed in place (``t_``, ``squeeze_``, ``as_strided_``), with views and writes around them."""
+"""Layouts changed in place (``t_``, ``squeeze_``, ``as_strided_``), with views and writes."""
 
 import torch
 
@@ -75,7 +75,7 @@ def unread_view_of_what_has_gaps(x):
 
 @program(lambda: (torch.tensor(2.0, requires_grad=True),), breaks=1)
 def leaf_with_a_longer_shape(x):
-    """Its gradient has the shape that it had when autograd first asked for it: what asked is alive still."""
+    """A leaf's gradient has the shape autograd first recorded, as that node is still alive."""
     y = x * 2
     with torch.no_grad():
         x.unsqueeze_(0)
@@ -108,7 +108,7 @@ def strided_from_its_start(x):
 
 @program(lambda: (torch.arange(6.0).view(2, 3).requires_grad_(),))
 def layout_changed_without_gradients(x):
-    """A tensor that gradients flow to changes its layout where they are switched off, after a write there."""
+    """A tensor that requires grad changes its layout under ``no_grad``, after a write there."""
     with torch.no_grad():
         x.mul_(2)
         x.unsqueeze_(0).squeeze_(0)

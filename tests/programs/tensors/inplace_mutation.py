@@ -1,4 +1,4 @@
-"""Tensors changed in place: data, layout, under and without gradients, and what must not be changed."""
+"""Tensors changed in place: data, layout, with and without gradients, forbidden writes."""
 
 import torch
 import torch.nn.functional as F
@@ -235,7 +235,7 @@ program(lambda: (torch.randn(2, 2),), lambda: (torch.randn(2, 2),))(ZeroedModel)
 
 @program(lambda: (leaf(2, 3), torch.ones(3)), lambda: (torch.ones(2, 3), torch.ones(3)), breaks=2)
 def row_of_a_parameter_by_a_number(w, g):
-    """A row made without gradients is written to in code that was cut at the number it is changed by: its history may not be asked for."""
+    """A ``no_grad`` row is written after a graph break at ``item()``; its history is not read."""
     with torch.no_grad():
         w[1] += g.sum().item() / 4 % 2
     return w + 1
@@ -243,7 +243,7 @@ def row_of_a_parameter_by_a_number(w, g):
 
 @program(lambda: (torch.arange(6.0).reshape(3, 2).t(),), lambda: (torch.ones(2, 3),))
 def product_under_the_same_name(x):
-    """No tensor is written to by ``@=``: the name is given the product, and the operand stays as it is."""
+    """``@=`` mutates no tensor: it rebinds the name to the product and leaves the operand."""
     product = x
     product @= torch.eye(3) * 2
     return product, x.detach(), x + 1

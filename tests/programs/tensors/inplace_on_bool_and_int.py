@@ -1,4 +1,4 @@
-"""Writes in place to truths and whole numbers, which cannot hold what the operator computes in."""
+"""In-place writes to bool and integer tensors, which cannot hold the computation dtype."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""numpy arrays made of constants: their elements decide what is traced, and each call gets arrays of its own."""
+"""NumPy arrays of constants: elements decide the trace, and each call gets its own arrays."""
 
 import numpy as np
 import torch

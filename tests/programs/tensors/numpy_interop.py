@@ -1,4 +1,4 @@
-"""numpy in traced code: functions of arrays, arrays as arguments and results, scalars, dtypes, and the way from and to tensors."""
+"""NumPy in traced code: functions, array arguments and results, scalars, dtypes, tensors."""
 
 import numpy as np
 import torch
@@ -170,7 +170,7 @@ def arrays_of_other_sizes(a, n):
     steady=False,
 )
 def changing_number_beside_numpys(x, n, size):
-    """A number that changes between calls is compared with one of numpy's, and what comes of the two is numpy's."""
+    """A changing number compared or computed with a NumPy scalar gives a NumPy scalar."""
     found = ["last"] if n == size - 2 else []
     return x + n, found, n == size - 2, n < size, n in [size - 2, 4], n + size, type(n * size).__name__
 
@@ -186,7 +186,7 @@ def tensor_compared_with_numpys_number(x, n):
     lambda: (torch.arange(3.0), np.float32(2.5), np.int64(3)),
 )
 def tensors_of_numbers(x, a, b):
-    """A tensor takes the type of the numbers of numpy's that it is made of; in arithmetic they are numbers of Python's."""
+    """A tensor takes the dtype of its NumPy scalars; in arithmetic they are Python numbers."""
     return (
         torch.tensor(a),
         torch.as_tensor([a, a]),
@@ -222,7 +222,7 @@ def tensors_of_lists_of_arrays(a, x):
     lambda: (torch.arange(3), np.float64(0.1), np.int64(9)),
 )
 def changing_numbers(x, s, n):
-    """numpy's numbers that differ from call to call, beside tensors on both sides and as arguments."""
+    """NumPy scalars that change between calls, on both sides of tensors and as arguments."""
     return x * s, s - x, x / n, n * x, x > s, torch.add(x, n, alpha=2), torch.full((2,), s), x.clamp(max=s)
 
 
@@ -242,7 +242,7 @@ def changing_number_in_python(x, s):
 
 @program(lambda: (torch.randn(4, 2), np.array([0, 2])), lambda: (torch.randn(4, 2), np.array([-1, 3], dtype=np.int32)))
 def tensors_at_positions_of_arrays(x, at):
-    """numpy's arrays of positions index tensors, to read and to write; a number of numpy's is a position too."""
+    """NumPy index arrays read and write tensors; a NumPy integer is an index too."""
     y = x.clone()
     y[at, 1] = 3.0
     y[at] += 1

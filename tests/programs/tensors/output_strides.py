@@ -8,7 +8,7 @@ from tests.programs import program
 
 @program(lambda: (torch.randn(1, 2, 4),), lambda: (torch.randn(1, 2, 4, requires_grad=True),))
 def numbers_with_one_row(x):
-    """A number beside a tensor with a dimension of one element: its stride is kept, and a view tells it."""
+    """A number beside a tensor preserves the stride of a size-1 dimension, also in its views."""
     y = x.transpose(1, 0) * 2
     return y, y.stride(), y.transpose(1, 0), (1 - x.transpose(1, 0)).permute(2, 1, 0), y.transpose(1, 0) > 0
 
@@ -48,7 +48,7 @@ def likes_of_what_lies_oddly(x):
 
 @program(lambda: (torch.randn(1, 3, 4), torch.randn(4, 4)))
 def views_with_one_row(x, y):
-    """Views of other sizes, and products that are made by them, tell the strides of dimensions of one element as eager does."""
+    """Views of other sizes, and products made of them, have eager's strides in size-1 dims."""
     odd = x.as_strided((1, 3, 4), (5, 4, 1))
     made = odd.view(1, 3, 1, 4), odd.view(3, 4, 1), odd.unflatten(0, (1, 1)), torch.einsum("aij,jk->aik", x, y)
     return made, [m.stride() for m in made]

@@ -1,4 +1,4 @@
-"""The memory behind tensors: other memory by ``.data`` and ``set_``, sizes of storages, addresses, storages made smaller and larger."""
+"""Tensor storages: ``.data`` and ``set_``, storage sizes, addresses, resized storages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.programs import program
 
 @program(lambda: (torch.arange(12.0).view(3, 4), torch.arange(5.0)), lambda: (torch.ones(4, 3), torch.ones(7)))
 def data_of_another_size(x, y):
-    """The tensor has the other's sizes from then on, and shares its memory; views taken before keep the old one."""
+    """Assigning ``.data`` takes the other's sizes and memory; earlier views hold the old one."""
     before = x[0]
     count = x.shape[0]
     x.data = y
@@ -45,7 +45,7 @@ def data_exchanged(x, y):
 
 @program(lambda: (torch.ones(3, 2),))
 class Unsharded(torch.nn.Module):
-    """A weight that is a piece of one flat parameter while the layer runs, and what it was afterwards."""
+    """A weight is a slice of one flat parameter while the layer runs, then its old data again."""
 
     def __init__(self):
         super().__init__()
@@ -64,7 +64,7 @@ class Unsharded(torch.nn.Module):
 
 @program(lambda: (torch.ones(2, 3),), steady=False)
 class Converted(torch.nn.Module):
-    """Modules convert their parameters by ``.data``, inside a handler for tensors without numbers."""
+    """Modules convert their parameters through ``.data``, inside a handler for meta tensors."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ def data_after_a_gradient(p, x):
 
 @program(lambda: (torch.arange(12.0), torch.arange(6.0)))
 def sizes_of_storages(x, y):
-    """Bytes behind an argument, behind a view, behind a result; a storage is one object for all its views."""
+    """Storage sizes of arguments, views and results; all views share one storage object."""
     part, made = x[2:], y + 1
     sizes = part.untyped_storage().nbytes(), len(made.untyped_storage()), made.untyped_storage().size()
     same = part.untyped_storage() is x.untyped_storage(), x.untyped_storage() == y.untyped_storage()
@@ -102,7 +102,7 @@ def _shared():
 
 @program(lambda: (torch.arange(4.0), torch.arange(6.0)), _shared)
 def addresses(x, y):
-    """Whether two tensors start at one place, and lie in one storage, differs from call to call."""
+    """Two tensors may share a start address or a storage in one call and not in the next."""
     starts = x.data_ptr() == y.data_ptr(), x.data_ptr() == x.view(2, -1).data_ptr(), x.data_ptr() != x[1:].data_ptr()
     whole = x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
     made = (x + 1).data_ptr() == x.data_ptr()
@@ -111,7 +111,7 @@ def addresses(x, y):
 
 @program(lambda: (torch.arange(4.0), torch.arange(6.0)), breaks=3, steady=False)
 def an_address_from_before(x, y):
-    """An address and a storage that were taken before a tensor got other memory are those of the old memory."""
+    """An address or storage read before a tensor gets other memory refers to the old memory."""
     start, storage = x.data_ptr(), x.untyped_storage()
     x.data = y
     return start == x.data_ptr(), storage is x.untyped_storage(), storage.nbytes(), x + 1
@@ -135,7 +135,7 @@ def storage_emptied_and_filled(x):
 
 @program(lambda: (torch.arange(12.0),))
 def made_tensors_set(x):
-    """A tensor that the function makes becomes a view of other memory: of a tensor's, of a storage's, of none."""
+    """``set_`` makes a new tensor a view of a tensor's memory, of a storage's, or of none."""
     first = torch.empty(0).set_(x)
     second = torch.empty(0)
     second.set_(x.untyped_storage(), 1, (2, 3), (3, 1))
@@ -155,7 +155,7 @@ def storage_as_an_argument(x, storage):
 
 @program(lambda: (torch.arange(6.0).view(2, 3).requires_grad_()[..., 0],), breaks=2)
 def view_given_other_memory(x):
-    """A view that was written to without gradients, and then read with them: how they go from it to its base was found before."""
+    """A view written under ``no_grad`` is read with gradients; its view chain is known before."""
     with torch.no_grad():
         x.zero_()
     y = x.clone()

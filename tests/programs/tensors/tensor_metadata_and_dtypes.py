@@ -1,4 +1,4 @@
-"""Tensors of every kind, and what can be asked of them: metadata, views changed in place, out=, dtypes, sizes, layouts."""
+"""Tensors of every kind: metadata, views changed in place, out=, dtypes, sizes, layouts."""
 
 import warnings
 
@@ -363,7 +363,7 @@ def scales_named_by_enum(x):
 
 @program(lambda: (torch.ones(2, 3),), lambda: (torch.ones(4, 3),), lambda: (torch.ones(5, 3),))
 def legacy_constructors_of_sizes(x):
-    """A ``torch.Size`` is a size to the constructors that take any other tuple as the elements, also where it has no dimension."""
+    """Constructors read a ``torch.Size``, even an empty one, as a size, not as elements."""
     made = [x.new(x.shape), torch.Tensor(x.size()), torch.LongTensor(x.shape), x.new(torch.Size([])), x.new(2, 3)]
     shapes = [m.shape for m in (*made, torch.Tensor(x.shape[0], 2), torch.DoubleTensor(torch.Size([x.shape[0]])))]
     return x.new((2, 3)) * x[0, 0], torch.Tensor([1, 2]), shapes, [m.zero_() for m in made]

@@ -1,4 +1,4 @@
-"""Tensors of classes of their own: __torch_function__, modes, wrappers that take themselves apart."""
+"""Tensor subclasses: ``__torch_function__``, modes, wrappers that flatten themselves."""
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -302,7 +302,7 @@ def all_protocols_off(x):
     lambda: (torch.ones(3, 3).requires_grad_(), torch.ones(4, 3)),
 )
 def jagged_of_list(a, b):
-    """Tensors of different lengths are put in a row, with gradients and without, computed with, and padded."""
+    """Jagged tensors of different lengths are built with and without gradients and padded."""
     whole = torch.nested.as_nested_tensor([a, b * 2], layout=torch.jagged)
     apart = torch.nested.nested_tensor([b, a.detach()], layout=torch.jagged, dtype=torch.float64)
     return (whole * 2).sin().values(), apart.offsets(), torch.nested.to_padded_tensor(whole.detach(), 0.0)
@@ -310,7 +310,7 @@ def jagged_of_list(a, b):
 
 @program(lambda: (torch.arange(20.0).sin().view(5, 4).requires_grad_(), torch.tensor([0, 2, 5])), breaks=1)
 def jagged_attention(values, offsets):
-    """Attention looks at the lengths, so Python runs it; what it gives, a view of another kind of nested tensor, is traced on."""
+    """Attention reads the lengths, so Python runs it; its nested result is traced further."""
     x = torch.nested.nested_tensor_from_jagged(values, offsets)
     q = x.unflatten(-1, [2, 2]).transpose(1, 2)
     y = torch.nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(-2)

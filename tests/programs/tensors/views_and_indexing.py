@@ -1,4 +1,4 @@
-"""Views, reshapes, indexing, joining: everything that moves elements without computing on them."""
+"""Views, reshapes, indexing, joining: operators that move elements without computing."""
 
 import torch
 import torch.nn.functional as F
@@ -180,7 +180,7 @@ def as_python_values(x):
     lambda: (torch.randn(16, 2), torch.randn(32)),
 )
 def multiples_of_sizes(x, y):
-    """Branches on whether a size is a multiple of four and whether one is twice another, over sizes that change."""
+    """Branches on a changing size: a multiple of four, or twice another size."""
     n = x.shape[0]
     if n % 4 == 0:
         x = x.view(n // 4, 4, -1)
@@ -251,7 +251,7 @@ def part_of_a_matrix_is_moved(x):
 
 @program(lambda: (torch.randn(2, 8, 6),), lambda: (torch.randn(2, 8, 6, requires_grad=True),))
 def layout_of_pooled_rows(x):
-    """One-dimensional pools lie in rows where no gradient is recorded, whatever they were made of, and as they came where one is."""
+    """``max_pool1d`` output is contiguous if no gradient is recorded, else in input layout."""
     pooled = F.max_pool1d(x.transpose(1, 2), 2)
     with torch.no_grad():
         inside = torch.max_pool1d(x.transpose(1, 2), 3, stride=1)
@@ -260,7 +260,7 @@ def layout_of_pooled_rows(x):
 
 @program(lambda: (torch.randn(4, 3), torch.tensor([0, 2])))
 def ranges_as_positions(x, columns):
-    """A range indexes as the list of its numbers does, alone and beside others, to read and to write."""
+    """A range indexes like a list of its numbers, alone or with others, to read and to write."""
     y = x.clone()
     n = columns.shape[0]
     y[range(n), columns] = 9.0

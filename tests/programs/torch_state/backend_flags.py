@@ -84,7 +84,7 @@ def device_of_none(x):
 
 @program(lambda: (torch.randn(3),))
 def device_as_a_context(x):
-    """A device says where factories make their tensors; the innermost counts, and what exists stays where it is."""
+    """The innermost device context places factory results; existing tensors stay in place."""
     with torch.device("meta") as device:
         far = torch.ones(3), torch.zeros_like(x), torch.get_default_device()
         with torch.device("cpu"):
@@ -117,5 +117,5 @@ def without_cudnn(x):
 
 @program(lambda: (torch.randn(3),))
 def contexts_that_decorate(x):
-    """A function decorated outside with a context that a generator makes enters one anew at each call."""
+    """A function decorated with a generator-based context enters a new one at each call."""
     return annotated(x) + annotated(x), without_cudnn(x), torch.backends.cudnn.enabled

@@ -1,4 +1,4 @@
-"""torch's own state: random numbers, default dtype and device, autocast, inference mode, gradients switched, profiling."""
+"""torch state: random numbers, default dtype and device, autocast, grad modes, profiling."""
 
 import contextlib
 
@@ -309,7 +309,7 @@ def autocast_left_after_a_break(x, y):
 
 @program(lambda: (torch.randn(3, 3, requires_grad=True),))
 def contexts_reached_otherwise(x):
-    """Contexts on a stack of contexts, of one kind of device, and one that forbids hooks on what autograd saves."""
+    """Contexts on an ``ExitStack``, for one device type, and one that forbids saved hooks."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         y = x.sin()

@@ -1,4 +1,4 @@
-"""What is in force around a call or inside it: torch-function modes, their switches, autocast, deterministic algorithms."""
+"""State around or inside a call: torch-function modes, autocast, deterministic algorithms."""
 
 import inspect
 
@@ -124,7 +124,7 @@ def rows_of_larger_tensors(x):
 
 @program(lambda: (torch.arange(32.0).view(1, 2, 2, 8),))
 def kernels_of_attention(q):
-    """Which kernels may compute attention: asked, switched for a function, and told of a call's arguments."""
+    """Attention kernels can be queried, switched for a function, and given call arguments."""
     given = torch.backends.cuda.SDPAParams(q, q, q, None, 0.0, False, False)
     before = torch.backends.cuda.flash_sdp_enabled()
     torch.backends.cuda.enable_flash_sdp(not before)
@@ -194,7 +194,7 @@ class Noted(BaseTorchFunctionMode):
     lambda: (torch.arange(20.0).view(4, 5), torch.tensor(0), 3),
 )
 def keys_that_a_mode_sees(x, at, n):
-    """A mode is asked about indexing by a tensor of one number and by a number that varies, as about any other."""
+    """A mode sees an index that is a one-element tensor or a changing number like any other."""
     mode = Noted()
     with mode:
         found = x[at] + x[n] + x[0, at] + x[1:3][0]
@@ -237,7 +237,7 @@ if "mutates_args" in inspect.signature(torch._dynamo.decorators.leaf_function).p
 
     @program(lambda: (torch.ones(3), torch.zeros(3)))
     def leaf_with_effects(x, total):
-        """Leaves that print and return nothing, that write what they say they write, and that return objects."""
+        """Leaf functions print and return nothing, mutate declared arguments, or return objects."""
         _says(x)
         (told,) = _adds(x, total)
         return told.left + told.right, total * 2
@@ -267,7 +267,7 @@ class Fives(torch.Tensor):
 
 @program(lambda: (torch.ones(2, 3), torch.tensor(1)), lambda: (torch.ones(2, 3).as_subclass(Fives), torch.tensor(0)))
 def modes_and_classes_see_positions(x, i):
-    """Indices that are tensors of one integer are shown to modes and classes as any other index."""
+    """Modes and classes see indices that are one-integer tensors like any other index."""
     y = x * 2
     with Indexed():
         y[i] = 3.0
@@ -278,7 +278,7 @@ def modes_and_classes_see_positions(x, i):
 
 @program(lambda: (torch.rand(2, 4) > 0.3, torch.tensor(2)))
 def positions_in_rows(mask, n):
-    """Under the mode that libraries index by, masks made of functions are run for each pair of positions."""
+    """Under ``TransformGetItemToIndex``, mask functions run for each pair of positions."""
 
     def allowed(row, at):
         return mask[row, at] & (at < n)

@@ -25,7 +25,7 @@ class _FormattedContainers:
 
 
 class TextProxy:
-    """A proxy of a variable for Python's string formatting; ``text % proxy`` takes it for no mapping."""
+    """A proxy of a variable for string formatting; ``%`` takes it for no mapping."""
 
     def __init__(self, tx: Tracer, value: Variable) -> None:
         self.__tx = tx
@@ -137,7 +137,7 @@ def _format_text(tx: Tracer, text: str, value: Variable) -> Variable:
 
     def format_now() -> str:
         proxy = format_proxy(tx, value)
-        return text % (TextProxy(tx, value) if type(proxy) is FormatProxy and is_no_mapping else proxy)
+        return text % (TextProxy(tx, value) if is_no_mapping and isinstance(proxy, FormatProxy) else proxy)
 
     is_no_mapping = value.lacks_methods("__getitem__")
     return tx.fold_constant(format_now)

@@ -1,4 +1,4 @@
-"""Runs a generated case plainly and compiled, and tells every difference in what its caller could notice."""
+"""Run a generated case plainly and compiled; report differences its caller could notice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RESHAPED = "returned an invalid gradient"
 
 @dataclass
 class Observation:
-    """What one call left behind: the exceptions of each phase, and a table of facts for every tensor and every pair of tensors."""
+    """Results of one call: exceptions per phase, and facts for each tensor and tensor pair."""
 
     errors: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +40,10 @@ class Observation:
 
 
 def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False, larger: int = 0) -> Observation:
-    """Make the inputs, by ``larger`` larger, call, look, do what the caller does, look again, and go backward."""
+    """Make inputs, call, inspect, run the caller's code, inspect again and go backward.
+
+    The inputs are larger by ``larger``.
+    """
     seen = Observation()
     torch.manual_seed(5)
     torch._C._set_grad_enabled(True)
@@ -230,7 +233,10 @@ def differences(eager: Observation, ours: Observation) -> Iterator[str]:
 
 
 def _message(text: str, phase: str) -> str:
-    """What must be equal about an exception: all of it, but in a backward only its first clause, since the rest names nodes."""
+    """Return the part of an exception that must equal eager's.
+
+    It is all of it, except in a backward, where only the first clause counts: the rest names nodes.
+    """
     text = _without_maker(text)
     return text.partition(":")[2].partition(":")[0] if phase != "call" else text
 
@@ -247,9 +253,12 @@ def _without_maker(text: str) -> str:
 
 
 def check(case: Case, backend: str, *, dynamic: bool | None = None) -> list[str]:
-    """Every difference of a case, over a call, the same call again, and a call on inputs that share no memory.
+    """Return every difference of a case over repeated calls and one without shared memory.
 
-    Of a case whose sizes grow: over calls with three sizes, the second of which makes them symbols (or the first, with ``dynamic``).
+    The calls are the first, the same again, and one on inputs that share no memory.
+
+    A case whose sizes grow makes calls with three sizes; the second makes them symbols (or the first, with
+    ``dynamic``).
     """
     engine.reset()
     plain, compiled = case.functions("plain"), case.functions("compiled")
@@ -272,10 +281,11 @@ def check(case: Case, backend: str, *, dynamic: bool | None = None) -> list[str]
 
 
 def _breaks_checkpoint(case: Case, told: Sequence[str]) -> bool:
-    """Whether only gradients differ where the program writes, behind autograd's back, to what a checkpoint may read again.
+    """Return whether only gradients differ because a hidden write breaks a checkpoint.
 
-    What eager's checkpoint then computes again is something else. Compiled code has no checkpoint where it runs as traced: it must be
-    what eager is without one.
+    The program writes, behind autograd's back, to memory that a checkpoint may read again. Eager's checkpoint
+    then recomputes something else. Compiled code has no checkpoint where it runs as traced: it must match eager
+    without one.
     """
     return "cached_call(" in case.text and ".data" in case.text and all("values of gradient of" in d for d in told)
 

@@ -1,4 +1,7 @@
-"""Makes programs that alias and mutate tensors in every way, from a seed: the text of the inputs, of the function, and of what its caller does."""
+"""Generate programs that alias and mutate tensors in every way, from a seed.
+
+A program is the text of the inputs, of the function, and of what its caller does.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,27 @@ from torch.testing._internal.two_tensor import TwoTensor
 from tests.engine.aot.aliasing import program_features
 
 Kind = Literal["plain", "sizes", "wrapped"]
-"""``sizes``: ``make(k)`` makes inputs whose sizes grow with ``k``; ``wrapped``: some inputs are tensor subclasses around two tensors."""
+"""``sizes``: input sizes grow with ``k``; ``wrapped``: some inputs are subclasses."""
 
 MAX_ELEMENTS = 64
 NAMES = "abcdefgh"
 
 
 def two_tensor(t: torch.Tensor) -> torch.Tensor:
-    """A tensor subclass around ``t`` and the double of it, which needs a gradient where ``t`` does."""
+    """Wrap ``t`` and its double in a tensor subclass, keeping ``requires_grad``.
+
+    The double is ``t * 2``.
+    """
     made: torch.Tensor = TwoTensor(t.detach(), t.detach() * 2)
     return made.requires_grad_() if t.requires_grad else made
 
 
 @dataclass(frozen=True)
 class Case:
-    """One program. ``inputs`` makes the arguments anew, ``apart`` the same without shared memory; ``after`` is what the caller does."""
+    """One program: ``inputs`` makes the arguments, ``after`` is what the caller does.
+
+    ``apart`` makes the same arguments without shared memory.
+    """
 
     seed: int
     inputs: str
@@ -46,7 +55,10 @@ class Case:
         return f"# case {self.seed} {self.kind}, backward {self.backward}\n{self.inputs}\n{self.body}\n{self.after}"
 
     def functions(self, copy: str) -> dict[str, Any]:
-        """``make()``, ``program(*args)`` and ``after(args, kept, result)`` as functions of a namespace of their own."""
+        """Return ``make()``, ``program(*args)`` and ``after(args, kept, result)`` as functions.
+
+        They live in a namespace of their own.
+        """
         file = f"<alias case {self.seed} {copy}>"
         linecache.cache[file] = (len(self.text), None, self.text.splitlines(keepends=True), file)
         namespace = _namespace()
@@ -56,7 +68,10 @@ class Case:
 
 @dataclass
 class _ProgramScope:
-    """What is alive while a program is being written: every value is real, so that each step is known to be possible."""
+    """Track the values alive while a program is written.
+
+    Every value is real, so that each step is known to be possible.
+    """
 
     rng: random.Random
     values: dict[str, Any] = field(default_factory=dict)
@@ -101,7 +116,10 @@ def _namespace() -> dict[str, Any]:
 
 
 def _grows(line: str, values: dict[str, Any]) -> bool:
-    """Whether a tensor is given more elements than its memory holds: what they are is nobody's promise."""
+    """Return whether a resize gives a tensor more elements than its storage holds.
+
+    The contents of the extra elements are undefined.
+    """
     name, resizes, rest = line.partition(".resize_(2)")
     held = values.get(name)
     return (
@@ -110,7 +128,10 @@ def _grows(line: str, values: dict[str, Any]) -> bool:
 
 
 def _mixes(line: str, values: dict[str, Any]) -> bool:
-    """Whether a plain tensor is given the contents of a subclass, or the other way round: the process may end when it is used."""
+    """Return whether ``.data`` is assigned across a plain tensor and a subclass.
+
+    Using such a tensor may end the process.
+    """
     name, gives, other = line.partition(".data = ")
     return bool(gives) and type(values.get(name)) is not type(values.get(other))
 
@@ -335,7 +356,10 @@ def _can_be(scene: _ProgramScope, expression: str) -> bool:
 
 
 def generate(seed: int, kind: Kind = "plain", *, is_wider: bool = False) -> Case:
-    """The case with this number and of this kind, always the same. ``is_wider``: with the statements of ``alias_wider``."""
+    """Generate the case with this number and kind, deterministically.
+
+    ``is_wider`` adds the statements of ``alias_wider``.
+    """
     r = random.Random(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,7 @@
-"""What generated programs use beyond views and writes: autograd functions, checkpoints, hooks, autocast; and the ways their caller goes backward."""
+"""Generate features beyond views and writes, and the ways the caller goes backward.
+
+The features are autograd functions, checkpoints, hooks and autocast.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +154,10 @@ NAMES: dict[str, Any] = {
 
 
 def statement(r: random.Random, fresh: Callable[[], str], x: str, y: str, t: Tensor) -> str:
-    """One statement over ``x`` (whose value is ``t``) and ``y`` that the narrower grammar does not have."""
+    """Return a statement over ``x`` and ``y`` that the narrower grammar does not have.
+
+    The value of ``x`` is ``t``.
+    """
     families = [_functions, _out, _complex, _detached, _parts, _regions, _elsewhere]
     family = r.choices(families, [6, 4, 4, 4, 4, 5, 3])[0]
     return str(r.choice(family(fresh, x, y, t)))
@@ -243,7 +249,10 @@ ONE_AT_A_TIME = "one after the other, letting go"
 
 
 def go_backward(outputs: Sequence[Tensor], how: str) -> None:
-    """Go backward from all ``outputs``, which need gradients, in one of the ways of ``BACKWARDS``."""
+    """Go backward from all ``outputs`` in one of the ways of ``BACKWARDS``.
+
+    The outputs require gradients.
+    """
     if how == "hooked":  # through one result only: that one is made from another does not show in compiled code
         outputs = outputs[-1:]
         outputs[0].register_hook(lambda gradient: gradient * 3)

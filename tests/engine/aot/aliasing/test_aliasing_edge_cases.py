@@ -1,4 +1,4 @@
-"""Rare things that calls may do with memory: each is told from what eager does by one fact only."""
+"""Test rare memory operations, each of which differs from eager in one fact only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def _swapped_in_place_and_detached(x: Any) -> Any:
 
 @pytest.mark.parametrize("fn", [_squeezed_in_place, _swapped_in_place_and_detached])
 def test_a_leaf_is_not_changed_in_place_by_code_compiled_for_another_tensor(fn: Callable[..., Any]) -> None:
-    """Changes in place that leave data and layout as they were are still eager's error on a leaf, compiled for a leaf or not."""
+    """An in-place change that keeps data and layout still raises eager's error on a leaf.
+
+    It does so whether the code was compiled for a leaf or not.
+    """
     compiled = engine.compile(fn, backend="aot_eager")
     made = torch.ones(4, 4, requires_grad=True) * 1.5
     assert compiled(made).equal(fn(torch.ones(4, 4) * 1.5))
@@ -35,7 +38,7 @@ def test_a_leaf_is_not_changed_in_place_by_code_compiled_for_another_tensor(fn: 
 
 @pytest.mark.parametrize("is_used", [True, False])
 def test_as_strided_past_the_end_of_what_was_made_inside(is_used: bool) -> None:
-    """Seeing memory that there is not is an error, whether the view is used or not; seeing all of it is none."""
+    """``as_strided`` beyond the storage raises, even if unused; covering all of it does not."""
 
     def fn(x: Any, offset: int) -> Any:
         made = x.new_full((2,), 3)
@@ -50,7 +53,10 @@ def test_as_strided_past_the_end_of_what_was_made_inside(is_used: bool) -> None:
 
 
 def test_views_without_elements_do_not_make_memory_longer() -> None:
-    """A view that starts past the end of an empty storage, changed in place beside its whole, leaves the storage empty."""
+    """An in-place change to a view past the end of an empty storage keeps it empty.
+
+    The whole tensor is passed beside the view.
+    """
 
     def fn(x: Any, y: Any) -> Any:
         y.unsqueeze_(0)
@@ -63,7 +69,7 @@ def test_views_without_elements_do_not_make_memory_longer() -> None:
 
 @pytest.mark.parametrize("is_split_inside", [True, False])
 def test_only_views_made_by_operators_that_make_several_are_closed_to_writes(is_split_inside: bool) -> None:
-    """Whether the input of the first call came out of ``chunk`` says nothing about views of another call's input."""
+    """The ``chunk`` history of the first call's input does not affect views of later inputs."""
 
     def fn(x: Any) -> Any:
         return x.chunk(2)[0] if is_split_inside else x[1:]
@@ -109,7 +115,10 @@ def _complex_order(x: Any) -> Any:
 def test_what_types_forbid_is_an_error_though_nobody_reads_it(
     fn: Callable[..., Any], dtype: torch.dtype, reason: str
 ) -> None:
-    """Eager's kernels refuse some types that fake tensors let pass; which ones depends on torch."""
+    """Unsupported dtypes raise eager's error even if the result is unused.
+
+    Eager's kernels reject some dtypes that fake tensors accept. Which ones depends on the torch version.
+    """
 
     def said(run: Callable[..., Any]) -> str:
         try:
@@ -125,7 +134,10 @@ def test_what_types_forbid_is_an_error_though_nobody_reads_it(
 
 @pytest.mark.parametrize("region", [torch.no_grad(), torch.autocast("cpu")])
 def test_a_failure_to_trace_under_a_mode_leaves_the_callers_modes(region: Any) -> None:
-    """Where tracing to ATen stops inside of a region, the graph then runs with gradients and types as eager's."""
+    """A failed ATen trace inside a region restores the caller's grad and autocast modes.
+
+    The graph then runs with the gradients and dtypes of eager.
+    """
 
     def fn(x: Any, w: Any) -> Any:
         y = x.transpose(0, -1)
@@ -165,7 +177,7 @@ def test_an_error_on_a_leaf_comes_after_the_same_writes() -> None:
 
 
 def test_memory_of_data_that_comes_to_need_gradients() -> None:
-    """What is written into ``x.data`` from something that needs gradients gives it a history of its own."""
+    """A write into ``x.data`` of a value that requires grad gives it an autograd history."""
 
     def fn(x: Any) -> Any:
         data = x.data
@@ -192,7 +204,10 @@ def test_eager_compares_strides_before_it_writes_where_it_reads() -> None:
 
 
 def test_a_write_through_data_guards_that_inputs_stay_apart() -> None:
-    """Compiled for inputs of their own, a write through ``x.data`` shows in a later call's other view of that memory."""
+    """A write through ``x.data`` is visible in a later call whose other input aliases it.
+
+    The first call compiles for inputs that do not share memory.
+    """
 
     def fn(x: Any, y: Any) -> Any:
         x.data.mul_(2)
@@ -205,7 +220,10 @@ def test_a_write_through_data_guards_that_inputs_stay_apart() -> None:
 
 
 def test_a_view_made_without_gradients_remembers_it() -> None:
-    """Writing to it is an error once its memory needs a gradient, though none was needed when it was made."""
+    """Writing to a view made under ``no_grad`` raises once its base requires a gradient.
+
+    This holds even if the base required no gradient when the view was made.
+    """
 
     def fn(x: Any) -> Any:
         with torch.no_grad():
@@ -251,7 +269,10 @@ def test_numbers_written_where_truths_are_seen() -> None:
 
 
 def test_a_layout_changed_without_gradients_beside_a_view() -> None:
-    """The tensor keeps its place in autograd's graph, and its view the sizes that gradients are to come back in."""
+    """``transpose_`` under ``no_grad`` keeps the tensor's ``grad_fn``.
+
+    Its view keeps the sizes that the gradients must have.
+    """
 
     def fn(x: Any, y: Any) -> None:
         with torch.no_grad():
@@ -271,7 +292,7 @@ def test_a_layout_changed_without_gradients_beside_a_view() -> None:
 
 
 def test_what_an_operator_gives_back_is_its_operand_for_symbols_too() -> None:
-    """Dropout that is switched off returns its argument: what is written through one shows in the other."""
+    """Disabled dropout returns its argument itself, so a write through one shows in the other."""
 
     def fn(x: Any) -> Any:
         same = torch.nn.functional.dropout(x, 0.5, False)
@@ -304,7 +325,10 @@ def _inference_tensor() -> Any:
     ],
 )
 def test_inference_tensors_are_read_outside_of_their_mode(fn: Callable[..., Any], gives_views: bool) -> None:
-    """What is made from them is made as eager makes it, views of them are inference tensors; unless views are returned, the graph is functional."""
+    """Results computed from inference tensors match eager.
+
+    Views of inference tensors are inference tensors. The graph is functional unless it returns views.
+    """
     engine.reset()
     with engine.record() as session:
         results = [run(_inference_tensor(), torch.ones(2, 3)) for run in (fn, engine.compile(fn, backend="aot_eager"))]
@@ -324,7 +348,10 @@ def test_inference_tensors_are_read_outside_of_their_mode(fn: Callable[..., Any]
     ],
 )
 def test_views_made_in_inference_mode(fn: Callable[..., Any], error: str) -> None:
-    """A function that runs in that mode may write to its arguments and return views of them, which may not be written to outside."""
+    """A function in inference mode may mutate its arguments and return views of them.
+
+    The caller may not write to these views outside of the function.
+    """
 
     def result(run: Callable[..., Any]) -> Any:
         x = torch.ones(2, 3, requires_grad=True) * 1
@@ -389,7 +416,10 @@ def _one_of_two() -> torch.Tensor:
 
 
 def test_what_may_not_be_viewed_any_more_is_written_to_once() -> None:
-    """Autograd allows no view of what ``chunk`` made once it was written to under ``no_grad``: it is written to once, and detached all the same."""
+    """A ``chunk`` result mutated under ``no_grad`` is written once and can still be detached.
+
+    Autograd allows no view of such a tensor after the write.
+    """
 
     def added(x: torch.Tensor) -> Any:
         with torch.no_grad():
@@ -413,7 +443,7 @@ def test_what_may_not_be_viewed_any_more_is_written_to_once() -> None:
 
 
 def test_layout_changed_in_place_where_sizes_vary() -> None:
-    """What arguments are compared with is the layout that they come with: the third size needs no third compile."""
+    """Arguments are compared with the layout at the call, so a third size needs no recompile."""
 
     def turned(x: torch.Tensor) -> torch.Tensor:
         x.t_()

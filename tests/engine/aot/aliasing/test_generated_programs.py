@@ -1,4 +1,4 @@
-"""Generated programs that alias and mutate tensors in every way behave, compiled, as they do in plain PyTorch."""
+"""Compiled generated programs that alias and mutate tensors behave as in eager PyTorch."""
 
 from __future__ import annotations
 
@@ -119,7 +119,11 @@ def _hold(cases: Iterable[Case], backend: str, *, dynamic: bool | None = None) -
     ],
 )
 def test_compiled_is_plain(first: int, backend: str) -> None:
-    """Outputs, gradients, mutations, views, version counters, layouts and exceptions of a block of cases are eager's."""
+    """Generated programs match eager in results, gradients, aliasing and errors.
+
+    Compared for each block of cases: outputs, gradients, mutations, views, version counters, layouts and
+    exceptions.
+    """
     _hold(map(generate, range(first, first + BLOCK)), backend)
 
 
@@ -130,27 +134,40 @@ def _blocks(count: int, step: int) -> list[Any]:
 
 @pytest.mark.parametrize("first", _blocks(1300, BLOCK))
 def test_tensor_subclasses(first: int) -> None:
-    """The same where arguments are tensor subclasses around two tensors, in training and without: what is inside of them is looked at, too."""
+    """Generated programs match eager when arguments are tensor subclasses around two tensors.
+
+    Runs in training and in inference, and compares the inner tensors, too.
+    """
     _hold((generate(n, "wrapped") for n in range(first, first + BLOCK)), "aot_eager")
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("first", _blocks(500, SOME))
 def test_sizes_that_vary(first: int, dynamic: bool | None) -> None:
-    """The same over three sizes of each argument, which are symbols from the second or from the first call on."""
+    """Generated programs match eager over three sizes of each argument.
+
+    The sizes are symbols from the first or from the second call on.
+    """
     _hold((generate(n, "sizes") for n in range(first, first + SOME)), "aot_eager", dynamic=dynamic)
 
 
 @pytest.mark.parametrize("first", _blocks(ALL, BLOCK))
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_more_than_views_and_writes(kind: Kind, first: int) -> None:
-    """The same of programs with autograd functions, checkpoints, hooks, autocast, complex views; their callers go backward in many ways."""
+    """Wider generated programs match eager for many ways to run the backward.
+
+    The programs use autograd functions, checkpoints, hooks, autocast and complex views.
+    """
     _hold((generate(n, kind, is_wider=True) for n in range(first, first + BLOCK)), "aot_eager")
 
 
 @pytest.mark.parametrize(("kind", "seed"), FOUND_WIDER)
 def test_wider_cases_found(kind: Kind, seed: int) -> None:
-    """Writes marked by hand, or to lists, are counted; views by hand under ``no_grad`` stay forbidden; what writes over what it reads is eager's."""
+    """Wider generated programs that once failed match eager.
+
+    They cover: version counters after manual or list mutations; manual views under ``no_grad``, which stay
+    forbidden to write to; and operators that overwrite what they read.
+    """
     assert not check(generate(seed, kind, is_wider=True), "aot_eager")
 
 
@@ -164,13 +181,20 @@ def test_a_wider_case_of_what_is_not_read() -> None:
 
 @pytest.mark.parametrize("seed", FOUND_FAR_OUT)
 def test_cases_found_far_out(seed: int) -> None:
-    """Unread operators without a kernel, views of nothing, counters that are one in one call and two in the next are eager's."""
+    """Generated programs from distant seeds that once failed match eager.
+
+    They cover: unused operators without a kernel, empty views, and version counters that rise by one in one call
+    and by two in the next.
+    """
     assert not check(generate(seed), "aot_eager")
 
 
 @pytest.mark.parametrize("seed", [1378, 100455])
 def test_cases_with_subclasses_found_far_out(seed: int) -> None:
-    """A view of what needs a gradient, made under ``no_grad`` and outlived by a write through a detached tensor, is spoilt as in eager."""
+    """A ``no_grad`` view is invalid after a write through a detached tensor, as in eager.
+
+    The view's base requires a gradient; the arguments are tensor subclasses.
+    """
     assert not check(generate(seed, "wrapped"), "aot_eager")
 
 
@@ -187,7 +211,11 @@ def test_views_from_where_a_tensor_starts(dynamic: bool | None) -> None:
 
 
 def test_cases_cover_what_they_claim() -> None:
-    """Among the first cases are shared inputs, duplicates, islands without gradients, views by detach and data, layouts, and exceptions."""
+    """The first generated cases cover every feature that they claim to cover.
+
+    Among them: shared inputs, duplicates, regions without gradients, views by ``detach`` and ``data``, layouts,
+    and exceptions.
+    """
     texts = [generate(seed).text for seed in range(400)]
     wanted = (
         ".detach()",

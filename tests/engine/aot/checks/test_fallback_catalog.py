@@ -1,4 +1,4 @@
-"""The catalog of AOT fallbacks: each kind has a page, and the programs of the page are true."""
+"""Each kind in the AOT fallback catalog has a page whose programs behave as stated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def test_a_page_says_why_and_what_to_do(id: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("id", WITH_PROGRAM)
 def test_a_program_falls_back_and_its_repair_does_not(id: str) -> None:
-    """The first program falls back for the reason of its page, the second not at all; both return what eager returns."""
+    """The page's first program falls back for its reason, and the second does not fall back.
+
+    Both return what eager returns.
+    """
     page = AOT_REASONS[id]
     first, kinds = outcome(page.example_before)
     assert id in kinds

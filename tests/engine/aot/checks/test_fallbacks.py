@@ -1,4 +1,4 @@
-"""Fallbacks of the AOT stage have a kind with a stable id, a reason, a hint and the node that caused them."""
+"""AOT fallbacks have a kind with a stable id, a reason, a hint and the causing node."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_fallback_names_its_node() -> None:
 
 
 def test_the_record_has_the_fallback() -> None:
-    """A graph that runs as traced has the kind, the reason, the hint and the node in its record."""
+    """The record of a graph that falls back holds the kind, the reason, the hint and the node."""
 
     @engine.compile
     def half(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The cache on disk: what is read from it is what was made, and nothing is read that this user's process did not write."""
+"""The disk cache returns what was stored and reads only files of the user's own process."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ def _told(fn: Callable[..., Any], backend: str = "aot_eager", *, needs: bool = T
     ("fn", "needs"), [(trains, True), (infers, False), (draws, True)], ids=["trains", "infers", "draws"]
 )
 def test_what_is_read_is_what_was_made(fn: Callable[..., Any], needs: bool, backend: str) -> None:
-    """The second compilation reads the first one's graphs; results, gradients, writes, views and random numbers are eager's both times."""
+    """The second compilation loads the first one's graphs from disk and matches eager.
+
+    Results, gradients, mutations, views and random numbers are eager's both times.
+    """
     expected = _call(fn, needs=needs)
     for note in ("saved to disk", "loaded from disk"):
         notes, found = _told(fn, backend, needs=needs)
@@ -108,7 +111,7 @@ def _over_sizes(fn: Callable[..., Any], run: Callable[..., Any], sizes: tuple[in
 
 
 def test_sizes_that_vary() -> None:
-    """A graph over symbols is read for other sizes too, and what its making took for granted of them is guarded again."""
+    """A cached graph with symbols loads for other sizes and restores its shape guards."""
     guards = []
     for note in ("saved to disk", "loaded from disk"):
         engine.reset()
@@ -142,7 +145,10 @@ def test_other_bounds_of_a_size_are_another_result() -> None:
 
 
 def test_inputs_over_one_memory() -> None:
-    """How inputs share memory is part of the key: views of one tensor, the same views of others."""
+    """The cache key includes how inputs share memory.
+
+    Views of one tensor and equal views of different tensors have separate cache entries.
+    """
 
     def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
         return x.sin() + w.view(-1), w.t(), x[1:]
@@ -164,7 +170,7 @@ def test_inputs_over_one_memory() -> None:
 
 
 def test_records_are_the_same() -> None:
-    """Graphs, the partition and the places in the user's code are told alike, whether made or read."""
+    """Records of graphs, partition and user code lines are equal for saved and loaded results."""
     texts = []
     for _ in range(2):
         engine.reset()
@@ -239,7 +245,7 @@ def test_damaged_and_foreign_files_are_not_looked_into(folder: pathlib.Path, dam
 
 
 def test_what_decides_the_result_is_in_the_key() -> None:
-    """Other sizes, another constant, autocast and a default type each make a result of their own."""
+    """Sizes, constants, autocast and the default dtype are each part of the cache key."""
 
     def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x @ w) * 2
@@ -256,7 +262,10 @@ def test_what_decides_the_result_is_in_the_key() -> None:
 
 
 def test_what_another_process_may_not_have_is_not_kept() -> None:
-    """A custom operator whose code only the dispatcher knows is nobody's promise: the record says why its graph is not kept."""
+    """A custom operator with code known only to the dispatcher is not cached.
+
+    The record says why.
+    """
     library = torch.library.Library("kept_nowhere", "DEF")
     library.define("twice(Tensor x) -> Tensor")
     library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
@@ -279,7 +288,10 @@ def test_switched_off_it_does_nothing(folder: pathlib.Path, monkeypatch: pytest.
 
 
 def test_a_text_comes_back(tmp_path: pathlib.Path) -> None:
-    """What was put is had again, also by another Store over the same folder; another name has nothing."""
+    """A stored text can be read again, also by another ``DiskStore`` over the same folder.
+
+    An unknown name returns None.
+    """
     DiskStore(tmp_path / "s").put(NAME, "text ä")
     assert DiskStore(tmp_path / "s").get(NAME) == "text ä"
     assert DiskStore(tmp_path / "s").get("b" * 64) is None
@@ -395,7 +407,10 @@ for _ in range(600):
 
 
 def test_processes_share_a_small_folder(tmp_path: pathlib.Path) -> None:
-    """Each sees whole texts or none while all of them write and make room, and none is told of an error."""
+    """Processes that write and evict in one folder read complete texts or none.
+
+    None of them gets an error.
+    """
     env = os.environ | {"PYTHONPATH": str(pathlib.Path(engine.__file__).parents[1])}
     command = [sys.executable, "-c", _HAMMER, str(tmp_path / "s")]
     running = [subprocess.Popen([*command, str(n)], env=env) for n in range(3)]

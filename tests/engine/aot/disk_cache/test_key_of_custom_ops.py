@@ -1,4 +1,4 @@
-"""The cache on disk, for operators of somebody else's, told apart by what their code does, and for numbers that only the running graph knows."""
+"""The disk cache tells custom operators apart by their code and handles unbacked symbols."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def _calls(operator: Any, *, needs: bool = False, backend: str = "aot_eager") ->
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_an_equal_definition_is_read(backend: str) -> None:
-    """The operator made once more, as another process would, finds the graph; its kernel is the new one, also in training."""
+    """An equal redefinition of an operator hits the cache and runs the new kernel.
+
+    The redefinition is one that another process would make. This holds in training, too.
+    """
     for factor, expected in ((2, "saved to disk"), (3, "loaded from disk")):
         note, found, grad = _calls(_own(lambda x, k=factor: x * k, _doubled, _scaled), needs=True, backend=backend)
         assert note == expected
@@ -80,7 +83,10 @@ def test_an_equal_definition_is_read(backend: str) -> None:
 
 
 def test_what_the_code_reads_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another fake, another backward, and another value of a global or of a cell that the backward reads are each another result."""
+    """Changing the fake, the backward or a value that it reads changes the cache key.
+
+    Such a value is a global or a closure cell that the backward reads.
+    """
 
     def by(factor: float) -> Any:
         return lambda ctx, g: g * factor
@@ -114,7 +120,10 @@ def _asked(x: torch.Tensor) -> torch.Tensor:
     [(_random, "it reads the module random"), (_asked, "it calls eval()")],
 )
 def test_what_its_text_does_not_tell_is_not_kept(fake: Callable[..., Any], reason: str) -> None:
-    """A fake that reads a module with state, or makes code of text, could be another one tomorrow: the record says so."""
+    """An operator whose fake reads module state or runs generated code is not cached.
+
+    Its result could differ in another process. The record says so.
+    """
     note, found, _ = _calls(_own(lambda x: x * 2, fake))
     assert note == f"not saved to disk: kept_somewhere::twice: {reason}"
     assert found.tolist() == [1.0, 3.0, 5.0, 7.0]
@@ -128,7 +137,10 @@ def test_state_that_a_fake_reads_is_part_of_the_key() -> None:
 
 
 def test_operators_of_a_library() -> None:
-    """Defined by hand, with a fake in Python, they are kept; where a kernel that is traced into is known to the dispatcher only, they are not."""
+    """Library operators with a Python fake are cached.
+
+    Operators with a traced kernel that only the dispatcher knows are not.
+    """
     library = torch.library.Library("kept_by_hand", "DEF")
     for name in ("half", "third"):
         library.define(f"{name}(Tensor x) -> Tensor")
@@ -216,7 +228,7 @@ def test_sizes_that_data_decides(fn: Callable[..., Any], needs: bool, backend: s
 
 
 def test_what_is_checked_of_a_size_is_part_of_the_key() -> None:
-    """The same graph but for a check is another result; what is read raises where its check does not hold."""
+    """A ``torch._check`` on a size is part of the cache key, and a loaded graph still raises."""
 
     def at_least(n: int) -> Callable[..., Any]:
         def fn(x: torch.Tensor) -> Any:

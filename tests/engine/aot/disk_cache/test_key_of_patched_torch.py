@@ -1,4 +1,7 @@
-"""The cache on disk where what a program changed of torch is no part of its graph: what was made before the change is not read after it."""
+"""The disk cache does not reuse a result made before the program patched torch.
+
+The patch is not part of the graph.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ pytestmark = pytest.mark.usefixtures("disk_cache")
 
 
 def _told(fn: Callable[..., Any], *args: Any, backend: str = "aot_eager") -> tuple[list[str], list[str], list[float]]:
-    """What the records say of the cache for graphs and for kernels, and the gradient of the first argument, or the result."""
+    """Return the cache notes for graphs and kernels, and the first gradient or the result.
+
+    The gradient is that of the first argument.
+    """
     engine.reset()
     args = tuple(a.detach().clone().requires_grad_(a.requires_grad) for a in args)
     with engine.record() as session:
@@ -35,7 +41,10 @@ def _leaf() -> torch.Tensor:
 
 
 def test_methods_that_somebody_gave_to_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph has the method's name only; its own methods of Python's are known by the functions that they are."""
+    """A graph that calls a method added to ``torch.Tensor`` is not cached.
+
+    The graph holds only the method's name. Torch's own Python methods are identified by their functions.
+    """
     for factor in (2.0, 3.0):
         monkeypatch.setattr(torch.Tensor, "times", lambda self, k=factor: self * k, raising=False)
         notes, _, found = _told(lambda x: x.times().sin().cos() * 1, _leaf().detach())
@@ -81,7 +90,10 @@ def _by_threads(ctx: Any, g: torch.Tensor) -> torch.Tensor:
 
 
 def test_an_operators_code_that_calls_what_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that says by ``functools.wraps`` that it is torch's is looked into; methods given to tensors are not known, nor answers of the process."""
+    """A replacement marked by ``functools.wraps`` as torch's own is identified by its code.
+
+    Operators that read added tensor methods or process-dependent values are not cached.
+    """
     for factor in (2.0, 3.0):
 
         @functools.wraps(F.gelu)
@@ -107,7 +119,7 @@ def _adds(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def test_kernels_depend_on_switches() -> None:
-    """Where sums must come out alike each time, and how exact products are, is decided where kernels are made."""
+    """Deterministic mode and matmul precision are part of the kernel cache key."""
     told = []
     try:
         for switched in (False, True):

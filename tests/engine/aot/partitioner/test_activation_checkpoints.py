@@ -1,4 +1,4 @@
-"""Activation checkpoints: what stands in one is computed again by the backward, with the forward's random numbers."""
+"""The backward recomputes checkpointed activations with the forward's random numbers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,10 @@ def _partition(fn: Callable[..., Any], *args: Any) -> PartitionRecord:
 
 
 def test_what_stands_in_a_checkpoint_is_not_saved() -> None:
-    """Only what the checkpoint is given is kept, and the state of the random numbers; the record says what is computed again and why."""
+    """A checkpoint saves only its inputs and the random number state.
+
+    The record says which values are recomputed and why.
+    """
     x, y = (torch.randn(64, 64).requires_grad_() for _ in range(2))
 
     def kept(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -139,7 +142,7 @@ def test_what_stands_in_a_checkpoint_is_not_saved() -> None:
 
 
 def test_a_chain_of_checkpointed_blocks_keeps_what_is_between_them() -> None:
-    """``checkpoint_sequential`` over three blocks keeps two activations, and trains as in eager."""
+    """``checkpoint_sequential`` over three blocks saves two activations and matches eager."""
     torch.manual_seed(0)
     net = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.GELU()) for _ in range(3)))
 
@@ -185,7 +188,10 @@ def by_list(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     ("fn", "saved", "again"), [(by_policy, "mm", "tanh"), (by_list, "tanh", "sigmoid")], ids=["policy", "list"]
 )
 def test_selective_checkpoints_save_what_their_policy_chooses(fn: Callable[..., Any], saved: str, again: str) -> None:
-    """What is chosen is saved with that reason, the rest computed again; results, gradients and random numbers are eager's."""
+    """Selective checkpoints save the values that their policy chooses and recompute the rest.
+
+    The record gives the policy as the reason. Results, gradients and random numbers are eager's.
+    """
     engine.reset()
     run = engine.compile(fn, backend="aot_eager", fullgraph=True)
     for expected, found in zip(_run(fn), _run(run), strict=True):
@@ -196,7 +202,10 @@ def test_selective_checkpoints_save_what_their_policy_chooses(fn: Callable[..., 
 
 
 def test_gpt2_trains_with_checkpoints() -> None:
-    """transformers' own switch for checkpointing is honored: less is saved, gradients under dropout are eager's."""
+    """The ``transformers`` checkpointing option saves less memory.
+
+    Gradients under dropout match eager.
+    """
     from transformers import GPT2Config, GPT2Model
 
     config = GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=50, n_positions=16, attn_implementation="eager")
@@ -245,7 +254,10 @@ class _Attending(nn.Module):
     [("attention", set()), ("dropping", {"random_state"}), ("recurrent", {"random_state", "getitem_3", "getitem_6"})],
 )
 def test_attention_and_recurrent_layers_stand_in_checkpoints(kind: str, saved: set[str]) -> None:
-    """Attention runs again, as eager does; of what cannot, its results alone are saved, not all of the call."""
+    """Checkpointed attention is recomputed as in eager.
+
+    For operators that cannot be recomputed, only the results are saved, not everything in the call.
+    """
     torch.manual_seed(0)
     layer, x = _Attending(kind), torch.randn(2, 5, 8)
 

@@ -1,4 +1,4 @@
-"""The smallest cut: its capacity is networkx's, and removing its edges parts source from sink."""
+"""The min-cut has networkx's capacity, and removing its edges separates source from sink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.aot.partitioner.min_cut import INFINITE, FlowNetwork
 
 @pytest.mark.parametrize("seed", range(30))
 def test_capacities_are_those_of_another_implementation(seed: int) -> None:
-    """On random graphs the cut has the least capacity, and its two sides are parted by edges of just that capacity."""
+    """On random graphs the cut has minimal capacity, and its edges separate the two sides."""
     chance = random.Random(seed)
     count = chance.randint(2, 14)
     edges = [

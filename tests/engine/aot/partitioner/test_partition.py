@@ -1,5 +1,7 @@
-"""How joint graphs are cut: of random graphs, results and gradients are eager's, no more is kept than without a cut, and what the caller may
-write to in between is read only where eager reads it.
+"""Partitions of random joint graphs match eager and save no more than without a cut.
+
+Results and gradients are compared. Inputs that the caller may mutate before the backward are read only where
+eager reads them.
 """
 
 from __future__ import annotations
@@ -82,7 +84,10 @@ def _program(seed: int) -> tuple[Callable[..., Any], int, int]:
 
 
 def _run(fn: Callable[..., Any], seed: int, tensors: int, parameters: int, written: str) -> Any:
-    """Results and gradients, or the first words of what is raised where something was written to in between."""
+    """Return results and gradients, or the start of the error raised after a mutation.
+
+    The mutation happens between forward and backward.
+    """
     draw = random.Random(seed)
     torch.manual_seed(seed)
     given = [torch.randn(4, 4).requires_grad_(draw.random() < 0.5) for _ in range(tensors)]

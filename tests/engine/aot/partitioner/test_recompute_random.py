@@ -1,4 +1,4 @@
-"""Random numbers between forward and backward: masks as one byte each, or drawn again from the generator's state."""
+"""Random masks are saved as one byte per element, or redrawn from the generator's state."""
 
 from __future__ import annotations
 
@@ -126,7 +126,11 @@ def draws_in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def test_numbers_drawn_in_place_are_eagers() -> None:
-    """Kernels draw otherwise where memory lies in a row: what a functional form would lay out so runs as traced."""
+    """In-place random operators on strided tensors draw eager's numbers.
+
+    Kernels draw other numbers for contiguous memory. If functionalization would make the tensor contiguous, the
+    graph runs as traced.
+    """
     drawn = []
     for run in (draws_in_place, engine.compile(draws_in_place, backend="aot_eager")):
         x, y = torch.zeros(5, 8)[:, ::2], torch.zeros(5, 4).t()

@@ -1,4 +1,4 @@
-"""What is saved between forward and backward, in bytes: never more than what the backward could start from at the least."""
+"""Bytes saved for backward never exceed the minimum that the backward could start from."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def test_inputs_that_eager_saves_are_started_from(name: str) -> None:
 
 
 def test_inputs_that_eager_does_not_save_are_the_callers() -> None:
-    """The caller may write to an input that eager has not saved: the backward starts from what was made of it, and stays right."""
+    """The caller may mutate an input that eager does not save, and the gradient stays correct.
+
+    The backward starts from a value computed from that input.
+    """
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         return (x + 1).sin().exp()
@@ -90,7 +93,10 @@ OF_PARAMETERS: dict[str, Callable[..., torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", OF_PARAMETERS)
 def test_parameters_that_eager_does_not_save_are_the_optimizers(name: str) -> None:
-    """A step between forward and backward: what eager saved was computed of the parameter, so that its backward is right and runs."""
+    """An optimizer step between forward and backward gives eager's gradients.
+
+    Eager saves a value computed from the parameter, so its backward still runs and is correct.
+    """
     fn = OF_PARAMETERS[name]
     engine.reset()
     found = []
@@ -106,7 +112,10 @@ def test_parameters_that_eager_does_not_save_are_the_optimizers(name: str) -> No
 
 
 def test_views_that_are_saved_count_once() -> None:
-    """A product's backward reads a tensor and its transpose: without a cut both are saved, and lie in one memory."""
+    """A saved tensor and its saved transpose share one memory and count once.
+
+    Without a cut, the backward of a product saves both.
+    """
     engine.reset()
     with engine.record() as session, pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.backends.aot, "AotSettings", functools.partial(AotSettings, partition_method="default"))

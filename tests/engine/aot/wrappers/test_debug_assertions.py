@@ -1,4 +1,7 @@
-"""Debug assertions: calls that get past the guards with what was not compiled for are refused, where that is asked for."""
+"""Debug assertions, when enabled, reject calls that pass the guards with invalid inputs.
+
+Invalid inputs are those that the graph was not compiled for.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ def test_nothing_is_asserted_unasked() -> None:
 
 
 def test_compiled_functions_keep_their_promises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the option on, calls that guards admit pass: duplicates, gradients, sizes that vary."""
+    """With debug assertions on, calls that the guards accept pass.
+
+    Covers duplicates, gradients and sizes that vary.
+    """
     monkeypatch.setattr(engine.config, "debug_assertions", True)
     engine.reset()
     run = engine.compile(program, backend="aot_eager")

@@ -1,4 +1,4 @@
-"""Operators with effects and random operators in training calls: once each, and in the order of the code."""
+"""Effectful and random operators run once each and in program order in training calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _pass_on(x: torch.Tensor, word: str) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def ops() -> Iterator[Any]:
-    """Two custom operators with an effect that their schemas do not tell of: one returns nothing."""
+    """Define two custom operators with effects that their schemas hide; one returns nothing."""
     library = torch.library.Library("engine_tests_effects", "DEF")
     for name, run, results in (("note", _note, "()"), ("pass_on", _pass_on, "Tensor")):
         library.define(f"{name}(Tensor x, str word) -> {results}")
@@ -40,7 +40,10 @@ def ops() -> Iterator[Any]:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_effects_happen_once_and_in_order(ops: Any, backend: str) -> None:
-    """Around random operators, also where the forward computes something for the backward; the record tells the order."""
+    """Effects run once and in order around random operators, and the record shows the order.
+
+    This also holds if the forward computes values for the backward.
+    """
 
     def program(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         ops.note(a, "first")
@@ -76,7 +79,7 @@ def test_effects_happen_once_and_in_order(ops: Any, backend: str) -> None:
 
 
 def test_effects_hand_tokens_to_each_other(ops: Any) -> None:
-    """The functional graph says in its values in which order effects happen, in training and without gradients."""
+    """The functional graph passes tokens that order effects, in training and in inference."""
 
     def program(a: torch.Tensor) -> torch.Tensor:
         ops.note(a, "first")
@@ -105,7 +108,10 @@ def test_effects_hand_tokens_to_each_other(ops: Any) -> None:
 
 
 class Precise(torch.nn.Module):
-    """A Gaussian's log density by way of Cholesky's factor, a solve and a determinant: operators that check what they made."""
+    """Compute a Gaussian log density with operators that check their results.
+
+    They are a Cholesky factor, a solve and a determinant.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,7 +126,10 @@ class Precise(torch.nn.Module):
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_linear_algebra_that_checks_itself_is_functional(backend: str) -> None:
-    """Factors, solves and determinants train in one compiled graph; a singular matrix raises eager's error."""
+    """Factors, solves and determinants train in one compiled graph.
+
+    A singular matrix raises eager's error.
+    """
     model, x = Precise(), torch.randn(5, 3)
     engine.reset()
     with engine.record() as session:

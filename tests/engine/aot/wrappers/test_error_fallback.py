@@ -1,4 +1,7 @@
-"""What raises in plain PyTorch raises in compiled code, with everything before it done once: values, layouts, version counters, grad mode."""
+"""Errors of eager PyTorch are raised in compiled code, with each earlier effect done once.
+
+Compares values, layouts, version counters and the grad mode.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def _fresh() -> Iterator[None]:
 
 
 def _told(run: Callable[..., Any], x: torch.Tensor) -> Result:
-    """What a call gives or raises, what it leaves of its argument, and which modes are on after it."""
+    """Return a call's result or error, the state of its argument and the modes after it."""
     try:
         given: Any = run(x)
     except Exception as error:
@@ -66,7 +69,7 @@ ORDERS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_complex_numbers_without_an_order(name: str) -> None:
-    """Unread operators that no kernel knows for complex numbers raise; before them, and before those that are read, is written what was."""
+    """Operators without a complex kernel raise, used or unused, and earlier writes remain."""
     order = ORDERS[name]
 
     def unread(z: torch.Tensor) -> torch.Tensor:
@@ -135,7 +138,7 @@ CAUGHT = (_transposed, _written_without_gradients, _written_under_autocast, _ass
 @pytest.mark.parametrize("needs_gradient", [False, True])
 @pytest.mark.parametrize("program", CAUGHT)
 def test_python_starts_again_where_the_graph_did(program: Callable[..., Any], *, needs_gradient: bool) -> None:
-    """A graph that raises inside of a handler or ``with`` statement leaves nothing behind that Python's own run would find."""
+    """A graph that raises in a handler or ``with`` block leaves no state for Python's rerun."""
     make = lambda: torch.arange(6.0).view(2, 3).clone().requires_grad_(needs_gradient)  # noqa: E731
     _is_eager(program, make)
 
@@ -152,5 +155,5 @@ def _cast(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_result_of_a_forbidden_type_is_given_no_sizes() -> None:
-    """``out=`` that is too small, and cannot hold what is computed, keeps its sizes; what was written to it before stays written."""
+    """A too small ``out=`` of the wrong dtype keeps its sizes, and earlier writes remain."""
     _is_eager(lambda x: _cast(x, torch.ones(2, 2, 3)), lambda: torch.ones(2, 3, dtype=torch.bool))

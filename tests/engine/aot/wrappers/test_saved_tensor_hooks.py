@@ -1,4 +1,4 @@
-"""Hooks of the user's own on what autograd saves give the gradients that they give in eager."""
+"""User hooks on saved tensors give the same gradients as in eager."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,7 @@
-"""Sizes of tensor subclasses become symbols when they are seen to change, in the tracer and in the functional graph."""
+"""Sizes of tensor subclasses become symbols when they change.
+
+Checked in the tracer and in the functional graph.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def _alike(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
 @pytest.mark.parametrize("fn", [rows, joined, written])
 def test_few_compiles_serve_all_sizes(fn: Callable[..., Any], backend: str) -> None:
-    """The second size makes a symbol, and the graph stays functional; results have numbers for sizes."""
+    """The second size creates a symbol, the graph stays functional and results have int sizes."""
     engine.reset()
     run = engine.compile(fn, backend=backend)
     with engine.record() as session:

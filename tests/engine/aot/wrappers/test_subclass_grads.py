@@ -1,4 +1,7 @@
-"""Gradients through tensor subclasses are eager's: their types, parts and strides, whatever comes back."""
+"""Gradients through tensor subclasses match eager in type, inner tensors and strides.
+
+This holds for any type of tangent.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,10 @@ CASES = [
 def test_gradients(
     fn: Callable[..., Any], make: Callable[[], tuple[Any, ...]], note: str, back: Callable[[Any], Any]
 ) -> None:
-    """Results and gradients of two calls, gradients that come back as another kind of tensor included; what is left to eager says why."""
+    """Results and gradients of two calls match eager, also for tangents of another type.
+
+    Graphs that fall back to eager record a reason.
+    """
     engine.reset()
     with engine.record() as session:
         run = engine.compile(fn, backend="aot_eager")
@@ -150,7 +156,7 @@ def step(run: Any, make: Callable[[], Any], *, calls: int = 3) -> Any:
 
 
 def test_parameters_that_are_subclasses_train() -> None:
-    """A network whose parameters are subclasses takes the same steps as eager, in compiled code."""
+    """A network with subclass parameters takes eager's optimizer steps in compiled code."""
 
     def make() -> Any:
         net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
@@ -197,7 +203,10 @@ def test_an_input_written_to_before_its_backward_is_told() -> None:
 
 
 def test_an_input_that_the_backward_does_not_read_may_be_written_to() -> None:
-    """The gradient of a sigmoid follows from its result alone: as in eager nobody minds what becomes of its argument."""
+    """The caller may mutate the input of a sigmoid before the backward, as in eager.
+
+    The gradient depends only on the result.
+    """
 
     def fn(x: Any, y: Any) -> Any:
         return x.sigmoid(), y * 3

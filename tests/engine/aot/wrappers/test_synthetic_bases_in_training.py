@@ -1,4 +1,7 @@
-"""Inputs that are views of one tensor, one of them written to, where gradients are needed: one functional graph over that tensor."""
+"""Mutated views of one tensor train in one functional graph over a synthetic base.
+
+The views are inputs of the graph, and at least one of them is mutated.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,10 @@ def _check(fn: Callable[..., Any], run: Callable[..., Any], make: Make, **option
 @pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS.keys())
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
 def test_views_of_one_tensor_train(fn: Callable[..., Any], make: Make) -> None:
-    """Results, memory, version counters, requires_grad and gradients are eager's, in two calls, and where no gradient is needed."""
+    """Views of one tensor match eager in two calls, with and without gradients.
+
+    Compares results, memory, version counters, ``requires_grad`` and gradients.
+    """
     engine.reset()
     run = engine.compile(fn, backend="aot_eager")
     _check(fn, run, make)
@@ -108,7 +114,10 @@ def test_views_of_one_tensor_train(fn: Callable[..., Any], make: Make) -> None:
 
 @pytest.mark.parametrize("views", sorted(set(VIEWS) - {"a diagonal"}))
 def test_the_graph_is_functional(views: str) -> None:
-    """Views of a contiguous tensor, with gaps or without, become views of one input, and the record says so."""
+    """Views of a contiguous tensor, with or without gaps, become views of one synthetic base.
+
+    The record says so.
+    """
     engine.reset()
     with engine.record() as session:
         _run(engine.compile(write_both, backend="aot_eager"), VIEWS[views])
@@ -120,7 +129,10 @@ def test_the_graph_is_functional(views: str) -> None:
 
 @pytest.mark.parametrize("other", ["leaf", "unseen views", "another whole"])
 def test_other_views_in_a_later_call(other: str) -> None:
-    """Compiled for views of one tensor that autograd watched, called with others: what eager does, errors included."""
+    """Code compiled for views that autograd tracks matches eager for other views.
+
+    Errors match, too.
+    """
 
     def make(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         match other:

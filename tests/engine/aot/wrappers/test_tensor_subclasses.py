@@ -1,4 +1,4 @@
-"""Tensor subclasses go through the functional graph as the tensors inside them, and come back as eager gives them."""
+"""Tensor subclasses enter the functional graph as inner tensors and return as in eager."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ def test_subclasses(fn: Callable[..., Any], make: Callable[[], tuple[Any, ...]],
 
 
 def test_parts_that_are_one_tensor() -> None:
-    """A subclass around one tensor twice, and two around the same one, see each other's writes."""
+    """Subclasses that share an inner tensor see each other's writes.
+
+    Covers one subclass that holds a tensor twice, and two subclasses around one tensor.
+    """
     inner = torch.randn(3)
 
     def fn(x: Any, y: Any) -> Any:
@@ -142,7 +145,11 @@ def test_a_subclass_of_another_context_is_compiled_again() -> None:
 
 
 def test_writes_are_counted_as_autograd_counts_them() -> None:
-    """By the whole, once for each write through any view of it; not by what is inside; and by a result that is written to."""
+    """Version counters of subclasses match eager.
+
+    The subclass counts each write through any of its views; its inner tensors count none. A result that is
+    mutated counts, too.
+    """
 
     def fn(x: Any, y: Any) -> Any:
         x.fill_(2)

@@ -1,4 +1,7 @@
-"""Hooks of what no gradient comes to, because only some results of a compiled call are differentiated, are not called, as in eager."""
+"""Hooks on tensors with an undefined gradient are not called, as in eager.
+
+Gradients are undefined if only some results of a compiled call are differentiated.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def _pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("is_leaf", [True, False])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_hooks_of_arguments(*, is_leaf: bool, elsewhere: bool) -> None:
-    """They are called where a gradient comes another way, and in later backwards; they can be removed as before."""
+    """Hooks run if a gradient arrives another way or in a later backward, and stay removable."""
     found = []
     for run in (_pair, engine.compile(_pair, backend="aot_eager")):
         told: Told = []
@@ -125,7 +128,11 @@ def test_hooks_after_a_backward_that_raised() -> None:
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0, 1)])
 def test_calls_that_nothing_comes_to_keep_what_they_saved(backend: str, order: tuple[int, ...]) -> None:
-    """Two encoders, compiled each by itself, and two losses: the first backward comes by both encoders, and brings one of them nothing."""
+    """A compiled call that gets only undefined gradients keeps its saved tensors.
+
+    Two encoders, each compiled alone, feed two losses. The first backward reaches both encoders, but one of them
+    gets only undefined gradients.
+    """
 
     def first(x: Tensor) -> Tensor:
         return x.exp()

@@ -1,4 +1,7 @@
-"""What tensors hold in the layers around a graph: noted for sessions that record every step, and for nobody else."""
+"""Sessions that record every step note tensor contents between AOT runtime wrappers.
+
+Other sessions record no contents.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,11 @@ def passages(level: str, *, trains: bool = False, calls: int = 1) -> tuple[CallV
 
 @pytest.mark.parametrize("trains", [False, True])
 def test_contents_are_noted_layer_by_layer(trains: bool) -> None:
-    """The call comes with the old contents; the graph returns the new ones apart, and input mutation puts them into the input."""
+    """The record shows old contents at the call and new contents after input mutation.
+
+    The graph returns the new contents as a separate output, and the input mutation wrapper copies them into the
+    input.
+    """
     (told,) = passages("steps", trains=trains)
     moments = {(m.wrapper, m.direction): dict(m.values) for m in told.wrapper_values}
     old, new = "[[0, 1], [2, 3]]", "[[0, 2], [4, 6]]"
@@ -68,7 +75,10 @@ def test_a_call_that_fails_leaves_no_half_a_passage() -> None:
 
 
 def test_contents_are_short_and_move_no_state() -> None:
-    """Small tensors whole, the first elements of larger ones, a reason for others; version counters, modes and gradients see nothing."""
+    """Value descriptions are short and change no version counter, mode or gradient.
+
+    Small tensors are shown in full, larger ones by their first elements, others by a reason.
+    """
     assert describe_value(torch.tensor([True, False])) == "[True, False]"
     assert describe_value(torch.arange(100)) == "[0, 1, 2, 3, 4, 5, … 100 elements]"
     assert describe_value(torch.ones(100, 100).T).startswith("not shown: 10,000 elements")

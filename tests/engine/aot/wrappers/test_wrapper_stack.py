@@ -1,4 +1,4 @@
-"""Wrappers of one protocol: their halves run in order, and around the identity they change nothing."""
+"""Wrappers of one protocol run their halves in order and leave the identity unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.records.aot import WrapperAction
 
 @dataclass
 class _Noted:
-    """A wrapper that notes when its halves run; it takes away the last input where there are two or more."""
+    """Log when each half of the wrapper runs; drop the last input if there are two or more."""
 
     NAME: str
     log: list[str]
@@ -95,13 +95,13 @@ def test_functional_wrappers_around_the_identity_change_nothing() -> None:
 
 @pytest.mark.parametrize("wrapper", [disable_autocast, effect_order])
 def test_wrappers_without_work_do_not_appear(wrapper: Any) -> None:
-    """A wrapper whose reason is missing in the metadata returns None, and a result if it is there."""
+    """A wrapper returns None without its reason in the metadata, and a result with it."""
     assert wrapper.pre_compile(_functional_call()) is None
     assert wrapper.pre_compile(_functional_call(autocast_devices=("cpu",), effectful_ops=("print",))) is not None
 
 
 def test_code_of_inner_wrappers_is_closest_to_the_call() -> None:
-    """Lines before the call stand in the order of the wrappers, lines after it in the reverse order."""
+    """Code before the call follows wrapper order; code after it follows the reverse order."""
     log: list[str] = []
     outer = WrapperCode(before=("log('outer')",), after=("log('outer')",), namespace={"log": log.append})
     inner = WrapperCode(before=("log('inner')",), after=("log('inner')",), num_results=1, output_exprs=("r0", "r0"))

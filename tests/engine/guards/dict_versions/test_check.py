@@ -1,4 +1,7 @@
-"""Dictionaries, classes and attributes asked about in one call: Python's iterators and torch's nodes give the same answers."""
+"""One-call checks of dicts, classes and attributes agree for Python and torch nodes.
+
+Python's iterators and torch's nodes give the same answers.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ def test_a_new_base_is_seen() -> None:
     "change", [lambda o: setattr(o, "a", 2), lambda o: delattr(o, "a"), lambda o: setattr(o, "b", 1)]
 )
 def test_attributes_move_versions(change: Callable[[Any], None]) -> None:
-    """Assigning an attribute changes the version of the object's dictionary, wherever the object keeps its values."""
+    """Assigning an attribute changes its object's dict version, wherever values are stored."""
     owner = First()
     owner.a = 1  # type: ignore[attr-defined]
     space = owner.__dict__

@@ -1,4 +1,7 @@
-"""Many guards below a module asked at once: the same answers as one by one, whatever is done to the module, and nothing kept alive."""
+"""One check of many guards below a module agrees with the separate guards.
+
+It agrees whatever is done to the module, and it keeps nothing alive.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +179,7 @@ def test_each_change_is_seen(change: str) -> None:
 
 
 def test_changes_in_any_order() -> None:
-    """Long histories of changes, also of what is written to at every call, leave both checks in agreement."""
+    """Both checks agree over long histories of changes, even of values mutated every call."""
     pick = random.Random(5)
     model: Any = Model()
     entry, plain = traced(model)
@@ -190,7 +193,10 @@ def test_changes_in_any_order() -> None:
 
 
 def test_what_is_written_to_at_every_call_does_not_make_it_slow_for_ever() -> None:
-    """A counter in the module's own dictionary: after a few calls its other entries are compared instead of its version."""
+    """A counter in a module's dict ends the version check; its other entries are compared.
+
+    The comparison replaces the version check after a few calls.
+    """
     model: Any = Model()
     entry, plain = traced(model)
     (below,) = (s for s in subtree_guards(entry) if s.root is not None)
@@ -289,7 +295,10 @@ def _named(source: str, **names: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("shape", ["tree", "cycle", "container"])
 def test_what_globals_name_is_freed(shape: str) -> None:
-    """An object that only a global of a compiled function names is freed with that name, and so is what its parts refer to."""
+    """An object that only a global names is freed with that name, and so are its parts.
+
+    The global is one that a compiled function reads.
+    """
     whole, part = Settings(), Settings()
     for n in range(40):
         setattr(part, f"k{n}", n)

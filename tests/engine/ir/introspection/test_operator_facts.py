@@ -52,7 +52,7 @@ aten = torch.ops.aten
     ],
 )
 def test_facts(target: Any, fact: str, expected: object) -> None:
-    """Overloads, functions, methods and Python's operators have the facts of ATen's schemas and tags."""
+    """Overloads, functions, methods and Python operators get facts of ATen schemas and tags."""
     assert getattr(facts_of(target), fact) == expected
 
 

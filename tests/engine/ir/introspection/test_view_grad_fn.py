@@ -1,4 +1,7 @@
-"""A view whose base was written to since has its history made anew by torch when it is asked for; looking at it must not ask."""
+"""Reading a stale view's grad_fn regenerates it in torch; introspection must not do so.
+
+A view is stale when its base was mutated after the view was made.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def _view(*, is_written: bool) -> torch.Tensor:
 
 
 def test_a_view_is_out_of_date_once_its_base_is_written_to() -> None:
-    """It stays so however often it is looked at, and is up to date once its history was asked for."""
+    """A view stays stale however often it is inspected, until its grad_fn is read."""
     view = _view(is_written=True)
     version = view._version
     assert [has_stale_grad_fn(view), is_leaf_without_regeneration(view), has_stale_grad_fn(view)] == [True, False, True]
@@ -31,7 +34,10 @@ def test_a_view_is_out_of_date_once_its_base_is_written_to() -> None:
 
 
 def test_what_is_up_to_date_stays_as_it_is() -> None:
-    """Neither the history of a fresh view, nor that of a leaf, nor that of a view of what needs no gradient is touched."""
+    """Inspection does not change the grad_fn of a view that is up to date, or of a leaf.
+
+    A view of a tensor that requires no gradient is not changed either.
+    """
     view = _view(is_written=False)
     history = view.grad_fn
     with preserve_stale_grad_fn(view):
@@ -49,7 +55,7 @@ def test_what_is_up_to_date_stays_as_it_is() -> None:
 
 
 def test_histories_that_may_not_be_made_anew_stay_forbidden() -> None:
-    """A view that was made without gradients of what was written to since is refused by torch as before."""
+    """Torch still rejects a view made under no_grad whose base was mutated afterwards."""
     base = torch.ones(2, 3, requires_grad=True) * 1.5
     with torch.no_grad():
         view = base[0]

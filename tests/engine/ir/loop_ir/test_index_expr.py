@@ -1,4 +1,4 @@
-"""Index arithmetic gives the numbers that Python's own gives, and simplifies what lowering relies on."""
+"""Index expressions evaluate as Python arithmetic does and simplify as lowering needs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_permutation_is_a_bijection_and_a_broadcast_is_not() -> None:
 
 
 def test_reshape_there_and_back_is_the_variable_again() -> None:
-    """Splitting a flat position into coordinates and flattening them gives the position itself."""
+    """Unflattening a flat index to coordinates and flattening them returns the index."""
     flat = LoopVar("x", 4 * 6 * 8)
     parts = unflatten(variable(flat), (4, 6, 8))
     assert flatten(parts, contiguous_strides((4, 6, 8))) == variable(flat)

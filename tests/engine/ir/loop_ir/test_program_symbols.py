@@ -18,7 +18,7 @@ def symbolic_tensor() -> torch.Tensor:
 
 
 def test_an_input_defines_its_symbols() -> None:
-    """Each size symbol is read from the first input that has it, and has the traced size as its hint."""
+    """Each size symbol is read from the first input that has it; its hint is the traced size."""
     fake, symbols = symbolic_tensor(), ProgramSymbols()
     for position in (0, 1):
         for dim, size in enumerate(fake.shape):
@@ -28,7 +28,10 @@ def test_an_input_defines_its_symbols() -> None:
 
 
 def test_undefined_symbols_are_unknown_until_a_result_defines_them() -> None:
-    """The size of an ATen call's result defines a symbol; numbers and products of known symbols are never unknown."""
+    """The size of an ATen call's result defines a symbol that was unknown before.
+
+    Numbers and products of known symbols are never unknown.
+    """
     fake, symbols = symbolic_tensor(), ProgramSymbols()
     rows, columns = (expression_of(size) for size in fake.shape)
     assert symbols.unknown((3, rows)) == {str(rows)}

@@ -1,8 +1,7 @@
-"""Ways to cut a kernel's loops: few, within what a card has, and all of them compute the same."""
+"""Candidate block configurations are few, fit the device, and compute the same result."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +19,8 @@ from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from tests.engine.lowering.interpreter_results import run_in_interpreter
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import needs_triton
 
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 BF16 = torch.bfloat16
 CASES = (
     "scatter_add_and_index_add", "batch_norm", "few_long_columns", "buffer_reuse_chain", "long_ragged_rows", "transposed_reads", "two_pass_softmax", "cummax_and_cummin", "transposes",
@@ -61,7 +60,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def program(name: str, chooser: RecordingChooser | None) -> LoweredProgram:
-    """One of these functions of a matrix of 4096 x 2048, of which only the sizes are looked at."""
+    """Lower one of these functions for a 4096 x 2048 matrix that has sizes but no data."""
     with torch.device("meta"):
         given = torch.empty(4096, 2048, dtype=BF16)
     graph = trace_to_aten(FUNCTIONS[name], (given,))
@@ -74,7 +73,10 @@ def program(name: str, chooser: RecordingChooser | None) -> LoweredProgram:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_default_is_first_and_the_choice_is_applied(name: str) -> None:
-    """The first way has the text that nobody's asking gives; the last, once it is taken, its own blocks, and it is told."""
+    """The first candidate is the default text; choosing the last applies and records it.
+
+    The default text is that of lowering without a chooser. The last candidate has block sizes of its own.
+    """
     usual, asked = program(name, None), RecordingChooser()
     same = program(name, asked)
     assert [k.text for k in same.kernels] == [k.text for k in usual.kernels]
@@ -128,7 +130,10 @@ def test_data_dependent_kernels_are_not_tuned() -> None:
 
 @needs_triton
 def test_long_columns_are_read_ahead() -> None:
-    """Sums over many rows have several blocks on the way at once, through shared memory, in smaller blocks where a target has less of it."""
+    """Sums over many rows prefetch several blocks at once through shared memory.
+
+    Targets with less shared memory use smaller blocks.
+    """
     with torch.device("meta"):
         given = torch.empty(16384, 8192, dtype=BF16)
     (kernel,) = lower(trace_to_aten(lambda x: x.sum(0), (given,)), "cuda:90", print_triton).kernels

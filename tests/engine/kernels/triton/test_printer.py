@@ -1,9 +1,8 @@
-"""Triton text: it compiles for every vendor, reads well, and checks bounds only where it must."""
+"""Triton text compiles for every vendor, is readable, and checks bounds only where needed."""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +16,10 @@ from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from tests.engine.lowering.op_cases import CASES
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import needs_triton
 
 F = nn.functional
 
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 SAMPLE_CASES = [
     "masked_softmax_layer_norm",
     "rotary",
@@ -50,7 +49,7 @@ def test_compiles(name: str, target: str) -> None:
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_text_is_a_module(name: str) -> None:
-    """The text of each kernel is Python that defines the function it is called by, with one list of operations a line."""
+    """Each kernel's text is Python that defines its function, with one list of ops per line."""
     case = CASES[name]
     for kernel in kernels_of(case.function, *case.args()):
         functions = [n.name for n in ast.parse(kernel.text).body if isinstance(n, ast.FunctionDef)]
@@ -76,7 +75,10 @@ def test_contiguous_access_is_one_variable() -> None:
 
 
 def test_rows_that_fit_stay_in_registers() -> None:
-    """A softmax over a row that fits reads it once; over a longer one it loops, once to reduce and once to write."""
+    """A softmax reads a row that fits once; over a longer row it loops twice.
+
+    The first loop reduces, the second writes.
+    """
     (short,) = kernels_of(lambda x: torch.softmax(x, -1), torch.randn(64, 8192))
     (long,) = kernels_of(lambda x: torch.softmax(x, -1), torch.randn(512, 40_000))
     assert "for " not in short.text

@@ -1,4 +1,7 @@
-"""A mask that several attentions share is made into numbers by one kernel, and means the same."""
+"""One kernel converts a mask that several attentions share, with the same meaning.
+
+The boolean mask becomes a bias.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def two_attentions_eager(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Ten
 
 
 def test_each_mask_is_converted_once() -> None:
-    """Results are eager's, also where a row sees nothing; each mask is stored once, in the attention's type."""
+    """Each mask is stored once in the attention's dtype, and results match eager.
+
+    This includes rows where every position is masked.
+    """
     torch.manual_seed(0)
     x, mask = torch.randn(2, 3, 5, 8), torch.rand(1, 1, 5, 5) > 0.4
     mask[..., 2, :] = False

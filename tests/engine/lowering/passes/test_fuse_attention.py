@@ -1,4 +1,4 @@
-"""Attention that is written out becomes a call of attention where that gives the same, and else says why it stays."""
+"""Written-out attention becomes an attention call if results agree, else reports why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of matrices of odd sizes are padded where that gains, and give the same numbers."""
+"""Matrix products of odd sizes are padded where it pays, with unchanged results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def sizes(module: torch.fx.GraphModule) -> list[tuple[int, ...]]:
 
 
 def unpadded(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Products with a transposed weight, a bias, a transposed left side, and an odd inner size."""
+    """Compute products with a transposed weight, a bias, a transposed left side, an odd K.
+
+    K is the inner size of the product.
+    """
     y = x @ w.t()
     return y, torch.addmm(b, x, w.t()), y.t() @ x, y @ w, torch.addmm(x, y, w, beta=0.5, alpha=2)
 
@@ -63,7 +66,7 @@ def test_results_are_the_same() -> None:
 
 @pytest.mark.usefixtures("force_padding")
 def test_one_matrix_is_padded_once() -> None:
-    """The gradient of a head is padded for both products that read it, in the order in which it lies in memory."""
+    """The gradient of a head is padded once, in memory order, for both products that read it."""
     args = (torch.randn(24, 19).to(BF16), torch.randn(19, 32).to(BF16), torch.randn(24, 32).to(BF16))
     module = pad_graph(lambda g, w, x: (g @ w, g.t() @ x), *args)
     pads = [n.args[1] for n in module.graph.nodes if n.target is aten.constant_pad_nd.default]
@@ -90,7 +93,10 @@ def test_float32_is_not_padded(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.usefixtures("force_padding")
 def test_saved_rows_have_padded_strides(packs: bool) -> None:
-    """What only the backward reads is saved as the product left it, and gradients are eager's, whatever hooks do to what is saved."""
+    """A product that only the backward reads is saved with the product's padded strides.
+
+    Gradients match eager, whatever hooks do to saved tensors.
+    """
     engine.reset()
     torch.manual_seed(0)
     head, x, wanted = torch.nn.Linear(32, 19), torch.randn(16, 32, requires_grad=True), torch.randint(0, 19, (16,))

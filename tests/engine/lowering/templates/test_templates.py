@@ -1,8 +1,10 @@
-"""Products of matrices by a template: right values in Triton's interpreter, on every target, with what stands around them taken in."""
+"""Template matrix products match eager in Triton's interpreter and fuse surrounding ops.
+
+They are tested on every target.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,10 +33,10 @@ from tests.engine.lowering.attention_cases import ATTENTION_CASES
 from tests.engine.lowering.interpreter_results import run_in_interpreter
 from tests.engine.lowering.matmul_cases import MATMUL_CASES
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.markers import needs_triton
 
 F = torch.nn.functional
 BF16 = torch.bfloat16
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton here")
 
 
 @needs_triton
@@ -47,7 +49,10 @@ def test_equals_eager(name: str) -> None:
 
 
 def test_sizes_that_are_symbols_have_templates() -> None:
-    """A product of any number of rows is one kernel with its activation, whose grid and bounds are computed at each call."""
+    """A product with a symbolic row count is one kernel fused with its activation.
+
+    The grid and bounds are computed at each call.
+    """
     traced = trace_to_aten(linear, ARGS, is_dynamic=True)
     made = lower(traced, "cuda:90", print_triton, chooser=AlwaysTemplateChooser())
     (kernel,) = made.kernels
@@ -75,7 +80,10 @@ ARGS = (torch.randn(256, 96).to(BF16), torch.randn(320, 96).to(BF16), torch.rand
 @needs_triton
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_compiles_it(target: str) -> None:
-    """A product with its bias and activation becomes machine code, on NVIDIA's with tensor cores, without a GPU."""
+    """A product with bias and activation compiles to machine code without a GPU.
+
+    On NVIDIA targets it uses tensor cores.
+    """
     (kernel,) = program(linear, *ARGS).kernels
     record = compile_kernel(kernel, target)
     assert not record.error
@@ -93,7 +101,10 @@ def attention(name: str, length: int = 256) -> tuple[GeneratedKernel, ...]:
 @needs_triton
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_compiles_attention(target: str) -> None:
-    """One kernel, whose products tensor cores compute; on the targets that this is mostly run on, its backward too."""
+    """Attention compiles to one kernel with tensor core products on every target.
+
+    On the main target the backward compiles too.
+    """
     name = "attention_backward" if target == "cuda:90" else "causal"
     for kernel in attention(name):
         record = compile_kernel(kernel, target)
@@ -116,7 +127,10 @@ def test_kernels_of_attention_know_their_node() -> None:
 
 @pytest.mark.parametrize("name", ["mask_gradient", "causal_mask_gradient"])
 def test_the_gradient_of_a_mask_is_written_where_scores_are_made_again(name: str) -> None:
-    """The kernel of the queries' gradient stores it, for every score; where nobody looks at it, it is not stored."""
+    """The kernel of the queries' gradient stores the mask gradient only when it is used.
+
+    It stores the gradient for every score.
+    """
     case = ATTENTION_CASES[name]
     *_, queries = (k for k in program(case.function, *case.args()).kernels if k.name.startswith("attention"))
     assert "grad_mask_ptr" in queries.text
@@ -201,7 +215,7 @@ def test_nothing_changes_unless_it_is_asked_for() -> None:
 
 @dataclass
 class SelectingChooser:
-    """Takes the ways at these positions, one question after the other, and keeps what it was asked."""
+    """Choose the candidates at these positions, one request at a time, and log the requests."""
 
     positions: list[int]
     request_count: list[ChoiceRequest] = field(default_factory=list)
@@ -213,7 +227,10 @@ class SelectingChooser:
 
 
 def test_candidates_compute_the_same() -> None:
-    """Each way is a program of its own with the same inputs: the call with the kernels around it, and the template instead of both."""
+    """Each candidate is a separate program with the same inputs.
+
+    One is the ATen call with the kernels around it; the template replaces both.
+    """
     picky = SelectingChooser([0])
     made = program(linear, *ARGS, chooser=picky)
     assert [type(s) for s in made.steps] == [AtenCall, Launch]
@@ -227,7 +244,7 @@ def test_candidates_compute_the_same() -> None:
 
 
 def test_prologues_are_fused_or_computed_before() -> None:
-    """An operand that a kernel casts: some ways cast it as tiles are read, the others let the kernel be."""
+    """An operand's cast is fused into the template's prologue or runs as a separate kernel."""
 
     def cast(x: Any, w: Any) -> Any:
         return x @ w.to(BF16)
@@ -243,7 +260,7 @@ def test_prologues_are_fused_or_computed_before() -> None:
 
 
 def test_candidates_are_few_and_fit() -> None:
-    """The model leaves a handful, whose slices fit into shared memory, and prefers flat tiles for few rows."""
+    """The cost model keeps a few tilings that fit shared memory, with flat tiles for few rows."""
     for sizes in ((1, 16, 50257, 768), (1, 4096, 4096, 4096), (12, 512, 512, 64), (1, 300, 17, 20)):
         found = candidate_tilings(*sizes, 2)
         assert 1 <= len(found) <= 8
@@ -253,7 +270,10 @@ def test_candidates_are_few_and_fit() -> None:
 
 
 def test_few_rows_take_the_template_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a measurement: a template for a short sequence and a matrix that a library would want padded, the library for anything else."""
+    """For few rows and a weight that needs padding, the template is chosen unmeasured.
+
+    The library is called for more rows, for a matrix that needs no padding, and for float32.
+    """
     monkeypatch.setattr(pad_matmul, "MIN_GAIN_SECONDS", -1.0)
     odd, even = torch.randn(99, 64).to(BF16), torch.randn(104, 64).to(BF16)
     few = program(lambda x, w: x @ w.t(), torch.randn(16, 64).to(BF16), odd, chooser=FewRowsChooser())
@@ -270,7 +290,10 @@ def test_few_rows_take_the_template_unmeasured(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_option_asks_for_templates() -> None:
-    """A session shows the template's kernel without a GPU, and results are eager's; other words are refused in a sentence."""
+    """With ``templates="always"`` a session shows the template kernel without a GPU.
+
+    Results equal eager's. Any other option value is rejected with one sentence.
+    """
     engine.reset()
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU())
     x = torch.randn(48, 32)

@@ -61,7 +61,10 @@ X = torch.ones(2, 3)
 
 
 def test_it_is_a_module_of_the_same_class() -> None:
-    """isinstance, class name, parameters, keys and signature are the original's; no subclass is announced to the user's class."""
+    """A compiled module keeps the class, name, parameters, keys and signature of the original.
+
+    The user's class sees no new subclass through ``__init_subclass__``.
+    """
     net = Net()
     before = len(Net.registered)
     twin = compiled_module(net, FakeCompiler())
@@ -111,7 +114,10 @@ def test_state_is_shared_both_ways() -> None:
 
 
 def test_hooks_run() -> None:
-    """Forward hooks and pre-hooks, registered on either, run around the compiled forward and see the values."""
+    """Forward hooks and pre-hooks of either module run around the compiled forward.
+
+    They receive its values.
+    """
     net = Net()
     twin = compiled_module(net, FakeCompiler())
     plain = net(X)
@@ -164,7 +170,7 @@ def test_a_forward_put_on_the_instance_is_used() -> None:
 
 
 def test_as_a_part_of_another_module() -> None:
-    """A compiled module may be a submodule: its parameters count once, under their usual names."""
+    """A compiled module works as a submodule: parameters count once, under their usual names."""
     net = Net()
     outer = torch.nn.Sequential(compiled_module(net, FakeCompiler()))
     assert list(outer.state_dict()) == [f"0.{k}" for k in net.state_dict()]
@@ -185,7 +191,10 @@ def test_training_through_it() -> None:
 
 
 def test_attach_and_detach() -> None:
-    """A module compiled in place keeps identity, type, state_dict and pickle; hooks run; detaching undoes it."""
+    """A module compiled in place keeps identity, type, state_dict and pickle.
+
+    Its hooks run, and detaching undoes the compilation.
+    """
     compiler = FakeCompiler()
     net = Net()
     plain = net(X)
@@ -241,7 +250,10 @@ def test_twins_of_subclasses_and_state_behind_the_forward() -> None:
 
 
 def test_a_lazy_module_takes_its_sizes_through_the_twin() -> None:
-    """The first call of a compiled lazy module makes its parameters; original and twin are then of the class that it becomes."""
+    """The first call of a compiled lazy module initializes its parameters.
+
+    The original and the compiled module then have the class that the lazy one becomes.
+    """
     for cls, arguments, x in (
         (torch.nn.LazyLinear, (3,), torch.ones(2, 4)),
         (torch.nn.LazyConv2d, (3, 2), torch.ones(1, 2, 4, 4)),
@@ -257,7 +269,7 @@ def test_a_lazy_module_takes_its_sizes_through_the_twin() -> None:
 
 
 def test_a_lazy_module_inside_is_traced_with_its_sizes() -> None:
-    """Lazy layers of a compiled model take their sizes while it is traced: one graph, and the random numbers that plain PyTorch draws."""
+    """Lazy layers are initialized during tracing, in one graph, with eager's random numbers."""
 
     def made() -> torch.nn.Module:
         torch.manual_seed(0)
@@ -273,7 +285,10 @@ def test_a_lazy_module_inside_is_traced_with_its_sizes() -> None:
 
 
 def test_what_a_method_makes_of_its_own_class_is_plain() -> None:
-    """``self.__class__(...)`` in a method called on a twin makes a module of the user's class, such as a slice of a Sequential."""
+    """``self.__class__(...)`` in a compiled module makes a module of the user's class.
+
+    An example is a slice of a Sequential.
+    """
     net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
     part = engine.compile(net, backend="eager")[:2]
     assert type(part) is torch.nn.Sequential
@@ -304,7 +319,10 @@ def test_hooks_on_all_modules() -> None:
 
 
 def test_a_class_of_modules_is_compiled_as_a_decorator() -> None:
-    """Instances of a decorated class run its compiled forward, also through ``super()``; the class stays what it is."""
+    """Instances of a decorated class run its compiled forward; the class itself is unchanged.
+
+    This includes calls through ``super()``.
+    """
 
     @engine.compile(backend="eager")
     class Doubling(torch.nn.Module):

@@ -178,7 +178,7 @@ def test_a_module_with_its_own_call() -> None:
 
 
 def test_a_librarys_wrapper_does_not_hide_the_user() -> None:
-    """A function under ``torch.no_grad()`` or ``functools.wraps`` is reached and compiled, under its context."""
+    """Functions under ``torch.no_grad()`` or ``functools.wraps`` compile in their context."""
     compiler = FakeCompiler()
 
     @torch.no_grad()

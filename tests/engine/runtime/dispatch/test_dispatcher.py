@@ -1,4 +1,4 @@
-"""The dispatcher behaves as the function it stands for, and compiles exactly when no entry admits a call."""
+"""The dispatcher behaves like its function and compiles only on a cache miss."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 def test_arguments_and_their_errors_are_pythons_own(
     function: Any, call: tuple[tuple[Any, ...], dict[str, Any]]
 ) -> None:
-    """Any call gives what the function gives, on the miss and on the hit, or its own TypeError."""
+    """Any call gives the function's result or TypeError, on a cache miss and on a hit."""
     args, kwargs = call
     compiled = make_dispatcher(function, FakeCompiler())
     expected = outcome(function, args, kwargs)
@@ -89,7 +89,10 @@ def outcome(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 @pytest.mark.parametrize("function", [plain, defaults, everything, clashing, nothing])
 def test_everything_that_can_be_asked_of_it(function: Any) -> None:
-    """The dispatcher is a function with the original's signature, names, doc, annotations, source and attributes."""
+    """The dispatcher is a function with the original's metadata.
+
+    Compared are signature, names, doc, annotations, source and attributes.
+    """
     function.note = "kept"
     compiled = make_dispatcher(function, FakeCompiler())
     assert inspect.isfunction(compiled)
@@ -206,7 +209,10 @@ def test_sizes_and_numbers_seen_to_change_become_dynamic() -> None:
 
 
 def test_the_recompile_limit_leaves_the_function_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past the limit other calls run as Python, entries keep serving theirs, and the reason is recorded."""
+    """Past the recompile limit new calls run as Python, and cached entries still hit.
+
+    The reason is recorded.
+    """
     monkeypatch.setattr(config, "recompile_limit", 2)
     compiler = FakeCompiler()
     compiled = make_dispatcher(plain, compiler)
@@ -261,7 +267,10 @@ def test_a_graph_break_under_fullgraph_propagates() -> None:
 
 
 def test_a_bug_of_ours_never_reaches_the_user() -> None:
-    """When compiling fails the call runs as Python and the failure is recorded; after a few the frame is given up."""
+    """A call whose compile fails runs as Python; repeated failures skip the frame.
+
+    Each failure is recorded.
+    """
     compiler = FakeCompiler()
 
     def fail(request: Any) -> None:
@@ -277,7 +286,7 @@ def test_a_bug_of_ours_never_reaches_the_user() -> None:
 
 
 def test_an_interrupted_compile_leaves_no_trace() -> None:
-    """Ctrl-C during a compile reaches the caller, and the next call compiles as if nothing had been."""
+    """Ctrl-C during a compile reaches the caller, and the next call compiles normally."""
     compiler = FakeCompiler()
 
     def interrupt(request: Any) -> None:
@@ -308,7 +317,10 @@ def test_compiled_code_called_while_compiling_runs_as_python() -> None:
 
 
 def test_guards_that_refuse_their_own_call_are_reported() -> None:
-    """An entry that does not admit the call it was made for is not kept, and that is recorded as our failure."""
+    """An entry whose guards fail for the call it was compiled for is dropped.
+
+    It is recorded as an internal error.
+    """
     compiler = FakeCompiler()
     compiler.before = lambda request: request.arguments["a"].append(1)  # changes what was guarded
     compiled = make_dispatcher(lambda a, b: b, compiler)  # type: ignore[arg-type]
@@ -326,7 +338,7 @@ def test_guards_that_refuse_their_own_call_are_reported() -> None:
 
 
 def test_a_generator_that_compiled_code_starts_shows_whom_it_delegates_to() -> None:
-    """``gi_yieldfrom`` of a generator that runs as Python is the one that it was written to delegate to, not a part of the engine."""
+    """``gi_yieldfrom`` of a generator run as Python is the user's generator, not the engine's."""
 
     def inner() -> Any:
         yield 2
@@ -340,7 +352,10 @@ def test_a_generator_that_compiled_code_starts_shows_whom_it_delegates_to() -> N
 
 
 def test_generators_run_as_python_and_say_so() -> None:
-    """A generator function stays one, with send and return value, and the reason is recorded; what it calls is compiled."""
+    """A generator function stays a generator, with send and return; its callees are compiled.
+
+    The reason that it runs as Python is recorded.
+    """
     compiler = FakeCompiler()
 
     def double(x: int) -> int:
@@ -400,7 +415,7 @@ def test_a_disabled_function_is_left_alone() -> None:
 
 
 def test_threads_compile_once_and_agree() -> None:
-    """Many threads that call one function at once get right results, and compile each kind of call once."""
+    """Threads that call one function at once get right results and compile each case once."""
     compiler = FakeCompiler()
     compiled = make_dispatcher(plain, compiler)
     start = threading.Barrier(8)
@@ -460,7 +475,10 @@ def test_memory_goes_with_the_function() -> None:
 
 @pytest.mark.parametrize("role", ["callee", "resume"])
 def test_cells_are_freed_without_a_collection(role: str) -> None:
-    """What a closure holds (a resumed frame's tensors) is freed as soon as its dispatcher is, however many entries there are."""
+    """Closure contents are freed together with their dispatcher, for any number of entries.
+
+    A closure may hold the tensors of a resumed frame.
+    """
     compiler = FakeCompiler()
 
     def make(held: Any) -> Any:
@@ -485,7 +503,10 @@ def test_cells_are_freed_without_a_collection(role: str) -> None:
 
 
 def test_routed_frames_dispatch_what_they_call() -> None:
-    """A frame that runs as rewritten Python dispatches functions, methods, partials and modules that it calls."""
+    """A frame run as rewritten Python dispatches the functions, methods and modules it calls.
+
+    Partials are dispatched too.
+    """
     import functools
 
     compiler = InterceptingCompiler()

@@ -104,7 +104,10 @@ def test_code_of_a_cell_brings_its_text() -> None:
 
 
 def test_explain_call_moves_nothing() -> None:
-    """Which entry a call would hit, with every guard's verdict; order, caches and the function stay untouched."""
+    """``explain_call`` gives the entry a call would hit and each guard's verdict.
+
+    Order, caches and the function stay unchanged.
+    """
     compiler = FakeCompiler()
     compiled: Any = make_dispatcher(add, compiler)  # type: ignore[arg-type]
     for y in (1.0, "a"):
@@ -122,7 +125,10 @@ def test_explain_call_moves_nothing() -> None:
 
 
 def test_explain_call_takes_what_engine_compile_gives() -> None:
-    """Methods, partials, compiled and attached modules are explained; other functions are refused in a sentence."""
+    """Methods, partials and compiled or attached modules are explained; others are rejected.
+
+    The rejection is one sentence.
+    """
 
     class Net(torch.nn.Module):
         def forward(self, x: Any) -> Any:

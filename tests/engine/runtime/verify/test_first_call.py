@@ -1,4 +1,4 @@
-"""``engine.config.verify_correctness``: compiled graphs held against eager at their first call."""
+"""``engine.config.verify_correctness`` compares compiled graphs with eager at first call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def off_by_one(graph: torch.fx.GraphModule, inputs: Any) -> Any:
 
 
 def test_wrong_backend_is_told_and_left() -> None:
-    """A result that differs is a warning and a recorded failure, and later calls run as traced."""
+    """A wrong result gives a warning and a recorded failure; later calls run as traced."""
     compiled = engine.compile(lambda x: x * 2, backend=off_by_one)
     x = torch.arange(3.0)
     with engine.record() as session, pytest.warns(WrongResult, match="result 0 differs from eager by up to 1"):
@@ -35,7 +35,7 @@ def test_wrong_backend_is_told_and_left() -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_right_graphs_pass(backend: str) -> None:
-    """Random numbers, changed inputs and gradients are no difference, and an input is changed once."""
+    """Random numbers, mutated inputs and gradients verify; an input is mutated only once."""
 
     def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         x.add_(1)
@@ -99,7 +99,7 @@ class Wrong(torch.autograd.Function):
 
 
 def test_wrong_gradients_are_told() -> None:
-    """Results that agree with gradients that do not are a warning, and later calls run as traced."""
+    """Wrong gradients give a warning even if results agree; later calls run as traced."""
 
     def doubled(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         return lambda *given: tuple(Wrong.apply(r) for r in graph(*given))

@@ -93,7 +93,10 @@ def test_only_the_kernel_at_fault_is_blamed() -> None:
     ],
 )
 def test_a_subtle_mistake_is_found(old: str, new: str) -> None:
-    """A scale, a constant in the denominator, a padding that counts, one element left out of a sum."""
+    """Verification finds a wrong scale, constant, padding value or a skipped element.
+
+    The constant is in the denominator, the padding takes part, and one element is left out of a sum.
+    """
     found = verify_kernels(two_steps(gelu(), changed(softmax(), old, new)), None, (X,))
     assert found["k1"].outcome == "different"
 
@@ -187,7 +190,10 @@ def test_buffers_without_a_node_are_carried_from_kernel_to_kernel() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_is_compared_with_its_own_tolerance(dtype: torch.dtype) -> None:
-    """Float32 inside the kernel, rounding after each operation in ATen: close, while a real mistake is not."""
+    """Verification tolerates float32 intermediates against ATen's rounding, but not mistakes.
+
+    The kernel computes in float32, while ATen rounds after each operation.
+    """
     kinds = {torch.float16: "*fp16", torch.bfloat16: "*bf16"}
     graph = torch.fx.Graph()
     x, weight, bias = (graph.placeholder(name) for name in ("x", "weight", "bias"))
@@ -250,7 +256,10 @@ def test_integers_and_symbolic_sizes() -> None:
 
 @pytest.mark.parametrize(("factor", "outcomes"), [("1.0", {"equal", "close"}), ("1.02", {"different"})])
 def test_a_small_mistake_shows_in_16_bits_too(factor: str, outcomes: set[str]) -> None:
-    """Two per cent is a few units in the last place of a bfloat16: measured against exact values it is seen."""
+    """Verification against exact values detects a two per cent error in bfloat16.
+
+    The error is a few units in the last place.
+    """
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     out = graph.call_function(aten._softmax.default, (x, 1, False), name="out")

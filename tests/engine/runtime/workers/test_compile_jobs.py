@@ -1,4 +1,7 @@
-"""Kernels compiled in the background: results one by one, cancelling, failures, and processes that do not stay behind."""
+"""Kernels compile in the background, with partial results, cancellation and clean exit.
+
+Failures are reported, and no process stays behind.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +151,7 @@ def pool() -> Any:
 
 
 def test_a_worker_that_dies_is_told_and_replaced(pool: WorkerPool) -> None:
-    """The task that took the process down fails with how it ended; the next runs in a new process."""
+    """A task that kills its worker fails with the exit cause; the next gets a new process."""
     before = pool.call("os:getpid", ())
     with pytest.raises(WorkerFailed, match=r"exit status 3"):
         pool.call("os:_exit", (3,))
@@ -181,7 +184,7 @@ def test_what_a_task_prints_does_not_disturb_the_answers(pool: WorkerPool) -> No
 
 
 def test_closing_removes_the_process_and_its_files(pool: WorkerPool) -> None:
-    """Neither the process nor its folder for temporary files stays behind, nor what a task left in there."""
+    """Closing removes the worker process, its temporary folder and the files in it."""
     pid = pool.call("os:getpid", ())
     folder = pathlib.Path(pool.call("os:getenv", ("TMPDIR",)))
     pool.call("os:mkdir", (str(folder / "left"),))
@@ -193,7 +196,10 @@ def test_closing_removes_the_process_and_its_files(pool: WorkerPool) -> None:
 
 
 def test_workers_run_neither_the_users_main_nor_a_file_that_shadows_the_engine(tmp_path: pathlib.Path) -> None:
-    """A script without a main guard, beside an engine.py of the user's, compiles a kernel and is run once."""
+    """Workers run neither a script without a main guard nor a user's ``engine.py``.
+
+    A script beside such a file compiles a kernel and is run once.
+    """
     (tmp_path / "engine.py").write_text("raise SystemExit('shadow')\n")
     script = tmp_path / "script.py"
     script.write_text(
@@ -243,7 +249,10 @@ def test_leaving_with_work_under_way_ends_soon_and_leaves_nothing_behind(tmp_pat
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, also where the tests were started in the background, which ignores it."""
+    """Make Ctrl-C raise KeyboardInterrupt, even if the tests run in the background.
+
+    A process started in the background ignores SIGINT.
+    """
     was = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, was)
@@ -271,7 +280,7 @@ def test_without_triton_every_kernel_is_told_why(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_worker_leaves_when_its_parent_is_killed(tmp_path: pathlib.Path) -> None:
-    """A notebook kernel that is killed leaves no process and no files, even in the midst of a long task."""
+    """A killed notebook kernel leaves no process and no files, even during a long task."""
     script = (
         f"import os, signal, sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from engine.runtime.workers.process_pool import WorkerPool as Pool\n"

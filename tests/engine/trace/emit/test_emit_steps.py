@@ -61,7 +61,10 @@ def test_normalize_makes_numbers_of_size_tensors() -> None:
 
 
 def test_normalize_leaves_other_functions_alone() -> None:
-    """A function that takes no sizes gets the tensor, and so does a user's function of the same name."""
+    """Normalization keeps tensor arguments of functions that take no sizes.
+
+    The same holds for a user's function with the name of a torch function.
+    """
     tx = new_tracer()
     size = new_tensor(tx, dtype=torch.int64)
     for target in (torch.add, GraphCallable("reshape", torch.reshape)):
@@ -131,7 +134,7 @@ def test_run_on_fakes_reports_what_eager_raises() -> None:
 
 
 def test_roll_back_restores_a_resized_result() -> None:
-    """A failed operation may have resized its ``out`` argument; sizes and version are as before."""
+    """Rolling back a failed operation restores the size and version of its ``out``."""
     tx = new_tracer()
     out = new_tensor(tx, 0)
     operation = call(torch.add, new_tensor(tx, 2), new_tensor(tx, 2), out=out)
@@ -149,7 +152,10 @@ def test_roll_back_restores_a_resized_result() -> None:
     [("add_", "call_method"), (operator.iadd, "call_function"), (torch.ops.aten.add_.Tensor, "call_function")],
 )
 def test_in_place_operators_are_known_by_schema(target: Any, op: str) -> None:
-    """What an operator writes to is saved: by its schema, or because it is a Python in-place operator."""
+    """The fake state of mutated arguments is saved for in-place operators.
+
+    The operator's schema tells what it mutates, or it is a Python in-place operator.
+    """
     tx = new_tracer()
     operation = call(target, new_tensor(tx, 2), new_tensor(tx, 2), op=op)
     state = save_fake_state(operation, operation_arguments(tx, operation))
@@ -188,7 +194,10 @@ def test_repair_leaves_fused_optimizer_steps_alone() -> None:
 
 
 def test_only_writes_are_effects() -> None:
-    """A node that computes a constant may be erased; one that writes, or changes state, may not."""
+    """A node that computes a constant may be erased; one with side effects may not.
+
+    Side effects are writes and changes of state.
+    """
     tx = new_tracer()
     tensor = new_tensor(tx, 2)
     for target, expected in (("add_", True), ("add", False)):

@@ -1,4 +1,7 @@
-"""Short functions of a tensor, one shape of control flow each: ``test_breaks_everywhere`` puts a graph break at each of their statements."""
+"""Short functions of a tensor, each with one shape of control flow.
+
+``test_breaks_everywhere`` puts a graph break at each of their statements.
+"""
 # ruff: noqa
 # mypy: ignore-errors
 

@@ -1,4 +1,7 @@
-"""A graph break at every statement of many small functions: values, printed text, exceptions and changes stay Python's."""
+"""Tests of a graph break at every statement of many small functions.
+
+Values, printed text, exceptions and side effects must be those of plain Python.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +128,7 @@ def comparable(value: Any) -> Any:
 
 
 def check(name: str, place: int, statement: str) -> list[str]:
-    """Run a variant plainly and compiled, three calls each; the kinds of frames that were left to Python whole."""
+    """Compare a variant with plain Python in three calls; return kinds of skipped frames."""
     engine.reset()
     expected_in, actual_in = with_break(name, place, statement), with_break(name, place, statement)
     inputs = [torch.arange(12.0).reshape(3, 4) / 7, -torch.arange(12.0).reshape(3, 4), torch.ones(2, 4)]
@@ -145,7 +148,10 @@ def check(name: str, place: int, statement: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_breaks_at_statements(name: str) -> None:
-    """Whatever breaks the graph, and wherever: the calls end as in plain Python. Every fourth place here; the kind of break changes along."""
+    """Calls end as in plain Python, whatever breaks the graph at whichever statement.
+
+    This test takes every fourth statement, and varies the kind of break.
+    """
     for place in range(len(name) % 4, break_places(name), 4):
         check(name, place, BREAKS[(place // 4 + len(name)) % len(BREAKS)])
 

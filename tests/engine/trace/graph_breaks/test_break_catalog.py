@@ -1,4 +1,7 @@
-"""The catalog of graph breaks: each site has an id that says what to do, and each page's programs are true."""
+"""Tests of the graph break catalog: reason ids, their pages and example programs.
+
+Each site has an id that says what to do, and the programs of each page do what the page says.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ MAX_SHARE = 0.05
 
 
 def sites() -> Iterator[tuple[str, str]]:
-    """Place and id of each site that breaks the graph or skips the frame, as far as the id is written there."""
+    """Yield location and id of each site that breaks the graph or skips the frame.
+
+    Only ids that are literals at the site are found.
+    """
     for path in sorted(pathlib.Path(trace.__path__[0]).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
@@ -84,7 +90,10 @@ def test_every_site_has_a_page() -> None:
 
 
 def test_every_page_has_a_site() -> None:
-    """A page that no site uses is an orphan; ids of unknown calls are chosen by the callable's module."""
+    """Every catalog page is used by a site that breaks the graph.
+
+    Ids of unknown calls are chosen by the callable's module.
+    """
     known = {id for _, id in sites()}
     by_module = {unknown_call_kind(f) for f in (time.time, os.listdir, socket.gethostname, sys.getrefcount)}
     assert set(BREAK_REASONS) - known - by_module == set()
@@ -92,7 +101,10 @@ def test_every_page_has_a_site() -> None:
 
 @pytest.mark.parametrize("id", BREAK_REASONS)
 def test_a_page_says_why_and_what_to_do(id: str) -> None:
-    """Each page has a title without a full stop, a cause, hints or a reason why there are none, and programs unless the fault is the compiler's."""
+    """Each page has a title, a cause, and hints or a reason why there is no fix.
+
+    The title has no full stop. Each page has programs, unless it describes an internal error.
+    """
     page = BREAK_REASONS[id]
     assert id == id.lower()
     assert not page.title.endswith(".")
@@ -109,7 +121,7 @@ def test_titles_differ() -> None:
 
 
 NOT_RESUMED = {"break-position", "forward-ad", "functorch-state"}
-"""Reasons that a graph break of another kind cannot resume: their hints stand in the record of that break."""
+"""Reasons why another break cannot resume; its record has their hints."""
 
 DIFFERENT_RESULT = {
     "generator-frame": "a generator becomes a list",
@@ -122,7 +134,10 @@ DIFFERENT_RESULT = {
 @pytest.mark.parametrize("id", [id for id in BREAK_REASONS if BREAK_REASONS[id].example_before])
 @pytest.mark.filterwarnings("ignore")
 def test_a_program_breaks_and_its_repair_does_not(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first program breaks for the reason of its page, the second nowhere; both return what plain Python returns, and the same."""
+    """The first program of a page breaks for its reason; the fixed one does not break.
+
+    Both return what plain Python returns, and their results are equal.
+    """
     monkeypatch.setattr(config, "inline_depth", 60)
     monkeypatch.setattr(config, "instruction_budget", 20_000)
     page = BREAK_REASONS[id]

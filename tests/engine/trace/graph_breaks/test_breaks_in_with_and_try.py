@@ -1,4 +1,7 @@
-"""Graph breaks inside with, try, except and finally: what follows goes on inside the block, and the block ends once."""
+"""Tests of graph breaks inside with, try, except and finally.
+
+Execution resumes inside the block, and the block exits once.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +149,7 @@ def nested_handlers(x: Any) -> Any:
     ids=lambda p: p.__name__,
 )
 def test_goes_on_inside(program: Callable[..., Any]) -> None:
-    """The rest of the block is traced, nothing is left to Python whole, and the outcome is Python's."""
+    """The rest of a block is traced after a break, no frame is skipped, results match."""
     traced = compare_with_eager(program, X)
     assert traced.graphs > 1
     assert not any(b.skips_frame for f in traced.frames for b in f.record.breaks)
@@ -211,7 +214,7 @@ class TooWide(ValueError):
 
 
 def test_exceptions_made_while_tracing_are_pythons() -> None:
-    """Cause, context, attributes and text of an exception that is handed on are as Python makes them."""
+    """A propagated exception has the cause, context, attributes and text of plain Python."""
 
     def keeps(x: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""``torch._dynamo.error_on_graph_break``: where a break is an error, and where it is none after all."""
+"""Tests of ``torch._dynamo.error_on_graph_break``: when a graph break is an error."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def test_a_break_is_an_error_around_a_call() -> None:
 
 @pytest.mark.parametrize("function", [_loose, _loose_inside, _loose_outside])
 def test_parts_may_break(function: Callable[..., Any]) -> None:
-    """A part that says so may break inside of one that may not, and the setting is as it was after it."""
+    """A region that allows graph breaks may break inside one that forbids them.
+
+    The setting is restored after it.
+    """
     compiled = _compiled(function)
     with error_on_graph_break(True):
         for _ in range(2):

@@ -1,4 +1,7 @@
-"""Graph breaks: what Python must run runs in Python, once and in order; the rest is traced before and after."""
+"""Tests of graph breaks: untraceable code runs in Python, the rest in graphs.
+
+Python runs that code once and in order. Code before and after it is traced.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +185,10 @@ def test_steps_follow_the_code() -> None:
 
 
 def test_each_node_and_guard_is_told_by_one_step() -> None:
-    """Nodes, guards and effects appear once, at the instruction that made them, also where a placeholder is put before other nodes."""
+    """Each node, guard and side effect belongs to one step, at its instruction.
+
+    This holds also if a placeholder is inserted before other nodes.
+    """
 
     def scaled(x: Any, k: Any) -> Any:
         return x * k
@@ -206,7 +212,11 @@ def test_each_node_and_guard_is_told_by_one_step() -> None:
 
 
 def test_steps_tell_locals_so_that_any_moment_can_be_rebuilt() -> None:
-    """A frame's first step has its parameters; a variable bound anew is told although it reads the same; values name their nodes."""
+    """Steps record parameters, rebound locals and node names.
+
+    The first step of a frame has its parameters. A rebound local is recorded even if it prints the same.
+    Values name their nodes.
+    """
 
     def rebinds(x: Any) -> Any:
         h = x * 2
@@ -225,7 +235,10 @@ def test_steps_tell_locals_so_that_any_moment_can_be_rebuilt() -> None:
 
 
 def test_explain_leaves_every_cache_as_it_was() -> None:
-    """Explaining a compiled function, one that breaks and calls others, changes no entry, no limit, and compiles nothing anew afterwards."""
+    """Explaining a compiled function changes no cache entry and causes no recompile.
+
+    It changes no recompile limit either. The function breaks and calls other functions.
+    """
 
     def helper(x: Any) -> Any:
         print("helper")
@@ -248,7 +261,10 @@ def test_explain_leaves_every_cache_as_it_was() -> None:
 
 
 def test_errors_carry_the_users_stack() -> None:
-    """GraphBreak names every call on the way to the line, outermost first, and its traceback starts at the user's call."""
+    """GraphBreak names each call down to the line; its traceback starts at the user's call.
+
+    The outermost call is first.
+    """
 
     def inner(x: Any) -> Any:
         return range(int(x.sum()))
@@ -279,7 +295,10 @@ def test_grad_mode_survives_an_error_in_the_graph() -> None:
 
 
 def test_grad_mode_survives_an_error_after_a_break_inside_no_grad() -> None:
-    """What resumes inside a ``with`` statement leaves it by an exception, too, wherever in the graph that is raised."""
+    """An exception in a resume function also exits its ``with`` block.
+
+    It may be raised anywhere in the graph; the grad mode is restored.
+    """
 
     def looks_up(table: Any, where: Any) -> Any:
         with torch.no_grad():
@@ -296,7 +315,10 @@ def test_grad_mode_survives_an_error_after_a_break_inside_no_grad() -> None:
 
 
 def test_a_graph_that_only_switches_grad_mode_is_not_compiled() -> None:
-    """Before a break inside of a context there may be nothing to compute: backends are not asked for it."""
+    """A graph that only switches grad mode is not passed to the backend.
+
+    Before a break inside a context there may be nothing to compute.
+    """
     seen: list[torch.fx.GraphModule] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:

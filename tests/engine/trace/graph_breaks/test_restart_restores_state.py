@@ -1,4 +1,7 @@
-"""An attempt to trace that is given up leaves nothing behind: guards, side effects, modules, torch's global state."""
+"""Tests that a discarded tracing attempt leaves no state behind.
+
+State means guards, side effects, modules and torch's global state.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ class Counted(nn.Module):
 
 
 def helper(x: torch.Tensor, names: list[str]) -> torch.Tensor:
-    """Changes everything that can be changed, and then breaks: what called it must be traced again."""
+    """Cause every kind of side effect, then break the graph.
+
+    The caller must be traced again.
+    """
     global COUNT
     COUNT += 1
     SEEN.append(COUNT)
@@ -55,7 +61,7 @@ def states() -> dict[str, object]:
 
 
 def test_a_call_that_breaks_inside_is_undone_before_it_is_traced_again() -> None:
-    """Lists, globals and the argument are changed once, though the tracer went through the changes twice."""
+    """Lists, globals and the argument change once, even if tracing restarts."""
     global COUNT
     COUNT = 0
     SEEN.clear()
@@ -141,7 +147,10 @@ def _fails(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_torch_stands_as_before_whatever_becomes_of_tracing() -> None:
-    """Breaks under every switch, and an exception that leaves the function: torch's state is as after plain Python, random numbers too."""
+    """Torch's global state is as after plain Python, whatever ends tracing.
+
+    Covers breaks under each switch, an exception that leaves the function, and the random state.
+    """
     before = states()
     for function in (_grad, _autocast, _dtype, _inference, _fails):
         for fullgraph in (False, True):
@@ -162,7 +171,10 @@ def test_explaining_leaves_torch_alone() -> None:
 
 
 def test_grad_mode_switched_back_and_forth_is_no_node() -> None:
-    """Two switches with nothing between cancel out, also through a context with an empty body and nested ones."""
+    """Grad mode switches with nothing between them cancel out.
+
+    Contexts with an empty body and nested contexts cancel out too.
+    """
     seen: list[str] = []
 
     def keep(graph: torch.fx.GraphModule, inputs: object) -> object:
@@ -186,7 +198,10 @@ def test_grad_mode_switched_back_and_forth_is_no_node() -> None:
 
 
 def test_an_error_carries_the_users_stack() -> None:
-    """A break under fullgraph and a backend that fails both name the user's lines, outermost first."""
+    """A break under fullgraph and a backend failure name the user's lines.
+
+    The outermost line is first.
+    """
 
     def inner(x: torch.Tensor) -> torch.Tensor:
         print("now")

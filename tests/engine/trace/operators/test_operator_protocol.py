@@ -129,7 +129,7 @@ def meters(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 @pytest.mark.usefixtures("meters")
 def test_a_new_kind_of_value_brings_its_own_operators(operate: Callable[[Any, Any], Any]) -> None:
-    """Operators of a variable class that only the test defines work like Python's, in one graph."""
+    """Operators of a variable class defined by the test work like Python's, in one graph."""
 
     def run(x: torch.Tensor, a: Meters, b: Meters) -> Any:
         return x * 2, operate(a, b)
@@ -230,7 +230,7 @@ def repeats_in_place(left: Any) -> Any:
     ],
 )
 def test_rare_operands_give_what_python_gives(operation: Callable[[], Any]) -> None:
-    """Operands that CPython or numpy treat unlike their base class give the same value, class or TypeError."""
+    """Operands treated unlike their base class give the value or TypeError of Python."""
 
     def run(x: torch.Tensor) -> Any:
         return x + 1, _raised(operation)
@@ -241,7 +241,10 @@ def test_rare_operands_give_what_python_gives(operation: Callable[[], Any]) -> N
 
 
 def test_the_table_knows_every_operator_of_the_operator_module() -> None:
-    """Each binary, in-place, comparison and unary function has one entry, with methods that exist."""
+    """Each operator function has one entry, with methods that exist.
+
+    Covers binary, in-place, comparison and unary functions.
+    """
     functions = [op.function for ops in (table.BINARY, table.INPLACE, table.COMPARE) for op in ops.values()]
     assert len(set(functions)) == len(functions) == 13 + 13 + 6
     for op in table.BINARY.values():

@@ -1,4 +1,7 @@
-"""Numbers that change between calls become symbols: one more compilation serves all others."""
+"""Tests of dynamic scalars: numbers that change between calls become symbols.
+
+One recompile covers all other numbers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Random expressions over numbers and sizes that change from call to call, put to random uses: each call gives what Python gives."""
+"""Tests of random expressions over numbers and sizes that change between calls.
+
+The results are put to random uses. Each call must give what plain Python gives.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def written(seed: int) -> str:
 
 
 def arguments(call: int) -> tuple[Any, ...]:
-    """Fresh arguments: most sizes and numbers differ from those of other calls, some come again."""
+    """Make the arguments of a call; most sizes and numbers differ between calls.
+
+    Some occur again in a later call.
+    """
     torch.manual_seed(call)
     sizes = [(4, 3, 2), (5, 4, 2), (7, 4, 3), (4, 6, 5), (6, 3, 2)][call]
     lists = [[1, 2], [3], [1, 2, 3, 4], [], [5, 6]]
@@ -81,7 +87,7 @@ def outcomes(source: str, around: Callable[[Any], Any]) -> list[str]:
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("first", SEEDS[::12])
 def test_each_call_gives_its_own(first: int, dynamic: bool | None) -> None:
-    """Whatever was assumed of numbers for one call, another one that differs is not served by it."""
+    """A call with other numbers never hits an entry that was specialized for different ones."""
     for seed in range(first, first + 6) if dynamic else range(first, first + 12):
         source = written(seed)
         plain = outcomes(source, lambda f: f)

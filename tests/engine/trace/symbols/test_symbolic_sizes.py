@@ -40,7 +40,7 @@ def test_sizes_become_symbols_on_request() -> None:
 
 
 def test_what_only_pythons_forms_can_evaluate_is_traced() -> None:
-    """Where torch's C++ refuses sizes that are symbols, its Python forms of the operators are asked."""
+    """Operators use their Python implementations if C++ rejects symbolic sizes."""
     asked: list[bool] = []
 
     def particular(x: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ def test_marked_dimensions_are_symbols() -> None:
 def test_composites_keep_symbols(
     function: Callable[[torch.Tensor], torch.Tensor], sizes: tuple[tuple[int, ...], ...], backend: str
 ) -> None:
-    """What torch computes in several steps serves other sizes too, without being compiled again."""
+    """Composite torch functions accept other sizes without a recompile."""
     compiled = engine.compile(function, backend=backend, dynamic=True)
     with engine.expect(recompiles=0):
         for size in sizes:

@@ -16,7 +16,10 @@ from torch.multiprocessing.spawn import ProcessException
 
 @contextlib.contextmanager
 def a_group(rank: int, folder: str) -> Iterator[None]:
-    """The default group of both; failures are left in a file for each, so that the other's hanging up does not hide them."""
+    """Set up the default process group of both processes.
+
+    Each process writes its failure to a file, so that the other's disconnect does not hide it.
+    """
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     try:
@@ -29,7 +32,10 @@ def a_group(rank: int, folder: str) -> Iterator[None]:
 
 
 def in_two_processes(process: Callable[[int, str], None], folder: pathlib.Path) -> None:
-    """Run ``process(rank, folder)`` in both; a failure of either fails the test with its traceback."""
+    """Run ``process(rank, folder)`` in two processes; raise the traceback of a failure.
+
+    A failure of either process fails the test.
+    """
     try:
         mp.spawn(process, args=(str(folder),), nprocs=2)
     except ProcessException as error:

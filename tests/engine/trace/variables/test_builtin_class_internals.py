@@ -1,4 +1,4 @@
-"""Builtin classes behave as their C code does where it bypasses methods and metaclasses of Python classes."""
+"""Builtin classes bypass Python methods and metaclasses as their C code does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ X = torch.arange(4.0)
 
 
 def test_dict_methods_see_the_order_of_the_plain_dict() -> None:
-    """``move_to_end`` changes the order of an ``OrderedDict``, but not the one that ``dict.values`` returns."""
+    """``OrderedDict.move_to_end`` does not change the order that ``dict.values`` returns.
+
+    It changes the order of the ``OrderedDict`` only.
+    """
 
     def first_value(x: Any) -> Any:
         scales = collections.OrderedDict(a=1, b=2)

@@ -1,4 +1,7 @@
-"""Compiled functions that run under a transformation of ``torch.func``: vmap, grad and their like called by plain Python."""
+"""Tests of compiled functions that run under a ``torch.func`` transform.
+
+Plain Python calls vmap, grad and the other transforms.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,10 @@ def test_it_is_captured(use: str, backend: str) -> None:
 
 
 def test_with_and_without() -> None:
-    """One compiled function serves calls inside and outside of transformations, each with code of its own, and nested ones with the same."""
+    """A compiled function has one entry for calls without transforms, and one for vmap.
+
+    Nested transforms hit the entry for vmap.
+    """
     engine.reset()
     compiled = engine.compile(_scaled, backend="aot_eager")
     x = torch.arange(12.0).view(3, 4)
@@ -109,7 +115,7 @@ def test_a_row_of_a_value_jumps_as_in_python() -> None:
 
 
 def test_functionalize_around() -> None:
-    """A compiled function under ``torch.func.functionalize`` is captured, and writes to the argument."""
+    """A function under ``torch.func.functionalize`` is captured and mutates its argument."""
     engine.reset()
 
     def writes(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""Activation checkpoints whose function changes something: eager runs it again in the backward, and so must compiled code."""
+"""Tests of activation checkpoints whose function has side effects.
+
+Eager runs the function again in the backward, and so must compiled code.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import engine
 
 
 class Normed(nn.Module):
-    """Batch normalization, whose statistics are written, inside of a checkpoint; and a count of calls."""
+    """Checkpoint a batch normalization that updates its statistics, and count calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +54,10 @@ def _same(got: list[Any], want: list[Any]) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
 def test_statistics_and_counts_are_as_eager_leaves_them(backend: str) -> None:
-    """Twice per training step, with a reason in the record for leaving the checkpoint to Python."""
+    """Checkpoint side effects happen twice per training step, as in eager.
+
+    The record has the reason for leaving the checkpoint to Python.
+    """
     torch.manual_seed(0)
     plain = Normed()
     other = Normed()

@@ -1,4 +1,7 @@
-"""Tests of the registries that bind class entries, construct instances and find rules of marked functions."""
+"""Tests of the class registries: entries, constructors and marked functions.
+
+They bind class entries, construct instances and find the rules of marked functions.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +158,7 @@ def test_a_read_knows_the_sources_of_its_entry() -> None:
 
 
 def test_constructors_apply_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first constructor in order whose predicate holds is called; ``by_type`` skips the metaclass."""
+    """The first constructor whose predicate holds is called; ``by_type`` skips metaclasses."""
     monkeypatch.setattr(constructor_registry, "_CONSTRUCTORS", [])
     made: list[str] = []
 

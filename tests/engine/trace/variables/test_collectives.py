@@ -1,4 +1,4 @@
-"""Functions that talk to other processes: two processes over gloo, each compares what it compiled with eager."""
+"""Tests of collectives: two processes over gloo compare compiled code with eager."""
 
 from __future__ import annotations
 
@@ -128,7 +128,10 @@ def _process(rank: int, folder: str) -> None:
 
 
 def _trains(rank: int) -> None:
-    """A module trained by both processes: its own graph is captured, its gradients are averaged as eager averages them."""
+    """Check that data-parallel training captures the module and averages gradients.
+
+    The module is trained by both processes. The averaged gradients are those of eager.
+    """
     torch.manual_seed(0)
     plain = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 3))
     torch.manual_seed(0)
@@ -152,5 +155,8 @@ def _renewed(rank: int, folder: str) -> None:
 
 
 def test_two_processes_agree_with_eager(tmp_path: pathlib.Path) -> None:
-    """Collectives are captured without a break, in the functional form and in place; what is not captured gives eager's answer too."""
+    """Functional and in-place collectives are captured without a graph break.
+
+    Collectives that are not captured give eager's results too.
+    """
     in_two_processes(_process, tmp_path)

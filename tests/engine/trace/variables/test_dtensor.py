@@ -1,4 +1,7 @@
-"""``DTensor`` and modules made of them: two processes over gloo, each compares what it compiled with eager."""
+"""Tests of ``DTensor`` and its modules: two processes compare compiled with eager.
+
+The processes communicate over gloo.
+"""
 
 from __future__ import annotations
 
@@ -199,15 +202,24 @@ def _trains(rank: int, folder: str) -> None:
 
 
 def test_distributed_tensors_are_captured(tmp_path: pathlib.Path) -> None:
-    """Made inside, passed in and returned, moved between layouts and asked for them: one graph, and eager's answer under every backend."""
+    """``DTensor`` operations are captured in one graph and match eager on every backend.
+
+    Tensors are created inside, passed in, returned, redistributed and asked for their layout.
+    """
     in_two_processes(_captures, tmp_path)
 
 
 def test_another_layout_compiles_anew(tmp_path: pathlib.Path) -> None:
-    """The layout of an argument is guarded: an equal one is served by the same code, another is compiled once."""
+    """The layout of a ``DTensor`` argument is guarded.
+
+    An equal layout is a cache hit; another layout recompiles once.
+    """
     in_two_processes(_guards, tmp_path)
 
 
 def test_parallel_modules_train(tmp_path: pathlib.Path) -> None:
-    """Tensor-parallel and sequence-parallel modules are captured whole, forward and backward; fully sharded ones give eager's answers."""
+    """Tensor-parallel and sequence-parallel modules are captured in forward and backward.
+
+    They have no graph break. Fully sharded modules give eager's results.
+    """
     in_two_processes(_trains, tmp_path)

@@ -1,4 +1,7 @@
-"""Modules that hold a graph of torch.fx, as libraries that write code make them, inside of compiled modules."""
+"""Tests of torch.fx graph modules inside compiled modules.
+
+Libraries that generate code create such modules.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ def _two() -> tuple[Holder, Holder]:
 
 
 def test_graphs_are_part_of_the_graph() -> None:
-    """Their operators are captured with those around them; hooks run, and gradients are those of eager."""
+    """Operators of FX graph modules are captured with the code around them.
+
+    Hooks run, and the gradients are those of eager.
+    """
     plain, other = _two()
     compiled = engine.compile(other, backend="eager", fullgraph=True)
     for rows in (2, 4):
@@ -57,7 +63,7 @@ def test_graphs_are_part_of_the_graph() -> None:
 
 
 def test_a_graph_that_raises_prints_what_it_prints_in_python(capfd: pytest.CaptureFixture[str]) -> None:
-    """The text that torch prints for an exception out of a graph is printed, though the exception is caught."""
+    """Torch's message for an exception in an FX graph is printed, even if it is caught."""
     plain, other = _two()
     compiled = engine.compile(other, backend="eager")
     x = torch.randn(2, 3)

@@ -27,7 +27,7 @@ def test_replaced_weight_of_lstm_is_used() -> None:
 
 
 def test_hook_added_later_runs() -> None:
-    """A hook registered after compiling runs at the next call, with keyword arguments if it asks for them."""
+    """A hook registered after compiling runs at the next call, with kwargs if requested."""
 
     class Outer(nn.Module):
         def __init__(self) -> None:
@@ -106,7 +106,10 @@ def test_changed_custom_function_is_used() -> None:
 
 
 def test_modules_are_made_after_torch_compile_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.compile wraps the initializer of all modules when it is first used: modules made in traced code are still followed."""
+    """Modules created in traced code are traced after torch.compile patches ``__init__``.
+
+    At its first use, torch.compile wraps the initializer of all modules.
+    """
     # What makes modules in traced code is loaded while the initializer is still its own, and keeps to that one.
     engine.compile(lambda x: nn.ReLU()(x), backend="eager")(torch.ones(1))
     monkeypatch.setattr(nn.Module, "__init__", nn.Module.__init__)
@@ -132,7 +135,10 @@ def test_modules_are_made_after_torch_compile_has_run(monkeypatch: pytest.Monkey
 
 
 def test_keywords_of_a_call_are_nothing_else() -> None:
-    """The dictionary of a call's keywords is new at each call: no guard asks whether it is another one that is changed."""
+    """The ``**kwargs`` dict gets no identity guard against other mutated dicts.
+
+    It is new at each call, so it cannot be an alias of another dict.
+    """
     table = {"a": 1}
 
     def f(x: torch.Tensor, given: dict[str, int], **kwargs: int) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""What a backward of the user's reads from outside is read when it runs, not when the function is applied."""
+"""Tests that a user's backward reads outside state when it runs.
+
+The state is not read when the function is applied.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,10 @@ def _both(x: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def test_a_mode_from_outside_is_asked_as_in_plain_python() -> None:
-    """It is asked of the same operations, in the call that compiles and in later ones, and of nothing that the compiler does."""
+    """An outer torch function mode sees the operations that it sees in plain Python.
+
+    This holds for the call that compiles and for later calls. The mode sees no operation of the compiler.
+    """
     engine.reset()
     compiled = engine.compile(_both, backend="aot_eager")
     x = torch.ones(2)

@@ -147,19 +147,28 @@ _EVERY = {"x", "y", "out"}
     ],
 )
 def test_the_arguments_written_to(kernel: Any, expected: set[str]) -> None:
-    """Stores are followed to the arguments that they can reach; what cannot be followed counts as a write to all."""
+    """Stores are traced to the arguments they may mutate.
+
+    A store that cannot be followed counts as a write to all arguments.
+    """
     assert mutated_arguments(kernel, {"x": _FLAT, "y": _FLAT, "out": _FLAT, "n": 4, "B": 16}) == expected
 
 
 def test_an_argument_left_out() -> None:
-    """An argument that is None is none that a kernel writes to; a flag that is known decides which code there is."""
+    """A kernel does not mutate an argument that is None.
+
+    A known flag decides which branch of the kernel exists.
+    """
     given = {"x": _FLAT, "y": None, "out": _FLAT, "n": 4, "B": 16}
     assert mutated_arguments(while_it_lasts, given) == {"x", "out"}  # which does not compile without it
     assert mutated_arguments(exchanged_in_a_loop, {**given, "y": _FLAT, "out": None}) == {"x", "y"}
 
 
 def test_tuned_kernels() -> None:
-    """Each choice counts, and what tuning resets; where hooks or other functions of the user's run, all arguments do."""
+    """Mutations of a tuned kernel include all configs and the arguments that tuning resets.
+
+    If hooks or other user functions run, all arguments count as mutated.
+    """
     given = {"x": _FLAT, "y": _FLAT, "out": _FLAT, "n": 4}
     choices = [triton.Config({"B": 8}), triton.Config({"B": 16})]
     assert mutated_arguments(triton.autotune(choices, key=["n"])(while_it_lasts), given) == {"out"}

@@ -17,7 +17,10 @@ ROOT = pathlib.Path(__file__).parents[4]
 
 
 def test_launches_match_eager_in_interpreter() -> None:
-    """With Triton's interpreter on, launches are captured without a break and give eager's results, whatever the grid is made of."""
+    """Under Triton's interpreter, kernel launches are captured and match eager.
+
+    There is no graph break, whatever the grid is made of.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tests.engine.trace.variables.triton_launch_functions"],
         cwd=ROOT,
@@ -31,7 +34,7 @@ def test_launches_match_eager_in_interpreter() -> None:
 
 
 def test_a_launch_raises_what_eager_raises() -> None:
-    """Where no GPU runs the kernel, the compiled function raises eager's exception, word for word."""
+    """Without a GPU for the kernel, the compiled function raises eager's exact exception."""
     x = torch.ones(4)
     with pytest.raises(Exception) as eager:  # noqa: PT011
         triton_launch_functions.adds(x, x)

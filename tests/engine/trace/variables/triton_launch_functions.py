@@ -1,4 +1,7 @@
-"""Functions that launch Triton kernels of their own, each compared with eager; run where Triton's interpreter is on."""
+"""Functions that launch their own Triton kernels, each compared with eager.
+
+They run with Triton's interpreter on.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ FUNCTIONS: tuple[Callable[..., Any], ...] = (adds, adds_by_meta, doubles_in_plac
 
 
 def compare(function: Callable[..., Any], backend: str) -> None:
-    """Raise where the compiled function differs from eager in results or in what it wrote, or is more than one graph."""
+    """Raise if the compiled function differs from eager, or has more than one graph.
+
+    Compares the results and the mutated arguments.
+    """
     compiled = engine.compile(function, backend=backend)
     for number, size in enumerate((40, 40, 24)):
         mine = (torch.arange(float(size)), torch.arange(float(size)).flip(0))
