@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MethodType
 from typing import Any, TypeVar
@@ -193,6 +193,10 @@ class Tracer:
             NotPythonConstant: one is not a constant.
         """
         return [realize(self, v).as_python_constant(self) for v in values]
+
+    def as_python_keywords(self, values: Mapping[str, Variable]) -> dict[str, Any]:
+        """Return the Python constants of keyword arguments, like ``as_python_constants``."""
+        return dict(zip(values, self.as_python_constants(values.values()), strict=True))
 
     def unpack_iterable(self, value: Variable) -> list[Variable]:
         """Return the items of an iterable."""

@@ -12,16 +12,13 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.torch_api.torch_contexts import GraphContextVariable
+from engine.trace.variables.torch_api.context_managers import GraphContextVariable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 class DualLevelVariable(GraphContextVariable):
@@ -29,9 +26,9 @@ class DualLevelVariable(GraphContextVariable):
 
     __slots__ = ()
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        entered = super().call_method(tx, name, args, kwargs)
-        return ConstantVariable(forward_ad._current_level) if name == "__enter__" else entered
+    def enter(self, tx: Tracer) -> Variable:
+        super().enter(tx)
+        return ConstantVariable(forward_ad._current_level)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.active:

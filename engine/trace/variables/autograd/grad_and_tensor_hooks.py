@@ -12,9 +12,10 @@ import torch.fx
 import torch.utils.hooks
 
 from engine.ir.graph_callable import GraphCallable
+from engine.trace.emit.effects import append_node, emit_effect
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.sequences import SequenceVariable, TupleVariable, sequence_items
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 @register_rule(torch.autograd.grad)
@@ -106,6 +104,9 @@ class GraphObjectVariable(Variable):
         cg.load_graph_output(self.node)
 
 
+_REMOVE_HOOK = GraphCallable("remove_hook", torch.utils.hooks.RemovableHandle.remove, changes_state=True)
+
+
 class TensorHookHandleVariable(GraphObjectVariable):
     """The handle of a tensor hook registered in traced code."""
 
@@ -117,17 +118,8 @@ class TensorHookHandleVariable(GraphObjectVariable):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name != "remove":
             return super().call_method(tx, name, args, kwargs)
-        _emit_effect(tx, "remove_hook", torch.utils.hooks.RemovableHandle.remove, [self.node])
+        emit_effect(tx, _REMOVE_HOOK, [self.node])
         return NONE
-
-
-def _emit_effect(tx: Tracer, name: str, run: Callable[..., Any], nodes: list[torch.fx.Node]) -> torch.fx.Node:
-    node = tx.graph.create_node(
-        "call_function", GraphCallable(name, run, changes_state=True), tuple(nodes), {}, tx.node_provenance()
-    )
-    node.meta["example_value"] = None
-    tx.fallback.update_op_in_try_block()
-    return node
 
 
 @register_tensor_method("register_hook")
@@ -161,10 +153,7 @@ def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variabl
     finally:
         torch._C._set_grad_enabled(grad)
     nodes += lift_shared_free_variables([body])
-    return TensorHookHandleVariable(
-        _emit_effect(tx, "register_hook", _RegisterHook(body.module(), body.output_tree), nodes),
-        torch.utils.hooks.RemovableHandle,
-    )
+    return _emit_registration(tx, _RegisterHook(body.module(), body.output_tree), nodes)
 
 
 def register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variable:
@@ -177,7 +166,11 @@ def register_post_accumulate_grad_hook(tx: Tracer, tensor: TensorVariable, hook:
         raise Unsupported("tensor-hook", "Tensor.register_post_accumulate_grad_hook is called")
     tensor.guard_is_leaf(tx)
     real = real_hook_function(tx, hook, "after it accumulates a gradient")
-    node = _emit_effect(tx, "register_hook", lambda t: t.register_post_accumulate_grad_hook(real), [tensor.node(tx)])
+    return _emit_registration(tx, lambda t: t.register_post_accumulate_grad_hook(real), [tensor.node(tx)])
+
+
+def _emit_registration(tx: Tracer, register: Callable[..., Any], nodes: list[torch.fx.Node]) -> Variable:
+    node = emit_effect(tx, GraphCallable("register_hook", register, changes_state=True), nodes)
     return TensorHookHandleVariable(node, torch.utils.hooks.RemovableHandle)
 
 
@@ -229,12 +222,7 @@ def emit_grad_flag_change(tx: Tracer, tensor: TensorVariable, name: str, args: A
     """
     if tensor.source is not None and not (name == "requires_grad_" and _can_change_requires_grad(tx, tensor)):
         raise Unsupported("requires-grad", f"Tensor.{name} of an argument is called")
-    given = [realize(tx, a) for a in args]
-    words = {k: realize(tx, v) for k, v in kwargs.items()}
-    constants, named = (
-        tx.as_python_constants(given),
-        dict(zip(words, tx.as_python_constants(words.values()), strict=True)),
-    )
+    constants, named = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
     node = tx.graph.create_node("call_method", name, (tensor.node(tx), *constants), named, tx.node_provenance())
     tx.fallback.update_op_in_try_block()
     tx.side_effects.mutation_count += 1
@@ -275,6 +263,4 @@ def grad_fn(tx: Tracer, tensor: TensorVariable) -> Variable:
         tensor.guard_is_leaf(tx)
     if found is None:
         return NONE
-    node = tx.graph.create_node("call_function", getattr, (tensor.node(tx), "grad_fn"), {}, tx.node_provenance())
-    node.meta["example_value"] = None
-    return GraphObjectVariable(node, type(found))
+    return GraphObjectVariable(append_node(tx, getattr, (tensor.node(tx), "grad_fn")), type(found))

@@ -17,7 +17,7 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.attributes import AttrSource
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import SUBCLASS_MEMBER_RULES, SubclassMemberRule
@@ -25,9 +25,6 @@ from engine.trace.variables.torch_api.collectives import constant_or_group
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 _API_MODULE, _CLASS_MODULE = "torch.distributed.tensor._api", "torch.distributed.tensor"
 
 

@@ -9,10 +9,9 @@ import torch.nested
 
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
-from engine.trace.variables.torch_api.custom_and_script_ops import Args, Kwargs
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer

@@ -29,7 +29,9 @@ from engine.trace.operators.table import Operator
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 from engine.trace.variables.base import (
     NONE,
+    Args,
     ConstantVariable,
+    Kwargs,
     NotPythonConstant,
     RealObjectVariable,
     Variable,
@@ -53,12 +55,6 @@ from engine.trace.variables.tensors.tensor_methods import can_tolist, tolist
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-
-Args = list[Variable]
-
-
-Kwargs = dict[str, Variable]
 
 
 _MAX_PROBE_ELEMENTS = 1 << 24

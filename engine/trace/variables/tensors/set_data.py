@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.graph_callable import GraphCallable
+from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import Variable, realize
@@ -51,9 +52,7 @@ def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
         raise refused
     record_input_storages(tx)
     check_no_data_ptr(tx, tensor)
-    node = tx.graph.create_node("call_function", _SET_DATA, (tensor.node(tx), data.node(tx)), {}, tx.node_provenance())
-    node.meta["example_value"] = None
-    tx.fallback.update_op_in_try_block()
+    emit_effect(tx, _SET_DATA, (tensor.node(tx), data.node(tx)))
     tx.side_effects.mutation_count += 1
     with tx.symbols.fake_mode:
         mine.data = new
@@ -108,27 +107,13 @@ def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs:
         raise refused
     record_input_storages(tx)
     place = [realize(tx, given[n]).as_node_arg(tx) for n in names[1:] if n in given]
-    node = tx.graph.create_node(
-        "call_function",
-        _SET_FROM_STORAGE if by_storage else _SET_FROM_TENSOR,
-        (*(v.node(tx) for v in concerned), *(p[0] for p in place)),
-        {},
-        tx.node_provenance(),
-    )
-    fakes = [v.fake for v in concerned]
+    target = _SET_FROM_STORAGE if by_storage else _SET_FROM_TENSOR
+    node = emit_effect(tx, target, (*(v.node(tx) for v in concerned), *(p[0] for p in place)))
     try:
-        evaluate_on_fakes(
-            tx,
-            "call_function",
-            _set_from_storage if by_storage else _set_from_tensor,
-            [*fakes, *(p[1] for p in place)],
-            {},
-        )
+        evaluate_on_fakes(tx, "call_function", target.fn, [*(v.fake for v in concerned), *(p[1] for p in place)], {})
     except BaseException:
         tx.graph.erase_last_node(node)
         raise
-    node.meta["example_value"] = None
-    tx.fallback.update_op_in_try_block()
     tx.side_effects.mutation_count += 1
     tensor.size_cache.clear()
     if other is not None and other.source is not None:

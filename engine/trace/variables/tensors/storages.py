@@ -13,6 +13,7 @@ from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
+from engine.trace.emit.effects import emit_effect
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
@@ -146,9 +147,7 @@ class UntypedStorageVariable(Variable):
         if type(number) not in (int, torch.SymInt):
             raise Unsupported("storage-access", "UntypedStorage.resize_ is called without a number")
         check_no_data_ptr(tx, self.tensor)
-        added = tx.graph.create_node("call_function", _RESIZE, (self.tensor.node(tx), node), {}, tx.node_provenance())
-        added.meta["example_value"] = None
-        tx.fallback.update_op_in_try_block()
+        emit_effect(tx, _RESIZE, (self.tensor.node(tx), node))
         tx.side_effects.record_mutation(self)
         with tx.symbols.fake_mode:
             self.fake_storage.resize_(number)

@@ -12,7 +12,9 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
     NONE,
+    Args,
     ConstantVariable,
+    Kwargs,
     Variable,
     is_none,
     reachable_variables,
@@ -25,7 +27,7 @@ from engine.trace.variables.containers.sequences import (
     SequenceVariable,
     sequence_items,
 )
-from engine.trace.variables.tensors.numpy_arrays import _PLAIN_TENSOR_TYPES, Args, Kwargs, NumpyNdarrayVariable
+from engine.trace.variables.tensors.numpy_arrays import _PLAIN_TENSOR_TYPES, NumpyNdarrayVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.containers.sequences import ListVariable
 from engine.trace.variables.tensors.sym_node import has_hint, hint
@@ -19,9 +19,6 @@ from engine.trace.variables.tensors.tensor_members import register_tensor_method
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 _MAX_TOLIST_ELEMENTS = 64
 """Maximum number of elements for which ``tolist()`` is traced."""

@@ -18,6 +18,7 @@ import torch.overrides
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.base import Source
 from engine.trace.codegen_runtime.tensors import as_subclass
+from engine.trace.emit.effects import append_node
 from engine.trace.emit.torch_function import (
     arguments_with_torch_function,
     dispatch_torch_function,
@@ -26,9 +27,8 @@ from engine.trace.emit.torch_function import (
 )
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.objects.attribute_binding import bind_attribute, class_attribute
@@ -38,14 +38,12 @@ from engine.trace.variables.objects.construction import construct_object
 from engine.trace.variables.objects.constructor_registry import register_constructor
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.torch_api.compiler_api import construct_wrapper_subclass
+from engine.trace.variables.torch_api.context_managers import ContextVariable
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 _DEFAULT_TORCH_FUNCTION: Any = vars(torch.Tensor)["__torch_function__"].__func__
 
 
@@ -76,11 +74,7 @@ class TensorWithTFOverrideVariable(TensorVariable):
         if self._node is None:
             assert self.source is not None
             outer = tx.graph.placeholder(self.source, self.fake, self.real_object)
-            node = tx.graph.create_node(
-                "call_function", GraphCallable("as_plain_tensor", _as_plain_tensor), (outer,), {}, tx.node_provenance()
-            )
-            node.meta["example_value"] = self.fake
-            self._node = node
+            self._node = append_node(tx, GraphCallable("as_plain_tensor", _as_plain_tensor), (outer,), self.fake)
         return self._node
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
@@ -531,27 +525,25 @@ def _leave_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return NONE
 
 
-_DISABLE_SUBCLASS: Any = torch._C.DisableTorchFunctionSubclass
-
-
-class DisableTorchFunctionSubclassVariable(Variable):
+class DisableTorchFunctionSubclassVariable(ContextVariable):
     """Context ``torch._C.DisableTorchFunctionSubclass()``: no dispatch to subclasses."""
 
     __slots__ = ()
 
-    is_mutable = True
+    methods = ("__enter__", "__exit__")
+    cls: Any = torch._C.DisableTorchFunctionSubclass
 
     def python_type(self) -> type:
-        return _DISABLE_SUBCLASS  # type: ignore[no-any-return]
+        return self.cls  # type: ignore[no-any-return]
 
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return BuiltinMethodVariable(self, name) if name in ("__enter__", "__exit__") else super().get_attr(tx, name)
-
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        if name not in ("__enter__", "__exit__"):
-            return super().call_method(tx, name, args, kwargs)
+    def enter(self, tx: Tracer) -> Variable:
         tx.side_effects.mutation_count += 1
-        tx.torch_state.torch_function_disabled_depth += 1 if name == "__enter__" else -1
+        tx.torch_state.torch_function_disabled_depth += 1
+        return NONE
+
+    def exit(self, tx: Tracer) -> Variable:
+        tx.side_effects.mutation_count += 1
+        tx.torch_state.torch_function_disabled_depth -= 1
         return NONE
 
 
@@ -560,22 +552,24 @@ class DisableTorchFunctionVariable(DisableTorchFunctionSubclassVariable):
 
     __slots__ = ()
 
-    def python_type(self) -> type:
-        cls: Any = torch._C.DisableTorchFunction
-        return cls  # type: ignore[no-any-return]
+    cls = torch._C.DisableTorchFunction
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        if name == "__enter__":
-            tx.torch_state.suspended_function_modes.append(tx.torch_state.function_modes)
-            tx.torch_state.function_modes = []
-        elif name == "__exit__":
-            tx.torch_state.function_modes = tx.torch_state.suspended_function_modes.pop()
-        return super().call_method(tx, name, args, kwargs)
+    def enter(self, tx: Tracer) -> Variable:
+        tx.torch_state.suspended_function_modes.append(tx.torch_state.function_modes)
+        tx.torch_state.function_modes = []
+        return super().enter(tx)
+
+    def exit(self, tx: Tracer) -> Variable:
+        tx.torch_state.function_modes = tx.torch_state.suspended_function_modes.pop()
+        return super().exit(tx)
 
 
-@register_rule(torch._C.DisableTorchFunction)
-def _disable_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return DisableTorchFunctionVariable()
+def _register_disabling_context(kind: type[DisableTorchFunctionSubclassVariable]) -> None:
+    register_rule(kind.cls)(lambda tx, args, kwargs: kind())
+
+
+_register_disabling_context(DisableTorchFunctionSubclassVariable)
+_register_disabling_context(DisableTorchFunctionVariable)
 
 
 @register_rule(torch._C._is_torch_function_all_disabled)
@@ -619,8 +613,3 @@ def _number_of_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _number_of_dispatch_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     guard_global_state(tx, "dispatch_modes", tx.torch_state.entry_global_state["dispatch_modes"])
     return ConstantVariable(len(tx.torch_state.entry_global_state["dispatch_modes"]))
-
-
-@register_rule(_DISABLE_SUBCLASS)
-def _disable_torch_function_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return DisableTorchFunctionSubclassVariable()

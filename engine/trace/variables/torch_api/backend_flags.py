@@ -15,6 +15,7 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable
 
@@ -75,9 +76,7 @@ def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:
     tx.fold_constant(setattr, holder, name, real)
     tx.state_of(_BackendFlagWrites).flags.add((holder, name))
     target = GraphCallable(f"set_{name}", functools.partial(setattr, holder, name, real), changes_state=True)
-    node = tx.graph.create_node("call_function", target, (), {}, tx.node_provenance())
-    node.meta["example_value"] = None
-    tx.fallback.update_op_in_try_block()
+    emit_effect(tx, target)
     tx.side_effects.mutation_count += 1
 
 

@@ -20,7 +20,16 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
+from engine.trace.variables.base import (
+    NONE,
+    Args,
+    ConstantVariable,
+    Kwargs,
+    NotPythonConstant,
+    Variable,
+    is_none,
+    realize,
+)
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -30,9 +39,6 @@ from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 _C10D = "torch.distributed.distributed_c10d"
 _FUNCTIONAL = "torch.distributed._functional_collectives"

@@ -19,7 +19,7 @@ from engine.ir.annotations import is_nonstrict_traced
 from engine.ir.graph_callable import GraphCallable
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_marked_function_rule, register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
@@ -31,14 +31,12 @@ from engine.trace.variables.higher_order.pytrees import (
     unflatten_python,
     unflatten_variable,
 )
-from engine.trace.variables.torch_api.torch_contexts import ErrorOnGraphBreakVariable, NullContextVariable
+from engine.trace.variables.torch_api.context_managers import null_context
+from engine.trace.variables.torch_api.torch_contexts import ErrorOnGraphBreakVariable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 # Operators that other compilers represent as a node around a body: here the body is inlined.
@@ -97,23 +95,10 @@ def _functionalize(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return realize(tx, args[0])
 
 
-def _is_false(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return ConstantVariable(value=False)
-
-
-for _flag in ("is_fx_tracing", "is_fx_symbolic_tracing"):
-    if hasattr(torch.fx._symbolic_trace, _flag):
-        register_rule(getattr(torch.fx._symbolic_trace, _flag))(_is_false)
-
-
 # Contexts and calls that configure torch.compile.
 
 
-def _null_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return NullContextVariable()
-
-
-RULES_BY_NAME[("torch._dynamo.decorators", "patch_dynamo_config")] = _null_context
+RULES_BY_NAME["torch._dynamo.decorators", "patch_dynamo_config"] = null_context
 
 
 def _error_on_graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:

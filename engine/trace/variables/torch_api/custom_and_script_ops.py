@@ -12,18 +12,12 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.emit_node import emit_node
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-
-Args = list[Variable]
-
-
-Kwargs = dict[str, Variable]
 
 
 @register_builder(CustomOpDef)

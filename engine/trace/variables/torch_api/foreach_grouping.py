@@ -36,9 +36,3 @@ def _group_by_device_and_dtype(tx: Tracer, args: list[Variable], kwargs: dict[st
         indices = ListVariable([ConstantVariable(n) for n in places] if with_indices else [])
         entries[key.hash_key(tx)] = (key, TupleVariable([rows, indices]))
     return DictVariable(entries)
-
-
-@register_rule(torch._C._get_privateuse1_backend_name)
-def _privateuse1_backend(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """Return the name as a constant: a process names this backend once, before tensors exist."""
-    return ConstantVariable(torch._C._get_privateuse1_backend_name())

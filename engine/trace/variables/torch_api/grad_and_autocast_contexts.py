@@ -12,17 +12,17 @@ from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import STACK_PARAM_PREFIX, Source
 from engine.ir.sources.roots import LocalSource
-from engine.trace.codegen_runtime.torch_contexts import (
-    exit_autocast,
-    make_context,
-    make_grad_context,
-    wrap_in_grad_mode,
-)
-from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.codegen_runtime.torch_contexts import exit_autocast, make_grad_context, wrap_in_grad_mode
+from engine.trace.emit.effects import append_node
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.torch_api.context_managers import (
+    ContextVariable,
+    GraphContextVariable,
+    constant_words,
+    unbound_context_method,
+)
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
 if TYPE_CHECKING:
@@ -30,20 +30,12 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
-class ContextMethodVariable(BuiltinMethodVariable):
-    """A method of a context in the graph. If the graph raises, the context counts as exited."""
-
-    __slots__ = ()
-
-    is_in_graph = True
-
-
-class GradModeVariable(Variable):
+class GradModeVariable(ContextVariable):
     """``no_grad()``, ``enable_grad()`` or ``set_grad_enabled(mode)``, as context or decorator."""
 
     __slots__ = ("cls", "mode", "previous_modes")
 
-    is_mutable = True
+    methods = ("__enter__", "__exit__", "__call__", "clone")
 
     def __init__(self, cls: type, mode: bool) -> None:
         self.cls = cls
@@ -54,30 +46,23 @@ class GradModeVariable(Variable):
         return self.cls
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name in ("__enter__", "__exit__", "__call__", "clone"):
-            return ContextMethodVariable(self, name)
-        if name == "__class__":
-            return tx.wrap_static(self.cls)
         if name == "prev" and self.previous_modes:
             return ConstantVariable(self.previous_modes[-1])
         if name == "mode" and self.cls is torch.set_grad_enabled:
             return ConstantVariable(self.mode)
         return super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if name == "__enter__":
-            self.previous_modes.append(torch.is_grad_enabled())
-            set_grad_mode(tx, self.mode)
-            return NONE
-        if name == "__exit__":
-            set_grad_mode(tx, self.previous_modes.pop())
-            return NONE
-        if name == "clone":
-            return GradModeVariable(self.cls, self.mode)
-        return super().call_method(tx, name, args, kwargs)
+    def enter(self, tx: Tracer) -> Variable:
+        self.previous_modes.append(torch.is_grad_enabled())
+        set_grad_mode(tx, self.mode)
+        return NONE
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        return ContextDecoratedFunctionVariable(self, realize(tx, args[0]))
+    def exit(self, tx: Tracer) -> Variable:
+        set_grad_mode(tx, self.previous_modes.pop())
+        return NONE
+
+    def clone(self) -> Variable:
+        return GradModeVariable(self.cls, self.mode)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_helper(make_grad_context, 0)
@@ -86,40 +71,11 @@ class GradModeVariable(Variable):
         cg.load_const(self.previous_modes[-1] if self.previous_modes else None)
         cg.body.call(3)
 
-
-class ContextDecoratedFunctionVariable(Variable):
-    """A function decorated with a context in traced code."""
-
-    __slots__ = ("context", "function")
-
-    def __init__(self, context: Variable, function: Variable) -> None:
-        self.context = context
-        self.function = function
-
-    def python_type(self) -> type:
-        return self.function.python_type()
-
-    def child_variables(self) -> list[Variable]:
-        return [self.context, self.function]
-
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        own = self.context.call_method(tx, "clone", [], {})
-        own.call_method(tx, "__enter__", [], {})
-        try:
-            return self.function.call(tx, args, kwargs)
-        finally:
-            own.call_method(tx, "__exit__", [NONE, NONE, NONE], {})
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        if isinstance(self.context, GradModeVariable):  # other decorating contexts are called as they are
-            cg.load_helper(wrap_in_grad_mode, 0)
-            cg.load_const(self.context.mode)
-            cg.load(self.function)
-            cg.body.call(2)
-            return
-        cg.body.callable(lambda: cg.load(self.context))
-        cg.load(self.function)
-        cg.body.call(1)
+    def reconstruct_decorated(self, cg: PyCodegen, function: Variable) -> None:
+        cg.load_helper(wrap_in_grad_mode, 0)
+        cg.load_const(self.mode)
+        cg.load(function)
+        cg.body.call(2)
 
 
 def set_grad_mode(tx: Tracer, mode: bool) -> None:
@@ -135,24 +91,24 @@ def set_grad_mode(tx: Tracer, mode: bool) -> None:
     if last is not None and last.target is torch._C._set_grad_enabled and not last.users:
         tx.graph.erase_last_node(last)
     else:
-        node = tx.graph.create_node("call_function", torch._C._set_grad_enabled, (mode,), {}, tx.node_provenance())
-        node.meta["example_value"] = None
+        append_node(tx, torch._C._set_grad_enabled, (mode,))
     torch._C._set_grad_enabled(mode)
 
 
-@register_builder(torch.no_grad, torch.enable_grad)
+_GRAD_MODES: dict[Any, bool] = {torch.no_grad: False, torch.enable_grad: True}
+
+
+@register_builder(*_GRAD_MODES)
 def _grad_context(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it is entered")
-    return _with_previous_mode(tx, GradModeVariable(type(real), isinstance(real, torch.enable_grad)), real, origin)
+    return _with_previous_mode(tx, GradModeVariable(type(real), _GRAD_MODES[type(real)]), real, origin)
 
 
 @register_builder(torch.set_grad_enabled)
 def _grad_enabled_context(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it is entered")
     tx.add_guard(EqualsMatch(AttrSource(origin, "mode"), real.mode, cause=tx.guard_cause("grad mode is set to it")))
-    return SetGradEnabledVariable(
-        _with_previous_mode(tx, GradModeVariable(torch.set_grad_enabled, real.mode), real, origin)
-    )
+    return _with_previous_mode(tx, SetGradEnabledVariable(torch.set_grad_enabled, real.mode), real, origin)
 
 
 def _with_previous_mode(tx: Tracer, context: GradModeVariable, real: Any, origin: Source) -> GradModeVariable:
@@ -172,134 +128,68 @@ def _with_previous_mode(tx: Tracer, context: GradModeVariable, real: Any, origin
 
 
 def _register_grad_context(cls: Any, mode: bool) -> None:
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         context = GradModeVariable(cls, mode)
         return context.call(tx, args, {}) if args else context
 
     register_rule(cls)(rule)
 
 
-_register_grad_context(torch.no_grad, False)
-_register_grad_context(torch.enable_grad, True)
+for _cls, _mode in _GRAD_MODES.items():
+    _register_grad_context(_cls, _mode)
 
 
 @register_rule(torch.set_grad_enabled)
-def _set_grad_enabled(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _set_grad_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     mode = bool(realize(tx, args[0] if args else kwargs["mode"]).is_truthy(tx))
-    context = GradModeVariable(torch.set_grad_enabled, mode)
+    context = SetGradEnabledVariable(torch.set_grad_enabled, mode)
     # the constructor sets the mode at once; __enter__ sets the same mode again
     context.previous_modes.append(torch.is_grad_enabled())
     set_grad_mode(tx, mode)
-    return SetGradEnabledVariable(context)
+    return context
 
 
 @register_rule(torch._C._set_grad_enabled)
-def _set_grad_enabled_c(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _set_grad_enabled_c(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     set_grad_mode(tx, bool(realize(tx, args[0]).is_truthy(tx)))
     return NONE
 
 
-class SetGradEnabledVariable(Variable):
+class SetGradEnabledVariable(GradModeVariable):
     """``torch.set_grad_enabled(mode)``, effective from its construction."""
 
-    __slots__ = ("context",)
+    __slots__ = ()
 
-    def __init__(self, context: GradModeVariable) -> None:
-        self.context = context
+    def enter(self, tx: Tracer) -> Variable:
+        set_grad_mode(tx, self.mode)
+        return NONE
 
-    def python_type(self) -> type:
-        return torch.set_grad_enabled
+    def exit(self, tx: Tracer) -> Variable:
+        set_grad_mode(tx, self.previous_modes[-1])
+        return NONE
 
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name in ("__enter__", "__exit__", "__call__"):
-            return ContextMethodVariable(self, name)
-        return self.context.get_attr(tx, name)
-
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if name == "__enter__":
-            set_grad_mode(tx, self.context.mode)
-            return NONE
-        if name == "__exit__":
-            set_grad_mode(tx, self.context.previous_modes[-1])
-            return NONE
-        return super().call_method(tx, name, args, kwargs)
-
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         """Decorate a function, and undo the switch of the constructor."""
-        set_grad_mode(tx, self.context.previous_modes[-1])
-        return self.context.call(tx, args, kwargs)
-
-    def child_variables(self) -> list[Variable]:
-        return [self.context]
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load(self.context)
+        set_grad_mode(tx, self.previous_modes[-1])
+        return self.clone().call(tx, args, kwargs)
 
 
-class AutocastModeVariable(Variable):
+class AutocastModeVariable(GraphContextVariable):
     """``torch.autocast(...)``."""
 
-    __slots__ = ("active", "arguments")
+    __slots__ = ()
 
-    is_mutable = True
+    readable = ()
 
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        self.arguments = arguments
-        self.active: list[tuple[Any, torch.fx.Node]] = []
+    def describe(self) -> str:
+        return "autocast"
 
-    def python_type(self) -> type:
-        return torch.autocast
-
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name in ("__enter__", "__exit__", "clone"):
-            return ContextMethodVariable(self, name)
-        return super().get_attr(tx, name)
-
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        tx.side_effects.mutation_count += 1
-        if name == "clone":
-            return AutocastModeVariable(self.arguments)
-        if name == "__enter__":
-            real = torch.autocast(**self.arguments)
-            words = (real.device, real.fast_dtype, real._enabled, real._cache_enabled)
-            node = tx.graph.create_node(
-                "call_function", torch.amp.autocast_mode._enter_autocast, words, {}, tx.node_provenance()
-            )
-            node.meta["example_value"] = None
-            real.__enter__()
-            tx.torch_state.contexts_to_exit.append(real)
-            tx.torch_state.open_graph_contexts.append((self, node))
-            self.active.append((real, node))
-            return NONE
-        if name == "__exit__":
-            real, entered = self.active.pop()
-            tx.torch_state.open_graph_contexts.remove((self, entered))
-            self.emit_exit(tx, entered)
-            real.__exit__(None, None, None)
-            tx.torch_state.contexts_to_exit.remove(real)
-            return NONE
-        return super().call_method(tx, name, args, kwargs)
+    def emit_enter(self, tx: Tracer, real: Any, shown: dict[str, Any] | None = None) -> torch.fx.Node:
+        words = (real.device, real.fast_dtype, real._enabled, real._cache_enabled)
+        return append_node(tx, torch.amp.autocast_mode._enter_autocast, words)
 
     def emit_exit(self, tx: Tracer, entered: torch.fx.Node) -> None:
-        """Emit the node that exits what ``entered`` entered."""
-        node = tx.graph.create_node(
-            "call_function", torch.amp.autocast_mode._exit_autocast, (entered,), {}, tx.node_provenance()
-        )
-        node.meta["example_value"] = None
-
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        return ContextDecoratedFunctionVariable(self, realize(tx, args[0]))
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        if len(self.active) > 1:
-            raise Unsupported("context-manager", "autocast is entered twice")
-        cg.load_helper(make_context, 0)
-        cg.load_const(torch.autocast)
-        cg.load_const(bool(self.active))
-        cg.load_const(tuple(self.arguments))
-        for value in self.arguments.values():
-            cg.load_const(value)
-        cg.body.call(3 + len(self.arguments))
+        append_node(tx, torch.amp.autocast_mode._exit_autocast, (entered,))
 
 
 def emit_context_exits(tx: Tracer) -> None:
@@ -309,22 +199,19 @@ def emit_context_exits(tx: Tracer) -> None:
 
 
 @register_rule(torch.autocast, torch.amp.autocast)
-def _autocast(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _autocast(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     names = ("device_type", "dtype", "enabled", "cache_enabled")
-    words = dict(zip(names, tx.as_python_constants(args), strict=False))
-    words.update(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
-    return AutocastModeVariable(words)
+    return AutocastModeVariable(torch.autocast, constant_words(tx, names, args, kwargs))
 
 
 def _register_device_autocast(make: Any, device: str) -> None:
     """Register the legacy autocast class of a device, which takes ``enabled`` or dtype first."""
 
     @register_rule(make)
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        words = dict(zip(("enabled", "dtype", "cache_enabled"), tx.as_python_constants(args), strict=False))
-        words.update(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        words = constant_words(tx, ("enabled", "dtype", "cache_enabled"), args, kwargs)
         default = torch.bfloat16 if device == "cpu" else torch.float16
-        return AutocastModeVariable({"device_type": device, "dtype": default, **words})
+        return AutocastModeVariable(torch.autocast, {"device_type": device, "dtype": default, **words})
 
 
 for _device in ("cpu", "cuda"):
@@ -343,8 +230,8 @@ def _autocast_context(tx: Tracer, real: Any, origin: Source) -> Variable:
             EqualsMatch(AttrSource(origin, field), words[name], cause=tx.guard_cause("autocast is switched to it"))
         )
     if hasattr(real, "prev"):
-        return _EnteredAutocastVariable(tx, real, origin, words)
-    return AutocastModeVariable(words)
+        return _EnteredAutocastVariable(real, origin, words)
+    return AutocastModeVariable(torch.autocast, words)
 
 
 class _EnteredAutocastVariable(AutocastModeVariable):
@@ -355,26 +242,30 @@ class _EnteredAutocastVariable(AutocastModeVariable):
 
     __slots__ = ("_entered_source", "previous_state", "source")
 
-    def __init__(self, tx: Tracer, real: Any, source: Source, arguments: dict[str, Any]) -> None:
-        super().__init__(arguments)
+    def __init__(self, real: Any, source: Source, arguments: dict[str, Any]) -> None:
+        super().__init__(torch.autocast, arguments)
         self.source = source
         self.previous_state = (real.device, real.prev, real.prev_fastdtype, real.prev_cache_enabled)
         self._entered_source = source
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if name != "__exit__" or self.active:
-            self.source = None  # after another entry the real instance is outdated: reconstruct a new one
-            return super().call_method(tx, name, args, kwargs)
+    def clone(self) -> Variable:
+        self.source = None  # after another use the real instance is outdated: reconstruct a new one
+        return AutocastModeVariable(torch.autocast, self.arguments)
+
+    def enter(self, tx: Tracer) -> Variable:
+        self.source = None
+        return super().enter(tx)
+
+    def exit(self, tx: Tracer) -> Variable:
+        if self.active:
+            return super().exit(tx)
         for field, value in zip(("prev", "prev_fastdtype", "prev_cache_enabled"), self.previous_state[1:], strict=True):
             why = "leaving the context sets autocast to it"
             tx.add_guard(EqualsMatch(AttrSource(self._entered_source, field), value, cause=tx.guard_cause(why)))
         tx.side_effects.mutation_count += 1
-        target = GraphCallable(
-            "exit_autocast", functools.partial(exit_autocast, *self.previous_state), changes_state=True
-        )
-        node = tx.graph.create_node("call_function", target, (), {}, tx.node_provenance())
-        node.meta["example_value"] = None
-        exit_autocast(*self.previous_state)
+        run = functools.partial(exit_autocast, *self.previous_state)
+        append_node(tx, GraphCallable("exit_autocast", run, changes_state=True))
+        run()
         tx.torch_state.contexts_to_exit.append(_RestoreAutocastNesting())
         return NONE
 
@@ -386,19 +277,6 @@ class _RestoreAutocastNesting:
         torch.autocast_increment_nesting()
 
 
-def _register_unbound_method(name: str, *classes: Any) -> None:
-    """Register a context method called through its class: ``no_grad.__enter__(context)``.
-
-    ``ExitStack`` calls it like this, and so does code after a graph break.
-    """
-
-    @register_rule(*(getattr(cls, name) for cls in classes))
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        of = realize(tx, args[0])
-        if not isinstance(of, (GradModeVariable, SetGradEnabledVariable, AutocastModeVariable)):
-            raise of.unsupported(f"{name} of a context", "context-manager")
-        return of.call_method(tx, name, args[1:], kwargs)
-
-
 for _name in ("__enter__", "__exit__"):
-    _register_unbound_method(_name, torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.autocast)
+    _classes: tuple[Any, ...] = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.autocast)
+    register_rule(*(getattr(cls, _name) for cls in _classes))(unbound_context_method(_name))

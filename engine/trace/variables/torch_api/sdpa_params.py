@@ -12,20 +12,16 @@ from engine.ir.introspection.torch_global_state import SDPA_BACKENDS, sdpa_backe
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.tensor import TensorVariable
-from engine.trace.variables.torch_api.global_state_queries import register_state_query
-from engine.trace.variables.torch_api.global_state_setters import register_state_setter
+from engine.trace.variables.torch_api.global_state import register_state_query, register_state_setter
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 _SDPA_FIELDS = ("query", "key", "value", "attn_mask", "dropout", "is_causal", "enable_gqa")
 
@@ -112,11 +108,6 @@ for _name in SDPA_BACKENDS:
         register_state_setter(getattr(torch.backends.cuda, f"enable_{_name}_sdp"))
 
 
-def _priority_order(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    guard_global_state(tx, "attention_kernels", sdpa_backends())
-    return tx.fold_constant(torch._C._get_sdp_priority_order)
-
-
 if hasattr(torch._C, "_get_sdp_priority_order"):
-    register_rule(torch._C._get_sdp_priority_order)(_priority_order)
+    register_state_query(torch._C._get_sdp_priority_order, "attention_kernels")
     register_state_setter(torch._C._set_sdp_priority_order)

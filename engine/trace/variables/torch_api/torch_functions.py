@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx._symbolic_trace
 import torch.nested
 import torch.nn.functional
+import torch.overrides
 
 from engine.ir.annotations import TracerSnapshot, graph_break, while_tracing
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.sources.roots import ConstantSource
 from engine.options import config
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
-from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
+from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, register_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_module
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     torch.compiler.is_dynamo_compiling,
     torch._utils.is_compiling if hasattr(torch._utils, "is_compiling") else torch.compiler.is_compiling,
 )
-def _is_compiling(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _is_compiling(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     tx.torch_state.read_is_compiling = True
     return ConstantVariable(
         tx.torch_state.is_compiling
@@ -35,30 +38,15 @@ def _is_compiling(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable])
     )
 
 
-@register_rule(
-    *(vars(torch.jit)[n] for n in ("is_scripting", "is_tracing")),
-    torch.compiler.is_exporting,
-    torch._jit_internal.is_scripting,
-    torch.onnx.is_in_onnx_export,
-)
-def _is_scripting(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    return ConstantVariable(False)
-
-
 @register_rule(torch.jit.annotate)
-def _jit_annotate(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _jit_annotate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return args[1] if len(args) > 1 else kwargs["the_value"]
-
-
-@register_rule(torch._C._log_api_usage_once)
-def _log_usage(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    return NONE
 
 
 if hasattr(torch.compiler, "nested_compile_region"):
 
     @register_rule(torch.compiler.nested_compile_region)
-    def _nested_region(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def _nested_region(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         """Inline the region like any call; others compile it once and reuse it.
 
         Equal kernels are shared by their source text anyway.
@@ -69,18 +57,13 @@ if hasattr(torch.compiler, "nested_compile_region"):
 
 
 @register_rule(torch._C._infer_size)
-def _infer_size(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _infer_size(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return the broadcast size; Python broadcasts if a size is symbolic."""
     return tx.fold_constant(torch._C._infer_size, *map(torch.Size, tx.as_python_constants(args)))
 
 
-@register_rule(torch._C._get_tracing_state)
-def _tracing_state(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    return NONE
-
-
 @register_rule(graph_break)
-def _graph_break(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if is_optimizer_module(
         tx.frame.globals.name
     ):  # it exists for compilers whose graphs cannot contain grad mode changes
@@ -90,7 +73,7 @@ def _graph_break(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) 
 
 
 @register_rule(while_tracing)
-def _while_tracing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _while_tracing(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     look = realize(tx, args[0] if args else kwargs.get("look", NONE))
     call = print if is_none(look) else look.as_python_object()
     if not callable(call):
@@ -108,75 +91,81 @@ def _while_tracing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
     return NONE
 
 
-RULES_BY_NAME[("torch._dynamo.external_utils", "is_compiling")] = _is_compiling
+RULES_BY_NAME["torch._dynamo.external_utils", "is_compiling"] = _is_compiling
+RULES_BY_NAME["torch._dynamo.decorators", "graph_break"] = _graph_break
 
 
-RULES_BY_NAME[("torch._dynamo.decorators", "graph_break")] = _graph_break
+def _constant_rule(value: bool | None) -> CallRule:
+    return lambda tx, args, kwargs: ConstantVariable(value)
 
 
-def _ignored_mark(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """Ignore marks on tensors: they concern the compiler of the code that receives the tensor."""
-    return NONE
+_CONSTANT_FUNCTIONS: dict[Any, bool | None] = {
+    torch._C._get_tracing_state: None,
+    torch._C._log_api_usage_once: None,
+    torch._jit_internal.is_scripting: False,
+    torch.compiler.is_exporting: False,
+    vars(torch.jit)["is_scripting"]: False,
+    vars(torch.jit)["is_tracing"]: False,
+    torch.onnx.is_in_onnx_export: False,
+    **{f: False for n, f in vars(torch.fx._symbolic_trace).items() if n in ("is_fx_tracing", "is_fx_symbolic_tracing")},
+}
+"""Functions whose result is known in traced code."""
+_IGNORED_FUNCTIONS = (
+    *(("torch._dynamo.decorators", f"mark_{name}") for name in ("static", "dynamic", "unbacked", "static_address")),
+    ("torch._dynamo.decorators", "maybe_mark_dynamic"),
+    ("torch._dynamo.mutation_guard", "tag"),
+)
+"""Functions that do nothing in traced code.
+
+Marks on tensors concern the compiler of the code that receives them. ``tag`` records modules for ``torch.compile``.
+"""
+for _function, _value in _CONSTANT_FUNCTIONS.items():
+    register_rule(_function)(_constant_rule(_value))
+RULES_BY_NAME.update(dict.fromkeys(_IGNORED_FUNCTIONS, _constant_rule(None)))
 
 
-for _mark in ("mark_static", "mark_dynamic", "maybe_mark_dynamic", "mark_unbacked", "mark_static_address"):
-    RULES_BY_NAME[("torch._dynamo.decorators", _mark)] = _ignored_mark
+def _register_folded_function(function: Callable[..., Any]) -> None:
+    """Register a function of constants that is called while tracing."""
+
+    @register_rule(function)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return tx.fold_constant(function, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
 
 
-def _ignored_tag(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    """Ignore the call: it records new modules in a table that only ``torch.compile`` reads."""
-    return NONE
+for _function in (
+    torch.is_autocast_enabled,
+    torch.is_autocast_cpu_enabled,
+    torch.backends.mha.get_fastpath_enabled,
+    torch.backends.mps.is_available,
+    torch.cuda.is_available,
+    torch.accelerator.is_available,
+    torch.accelerator.current_accelerator,
+    torch.autograd._is_checkpoint_valid,
+    torch._C._get_privateuse1_backend_name,
+    torch.device,
+):
+    _register_folded_function(_function)
 
 
-RULES_BY_NAME[("torch._dynamo.mutation_guard", "tag")] = _ignored_tag
+@register_rule(torch.overrides.is_tensor_like)
+def _is_tensor_like(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    kind = realize(tx, args[0]).python_type()
+    return ConstantVariable(issubclass(kind, torch.Tensor) or hasattr(kind, "__torch_function__"))
 
 
 @register_rule(torch.is_tensor)
-def _is_tensor(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _is_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return ConstantVariable(issubclass(realize(tx, args[0]).python_type(), torch.Tensor))
 
 
-@register_rule(torch._C._is_any_autocast_enabled)
-def _any_autocast(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    guard_global_state(tx, "autocast", tx.torch_state.entry_global_state["autocast"])
-    return ConstantVariable(bool(torch._C._is_any_autocast_enabled()))
-
-
-@register_rule(torch.is_autocast_enabled)
-def _is_autocast(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    values = tx.as_python_constants(args)
-    return ConstantVariable(torch.is_autocast_enabled(*values) if values else torch.is_autocast_enabled())
-
-
-@register_rule(torch.is_autocast_cpu_enabled)
-def _is_cpu_autocast(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    return ConstantVariable(torch.is_autocast_enabled("cpu"))
-
-
-@register_rule(torch.backends.mha.get_fastpath_enabled)
-def _mha_fastpath(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    return ConstantVariable(torch.backends.mha.get_fastpath_enabled())
-
-
-@register_rule(torch.cuda.is_available, torch.backends.mps.is_available)
-def _is_available(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    return ConstantVariable(torch.cuda.is_available())
-
-
 @register_rule(torch.finfo, torch.iinfo)
-def _finfo_or_iinfo(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _finfo_or_iinfo(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     dtype = tx.as_python_constants(args)[0] if args else torch.get_default_dtype()
     return ConstantVariable(torch.finfo(dtype) if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype))
 
 
-@register_rule(torch.device)
-def _device(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
-    return tx.fold_constant(torch.device, *tx.as_python_constants(args), **words)
-
-
 @register_rule(torch.Size)
-def _size(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _size(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return TupleVariable(list(sequence_items(tx, args[0])) if args else [], torch.Size)
 
 

@@ -11,9 +11,10 @@ import torch.fx
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -24,21 +25,10 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
-Args = list[Variable]
-
-
-Kwargs = dict[str, Variable]
-
-
-def emit_state_effect(tx: Tracer, name: str, run: Callable[..., Any], args: Args, example: Any = None) -> torch.fx.Node:
-    """Emit a node that reads or writes torch's state at run time, not while tracing."""
-    nodes = tuple(realize(tx, a).as_node_arg(tx)[0] for a in args)
-    node = tx.graph.create_node(
-        "call_function", GraphCallable(name, run, changes_state=True), nodes, {}, tx.node_provenance()
-    )
-    tx.fallback.update_op_in_try_block()
-    node.meta["example_value"] = example
-    return node
+def _emit_state_effect(tx: Tracer, name: str, run: Callable[..., Any], args: Args) -> torch.fx.Node:
+    """Emit a node that reads or writes a generator at run time, not while tracing."""
+    nodes = [realize(tx, a).as_node_arg(tx)[0] for a in args]
+    return emit_effect(tx, GraphCallable(name, run, changes_state=True), nodes)
 
 
 class TorchGeneratorVariable(Variable):
@@ -90,14 +80,14 @@ class TorchGeneratorVariable(Variable):
         given = [*args, *kwargs.values()]
         match name:
             case "manual_seed":
-                emit_state_effect(tx, "manual_seed", torch.Generator.manual_seed, [self, *given])
+                _emit_state_effect(tx, "manual_seed", torch.Generator.manual_seed, [self, *given])
                 return self
             case "get_state":
                 return _state_tensor(
-                    tx, emit_state_effect(tx, "get_state", torch.Generator.get_state, [self]), self._state()
+                    tx, _emit_state_effect(tx, "get_state", torch.Generator.get_state, [self]), self._state()
                 )
             case "set_state":
-                emit_state_effect(tx, "set_state", torch.Generator.set_state, [self, *given])
+                _emit_state_effect(tx, "set_state", torch.Generator.set_state, [self, *given])
                 return self
         raise Unsupported("random-generator", f"Generator.{name} is called")
 
@@ -126,23 +116,23 @@ def _make_generator(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     device = torch.device(given[0]) if given else torch.device("cpu")
     if device.type != "cpu":
         raise Unsupported("random-generator", "a generator for an accelerator is created")
-    return TorchGeneratorVariable(None, None, emit_state_effect(tx, "Generator", torch.Generator, []))
+    return TorchGeneratorVariable(None, None, _emit_state_effect(tx, "Generator", torch.Generator, []))
 
 
 @register_rule(torch.manual_seed)
 def _manual_seed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     seed = args[0] if args else kwargs["seed"]
-    emit_state_effect(tx, "manual_seed", torch.manual_seed, [seed])
+    _emit_state_effect(tx, "manual_seed", torch.manual_seed, [seed])
     default = torch.default_generator
     return TorchGeneratorVariable(default, ConstantSource(default, "torch.default_generator"))
 
 
 @register_rule(torch.get_rng_state)
 def _get_rng_state(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return _state_tensor(tx, emit_state_effect(tx, "get_rng_state", torch.get_rng_state, []), torch.get_rng_state())
+    return _state_tensor(tx, _emit_state_effect(tx, "get_rng_state", torch.get_rng_state, []), torch.get_rng_state())
 
 
 @register_rule(torch.set_rng_state)
 def _set_rng_state(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    emit_state_effect(tx, "set_rng_state", torch.set_rng_state, [args[0] if args else kwargs["new_state"]])
+    _emit_state_effect(tx, "set_rng_state", torch.set_rng_state, [args[0] if args else kwargs["new_state"]])
     return NONE

@@ -1,18 +1,21 @@
-"""Rules for functions that query torch's global state, symbolic shapes and checks."""
+"""Rules for functions that read or set torch's global state."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.overrides
 
+from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, RealObjectVariable, Variable, realize
+from engine.trace.state.torch_state_snapshot import TorchStateSnapshot
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.torch_api import backend_flags
@@ -21,12 +24,16 @@ from engine.trace.variables.torch_api.torch_functions import guard_global_state
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
+# Reads.
 
-_QUERIES: dict[Callable[[], Any], str] = {
+_QUERIES: dict[Callable[..., Any], str] = {
     torch.are_deterministic_algorithms_enabled: "deterministic",
     torch.is_deterministic_algorithms_warn_only_enabled: "deterministic_warn_only",
     torch._C._get_deterministic_algorithms_warn_only: "deterministic_warn_only",
     torch._C._get_float32_matmul_precision: "float32_matmul_precision",
+    torch._C._is_any_autocast_enabled: "autocast",
+    torch.get_autocast_dtype: "autocast",
+    torch.get_autocast_gpu_dtype: "autocast",
     torch.is_anomaly_enabled: "anomaly",
     torch.is_autocast_cache_enabled: "autocast",
     torch.cuda.device_count: "cuda_devices",
@@ -38,13 +45,13 @@ _QUERIES: dict[Callable[[], Any], str] = {
 """Functions that read global state, each with the name of the guarded state."""
 
 
-def register_state_query(ask: Callable[[], Any], state: str) -> None:
-    """Register a function without arguments that reads a piece of guarded global state."""
+def register_state_query(ask: Callable[..., Any], state: str) -> None:
+    """Register a function of constants that reads a piece of guarded global state."""
 
     @register_rule(ask)
-    def read(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def read(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         guard_global_state(tx, state, GLOBAL_STATES[state].read())
-        return ConstantVariable(ask())
+        return tx.fold_constant(ask, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
 
 
 for _ask, _state in _QUERIES.items():
@@ -52,20 +59,24 @@ for _ask, _state in _QUERIES.items():
 
 
 @register_rule(torch._C._dispatch_keys)
-def _dispatch_keys(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _dispatch_keys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return the dispatch keys of a plain tensor; they follow from dtype and device."""
     of = realize(tx, args[0])
-    if of.fake is None or of.python_type() not in (torch.Tensor, torch.nn.Parameter):
-        raise Unsupported("torch-internals", "torch._C._dispatch_keys is called")
-    fake = of.fake
-    if fake.device.type not in ("cpu", "cuda") or fake.is_inference() or fake.is_conj() or fake.is_neg():
+    fake = of.fake if of.python_type() in (torch.Tensor, torch.nn.Parameter) else None
+    if (
+        fake is None
+        or fake.device.type not in ("cpu", "cuda")
+        or fake.is_inference()
+        or fake.is_conj()
+        or fake.is_neg()
+    ):
         raise Unsupported("torch-internals", "torch._C._dispatch_keys is called")
     return ConstantVariable(torch._C._dispatch_keys(torch.empty(0, dtype=fake.dtype, device=fake.device)))
 
 
 def _register_dispatch_key_query(ask: Callable[[], Any]) -> None:
     @register_rule(ask)
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         for state in ("inference_mode", "autocast", "dispatch_modes", "functorch"):
             guard_global_state(tx, state, tx.torch_state.entry_global_state[state])
         if tx.torch_state.entry_global_state["functorch"] is not None:
@@ -77,14 +88,8 @@ for _ask_keys in (torch._C._dispatch_tls_local_include_set, torch._C._dispatch_t
     _register_dispatch_key_query(_ask_keys)
 
 
-@register_rule(torch.accelerator.current_accelerator)
-def _current_accelerator(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    named = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
-    return tx.fold_constant(torch.accelerator.current_accelerator, *tx.as_python_constants(args), **named)
-
-
 @register_rule(torch.cuda.is_current_stream_capturing, torch.xpu.is_current_stream_capturing)
-def _is_capturing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _is_capturing(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if torch.xpu.is_available():
         raise Unsupported("torch-internals", "torch.cuda.is_current_stream_capturing is called")
     if torch.cuda.is_available():
@@ -92,68 +97,36 @@ def _is_capturing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable])
     return ConstantVariable(GLOBAL_STATES["capturing"].read())
 
 
-def _register_capture_health_check(name: str) -> None:
-    if (check := vars(torch.optim.Optimizer).get(name)) is None:
-        return
+def _capture_health_check(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """Guard the capture state, which optimizers check before each step.
 
-    @register_rule(check)
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """Guard the capture state, which optimizers check before each step.
-
-        They raise if they cannot be captured in a CUDA graph.
-        """
-        if torch.accelerator.is_available():
-            guard_global_state(tx, "capturing", GLOBAL_STATES["capturing"].read())
-            if not torch.cuda.is_available() or GLOBAL_STATES["capturing"].read():
-                raise Unsupported("torch-internals", "torch.cuda.is_current_stream_capturing is called")
-        return NONE
+    They raise if they cannot be captured in a CUDA graph.
+    """
+    if torch.accelerator.is_available():
+        guard_global_state(tx, "capturing", GLOBAL_STATES["capturing"].read())
+        if not torch.cuda.is_available() or GLOBAL_STATES["capturing"].read():
+            raise Unsupported("torch-internals", "torch.cuda.is_current_stream_capturing is called")
+    return NONE
 
 
 for _name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
-    _register_capture_health_check(_name)
+    if _name in vars(torch.optim.Optimizer):
+        register_rule(vars(torch.optim.Optimizer)[_name])(_capture_health_check)
 
 
 @register_rule(torch.get_device_module)
-def _device_module(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    given, named = tx.as_python_constants(args), dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+def _device_module(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    given, named = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
     try:
         return tx.wrap_static(torch.get_device_module(*given, **named))
     except (RuntimeError, TypeError) as error:
         raise tx.make_user_exception(error) from error
 
 
-@register_rule(torch.accelerator.is_available)
-def _is_accelerated(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    return ConstantVariable(torch.accelerator.is_available())
-
-
-@register_rule(torch.get_autocast_dtype)
-def _autocast_dtype(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    guard_global_state(tx, "autocast", tx.torch_state.entry_global_state["autocast"])
-    return tx.fold_constant(torch.get_autocast_dtype, *tx.as_python_constants([*args, *kwargs.values()]))
-
-
-@register_rule(torch.overrides.is_tensor_like)
-def _is_tensor_like(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    kind = realize(tx, args[0]).python_type()
-    return ConstantVariable(issubclass(kind, torch.Tensor) or hasattr(kind, "__torch_function__"))
-
-
-@register_rule(torch.get_autocast_gpu_dtype)
-def _autocast_gpu_dtype(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    guard_global_state(tx, "autocast", tx.torch_state.entry_global_state["autocast"])
-    return ConstantVariable(torch.get_autocast_gpu_dtype())
-
-
 @register_rule(torch._C._are_functorch_transforms_active)
-def _are_functorch_transforms_active(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _are_functorch_transforms_active(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     guard_global_state(tx, "functorch", tx.torch_state.entry_global_state["functorch"])
     return ConstantVariable(tx.torch_state.entry_global_state["functorch"] is not None)
-
-
-@register_rule(torch.autograd._is_checkpoint_valid)
-def _checkpoint_valid(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    return ConstantVariable(bool(torch.autograd._is_checkpoint_valid()))
 
 
 class BackendFlagsVariable(RealObjectVariable):
@@ -177,3 +150,53 @@ class BackendFlagsVariable(RealObjectVariable):
 @register_builder(type(torch.backends.cuda.matmul))
 def _matmul_flags(tx: Tracer, real: Any, origin: Source) -> Variable:
     return BackendFlagsVariable(real, ConstantSource(real, "torch.backends.cuda.matmul"))
+
+
+# Writes.
+
+
+class _RestoreTorchState:
+    """Restores torch's global state when tracing ends."""
+
+    def __init__(self) -> None:
+        self._before = TorchStateSnapshot.capture()
+
+    def __exit__(self, *_: object) -> None:
+        self._before.restore()
+
+
+_SETTABLE_STATES = (
+    "default_dtype",
+    "deterministic",
+    "deterministic_warn_only",
+    "float32_matmul_precision",
+    "attention_kernels",
+)
+"""States that the functions below set. The compiled code guards their values at entry."""
+
+
+def register_state_setter(switch: Callable[..., None]) -> None:
+    """Register a function that sets a piece of torch's global state to a constant.
+
+    It takes effect while tracing and in the graph.
+    """
+
+    @register_rule(switch)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        given, named = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
+        for state in _SETTABLE_STATES:
+            tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
+        tx.torch_state.contexts_to_exit.append(_RestoreTorchState())
+        tx.fold_constant(switch, *given, **named)
+        run = functools.partial(switch, *given, **named)
+        emit_effect(tx, GraphCallable(switch.__name__, run, changes_state=True))
+        return NONE
+
+
+for _switch in (
+    torch.set_default_dtype,
+    torch.use_deterministic_algorithms,
+    torch.set_deterministic_debug_mode,
+    torch.set_float32_matmul_precision,
+):
+    register_state_setter(_switch)
