@@ -36,6 +36,8 @@ from engine.runtime.dispatch.compiled_modules import attach as attach_module
 from engine.runtime.dispatch.compiled_modules import compiled_module
 from engine.runtime.dispatch.compiled_modules import detach as detach_module
 from engine.runtime.dispatch.dispatcher import make_dispatcher, unwrap_compiled
+from engine.torch_private import contract
+from engine.torch_private.entries import Feature, why_off
 
 __all__ = [
     "attach",
@@ -195,7 +197,12 @@ def compiled_autograd(
         yield
 
 
+contract.report()
+
+
 def _compile(subject: Any, pipeline: Pipeline) -> Any:
+    if why_off(Feature.COMPILATION):
+        return subject
     if isinstance(subject, torch.nn.Module):
         return compiled_module(subject, pipeline)
     if applied_function(subject) is not None:

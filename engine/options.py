@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,3 +83,10 @@ class Config:
 
 
 config = Config()
+
+
+def user_cache_dir() -> pathlib.Path:
+    """Return the user's cache folder, below ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    root = pathlib.Path(named) if pathlib.Path(named).is_absolute() else pathlib.Path.home() / ".cache"
+    return root / "compile-explorer"

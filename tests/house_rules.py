@@ -19,6 +19,8 @@ import tokenize
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests import torch_private_names
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -283,6 +285,15 @@ def check_module_names(root: pathlib.Path = ROOT) -> Iterator[Finding]:
                 )
 
 
+def check_torch_private(root: pathlib.Path = ROOT) -> Iterator[Finding]:
+    """Private names of torch are used only in ``engine/torch_private``.
+
+    There each has an entry that says what the engine does without it, so that another version of torch is no error.
+    """
+    for path, use in torch_private_names.find_everywhere(root):
+        yield Finding(path, use.line, f"{use.name} is private to torch: import it from engine.torch_private")
+
+
 CHECKS: tuple[Callable[[pathlib.Path], Iterator[Finding]], ...] = (
     check_docstrings,
     check_words,
@@ -290,6 +301,7 @@ CHECKS: tuple[Callable[[pathlib.Path], Iterator[Finding]], ...] = (
     check_class_names,
     check_folders,
     check_module_names,
+    check_torch_private,
 )
 
 

@@ -9,11 +9,10 @@ import torch
 
 from engine import replay_values
 from engine.aot.driver import AotSettings, compile_graph
-from engine.cache.store import user_cache_dir
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.traced_frame import TracedGraph
-from engine.options import Options, config
+from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
 from engine.runtime.workers.compile_jobs import start_workers
 

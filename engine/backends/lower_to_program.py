@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.cache.store import DiskStore, user_cache_dir
+from engine.cache.store import DiskStore
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.kernels.template_choice import (
@@ -23,7 +23,7 @@ from engine.kernels.triton.block_configs import candidate_blockings
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from engine.lowering.program_cache import load_or_lower
-from engine.options import Options, config
+from engine.options import Options, config, user_cache_dir
 from engine.records.session import Session
 from engine.runtime.autotune import make_autotuner
 from engine.session_jobs import stop_event_of

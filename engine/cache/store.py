@@ -30,13 +30,6 @@ class DiskStoreError(Exception):
     """A text cannot be read or stored; the message states the reason."""
 
 
-def user_cache_dir() -> pathlib.Path:
-    """Return the user's cache folder, below ``$XDG_CACHE_HOME`` or ``~/.cache``."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    root = pathlib.Path(named) if pathlib.Path(named).is_absolute() else pathlib.Path.home() / ".cache"
-    return root / "compile-explorer"
-
-
 @dataclass(frozen=True)
 class DiskStore:
     """Texts by name in one folder. Names are hexadecimal digests."""

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import engine
-from engine.cache.store import DiskStore, DiskStoreError, user_cache_dir
+from engine.cache.store import DiskStore, DiskStoreError
+from engine.options import user_cache_dir
 from engine.records.base import to_json
 
 NAME = "a" * 64

@@ -1,0 +1,57 @@
+"""Tensors and their storages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.torch_private.entries import Entry, Feature, Kind, load
+
+if TYPE_CHECKING:
+    from torch._C import TensorBase
+    from torch._C import _storage_Use_Count as storage_Use_Count
+    from torch._C import _to_dlpack as to_dlpack
+    from torch.nested._internal.nested_tensor import NestedTensor
+
+    make_subclass: Any
+
+ENTRIES = (
+    Entry(
+        "torch._C:TensorBase",
+        Kind.CLASS,
+        "Base class of tensors, in C.",
+        without="methods of tensors are not recognized",
+        off=Feature.COMPILATION,
+    ),
+    Entry(
+        "torch:Tensor._make_subclass",
+        Kind.FUNCTION,
+        "Makes a tensor subclass in traced code.",
+        without="traced code that calls it breaks the graph",
+    ),
+    Entry(
+        "torch._C:_storage_Use_Count",
+        Kind.FUNCTION,
+        "Counts the owners of a storage.",
+        without="a storage in use could be reused",
+        off=Feature.COMPILATION,
+        calls=("(a)",),
+    ),
+    Entry(
+        "torch._C:_to_dlpack",
+        Kind.FUNCTION,
+        "Makes aliases without torch's checks, for CUDA graphs.",
+        without="CUDA graphs are not used",
+        off=Feature.CUDA_GRAPHS,
+        calls=("(a)",),
+    ),
+    Entry(
+        "torch.nested._internal.nested_tensor:NestedTensor",
+        Kind.CLASS,
+        "Tensors with a ragged dimension.",
+        without="such tensors are not recognized",
+        off=Feature.COMPILATION,
+    ),
+)
+
+if not TYPE_CHECKING:
+    load(globals(), ENTRIES)
