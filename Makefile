@@ -1,13 +1,17 @@
 # Everything runs from .venv, which the first target that needs it makes; later runs reinstall nothing until pyproject.toml changes.
 #
-#   PYTHON=python3.12   which Python makes the environment (default: the first of 3.11 to 3.13 found on PATH)
-#   TORCH=torch==...    which torch goes in
+#   PYTHON=python3.12   which Python makes the environment (default: the newest of 3.14 to 3.11 found on PATH)
+#   TORCH=2.13.0        which torch goes in: a version, or a requirement such as torch==2.13.0 (default: the newest tested one)
 #   TORCH_INDEX=        the index that torch comes from. PyTorch's own index of CPU wheels by default: on Linux the torch on PyPI
 #                       brings several GB of CUDA. Empty (and under CI=true) for the index that pip is set up with.
+#   PRE=1               admit pre-releases of torch (with its nightly index: TORCH=torch PRE=1)
+#   TESTS="..."         what make matrix passes to pytest (default: all tests but the slow ring)
 
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
-  "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1 && echo "$$p" && break; done)
-TORCH ?= torch==2.13.0
+IS_SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
+PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
+  "$$p" -c '$(IS_SUPPORTED)' >/dev/null 2>&1 && echo "$$p" && break; done)
+TORCH ?= 2.15.0
+REQUIREMENT := $(if $(findstring torch,$(TORCH)),$(TORCH),torch==$(TORCH))
 ifeq ($(CI),true)
 TORCH_INDEX ?=
 else
@@ -19,9 +23,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
+TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-all lab bench coverage lint accept notebooks sessions clean
+.PHONY: help demo test quick test-all matrix lab bench coverage lint accept notebooks sessions clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +42,13 @@ quick: $(STAMP) ## Tests that need no browser
 
 test-all: lint ## Everything, the slow ring too
 	$(PYTEST) -n $(WORKERS) -m ""
+
+# Each pair of versions has an environment of its own in matrix/, with its counts beside it.
+MATRIX = matrix/$(shell "$(PYTHON)" -c 'import sys; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null)-$(subst =,,$(REQUIREMENT))
+
+matrix: ## Run the tests on one pair, PYTHON and TORCH, in an environment of its own; counts go to matrix/<pair>.txt
+	@$(MAKE) --no-print-directory VENV=$(MATRIX) $(MATRIX)/.installed
+	$(MATRIX)/bin/python -m pytest -p tests.version_matrix --counts $(MATRIX).txt -n $(WORKERS) -q $(TESTS)
 
 lab: $(STAMP) ## Open JupyterLab on the tour
 	$(BIN)/jupyter lab notebooks/00_tour.ipynb
@@ -64,16 +76,19 @@ notebooks: $(STAMP) ## Run all notebooks and keep their outputs; nothing changes
 sessions: $(STAMP) ## Record the sessions again that notebooks open where there is no Triton
 	$(BIN)/python -m tests.notebooks.record_sessions
 
-clean: ## Remove the environment and everything generated
-	rm -rf $(VENV) report build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## Remove the environments and everything generated
+	rm -rf $(VENV) matrix report build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes in first and alone, so that only torch comes from its index and nothing later can pull another build of it.
+# A CPU build of torch names no Triton: it gets the one that the CUDA build of its version has.
 $(STAMP): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed and none was found: install one, or name it with make PYTHON=/path/to/python3.12."; exit 1; }
-	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13: name one that is with make PYTHON=/path/to/python3.12."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12, 3.13 or 3.14 is needed and none was found: install one, or name it with make PYTHON=/path/to/python3.14."; exit 1; }
+	@"$(PYTHON)" -c '$(IS_SUPPORTED)' 2>/dev/null || { echo "$(PYTHON) is not Python 3.11, 3.12, 3.13 or 3.14: name one that is with make PYTHON=/path/to/python3.14."; exit 1; }
+	@"$(PYTHON)" -c 'import sys, sysconfig; sys.exit(bool(sysconfig.get_config_var("Py_GIL_DISABLED")))' || { echo "$(PYTHON) is a free-threaded build, which the engine does not support: name another one with make PYTHON=/path/to/python3.14."; exit 1; }
 	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian and Ubuntu: apt install python3-venv) and run make again."; exit 1; }
+	@case "$(REQUIREMENT)" in torch==2.[0-9]|torch==2.[0-9].*|torch==2.10|torch==2.10.*|torch==[01].*) echo "$(REQUIREMENT) is too old: torch 2.11 or newer is needed, so name one with make TORCH=2.15.0."; exit 1;; esac
 	"$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(BIN)/python -m pip install --quiet "$(TORCH)" --editable ".[lab,test,bench]"
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(if $(PRE),--pre) "$(REQUIREMENT)"
+	$(BIN)/python -m pip install --quiet "$(REQUIREMENT)" $$($(BIN)/python tests/matching_triton.py) --editable ".[lab,test,bench]"
 	@touch $@

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from engine.supported_versions import check_python
+
 if TYPE_CHECKING:
     from engine.api import (
         compile,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from engine.observe.observe_torch import observe_torch
     from engine.options import config
     from engine.records.session import Session
+
+check_python()
 
 _HOMES = {
     "engine.api": (

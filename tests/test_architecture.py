@@ -43,7 +43,7 @@ layers =
     (bytecode) : (graph)
     ir
     torch_private
-    records : errors : options
+    records : errors : options : supported_versions
 exhaustive = True
 
 [importlinter:contract:front]
@@ -143,6 +143,7 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
         "records": "",
         "errors": "",
         "options": "",
+        "supported_versions": "",
     }.items():
         folder = tmp_path / "engine" / package
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.matching_triton import TRITON_OF_TORCH
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 BIN = Path(sys.executable).parent
@@ -27,7 +29,7 @@ def make(folder: Path, *arguments: str, **environment: str) -> subprocess.Comple
     clean = {
         k: v
         for k, v in os.environ.items()
-        if k not in ("CI", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHON", "TORCH_INDEX", "VENV")
+        if k not in ("CI", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHON", "TORCH", "TORCH_INDEX", "TESTS", "PRE", "VENV")
     }
     return subprocess.run(
         ["make", *arguments], cwd=folder, env=clean | environment, capture_output=True, text=True, check=False
@@ -52,7 +54,7 @@ def test_wrong_python_is_one_sentence(tmp_path: Path) -> None:
     ran = make(tmp_path, "demo", f"PYTHON={old}")
     assert ran.returncode != 0
     assert said(ran) == [
-        f"{old} is not Python 3.11, 3.12 or 3.13: name one that is with make PYTHON=/path/to/python3.12."
+        f"{old} is not Python 3.11, 3.12, 3.13 or 3.14: name one that is with make PYTHON=/path/to/python3.14."
     ]
     assert not (tmp_path / ".venv").exists()
 
@@ -64,7 +66,7 @@ def test_no_python_is_one_sentence(tmp_path: Path) -> None:
     ran = make(tmp_path, "test", PATH=str(tmp_path))
     assert ran.returncode != 0
     (line,) = said(ran)
-    assert line.startswith("Python 3.11, 3.12 or 3.13 is needed and none was found")
+    assert line.startswith("Python 3.11, 3.12, 3.13 or 3.14 is needed and none was found")
 
 
 def test_missing_venv_module_is_one_sentence(tmp_path: Path) -> None:
@@ -77,6 +79,59 @@ def test_missing_venv_module_is_one_sentence(tmp_path: Path) -> None:
     assert ran.returncode != 0
     (line,) = said(ran)
     assert "apt install python3-venv" in line
+
+
+def test_free_threaded_python_is_one_sentence(tmp_path: Path) -> None:
+    """A free-threaded build is rejected in one sentence before anything is installed."""
+    free = script(tmp_path / "python3.14t", 'case "$2" in *Py_GIL_DISABLED*) exit 1;; esac')
+    ran = make(tmp_path, "test", f"PYTHON={free}")
+    assert ran.returncode != 0
+    (line,) = said(ran)
+    assert line.startswith(f"{free} is a free-threaded build, which the engine does not support")
+
+
+@pytest.mark.parametrize("torch", ["2.10.0", "torch==2.9.1", "torch==1.13", "2.10"])
+def test_old_torch_is_one_sentence(tmp_path: Path, torch: str) -> None:
+    """A torch before 2.11 is rejected in one sentence before anything is installed."""
+    fine = script(tmp_path / "python3", "exit 0")
+    ran = make(tmp_path, "test", f"PYTHON={fine}", f"TORCH={torch}")
+    assert ran.returncode != 0
+    (line,) = said(ran)
+    assert line.endswith("is too old: torch 2.11 or newer is needed, so name one with make TORCH=2.15.0.")
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_the_newest_python_and_torch_are_the_default(tmp_path: Path) -> None:
+    """Without names, make takes the newest working Python and the newest tested torch.
+
+    A system that has only Python 3.14 is found, and a Python that is too new or too old is passed over.
+    """
+
+    def first_commands(*working: str) -> str:
+        for name in ("python3.14", "python3.13", "python3.11", "python3"):
+            script(tmp_path / name, f"exit {0 if name in working else 1}")
+        return make(tmp_path, "-n", "demo", PATH=f"{tmp_path}:{os.environ['PATH']}").stdout
+
+    assert '"python3.14" -m venv' in first_commands("python3.14", "python3.13", "python3")
+    assert '"python3.14" -m venv' in first_commands("python3.14")
+    assert '"python3.13" -m venv' in first_commands("python3.13", "python3.11")
+    assert '"python3" -m venv' in first_commands("python3")
+    newest = max(TRITON_OF_TORCH, key=lambda version: [int(number) for number in version.split(".")])
+    assert f'"torch=={newest}.' in first_commands("python3.14")
+
+
+def test_matrix_has_an_environment_for_each_pair(tmp_path: Path) -> None:
+    """A pair of versions has its own folder and counts; ``PRE=1`` admits pre-releases."""
+    fake = script(tmp_path / "python3.14", 'case "$2" in *version_info*) echo python3.14;; esac')
+    pair = ("-n", "matrix", f"PYTHON={fake}", "TORCH=2.15.0", "TESTS=tests/golden -x")
+    plan = make(tmp_path, *pair).stdout
+    assert f'"{fake}" -m venv matrix/python3.14-torch2.15.0' in plan
+    assert "--counts matrix/python3.14-torch2.15.0.txt" in plan
+    assert plan.rstrip().endswith("-q tests/golden -x")
+    install = next(line for line in plan.splitlines() if "pip install" in line)
+    assert install.startswith("matrix/python3.14-torch2.15.0/bin/python -m pip install")
+    assert "--pre" not in install
+    assert '--pre "torch"' in make(tmp_path, "-n", "matrix", f"PYTHON={fake}", "TORCH=torch", "PRE=1").stdout
 
 
 def test_torch_comes_from_the_cpu_index_outside_ci(tmp_path: Path) -> None:
@@ -229,16 +284,49 @@ def test_pytest_settings_bite(tmp_path: Path) -> None:
 
 
 def test_ci_script_stops_at_the_first_failure() -> None:
-    """The CI script is valid bash, runs without standard input, and exits with make's code.
+    """The CI script is valid bash and runs without standard input under CI=true.
 
-    It runs under CI=true.
+    It names the CPU build of torch 2.13.0 itself, and runs a part of the tests on torch 2.14.1.
     """
     path = ROOT / ".ci" / "run"
     text = path.read_text(encoding="utf-8")
     assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
     assert "set -euo pipefail" in text
-    assert text.rstrip().endswith("exec make test </dev/null")
+    assert "\nmake test PYTHON=python3.11 TORCH=torch==2.13.0+cpu </dev/null\n" in text
+    assert 'make matrix PYTHON=python3.11 TORCH=torch==2.14.1 TESTS="$newer" </dev/null' in text
     assert os.access(path, os.X_OK)
+
+
+@pytest.mark.parametrize(("fails", "code"), [("", 0), ("test", 2), ("matrix", 1)])
+def test_ci_script_reports_each_failing_part(tmp_path: Path, fails: str, code: int) -> None:
+    """A failure on 2.13.0 ends the script; one on 2.14.1 says so and fails."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci" / "run")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    script(tools / "make", f'echo "made $1"; test "$1" != "{fails}" || exit 2')
+    script(tools / "chromium", "exit 0")
+    script(tools / "npm", "exit 0")
+    ran = subprocess.run(
+        [str(tmp_path / ".ci" / "run")],
+        env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == code
+    assert ran.stdout.splitlines() == (["made test"] if fails == "test" else ["made test", "made matrix"])
+    assert ("torch 2.14.1 failed" in ran.stderr) == (fails == "matrix")
+
+
+def test_workflow_runs_the_oldest_and_the_newest_pair() -> None:
+    """The workflow names a pair for each Python and tries nightly builds."""
+    text = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    pairs = re.findall(r'python: "([\d.]+)", torch: "(\d+\.\d+)\.\d+"', text)
+    assert pairs == [("3.11", "2.11"), ("3.12", "2.12"), ("3.13", "2.13"), ("3.14", "2.15")]
+    assert {torch for _, torch in pairs} <= TRITON_OF_TORCH.keys()
+    assert "continue-on-error: true" in text
+    assert "TORCH=torch PRE=1" in text
 
 
 def test_the_top_level_stays_small() -> None:

@@ -2,3 +2,7 @@
 
 May hold torch objects. Descriptions of them for display are in ``engine.records``.
 """
+
+from engine.supported_versions import check_torch
+
+check_torch()

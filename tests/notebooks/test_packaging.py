@@ -15,6 +15,9 @@ import zipfile
 
 import pytest
 
+from engine.supported_versions import NEWEST_PYTHON, OLDEST_PYTHON, OLDEST_TORCH
+from tests.matching_triton import TRITON_OF_TORCH
+
 ROOT = pathlib.Path(__file__).parents[2]
 CELLS = r'''
 from IPython.testing.globalipapp import start_ipython
@@ -102,8 +105,19 @@ def test_an_installed_wheel_alone_works(built: pathlib.Path, tmp_path: pathlib.P
 
 
 def test_versions_that_were_tested_are_stated() -> None:
-    """README tells the versions of Python and torch, and the package's bounds hold them."""
+    """README names the range of Python and torch; the bounds admit it and no older one.
+
+    There is no upper bound on torch and Triton: installing never replaces a newer torch.
+    """
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "Python 3.11 with torch 2.13" in text
+    oldest, newest = (".".join(map(str, v)) for v in (OLDEST_PYTHON, NEWEST_PYTHON))
+    torch_range = f"torch {'.'.join(map(str, OLDEST_TORCH))} to {list(TRITON_OF_TORCH)[-1]}"
+    assert f"Python {oldest} to {newest}" in text
+    assert torch_range in text
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert '"torch>=2.11,<2.14"' in project
+    assert f'requires-python = ">={oldest},<3.{NEWEST_PYTHON[1] + 1}"' in project
+    assert f'"torch>={".".join(map(str, OLDEST_TORCH))}",' in project
+    assert f'"triton>={TRITON_OF_TORCH["2.11"]}; sys_platform' in project
+    for minor in range(OLDEST_PYTHON[1], NEWEST_PYTHON[1] + 1):
+        assert f'"Programming Language :: Python :: 3.{minor}"' in project
