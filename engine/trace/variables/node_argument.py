@@ -56,6 +56,10 @@ class NodeArgument:
         """Return the items that torch reads as arguments of their own: those of a list or tuple."""
         return ()
 
+    def pytree_parts(self, tx: Tracer) -> tuple[type, tuple[Any, ...], Sequence[Variable]] | None:
+        """Return class, keys and items of a container of pytrees; None for any other value."""
+        return None
+
     def as_operand_of(self: Variable, tx: Tracer, target: Any) -> Variable:  # type: ignore[misc]
         """Return the variable that an operation with this target takes in place of this one."""
         return self

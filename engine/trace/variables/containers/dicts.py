@@ -55,6 +55,10 @@ class DictVariable(DictContents):
 
     mutation_words = "contents of the {} are replaced"
 
+    def pytree_parts(self, tx: Tracer) -> tuple[type, tuple[Any, ...], list[Variable]] | None:
+        keys = tuple(realize(tx, k).as_python_constant(tx) for k in list(self.keys()))
+        return self.cls, keys, list(self.values())
+
     @classmethod
     def from_str_keys(cls, values: Mapping[str, Variable]) -> DictVariable:
         """Build a new plain dict from values by string key."""

@@ -71,6 +71,9 @@ class SequenceVariable(Variable):
 
     items: list[Variable]
 
+    def pytree_parts(self, tx: Tracer) -> tuple[type, tuple[Any, ...], list[Variable]] | None:
+        return self.python_type(), (), self.items
+
     def as_python_constant(self, tx: Tracer) -> Any:
         return self._build_real(tx.as_python_constants(self.items))
 

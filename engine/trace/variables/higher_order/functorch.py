@@ -14,15 +14,17 @@ import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
 from engine.trace.emit.node_results import build_node_result
-from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import VMAP_META
-from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
-from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.higher_order.pytrees import (
+    LEAF,
+    FlatCall,
     TreeSpec,
+    arguments_variable,
+    emit_flat_call,
     flatten_python,
     flatten_variable,
     unflatten_python,
@@ -86,7 +88,7 @@ class FunctorchFunctionVariable(Variable):
     def child_variables(self) -> list[Variable]:
         return [self.function]
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         make, options = self.transform.transform, self.options
 
         def run(function: Callable[..., Any], positional: Any, named: dict[str, Any]) -> Any:
@@ -118,10 +120,9 @@ class FunctorchFunctionVariable(Variable):
 class _FlatArguments:
     """Flattened positional and keyword arguments of a transformed function."""
 
-    def __init__(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    def __init__(self, tx: Tracer, args: Args, kwargs: Kwargs) -> None:
         self.leaves: list[Variable] = []
-        named = DictVariable.from_str_keys(kwargs)
-        self.tree = flatten_variable(tx, TupleVariable([TupleVariable(list(args)), named]), self.leaves)
+        self.tree = flatten_variable(tx, arguments_variable(args, kwargs), self.leaves)
         for leaf in self.leaves:
             leaf.as_node_arg(tx)  # create the inputs of the outer graph in the order of the arguments
 
@@ -180,7 +181,7 @@ class _ArgumentUnpackingVariable(Variable):
     def python_type(self) -> type:
         return self.function.python_type()
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         positional, named = sequence_items(tx, args[0])
         words = {str(k): v for k, (_, v) in realize(tx, named).entries.items()}  # type: ignore[attr-defined]
         return self.function.call(tx, list(sequence_items(tx, positional)), words)
@@ -220,53 +221,21 @@ def emit_transform_node(
     """Emit the node that calls ``run(function, args, kwargs)`` and unflatten its result."""
     outside = lift_shared_free_variables([body])
     module = body.module()
-    runner = _TransformCall(module, given.tree, len(given.leaves), body.output_tree, run)
-    result = emit_node(
-        tx,
-        "call_function",
-        GraphCallable(name, runner),
-        [*given.leaves, *(variable_for_node(n) for n in outside)],
-        run=runner.run_on_fakes,
-    )
-    assert runner.output_tree is not None
-    leaves = iter(sequence_items(tx, result))
-    return unflatten_variable(tx, runner.output_tree, leaves)
 
+    def call(packed: Any) -> Any:
+        (positional, named), lifted = packed
 
-class _TransformCall:
-    """Callable of a transform's node: runs the body under the transform, returns a flat tuple."""
-
-    def __init__(
-        self, body: Callable[..., Any], given: TreeSpec, count: int, returned: TreeSpec, run: TransformRun
-    ) -> None:
-        self._body = body
-        self._given = given
-        self._count = count
-        self._body_tree = returned
-        self._run = run
-        self.output_tree: TreeSpec | None = None
-
-    def __call__(self, *args: Any) -> tuple[Any, ...]:
-        leaves: list[Any] = []
-        self._flat_results(args, leaves)
-        return tuple(leaves)
-
-    def run_on_fakes(self, *args: Any) -> tuple[Any, ...]:
-        """Run on fakes and record the output tree."""
-        leaves: list[Any] = []
-        self.output_tree = self._flat_results(args, leaves)
-        return tuple(leaves)
-
-    def _flat_results(self, args: tuple[Any, ...], leaves: list[Any]) -> TreeSpec:
-        given, lifted = args[: self._count], args[self._count :]
-
-        def function(*positional: Any, **named: Any) -> Any:
+        def function(*args: Any, **kwargs: Any) -> Any:
             inside: list[Any] = []
-            flatten_python((positional, named), inside)
-            return unflatten_python(self._body_tree, iter(self._body(*inside, *lifted)))
+            flatten_python((args, kwargs), inside)
+            return unflatten_python(body.output_tree, iter(module(*inside, *lifted)))
 
-        positional, named = unflatten_python(self._given, iter(given))
-        return flatten_python(self._run(function, positional, named), leaves)
+        return run(function, positional, named)
+
+    both = TreeSpec(tuple, (), (given.tree, TreeSpec(tuple, (), (LEAF,) * len(outside))))
+    runner = FlatCall(call, both)
+    leaves = (*given.leaves, *(variable_for_node(n) for n in outside))
+    return emit_flat_call(tx, GraphCallable(name, runner), runner, leaves)
 
 
 def _options(tx: Tracer, name: str, given: dict[str, Variable]) -> dict[str, Any]:
@@ -277,7 +246,7 @@ def _options(tx: Tracer, name: str, given: dict[str, Variable]) -> dict[str, Any
 
 
 def _register(kind: FunctorchTransform) -> None:
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         given = dict(zip(("func", *kind.options), args, strict=False)) | kwargs
         function = realize(tx, given.pop("func"))
         return FunctorchFunctionVariable(kind, function, _options(tx, kind.transform.__name__, given))
@@ -289,7 +258,7 @@ def _register_transformed_functions(kind: FunctorchTransform) -> None:
     """Register functions transformed outside: the closure of their wrapper holds the parts."""
     code = kind.transform(torch.dot).__code__
 
-    def rule(tx: Tracer, of: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def rule(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
         cells = {c: cell.content for c, cell in zip(of.code.co_freevars, of.cells(tx), strict=True)}
         options = {name: cells[name] for name in kind.options if name in cells}
         function = realize(tx, cells["func"])
@@ -306,7 +275,7 @@ for _kind in _TRANSFORMS:
 
 
 @register_rule(torch.func.jvp)
-def _jvp(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _jvp(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     names = ("func", "primals", "tangents")
     words = dict(zip(names, args, strict=False)) | kwargs
     function, primals, tangents = (realize(tx, words.pop(name)) for name in names)
@@ -323,7 +292,7 @@ def _jvp(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Varia
 
 
 @register_rule(torch.func.vjp)
-def _vjp(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _vjp(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     words = dict(kwargs)
     function = realize(tx, args[0] if args else words.pop("func"))
     options = _options(tx, "vjp", words)
@@ -338,7 +307,7 @@ def _vjp(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Varia
 
 
 @register_rule(torch.func.linearize)
-def _linearize(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _linearize(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     function = realize(tx, args[0] if args else kwargs["func"])
     primals = list(args[1:])
     return TupleVariable([function.call(tx, primals, {}), PushforwardVariable(tx, function, primals)])
@@ -368,7 +337,7 @@ class PushforwardVariable(Variable):
     def child_variables(self) -> list[Variable]:
         return [self.function, *self.primals]
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if self._primal_versions != self._versions(tx):
             raise Unsupported("functorch-state", "the point at which linearize was called has changed since")
         both = _jvp(tx, [self.function, TupleVariable(self.primals), TupleVariable(list(args))], {})
@@ -399,14 +368,16 @@ class GraphFunctionVariable(Variable):
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, self.function
 
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        given = _FlatArguments(tx, args, kwargs)
-        caller = _GraphFunctionCall(given.tree)
-        result = emit_node(
-            tx, "call_function", GraphCallable("call", caller), [self, *given.leaves], run=caller.run_on_fakes
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        leaves: list[Variable] = []
+        tree = flatten_variable(
+            tx,
+            TupleVariable([self, arguments_variable(args, kwargs)]),
+            leaves,
+            lambda v: v is self or v.is_graph_value,
         )
-        assert caller.output_tree is not None
-        return unflatten_variable(tx, caller.output_tree, iter(sequence_items(tx, result)))
+        caller = FlatCall(lambda packed: packed[0](*packed[1][0], **packed[1][1]), tree)
+        return emit_flat_call(tx, GraphCallable("call", caller), caller, leaves)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.tx.options.backend != "eager":  # other backends may run the graph only once, while compiling
@@ -420,26 +391,3 @@ def _function_result(result: Callable[..., Any], tx: Tracer, node: torch.fx.Node
 
 _ANY_CALLABLE: Any = Callable
 build_node_result.register(_ANY_CALLABLE, _function_result)
-
-
-class _GraphFunctionCall:
-    """Callable of a node: calls a function created in the graph and returns a flat tuple."""
-
-    def __init__(self, given: TreeSpec) -> None:
-        self._given = given
-        self.output_tree: TreeSpec | None = None
-
-    def __call__(self, function: Callable[..., Any], *leaves: Any) -> tuple[Any, ...]:
-        found: list[Any] = []
-        self._flat_results(function, leaves, found)
-        return tuple(found)
-
-    def run_on_fakes(self, function: Callable[..., Any], *leaves: Any) -> tuple[Any, ...]:
-        """Run on fakes and record the output tree."""
-        found: list[Any] = []
-        self.output_tree = self._flat_results(function, leaves, found)
-        return tuple(found)
-
-    def _flat_results(self, function: Callable[..., Any], leaves: tuple[Any, ...], found: list[Any]) -> TreeSpec:
-        positional, named = unflatten_python(self._given, iter(leaves))
-        return flatten_python(function(*positional, **named), found)

@@ -1,17 +1,18 @@
-"""Pytrees of variables and Python objects, for arguments and results of subgraph calls."""
+"""Pytrees of variables and Python objects: arguments and results of graph calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch.utils._pytree import SUPPORTED_NODES
 
+from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -47,21 +48,11 @@ class TreeSpec:
 LEAF = TreeSpec(is_leaf=True)
 
 
-def flatten_variable(tx: Tracer, value: Variable, leaves: list[Variable]) -> TreeSpec:
-    """Flatten ``value``: append tensors and symbols to ``leaves``, return the structure.
+def _is_graph_value(value: Variable) -> bool:
+    return value.is_graph_value
 
-    Raises:
-        Unsupported: it contains an object that is not a container, tensor, symbol or constant.
-    """
-    value = realize(tx, value)
-    if value.is_graph_value:
-        leaves.append(value)
-        return LEAF
-    if isinstance(value, (TupleVariable, ListVariable)):
-        return TreeSpec(value.cls, children=tuple(flatten_variable(tx, i, leaves) for i in value.items))
-    if isinstance(value, DictVariable):
-        keys = tuple(realize(tx, k).as_python_constant(tx) for k in list(value.keys()))
-        return TreeSpec(value.cls, keys, tuple(flatten_variable(tx, v, leaves) for v in value.values()))
+
+def _constant(tx: Tracer, value: Variable) -> TreeSpec:
     try:
         return TreeSpec(constant=value.as_python_constant(tx))
     except NotPythonConstant:
@@ -69,6 +60,36 @@ def flatten_variable(tx: Tracer, value: Variable, leaves: list[Variable]) -> Tre
             "higher-order-argument",
             f"a {value.python_type().__name__} as argument or result of a higher-order operation",
         ) from None
+
+
+def flatten_variable(
+    tx: Tracer,
+    value: Variable,
+    leaves: list[Variable],
+    is_leaf: Callable[[Variable], bool] = _is_graph_value,
+    other: Callable[[Tracer, Variable], TreeSpec] = _constant,
+) -> TreeSpec:
+    """Flatten ``value``: append tensors and symbols to ``leaves``, return the structure.
+
+    ``is_leaf`` chooses the leaves; ``other`` returns the tree of a value that is neither leaf nor container.
+
+    Raises:
+        Unsupported: it contains an object that is not a container, tensor, symbol or constant.
+    """
+    value = realize(tx, value)
+    if is_leaf(value):
+        leaves.append(value)
+        return LEAF
+    parts = value.pytree_parts(tx)
+    if parts is None:
+        return other(tx, value)
+    cls, keys, items = parts
+    return TreeSpec(cls, keys, tuple(flatten_variable(tx, i, leaves, is_leaf, other) for i in items))
+
+
+def arguments_variable(args: Args, kwargs: Kwargs) -> Variable:
+    """Return the arguments of a call as one variable: a tuple of (positional, keywords)."""
+    return TupleVariable([TupleVariable(list(args)), DictVariable.from_str_keys(kwargs)])
 
 
 def unflatten_variable(tx: Tracer, tree: TreeSpec, leaves: Iterator[Variable]) -> Variable:
@@ -90,16 +111,33 @@ def unflatten_variable(tx: Tracer, tree: TreeSpec, leaves: Iterator[Variable]) -
     return DictVariable({k.hash_key(tx): (k, v) for k, v in zip(keys, parts, strict=True)}, None, tree.cls)
 
 
+def map_leaves(
+    tx: Tracer, value: Variable, leaf: Callable[[Variable], Any], is_leaf: Callable[[Variable], bool] = _is_graph_value
+) -> Any:
+    """Return Python containers like ``value``, with ``leaf(item)`` for each other item."""
+    leaves: list[Variable] = []
+
+    def add_leaf(tx: Tracer, item: Variable) -> TreeSpec:
+        leaves.append(item)
+        return LEAF
+
+    tree = flatten_variable(tx, value, leaves, is_leaf, add_leaf)
+    return unflatten_python(tree, map(leaf, leaves))
+
+
 # The same on Python objects, when the graph runs.
 
 
-def unflatten_python(tree: TreeSpec, leaves: Iterator[Any]) -> Any:
-    """Build the Python object of structure ``tree`` around the leaves."""
+def unflatten_python(tree: TreeSpec, leaves: Iterator[Any], constant: Callable[[Any], Any] = lambda c: c) -> Any:
+    """Build the Python object of structure ``tree`` around the leaves.
+
+    ``constant`` maps its constants.
+    """
     if tree.is_leaf:
         return next(leaves)
     if tree.cls is None:
-        return tree.constant
-    parts = [unflatten_python(p, leaves) for p in tree.children]
+        return constant(tree.constant)
+    parts = [unflatten_python(p, leaves, constant) for p in tree.children]
     if tree.unflatten_fn is not None:
         return tree.unflatten_fn(parts, tree.constant)
     if issubclass(tree.cls, dict):
@@ -129,13 +167,46 @@ def flatten_python(packed: Any, leaves: list[Any]) -> TreeSpec:
     return LEAF
 
 
-def collect_leaves(tree: TreeSpec, packed: Any, leaves: list[Any]) -> None:
+def _collect_leaves(tree: TreeSpec, packed: Any, leaves: list[Any]) -> None:
     """Flatten with a known structure. A number may be a leaf: it was a symbol while tracing."""
     if tree.is_leaf:
         leaves.append(packed)
     elif tree.cls is not None:
-        items = packed.values() if isinstance(packed, dict) else packed
         if tree.unflatten_fn is not None:
             items, _ = SUPPORTED_NODES[tree.cls].flatten_fn(packed)
+        else:
+            items = packed.values() if issubclass(tree.cls, dict) else packed
         for part, item in zip(tree.children, items, strict=True):
-            collect_leaves(part, item, leaves)
+            _collect_leaves(part, item, leaves)
+
+
+class FlatCall:
+    """Callable of a node: unflattens its arguments, calls a function, flattens the result.
+
+    ``function`` takes the object of structure ``given``. The run on fakes records the structure of the result.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], Any], given: TreeSpec, fake: Callable[[Any], Any] | None = None
+    ) -> None:
+        self._function = function
+        self._given = given
+        self._fake = fake or function
+        self.output_tree = LEAF
+
+    def __call__(self, *leaves: Any) -> tuple[Any, ...]:
+        found: list[Any] = []
+        _collect_leaves(self.output_tree, self._function(unflatten_python(self._given, iter(leaves))), found)
+        return tuple(found)
+
+    def run_on_fakes(self, *leaves: Any) -> tuple[Any, ...]:
+        """Run on fakes and record the structure of the result."""
+        found: list[Any] = []
+        self.output_tree = flatten_python(self._fake(unflatten_python(self._given, iter(leaves))), found)
+        return tuple(found)
+
+
+def emit_flat_call(tx: Tracer, target: Any, call: FlatCall, leaves: Iterable[Variable]) -> Variable:
+    """Emit the node of a flat call and return its result in containers."""
+    found = emit_node(tx, "call_function", target, list(leaves), run=call.run_on_fakes)
+    return unflatten_variable(tx, call.output_tree, iter(sequence_items(tx, found)))

@@ -19,9 +19,9 @@ from engine.trace.codegen_runtime.tensors import make_array_view
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import emitting_into
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
-from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.higher_order.pytrees import flatten_python, unflatten_variable
 from engine.trace.variables.tensors.numpy_arrays import (
     NumpyNdarrayVariable,
     non_array_result,
@@ -108,9 +108,8 @@ def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable
         flat = torch.tensor(kept)
         return flat if shape == tuple(flat.shape) else flat.as_strided(shape, strides).clone()
 
-    made = realize(tx, emit_node(tx, "call_function", GraphCallable("constant_array", make), [], run=make))
-    assert isinstance(made, TensorVariable)
-    return made
+    made: Any = emit_node(tx, "call_function", GraphCallable("constant_array", make), [], run=make)
+    return made  # type: ignore[no-any-return]
 
 
 class ConstantNdarrayVariable(NumpyNdarrayVariable):
@@ -138,10 +137,7 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
             begin = (_address(self.array) - _address(self.storage.base_array)) // size
             shape = TupleVariable([ConstantVariable(n) for n in self.array.shape])
             with _in_outermost_graph(self._tx):
-                view = realize(
-                    self._tx, flat.call_method(self._tx, "as_strided", [shape, strides, ConstantVariable(begin)], {})
-                )
-            assert isinstance(view, TensorVariable)
+                view: Any = flat.call_method(self._tx, "as_strided", [shape, strides, ConstantVariable(begin)], {})
             self._view = view
         return self._view
 
@@ -167,9 +163,8 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
     def length(self, tx: Tracer) -> Variable:
         return tx.fold_constant(len, self.array)
 
-    def get_iterator(self, tx: Tracer) -> Variable:
-        count = int(self.length(tx).as_python_constant(tx))
-        return SequenceIteratorVariable([self.get_item(tx, ConstantVariable(n)) for n in range(count)], type(iter(())))
+    def _ndim(self, tx: Tracer) -> int:
+        return self.array.ndim
 
     def _layout_attribute(self, tx: Tracer, name: str) -> Variable | None:
         return tx.from_python(getattr(self.array, name)) if name in _LAYOUT_ATTRIBUTES else None
@@ -254,10 +249,11 @@ def compute_constant(
         with np.errstate(all="call", call=lambda kind, _: warned.append(kind)):
             result = function(*args, **words)
         found = None if warned else _wrap_result(tx, result, leaves)
+    except Unsupported:
+        _restore(memories, before)
+        raise
     except Exception as error:
         _restore(memories, before)
-        if isinstance(error, Unsupported):
-            raise
         raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
     if warned:
         _restore(memories, before)
@@ -294,16 +290,15 @@ def _restore(memories: Sequence[ConstantArrayStorageVariable], before: Sequence[
 
 def _wrap_result(tx: Tracer, result: Any, leaves: Sequence[Any]) -> Variable | None:
     """Wrap a result; None if it is too large to store with the code."""
-    if isinstance(result, (tuple, list)):
-        items = [_wrap_result(tx, r, leaves) for r in result]
-        known = [i for i in items if i is not None]
-        if len(known) < len(items):
-            return None
-        return ListVariable(known) if isinstance(result, list) else TupleVariable(known, type(result))
-    if result is None:
-        return NONE
-    if not isinstance(result, np.ndarray):
-        return non_array_result(tx, result)
+    parts: list[Any] = []
+    tree = flatten_python(result, parts)
+    items = [
+        _wrap_array(tx, part, leaves) if isinstance(part, np.ndarray) else non_array_result(tx, part) for part in parts
+    ]
+    return None if None in items else unflatten_variable(tx, tree, iter(items))  # type: ignore[arg-type]
+
+
+def _wrap_array(tx: Tracer, result: np.ndarray[Any, Any], leaves: Sequence[Any]) -> Variable | None:
     same = next((a for a in leaves if a.array is result), None)
     if same is not None:
         found: Variable = same

@@ -7,13 +7,16 @@ shape or aliasing, the graph breaks.
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
@@ -40,14 +43,20 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import (
     ListVariable,
-    SequenceVariable,
     TupleVariable,
 )
-from engine.trace.variables.tensors.sym_node import SymNodeVariable, has_hint, hint
+from engine.trace.variables.higher_order.pytrees import (
+    TreeSpec,
+    arguments_variable,
+    flatten_python,
+    flatten_variable,
+    unflatten_python,
+    unflatten_variable,
+)
+from engine.trace.variables.tensors.sym_node import has_hint, hint
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
 from engine.trace.variables.tensors.tensor_methods import can_tolist, tolist
@@ -125,10 +134,13 @@ class NumpyNdarrayVariable(Variable):
         return self.tensor.size(tx, 0)
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        if not self.tensor.fake.dim():
+        if not self._ndim(tx):
             tx.raise_type_error("iteration over a 0-d array")
-        count = int(self.tensor.size(tx, 0).as_python_constant(tx))
+        count = int(self.length(tx).as_python_constant(tx))
         return SequenceIteratorVariable([self.get_item(tx, ConstantVariable(n)) for n in range(count)], type(iter(())))
+
+    def _ndim(self, tx: Tracer) -> int:
+        return self.tensor.fake.dim()
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return call_numpy(tx, "ndarray.__getitem__", lambda a, k: a[k], lambda a, k: a[k], [self, key], {})
@@ -190,14 +202,7 @@ class NumpyNdarrayVariable(Variable):
             return tolist(tx, self.tensor)
         if name in _UNSUPPORTED_METHODS:
             raise Unsupported("data-dependent", f"ndarray.{name} is called")
-        match name:
-            case "__len__":
-                return self.length(tx)
-            case "__getitem__":
-                return self.get_item(tx, args[0])
-            case "__iter__":
-                return self.get_iterator(tx)
-        if name.startswith("__") and len(args) == 1:
+        if name in ("__len__", "__iter__") or (name.startswith("__") and len(args) == 1):
             return call_special_by_name(tx, self, name, args, kwargs)
         method = _method(name)
         return call_numpy(tx, f"ndarray.{name}", method, method, [self, *args], kwargs)
@@ -236,27 +241,25 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return torch.empty(0, dtype=dtype).numpy().dtype
 
 
+def _functions_of(module: Any) -> dict[str, Callable[..., Any]]:
+    """Return the public functions of a module by name."""
+    return {n: f for n, f in vars(module).items() if not n.startswith("_") and callable(f) and not isinstance(f, type)}
+
+
 @functools.cache
 def _torch_numpy_functions() -> dict[int, tuple[Any, Callable[..., Any]]]:
     """Return numpy functions that ``torch._numpy`` also has, by id."""
-    import torch._numpy as torch_numpy
-
+    ours = _torch_numpy()
     found: dict[int, tuple[Any, Callable[..., Any]]] = {}
-    for theirs, ours in ((np, torch_numpy), (np.linalg, torch_numpy.linalg), (np.fft, torch_numpy.fft)):
-        for name, function in vars(theirs).items():
-            if name.startswith("_") or not callable(function) or isinstance(function, type):
-                continue
-            other = _stack_nested_arrays if name == "array" else getattr(ours, name, None)
-            if callable(other) and not isinstance(other, type):
-                found[id(function)] = (function, other)
+    for theirs, same in ((np, ours), (np.linalg, ours.linalg), (np.fft, ours.fft)):
+        known = _functions_of(same) | {"array": _stack_nested_arrays}
+        found.update({id(f): (f, known[name]) for name, f in _functions_of(theirs).items() if name in known})
     return found
 
 
 def _stack_nested_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``numpy.array``, also on sequences of arrays, which ``torch._numpy`` rejects."""
-    import torch._numpy
-
-    torch_numpy: Any = torch._numpy
+    torch_numpy = _torch_numpy()
     if isinstance(data, (list, tuple)) and any(isinstance(d, (list, tuple, torch_numpy.ndarray)) for d in data):
         data = torch_numpy.stack([_stack_nested_arrays(d) for d in data])
     return torch_numpy.array(data, *args, **kwargs)
@@ -286,19 +289,22 @@ class NumpyFunctionVariable(RealObjectVariable):
         return call_numpy(tx, self.real_object.__name__, self.real_object, known[1], list(args), kwargs)
 
 
-class _TensorArgument:
-    """A tensor passed to numpy directly; numpy reads its memory or calls its methods."""
+@dataclass(frozen=True)
+class _Leaf:
+    """An array, tensor or symbol among the arguments of a numpy call."""
 
-    def __init__(self, tensor: TensorVariable) -> None:
-        self.tensor = tensor
-        self.is_scalar = False
+    value: Any
+    is_array: bool
 
+    @property
+    def operand(self) -> Any:
+        """Variable that the node takes."""
+        return self.value.tensor if self.is_array else self.value
 
-class _LeafPlaceholder:
-    """Placeholder of the n-th array, tensor or symbol among a call's arguments."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
+    @property
+    def is_tensor(self) -> bool:
+        """True if the node takes a tensor; numpy reads its memory or calls its methods."""
+        return self.is_array or self.value.fake is not None
 
 
 def call_numpy(
@@ -311,46 +317,36 @@ def call_numpy(
     Raises:
         Unsupported: ``torch._numpy`` returns another dtype, shape or aliasing, or the result depends on array elements.
     """
-    leaves: list[_LeafVariable] = []
-    packed = [_collect_leaves(tx, realize(tx, a), leaves) for a in args]
-    words = {k: _collect_leaves(tx, realize(tx, v), leaves) for k, v in kwargs.items()}
-    if (known := _constant_result(tx, name, numpys, packed, words, leaves)) is not None:
+    values: Args = []
+    tree = flatten_variable(tx, arguments_variable(args, kwargs), values, _is_leaf, _constant_argument)
+    for value in values:
+        if value.fake is not None:
+            tensor_to_numpy(tx, value)  # raises Unsupported if numpy cannot read the tensor
+    (compute,) = _CONSTANT_EVALUATORS
+    known = compute(tx, name, numpys, lambda contents: unflatten_python(tree, iter(contents)), values)
+    if known is not None:
         return known
-    models = [_probe_array(tx, a) for a in leaves]
+    leaves = [_Leaf(value, not value.is_graph_value) for value in values]
+    models = [_probe_array(tx, leaf) for leaf in leaves]
+    given, words = unflatten_python(tree, iter(models))
     try:
-        wanted = numpys(
-            *_substitute_leaves(packed, models, theirs=True), **_substitute_leaves(words, models, theirs=True)
-        )
+        wanted = numpys(*given, **words)
     except Exception as error:
         raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
-    if not leaves and not _holds_arrays(wanted):
+    if not leaves and not any(isinstance(part, np.ndarray) for part in tree_leaves(wanted)):
         return non_array_result(tx, wanted)
-    _check_not_value_dependent(name)
-    for runner in (_TorchNumpyCall(torchs, packed, words), _TorchNumpyCall(torchs, packed, words, as_doubles=True)):
-        result = emit_node(
-            tx, "call_function", GraphCallable(f"numpy.{name}", runner), list(map(_leaf_argument, leaves)), run=runner
-        )
+    if name in ("allclose", "array_equal", "array_equiv"):
+        raise Unsupported("data-dependent", f"numpy.{name} needs the values of arrays")
+    for as_doubles in (False, True):
+        runner = _TorchNumpyCall(torchs, tree, [leaf.is_tensor for leaf in leaves], as_doubles)
+        target = GraphCallable(f"numpy.{name}", runner)
+        result = emit_node(tx, "call_function", target, [leaf.operand for leaf in leaves], run=runner)
         try:
-            return _wrap_result(tx, name, realize(tx, result), wanted, leaves, models)
+            return _wrap_result(tx, realize(tx, result), wanted, leaves, models)
         except _ResultMismatch:
-            if not any(isinstance(a, NumpyNdarrayVariable) and a.dtype.kind in "iub" for a in leaves):
+            if not any(leaf.is_array and leaf.value.dtype.kind in "iub" for leaf in leaves):
                 break
     raise Unsupported("numpy-function", f"numpy.{name} returns another type than torch's numpy")
-
-
-_LeafVariable = NumpyNdarrayVariable | _TensorArgument | SymNodeVariable
-
-
-def _constant_result(
-    tx: Tracer, name: str, function: Callable[..., Any], packed: Any, words: Any, leaves: list[_LeafVariable]
-) -> Variable | None:
-    """Compute the call with numpy if all arguments are constants or constant arrays."""
-
-    def place(contents: Sequence[Any]) -> tuple[Any, Any]:
-        return _substitute_leaves(packed, contents, theirs=True), _substitute_leaves(words, contents, theirs=True)
-
-    (compute,) = _CONSTANT_EVALUATORS
-    return compute(tx, name, function, place, leaves)
 
 
 if TYPE_CHECKING:
@@ -370,56 +366,30 @@ class _ResultMismatch(Exception):
     """Raised if ``torch._numpy`` returns another dtype, shape or aliasing than numpy."""
 
 
-def _leaf_argument(leaf: _LeafVariable) -> Variable:
-    return leaf if isinstance(leaf, SymNodeVariable) else leaf.tensor
+def _is_leaf(value: Variable) -> bool:
+    return (
+        value.fake is not None
+        or isinstance(value, NumpyNdarrayVariable)
+        or (value.sym is not None and has_hint(value.sym))
+    )
 
 
-def _collect_leaves(tx: Tracer, value: Variable, leaves: list[_LeafVariable]) -> Any:
-    if isinstance(value, TensorVariable):
-        tensor_to_numpy(tx, value)  # raises Unsupported if numpy cannot read the tensor
-        leaves.append(_TensorArgument(value))
-        return _LeafPlaceholder(len(leaves) - 1)
-    if isinstance(value, NumpyNdarrayVariable) or (isinstance(value, SymNodeVariable) and has_hint(value.sym)):
-        leaves.append(value)
-        return _LeafPlaceholder(len(leaves) - 1)
-    if isinstance(value, (TupleVariable, ListVariable)):
-        items = [_collect_leaves(tx, realize(tx, i), leaves) for i in value.items]
-        return tuple(items) if isinstance(value, TupleVariable) else items
-    if isinstance(value, DictVariable):
-        return {k: _collect_leaves(tx, realize(tx, v), leaves) for k, (_, v) in value.entries.items()}
+def _constant_argument(tx: Tracer, value: Variable) -> TreeSpec:
     try:
-        return value.as_python_constant(tx)
+        return TreeSpec(constant=value.as_python_constant(tx))
     except NotPythonConstant:
         raise Unsupported("numpy-function", f"numpy is called on a {value.python_type().__name__}") from None
 
 
-def _substitute_leaves(packed: Any, arrays: Sequence[Any], *, theirs: bool) -> Any:
-    """Substitute arrays for the placeholders in the arguments.
-
-    For ``torch._numpy``, numpy dtypes are replaced by its own.
-    """
-    if isinstance(packed, _LeafPlaceholder):
-        return arrays[packed.index]
-    if isinstance(packed, (tuple, list)):
-        return type(packed)(_substitute_leaves(p, arrays, theirs=theirs) for p in packed)
-    if isinstance(packed, dict):
-        return {k: _substitute_leaves(p, arrays, theirs=theirs) for k, p in packed.items()}
-    if not theirs and (isinstance(packed, np.dtype) or (isinstance(packed, type) and issubclass(packed, np.generic))):
-        import torch._numpy as torch_numpy
-
-        return getattr(torch_numpy, np.dtype(packed).name)
-    return packed.item() if not theirs and isinstance(packed, np.generic) else packed
-
-
-def _probe_array(tx: Tracer, of: _LeafVariable) -> Any:
+def _probe_array(tx: Tracer, of: _Leaf) -> Any:
     """Create a probe array, tensor or number with the metadata of this one.
 
     Raises:
         Unsupported: the size depends on tensor elements, or it is too large.
     """
-    if isinstance(of, SymNodeVariable):
-        return hint(of.sym)
-    fake = of.tensor.fake
+    if not of.is_tensor:
+        return hint(of.value.sym)
+    fake = of.operand.fake
     unknown = next((size for size in fake.shape if has_unbacked_symbols(size)), None)
     if unknown is not None:
         raise data_dependent_break(tx, unknown, "dynamic-output", "numpy on an array whose size depends on data")
@@ -427,106 +397,91 @@ def _probe_array(tx: Tracer, of: _LeafVariable) -> Any:
     if math.prod(shape) > _MAX_PROBE_ELEMENTS:
         raise Unsupported("numpy-function", "numpy on a very large array")
     tensor = torch.empty_strided(shape, strides, dtype=fake.dtype).fill_(1)
-    if isinstance(of, _TensorArgument):
+    if not of.is_array:
         return tensor
     made = tensor.numpy()
-    return made[()] if of.is_scalar else made
-
-
-def _holds_arrays(result: Any) -> bool:
-    if isinstance(result, (tuple, list)):
-        return any(_holds_arrays(r) for r in result)
-    return isinstance(result, np.ndarray)
+    return made[()] if of.value.is_scalar else made
 
 
 def non_array_result(tx: Tracer, result: Any) -> Variable:
     """Build the variable of a numpy result without arrays."""
-    if isinstance(result, (tuple, list)):
-        items = [non_array_result(tx, r) for r in result]
-        return ListVariable(items) if isinstance(result, list) else TupleVariable(items, type(result))
-    if not isinstance(result, (np.generic, np.dtype, bool, int, float, complex, str, type(None), type)):
-        raise Unsupported("numpy-function", f"numpy returns a {type(result).__name__}")
-    return tx.from_python(result)
-
-
-def _check_not_value_dependent(name: str) -> None:
-    if name in ("allclose", "array_equal", "array_equiv"):
-        raise Unsupported("data-dependent", f"numpy.{name} needs the values of arrays")
+    leaves: list[Any] = []
+    tree = flatten_python(result, leaves)
+    if other := [leaf for leaf in leaves if not isinstance(leaf, (np.generic, np.dtype, complex, type))]:
+        raise Unsupported("numpy-function", f"numpy returns a {type(other[0]).__name__}")
+    return unflatten_variable(tx, tree, map(tx.from_python, leaves))
 
 
 class _TorchNumpyCall:
     """Callable of a graph node: calls ``torch._numpy`` on tensors and returns tensors."""
 
-    def __init__(
-        self, function: Callable[..., Any], packed: list[Any], words: dict[str, Any], *, as_doubles: bool = False
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], tree: TreeSpec, is_tensor: list[bool], as_doubles: bool) -> None:
         self._function = function
-        self._packed = packed
-        self._words = words
+        self._tree = tree
+        self._is_tensor = is_tensor
         self._as_doubles = as_doubles
         """Convert integers to doubles first, as numpy does if the result is not integral."""
 
-    def __call__(self, *tensors: torch.Tensor) -> Any:
-        import torch._numpy
+    def __call__(self, *given: Any) -> Any:
+        leaves = (self._as_array(v) if tensor else v for v, tensor in zip(given, self._is_tensor, strict=True))
+        args, kwargs = unflatten_python(self._tree, leaves, _as_torch_constant)
+        return _arrays_to_tensors(self._function(*args, **kwargs))
 
-        array: Any = getattr(torch._numpy, "ndarray")  # noqa: B009
-        if self._as_doubles:
-            tensors = tuple(t.double() if isinstance(t, torch.Tensor) and _is_integral(t) else t for t in tensors)
-        arrays = [array(t) if isinstance(t, torch.Tensor) else t for t in tensors]
-        args = _substitute_leaves(self._packed, arrays, theirs=False)
-        return _arrays_to_tensors(self._function(*args, **_substitute_leaves(self._words, arrays, theirs=False)))
+    def _as_array(self, tensor: torch.Tensor) -> Any:
+        is_integral = not (tensor.is_floating_point() or tensor.is_complex())
+        return _torch_numpy().ndarray(tensor.double() if self._as_doubles and is_integral else tensor)
 
 
-def _is_integral(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex())
+@functools.cache
+def _torch_numpy() -> Any:
+    return importlib.import_module("torch._numpy")
+
+
+def _as_torch_constant(constant: Any) -> Any:
+    """Return a constant for ``torch._numpy``: its own dtypes, numbers for numpy scalars."""
+    if isinstance(constant, np.generic):
+        return constant.item()
+    is_dtype = isinstance(constant, np.dtype) or (isinstance(constant, type) and issubclass(constant, np.generic))
+    return getattr(_torch_numpy(), np.dtype(constant).name) if is_dtype else constant
 
 
 def _arrays_to_tensors(result: Any) -> Any:
     if isinstance(result, (tuple, list)):
-        return (
-            type(result)(map(_arrays_to_tensors, result))
-            if type(result) in (tuple, list)
-            else tuple(map(_arrays_to_tensors, result))
-        )
+        items = map(_arrays_to_tensors, result)
+        return list(items) if type(result) is list else tuple(items)
     return getattr(result, "tensor", result)
 
 
-def _wrap_result(
-    tx: Tracer, name: str, result: Variable, wanted: Any, leaves: list[_LeafVariable], models: list[Any]
-) -> Variable:
+def _wrap_result(tx: Tracer, result: Variable, wanted: Any, leaves: list[_Leaf], models: list[Any]) -> Variable:
     """Wrap a result, if its metadata and aliasing match those of numpy's result."""
     if isinstance(wanted, (tuple, list)):
-        if not isinstance(result, SequenceVariable) or len(result.items) != len(wanted):
+        parts = result.argument_items()
+        if len(parts) != len(wanted):
             raise _ResultMismatch
-        items = [
-            _wrap_result(tx, name, realize(tx, r), w, leaves, models) for r, w in zip(result.items, wanted, strict=True)
-        ]
-        return ListVariable(items) if isinstance(wanted, list) else TupleVariable(items, type(wanted))
+        items = [_wrap_result(tx, realize(tx, r), w, leaves, models) for r, w in zip(parts, wanted, strict=True)]
+        return ListVariable(items) if type(wanted) is list else TupleVariable(items, type(wanted))
     if not isinstance(wanted, (np.ndarray, np.generic)):
-        if isinstance(result, ConstantVariable) and (wanted is None or type(wanted) is type(result.value)):
-            return NONE if wanted is None else result
+        known = NotImplemented if result.fake is not None else result.as_python_object()
+        if known is NotImplemented or (wanted is not None and type(wanted) is not type(known)):
+            raise _ResultMismatch
+        return NONE if wanted is None else result
+    array: Any = result
+    fake, is_scalar = result.fake, isinstance(wanted, np.generic)
+    sizes = tuple(map(hint, fake.shape)) if fake is not None and all(map(has_hint, fake.shape)) else None
+    if sizes != wanted.shape or fake.device.type != "cpu" or _numpy_dtype(fake.dtype) != wanted.dtype:
         raise _ResultMismatch
-    if not isinstance(result, TensorVariable):
-        raise _ResultMismatch
-    fake = result.fake
-    sizes = tuple(map(hint, fake.shape)) if all(map(has_hint, fake.shape)) else None
-    if fake.device.type != "cpu" or sizes != wanted.shape or _numpy_dtype(fake.dtype) != wanted.dtype:
-        raise _ResultMismatch
-    is_scalar = isinstance(wanted, np.generic)
     for leaf, model in zip(leaves, models, strict=True):
-        if isinstance(leaf, SymNodeVariable):
+        if not leaf.is_tensor:
             continue
-        if leaf.tensor is result and wanted is model and isinstance(leaf, NumpyNdarrayVariable):
-            return leaf
-        memory = model.numpy() if isinstance(model, torch.Tensor) else model
-        theirs = isinstance(wanted, np.ndarray) and isinstance(memory, np.ndarray) and np.shares_memory(wanted, memory)
-        mine = fake.untyped_storage()._cdata == leaf.tensor.fake.untyped_storage()._cdata
+        if leaf.is_array and leaf.operand is result and wanted is model:
+            return leaf.value  # type: ignore[no-any-return]
+        theirs = not is_scalar and np.shares_memory(wanted, np.asarray(model))
+        mine = fake.untyped_storage()._cdata == leaf.operand.fake.untyped_storage()._cdata
         if theirs != mine and not is_scalar:
             if theirs:
                 raise _ResultMismatch
-            result = realize(tx, result.call_method(tx, "clone", [], {}))
-            assert isinstance(result, TensorVariable)
-    return NumpyNdarrayVariable(result, is_scalar=is_scalar)
+            array = realize(tx, array.call_method(tx, "clone", [], {}))
+    return NumpyNdarrayVariable(array, is_scalar=is_scalar)
 
 
 def _apply_operator(tx: Tracer, op: Operator, *operands: Variable) -> Variable:
@@ -534,56 +489,35 @@ def _apply_operator(tx: Tracer, op: Operator, *operands: Variable) -> Variable:
     return call_numpy(tx, op.function.__name__, op.function, op.function, list(operands), {})
 
 
-def _register_scalar_types() -> None:
-    for cls in {v for v in vars(np).values() if isinstance(v, type) and issubclass(v, (np.number, np.bool_))}:
-        if "Abstract" not in (cls.__doc__ or ""):
-            register_rule(cls)(_scalar_type_rule(cls))
+_SCALAR_TYPES = frozenset(v for v in vars(np).values() if isinstance(v, type) and issubclass(v, (np.number, np.bool_)))
 
 
-def _scalar_type_rule(cls: Any) -> Any:
+def _register_constant_constructor(cls: Any, what: str) -> None:
+    """Register a class of constants: a scalar type, ``dtype``, ``finfo`` or ``iinfo``."""
+
+    @register_rule(cls)
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return fold_constant_call(
-            tx, cls, args, kwargs, f"numpy.{cls.__name__} of a value that is not known while tracing is created"
-        )
-
-    return rule
-
-
-_register_scalar_types()
+        real = realize(tx, args[0]).as_python_object() if len(args) == 1 and not kwargs else NotImplemented
+        if isinstance(real, (type, np.finfo, np.iinfo)):
+            return tx.fold_constant(cls, real)
+        return fold_constant_call(tx, cls, args, kwargs, f"{what} of a value that is not known while tracing")
 
 
-def _register_type_info(of: Any) -> None:
-    """Register the rule of ``np.finfo`` or ``np.iinfo``."""
-
-    @register_rule(of)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        given = realize(tx, args[0]) if len(args) == 1 and not kwargs else NONE
-        real = (
-            given.as_python_object()
-            if isinstance(given.as_python_object(), (type, of))
-            else given.as_python_constant(tx)
-        )
-        return tx.fold_constant(of, real)
+for _cls in (np.dtype, np.finfo, np.iinfo):
+    _register_constant_constructor(_cls, f"numpy.{_cls.__name__}")
+for _scalar in _SCALAR_TYPES:
+    if "Abstract" not in (_scalar.__doc__ or ""):
+        _register_constant_constructor(_scalar, f"numpy.{_scalar.__name__}")
 
 
-_register_type_info(np.finfo)
-
-
-_register_type_info(np.iinfo)
-
-
-@register_rule(np.dtype)
-def _dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return fold_constant_call(tx, np.dtype, args, kwargs, "numpy.dtype of a value that is not known while tracing")
-
-
-def tensor_to_numpy(tx: Tracer, tensor: TensorVariable) -> Variable:
+def tensor_to_numpy(tx: Tracer, tensor: Any) -> Variable:
     """Trace ``tensor.numpy()``."""
     fake = tensor.fake
-    if fake.requires_grad or fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
-        raise Unsupported("data-dependent", "Tensor.numpy is called on a tensor that numpy cannot represent")
     if (
-        fake.layout is not torch.strided
+        fake.requires_grad
+        or (fake.device.type, fake.layout) != ("cpu", torch.strided)
+        or fake.is_conj()
+        or fake.is_neg()
         or fake.dtype in _DTYPES_WITHOUT_NUMPY
         or tensor.python_type() not in _PLAIN_TENSOR_TYPES
     ):
@@ -594,11 +528,10 @@ def tensor_to_numpy(tx: Tracer, tensor: TensorVariable) -> Variable:
 @register_tensor_method("numpy")
 def _numpy(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``tensor.numpy()``; ``force=True`` detaches and moves to CPU first."""
-    found: Variable = tensor
+    found: Any = tensor
     if realize(tx, kwargs.get("force", ConstantVariable(False))).is_truthy(tx):
         for method in ("detach", "cpu", "resolve_conj", "resolve_neg"):
             found = realize(tx, found.call_method(tx, method, [], {}))
-    assert isinstance(found, TensorVariable)
     return tensor_to_numpy(tx, found)
 
 
@@ -606,9 +539,7 @@ _PLAIN_TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 _DTYPES_WITHOUT_NUMPY = frozenset(
-    d
-    for d in vars(torch).values()
-    if isinstance(d, torch.dtype) and ("bfloat" in str(d) or "float8" in str(d) or "bits" in str(d))
+    dtype for name, dtype in vars(torch).items() if name.startswith(("bfloat", "float8", "bits"))
 )
 
 
@@ -618,8 +549,7 @@ def _array(tx: Tracer, real: Any, origin: Source) -> Variable:
     if tensor is None or not real.flags.writeable:
         raise Unsupported("numpy-array", f"an array of {real.dtype}")
     tx.guard_type(real, origin, "the array takes part in the computation")
-    value = tx.wrap(tensor, NumpyTensorSource(origin))
-    assert isinstance(value, TensorVariable)
+    value: Any = tx.wrap(tensor, NumpyTensorSource(origin))
     return NumpyNdarrayVariable(value, source=origin, real_object=real)
 
 
@@ -632,24 +562,14 @@ def _looks_like_numpy(real: Any) -> bool:
 
 
 @register_builder_if(20, lambda real: _looks_like_numpy(real) and _is_numpy_function(real))
-def _function(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _build_function(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_identity(real, origin, "it was called")
     return NumpyFunctionVariable(real, origin)
 
 
-def _register_python_functions() -> None:
-    """Register rules for numpy functions in Python, which would be inlined otherwise."""
-    for module in (np, np.linalg, np.fft):
-        for function in vars(module).values():
-            if isinstance(function, types.FunctionType) and function.__module__.startswith("numpy"):
-                register_rule(function)(_numpy_function_rule(function))
-
-
-def _numpy_function_rule(function: Any) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return NumpyFunctionVariable(function, ConstantSource(function, function.__name__)).call(tx, args, kwargs)
-
-    return rule
-
-
-_register_python_functions()
+for _module in (np, np.linalg, np.fft):  # functions in Python would be inlined otherwise
+    for _function in _functions_of(_module).values():
+        if isinstance(_function, types.FunctionType) and _function.__module__.startswith("numpy"):
+            register_rule(_function)(
+                NumpyFunctionVariable(_function, ConstantSource(_function, _function.__name__)).call
+            )

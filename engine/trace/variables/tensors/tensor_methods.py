@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
+from engine.trace.operators.arithmetic import call_special_by_name
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.containers.sequences import ListVariable
 from engine.trace.variables.tensors.sym_node import has_hint, hint
@@ -58,11 +59,10 @@ def can_tolist(tensor: TensorVariable) -> bool:
     )
 
 
-def tolist(tx: Tracer, tensor: Variable) -> Variable:
+def tolist(tx: Tracer, tensor: Any) -> Variable:
     """Trace ``tolist()``."""
-    assert isinstance(tensor, TensorVariable)
     if tensor.fake.dim() == 0:
-        return tensor.call_method(tx, "item", [], {})
+        return tensor.call_method(tx, "item", [], {})  # type: ignore[no-any-return]
     count = tensor.size(tx, 0).as_python_constant(tx)
     return ListVariable([tolist(tx, tensor.get_item(tx, ConstantVariable(n))) for n in range(count)])
 
@@ -81,30 +81,16 @@ def _size(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Var
     return tensor.size(tx, dim % rank) if type(dim) is int and -rank <= dim < rank else None
 
 
-@register_tensor_method("__len__")
-def _len(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    return tensor.length(tx)
+def _register_protocol_method(name: str) -> None:
+    """Register a special method that Python's own protocols call too, such as ``__len__``."""
+
+    @register_tensor_method(name)
+    def rule(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+        return call_special_by_name(tx, tensor, name, args, kwargs)
 
 
-@register_tensor_method("__iter__")
-def _iter(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    return tensor.get_iterator(tx)
-
-
-@register_tensor_method("__bool__")
-def _bool(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    return ConstantVariable(tensor.is_truthy(tx))
-
-
-@register_tensor_method("__getitem__")
-def _getitem(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    return tensor.get_item(tx, args[0])
-
-
-@register_tensor_method("__setitem__")
-def _setitem(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    tensor.set_item(tx, args[0], args[1])
-    return NONE
+for _name in ("__len__", "__iter__", "__bool__", "__getitem__", "__setitem__"):
+    _register_protocol_method(_name)
 
 
 @register_tensor_method("item")

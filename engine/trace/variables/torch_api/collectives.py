@@ -33,7 +33,8 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.variables.containers.sequences import sequence_items
+from engine.trace.variables.higher_order.pytrees import flatten_python, map_leaves, unflatten_variable
 from engine.trace.variables.objects.user_defined_objects import OpaqueObjectVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -65,8 +66,7 @@ class ProcessGroupOrMeshVariable(OpaqueObjectVariable):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in _CONSTANT_METHODS:
             raise Unsupported("distributed", f"{self.python_type().__name__}.{name} is called")
-        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
-        values = tx.as_python_constants(args)
+        values, words = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
         return _constant_answer(
             tx, lambda: getattr(self.real_object, name)(*values, **words), f"{self.python_type().__name__}.{name}"
         )
@@ -93,13 +93,11 @@ def _constant_answer(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:
         found = ask()
     except Exception as error:
         raise tx.make_user_exception(error) from error
-    if is_group_or_mesh(found):
-        return tx.wrap_static(found)
-    if isinstance(found, (list, tuple)) and any(is_group_or_mesh(f) for f in found):
-        return ListVariable([_constant_answer(tx, lambda f=f: f, what) for f in found])  # type: ignore[misc]
-    if found is None or isinstance(found, (bool, int, float, str, list, tuple, torch.device)):
-        return tx.from_python(found)
-    raise Unsupported("distributed", f"{what} returns a {type(found).__name__}")
+    leaves: list[Any] = []
+    tree = flatten_python(found, leaves)
+    if other := [leaf for leaf in leaves if not is_group_or_mesh(leaf) and not isinstance(leaf, torch.device)]:
+        raise Unsupported("distributed", f"{what} returns a {type(other[0]).__name__}")
+    return unflatten_variable(tx, tree, map(tx.from_python, leaves))
 
 
 # Queries about groups.
@@ -123,16 +121,16 @@ def constant_or_group(tx: Tracer, value: Variable) -> Any:
     Raises:
         Unsupported: the value is not constant.
     """
-    value = realize(tx, value)
-    if isinstance(value, ProcessGroupOrMeshVariable):
-        return value.real_object
-    if isinstance(value, (ListVariable, TupleVariable)):
-        items = [constant_or_group(tx, i) for i in value.items]
-        return tuple(items) if isinstance(value, TupleVariable) else items
-    try:
-        return value.as_python_constant(tx)
-    except NotPythonConstant:
-        raise Unsupported("distributed", f"a query of torch.distributed with a {value.describe()}") from None
+
+    def constant(item: Variable) -> Any:
+        if is_group_or_mesh(item.as_python_object()):
+            return item.as_python_object()
+        try:
+            return item.as_python_constant(tx)
+        except NotPythonConstant:
+            raise Unsupported("distributed", f"a query of torch.distributed with a {item.describe()}") from None
+
+    return map_leaves(tx, value, constant)
 
 
 def _register_query(module: str, name: str) -> None:

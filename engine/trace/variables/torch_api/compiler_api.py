@@ -22,14 +22,14 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_marked_function_rule, register_rule
 from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.higher_order.pytrees import (
-    LEAF,
+    FlatCall,
     TreeSpec,
-    collect_leaves,
-    flatten_python,
+    arguments_variable,
+    emit_flat_call,
+    flatten_variable,
     unflatten_python,
-    unflatten_variable,
 )
 from engine.trace.variables.torch_api.context_managers import null_context
 from engine.trace.variables.torch_api.torch_contexts import ErrorOnGraphBreakVariable
@@ -131,21 +131,30 @@ def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Kwargs, fake: Any
     Arguments are containers of tensors, modules and constants. ``fake`` computes the results on fake tensors.
     """
     leaves: Args = []
-    words = DictVariable.from_str_keys(kwargs)
-    tree = _flatten_opaque_argument(tx, TupleVariable([TupleVariable(list(args)), words]), leaves)
-    node = _OpaqueCall(function, tree, fake or function)
+    tree = _flatten_opaque_arguments(tx, args, kwargs, leaves)
+    fake = fake or function
+
+    def call_on_fakes(packed: Any) -> Any:
+        """Call on fakes. Real tensors that the function holds are allowed."""
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        assert mode is not None
+        before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
+        try:
+            return fake(*packed[0], **packed[1])
+        finally:
+            mode.allow_non_fake_inputs = before
+
+    call = FlatCall(lambda packed: function(*packed[0], **packed[1]), tree, call_on_fakes)
     target = GraphCallable(
-        function.__name__, node, changes_state=True, is_python=True, effect="runs a function that is not inlined"
+        function.__name__, call, changes_state=True, is_python=True, effect="runs a function that is not inlined"
     )
-    found = list(sequence_items(tx, emit_node(tx, "call_function", target, leaves, run=node.run_on_fakes)))
-    return unflatten_variable(tx, node.output_tree, iter(found))
+    return emit_flat_call(tx, target, call, leaves)
 
 
 def construct_wrapper_subclass(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Variable:
     """Emit one node that constructs a wrapper tensor subclass."""
     leaves: Args = []
-    words = DictVariable.from_str_keys(kwargs)
-    tree = _flatten_opaque_argument(tx, TupleVariable([TupleVariable(list(args)), words]), leaves)
+    tree = _flatten_opaque_arguments(tx, args, kwargs, leaves)
 
     def make(*inside: Any) -> Any:
         positional, named = unflatten_python(tree, iter(inside))
@@ -154,66 +163,31 @@ def construct_wrapper_subclass(tx: Tracer, cls: type, args: Args, kwargs: Kwargs
     return emit_node(tx, "call_function", GraphCallable(cls.__name__, make), leaves)
 
 
-class _OpaqueCall:
-    """Callable of the node. The run on fakes records the output tree."""
+def _flatten_opaque_arguments(tx: Tracer, args: Args, kwargs: Kwargs, leaves: Args) -> TreeSpec:
+    """Flatten arguments that may also be modules and objects of registered pytree classes."""
 
-    def __init__(self, function: Any, given: TreeSpec, fake: Any) -> None:
-        self._function = function
-        self._fake = fake
-        self._given = given
-        self.output_tree = LEAF
+    def flatten(value: Variable) -> TreeSpec:
+        return flatten_variable(tx, value, leaves, other=flatten_other)
 
-    def __call__(self, *leaves: Any) -> tuple[Any, ...]:
-        args, kwargs = unflatten_python(self._given, iter(leaves))
-        found: list[Any] = []
-        collect_leaves(self.output_tree, self._function(*args, **kwargs), found)
-        return tuple(found)
-
-    def run_on_fakes(self, *leaves: Any) -> tuple[Any, ...]:
-        """Run on fakes. Real tensors that the function holds are allowed."""
-        args, kwargs = unflatten_python(self._given, iter(leaves))
-        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-        assert mode is not None
-        before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
-        found: list[Any] = []
+    def flatten_other(tx: Tracer, value: Variable) -> TreeSpec:
+        node = SUPPORTED_NODES.get(value.python_type())
+        if node is not None and isinstance(node.flatten_fn, FunctionType):  # the node of the graph unflattens it
+            parts, context = sequence_items(tx, tx.wrap_static(node.flatten_fn).call(tx, [value], {}))
+            constant = realize(tx, context).as_python_constant(tx)
+            inside = tuple(map(flatten, sequence_items(tx, parts)))
+            return TreeSpec(value.python_type(), children=inside, constant=constant, unflatten_fn=node.unflatten_fn)
+        real = tx.objects.real_object(value)
+        if isinstance(real, torch.nn.Module) and value.source is not None:
+            tx.guard_identity(real, value.source, "it is an argument of a function that is not inlined")
+            return TreeSpec(constant=real)
         try:
-            self.output_tree = flatten_python(self._fake(*args, **kwargs), found)
-        finally:
-            mode.allow_non_fake_inputs = before
-        return tuple(found)
+            return TreeSpec(constant=value.as_python_constant(tx))
+        except NotPythonConstant:
+            raise Unsupported(
+                "compiler-api", f"a {value.python_type().__name__} is passed to a function that is not inlined"
+            ) from None
 
-
-def _flatten_opaque_argument(tx: Tracer, value: Variable, leaves: Args) -> TreeSpec:
-    value = realize(tx, value)
-    if value.is_graph_value:
-        leaves.append(value)
-        return LEAF
-    if isinstance(value, (TupleVariable, ListVariable)):
-        return TreeSpec(value.cls, children=tuple(_flatten_opaque_argument(tx, i, leaves) for i in value.items))
-    if isinstance(value, DictVariable):
-        keys = tuple(realize(tx, k).as_python_constant(tx) for k in list(value.keys()))
-        return TreeSpec(value.cls, keys, tuple(_flatten_opaque_argument(tx, v, leaves) for v in value.values()))
-    node = SUPPORTED_NODES.get(value.python_type())
-    if node is not None and isinstance(node.flatten_fn, FunctionType):
-        return _flatten_registered_class(tx, value, node, leaves)
-    real = tx.objects.real_object(value)
-    if isinstance(real, torch.nn.Module) and value.source is not None:
-        tx.guard_identity(real, value.source, "it is an argument of a function that is not inlined")
-        return TreeSpec(constant=real)
-    try:
-        return TreeSpec(constant=value.as_python_constant(tx))
-    except NotPythonConstant:
-        raise Unsupported(
-            "compiler-api", f"a {value.python_type().__name__} is passed to a function that is not inlined"
-        ) from None
-
-
-def _flatten_registered_class(tx: Tracer, value: Variable, node: Any, leaves: Args) -> TreeSpec:
-    """Flatten an object of a registered pytree class; the node unflattens it."""
-    parts, context = sequence_items(tx, realize(tx, tx.wrap_static(node.flatten_fn)).call(tx, [value], {}))
-    constant = realize(tx, context).as_python_constant(tx)
-    inside = tuple(_flatten_opaque_argument(tx, p, leaves) for p in sequence_items(tx, parts))
-    return TreeSpec(value.python_type(), children=inside, constant=constant, unflatten_fn=node.unflatten_fn)
+    return flatten(arguments_variable(args, kwargs))
 
 
 class OpaqueFunctionVariable(Variable):

@@ -23,9 +23,13 @@ from engine.trace.variables.callables.functions import (
 )
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.higher_order.pytrees import (
+    TreeSpec,
+    arguments_variable,
+    flatten_variable,
+    unflatten_python,
+)
 from engine.trace.variables.objects.user_defined_objects import OpaqueObjectVariable
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.torch_api.triton_kernel_mutations import mutated_arguments
 
 if TYPE_CHECKING:
@@ -141,16 +145,15 @@ class TritonKernelLaunchVariable(Variable):
         words = {k: realize(tx, v) for k, v in kwargs.items()}
         computed: list[Variable] = []
         grid: Any = self._grid(tx, given, words)
-        if isinstance(grid, list):
-            grid = tuple(_launch_argument(tx, g, computed) for g in grid)
-        launch = _TritonLaunch(
-            self.kernel.real_object,
-            grid,
-            tuple(_launch_argument(tx, v, computed) for v in given),
-            {k: _launch_argument(tx, v, computed) for k, v in words.items()},
-        )
+        launched = [arguments_variable(given, words)] if callable(grid) else [arguments_variable(given, words), grid]
+        tree = flatten_variable(tx, TupleVariable(launched), computed, other=_launch_argument)
+        for value in computed:
+            if value.fake is not None and value.python_type() not in (torch.Tensor, torch.nn.Parameter):
+                what = f"a {value.python_type().__name__} as an argument of a Triton kernel"
+                raise Unsupported("triton-kernel", what)
+        launch = _TritonLaunch(self.kernel.real_object, grid if callable(grid) else None, tree)
         named = dict(zip(self.kernel.parameters, given, strict=False)) | words
-        holds_tuples = any(isinstance(v, TupleVariable) for v in named.values())
+        holds_tuples = any(v.pytree_parts(tx) is not None for v in named.values())
         names = (
             frozenset(named)
             if holds_tuples
@@ -166,12 +169,12 @@ class TritonKernelLaunchVariable(Variable):
     def _grid(self, tx: Tracer, args: Args, words: Kwargs) -> Any:
         """Return the grid sizes, or the grid function itself if the kernel is autotuned."""
         if not isinstance(self.grid, FunctionVariable):
-            return [realize(tx, i) for i in sequence_items(tx, self.grid)]
+            return TupleVariable(list(sequence_items(tx, self.grid)))
         if self.kernel.is_autotuned:
             return self._real_grid(tx)
         named = dict(zip(self.kernel.parameters, args, strict=False)) | words
         meta = DictVariable.from_str_keys(named)
-        return [realize(tx, i) for i in sequence_items(tx, self.grid.call(tx, [meta], {}))]
+        return TupleVariable(list(sequence_items(tx, self.grid.call(tx, [meta], {}))))
 
     def _real_grid(self, tx: Tracer) -> Any:
         grid = self.grid
@@ -190,32 +193,19 @@ class TritonKernelLaunchVariable(Variable):
         return types.FunctionType(grid.code, namespace, grid.name, defaults, tuple(held))
 
 
-def _launch_argument(tx: Tracer, value: Variable, computed: list[Variable]) -> Any:
-    """Return a constant argument, or the position in ``computed`` of a graph value."""
-    if isinstance(value, TensorVariable):
-        if value.python_type() not in (torch.Tensor, torch.nn.Parameter):
-            raise Unsupported("triton-kernel", f"a {value.python_type().__name__} as an argument of a Triton kernel")
-        computed.append(value)
-        return _GraphArgument(len(computed) - 1)
-    if isinstance(value, SymNodeVariable):
-        computed.append(value)
-        return _GraphArgument(len(computed) - 1)
-    if isinstance(value, TupleVariable):
-        return tuple(_launch_argument(tx, realize(tx, v), computed) for v in value.items)
+def _launch_argument(tx: Tracer, value: Variable) -> TreeSpec:
+    """Return a constant argument of a launch."""
     real = value.as_python_object()
-    if isinstance(value, ConstantVariable):
-        return real
-    if type(real).__module__.startswith("triton.") and value.source is not None:
+    if not isinstance(value, ConstantVariable):
+        if not type(real).__module__.startswith("triton.") or value.source is None:
+            raise Unsupported("triton-kernel", f"{value.describe()} as an argument of a Triton kernel")
         tx.guard_identity(real, value.source, "it was passed to a Triton kernel")
-        return real
-    raise Unsupported("triton-kernel", f"{value.describe()} as an argument of a Triton kernel")
+    return TreeSpec(constant=real)
 
 
 def _compile_argument(value: Variable) -> Any:
     """Return an argument in the form that the kernel's compiler needs."""
-    if isinstance(value, TensorVariable):
-        return value.fake
-    return value.sym if isinstance(value, SymNodeVariable) else value.as_python_object()
+    return value.graph_value if value.is_graph_value else value.as_python_object()
 
 
 def _bump_versions(fakes: list[torch.Tensor]) -> None:
@@ -225,29 +215,17 @@ def _bump_versions(fakes: list[torch.Tensor]) -> None:
             torch.autograd.graph.increment_version(fake)
 
 
-class _GraphArgument:
-    """Placeholder for an argument from the graph."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
 class _TritonLaunch:
-    """Callable of a node: launches a kernel on graph values and constants."""
+    """Callable of a node: launches a kernel on graph values and constants.
 
-    def __init__(self, kernel: Any, grid: Any, args: tuple[Any, ...], words: dict[str, Any]) -> None:
+    ``tree`` gives back the arguments, and the grid too unless ``grid`` is a function.
+    """
+
+    def __init__(self, kernel: Any, grid: Any, tree: TreeSpec) -> None:
         self.kernel = kernel
         self.grid = grid
-        self.args = args
-        self.words = words
+        self.tree = tree
 
     def __call__(self, *computed: Any) -> None:
-        grid = self.grid if callable(self.grid) else _substitute_arguments(self.grid, computed)
-        words = {k: _substitute_arguments(v, computed) for k, v in self.words.items()}
-        self.kernel[grid](*_substitute_arguments(self.args, computed), **words)
-
-
-def _substitute_arguments(part: Any, computed: tuple[Any, ...]) -> Any:
-    if isinstance(part, _GraphArgument):
-        return computed[part.index]
-    return tuple(_substitute_arguments(p, computed) for p in part) if type(part) is tuple else part
+        (args, words), *grid = unflatten_python(self.tree, iter(computed))
+        self.kernel[grid[0] if grid else self.grid](*args, **words)
