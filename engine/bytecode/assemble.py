@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bytecode import Instr, Label
+from bytecode import BinaryOp, Instr, Label
 from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
 
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES
 
 
 class Emitter:
@@ -50,7 +50,7 @@ class Emitter:
 
     def closure(self, variable: CellVar | FreeVar) -> None:
         """Push a cell of the frame, not its contents."""
-        self.emit("LOAD_CLOSURE" if VERSION < (3, 13) else "LOAD_FAST", variable)
+        self.emit(RULES.cell_load, variable)
 
     def store(self, name: str) -> None:
         """Pop into a local variable."""
@@ -58,20 +58,20 @@ class Emitter:
 
     def callable(self, load: Callable[[], None]) -> None:
         """Push the callable of a following ``call``."""
-        if VERSION < (3, 13):
+        if not RULES.null_above_callable:
             self.emit("PUSH_NULL")
         load()
-        if VERSION >= (3, 13):
+        if RULES.null_above_callable:
             self.emit("PUSH_NULL")
 
     def insert_callable(self, load: Callable[[], None]) -> None:
         """Push the callable of a following ``call`` below the first argument, which is on top."""
-        if VERSION < (3, 13):
+        if not RULES.null_above_callable:
             self.emit("PUSH_NULL")
             self.emit("SWAP", 2)
         load()
         self.emit("SWAP", 2)
-        if VERSION >= (3, 13):
+        if RULES.null_above_callable:
             self.emit("PUSH_NULL")
             self.emit("SWAP", 2)
 
@@ -81,18 +81,19 @@ class Emitter:
 
     def call(self, count: int) -> None:
         """Call with ``count`` positional arguments on top of the stack."""
-        if VERSION == (3, 11):
-            self.emit("PRECALL", count)
+        if RULES.call_prefix:
+            self.emit(RULES.call_prefix, count)
         self.emit("CALL", count)
 
     def attribute(self, name: str) -> None:
         """Replace the top of the stack by its attribute."""
-        self.emit("LOAD_ATTR", name if VERSION < (3, 12) else (False, name))
+        self.emit("LOAD_ATTR", (False, name) if RULES.load_attr_has_flag else name)
 
     def subscript(self, key: Any) -> None:
         """Replace the top of the stack by its item at a constant key."""
         self.const(key)
-        self.emit("BINARY_SUBSCR")
+        opcode, arg = RULES.subscript
+        self.emit(opcode, UNSET if arg is None else BinaryOp(arg))
 
     def load_global(self, name: str) -> None:
         """Push a global of the frame."""
@@ -112,17 +113,16 @@ class Emitter:
     def end_for(self, exhausted: Label) -> None:
         """Place the target of an exhausted iterator; after it, the iterator is off the stack."""
         self.label(exhausted)
-        if VERSION >= (3, 12):
-            self.emit("END_FOR")
-        if VERSION >= (3, 13):
-            self.emit("POP_TOP")
+        for name in RULES.loop_end:
+            self.emit(name)
 
     def jump(self, label: Label) -> None:
         """Jump forward to ``label``."""
         self.emit("JUMP_FORWARD", label)
 
     def jump_if_false(self, label: Label) -> None:
-        """Pop a value and jump forward to ``label`` if it is false. On 3.13 the jump needs a bool."""
-        if VERSION >= (3, 13):
-            self.emit("TO_BOOL")
-        self.emit("POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE", label)
+        """Pop a value and jump forward to ``label`` if it is false."""
+        *before, jump = RULES.jump_if_false
+        for name in before:
+            self.emit(name)
+        self.emit(jump, label)

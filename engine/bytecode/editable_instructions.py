@@ -5,21 +5,28 @@ from __future__ import annotations
 import dis
 from collections.abc import Iterator
 from types import CodeType
+from typing import Any
 
 from bytecode import Bytecode, Instr, Label
 from bytecode.instr import CellVar, FreeVar, TryBegin, TryEnd
 
 from engine.bytecode.decode import decode
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES, VERSION
 
 EditableItem = Instr | Label | TryBegin | TryEnd
 
-_FUSED_PAIRS = {
+_PARTS = {
+    "LOAD_FAST_BORROW": ("LOAD_FAST",),
     "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
     "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
     "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
 }
-"""Fused pairs of CPython 3.13; an operand has four bits, maybe too few for new variables."""
+"""Instructions that are edited as one or two simpler ones.
+
+Pairs of CPython 3.13 and later: an operand has four bits, maybe too few for new variables. Borrowed loads of 3.14: they
+are right only where the compiler proved that the variable outlives the value on the stack.
+"""
 
 
 def editable_instructions(code: CodeType) -> Iterator[tuple[EditableItem, int]]:
@@ -31,19 +38,19 @@ def editable_instructions(code: CodeType) -> Iterator[tuple[EditableItem, int]]:
     index = 0
     for item in Bytecode.from_code(code, conserve_exception_block_stackdepth=True):
         if isinstance(item, Instr):
-            for part in _split_fused(item):
+            for part in _simplify(item):
                 yield part, index
             index += 1
         elif isinstance(item, (Label, TryBegin, TryEnd)):
             yield item, index
 
 
-def _split_fused(item: Instr) -> list[Instr]:
-    halves = _FUSED_PAIRS.get(item.name)
-    if halves is None:
+def _simplify(item: Instr) -> list[Instr]:
+    parts = _PARTS.get(item.name)
+    if parts is None:
         return [item]
-    assert isinstance(item.arg, tuple)
-    return [Instr(half, arg, location=item.location) for half, arg in zip(halves, item.arg, strict=True)]
+    args: tuple[Any, ...] = item.arg if isinstance(item.arg, tuple) else (item.arg,)
+    return [Instr(part, arg, location=item.location) for part, arg in zip(parts, args, strict=True)]
 
 
 def resume_index(code: CodeType) -> int:
@@ -59,7 +66,7 @@ def cells_as_free_variables(item: Instr, cells: frozenset[str]) -> Instr:
     arg = item.arg
     if isinstance(arg, CellVar):
         return Instr(item.name, FreeVar(arg.name), location=item.location)
-    if VERSION >= (3, 13) and isinstance(arg, str) and arg in cells and item.opcode in dis.haslocal:
+    if RULES.cell_load == "LOAD_FAST" and isinstance(arg, str) and arg in cells and item.opcode in dis.haslocal:
         return Instr(item.name, FreeVar(arg), location=item.location)
     return item
 

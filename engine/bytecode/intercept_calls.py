@@ -14,14 +14,14 @@ from bytecode import Bytecode, Instr
 
 from engine.bytecode.decode import DecodedCode, DecodedInstruction, ExceptionHandler, decode
 from engine.bytecode.editable_instructions import EditableItem, editable_instructions
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES
 
 NullStack = tuple[bool, ...]
 """For each stack entry, True if it is NULL."""
 _CALLS = frozenset(("CALL", "CALL_KW", "CALL_FUNCTION_EX"))
 _ENDS = frozenset(("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"))
 _ALWAYS_JUMP = frozenset(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"))
-_NULL_AND_VALUE = (False, True) if VERSION >= (3, 13) else (True, False)
+_NULL_AND_VALUE = (False, True) if RULES.null_above_callable else (True, False)
 
 
 def intercept_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
@@ -61,7 +61,7 @@ def _loads_method(name: str, arg: Any) -> bool:
     """
     if name == "LOAD_METHOD":
         return True
-    return VERSION >= (3, 12) and name in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and bool(arg)
+    return RULES.load_attr_has_flag and name in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and bool(arg)
 
 
 def _expand_method_load(item: Instr) -> list[EditableItem]:
@@ -75,7 +75,7 @@ def _expand_method_load(item: Instr) -> list[EditableItem]:
         assert isinstance(item.arg, tuple)
         load = Instr(item.name, (False, *item.arg[1:]), location=item.location)
     null = Instr("PUSH_NULL", location=item.location)
-    return [load, null] if VERSION >= (3, 13) else [load, null, Instr("SWAP", 2, location=item.location)]
+    return [load, null] if RULES.null_above_callable else [load, null, Instr("SWAP", 2, location=item.location)]
 
 
 def _pass_through_callee(callee: Callable[[Any], Any], position: int, call: Instr) -> list[EditableItem]:
@@ -85,7 +85,7 @@ def _pass_through_callee(callee: Callable[[Any], Any], position: int, call: Inst
         Instr("LOAD_CONST", callee, location=call.location),
         Instr("SWAP", 2, location=call.location),
         # A non-NULL entry beside a callable becomes its first argument.
-        *([Instr("PRECALL", 0, location=call.location)] if VERSION == (3, 11) else []),
+        *([Instr(RULES.call_prefix, 0, location=call.location)] if RULES.call_prefix else []),
         Instr("CALL", 0, location=call.location),
     ]
     return [*swap, *one, *swap]
@@ -152,8 +152,9 @@ def _stack_effect(op: DecodedInstruction, jump: bool) -> int:
 
 def _callable_depth(op: DecodedInstruction, stack: NullStack) -> int:
     if op.opname == "CALL_FUNCTION_EX":
-        return (3 if VERSION >= (3, 13) else 2) + (op.arg & 1)
-    if VERSION >= (3, 13):
+        above = 1 if RULES.mapping_is_optional else op.arg & 1
+        return (3 if RULES.null_above_callable else 2) + above
+    if RULES.null_above_callable:
         return op.arg + (3 if op.opname == "CALL_KW" else 2)
     under = op.arg + 2
     return under - 1 if stack[-under] else under

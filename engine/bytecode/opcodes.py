@@ -1,20 +1,98 @@
-"""Opcodes of CPython 3.11 to 3.13: families, unsupported opcodes, version differences."""
+"""Opcodes of CPython 3.11 to 3.14: families, unsupported opcodes, version differences."""
 
 from __future__ import annotations
 
 import dis
 import sys
+from dataclasses import dataclass, replace
+from types import CodeType
 
 VERSION = sys.version_info[:2]
-SUPPORTED_VERSIONS = ((3, 11), (3, 12), (3, 13))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytecodeRules:
+    """Version differences of opcodes: their names and how they use the stack."""
+
+    loop_end: tuple[str, ...]
+    """Instructions at the jump target of FOR_ITER; the last of them pops the iterator."""
+    jump_if_false: tuple[str, ...]
+    """Instructions that pop a value and jump if it is false; the last has the target."""
+    subscript: tuple[str, int | None]
+    """Opcode of ``a[b]``, and its argument."""
+    cell_load: str
+    """Opcode that pushes a cell, not its contents."""
+    call_prefix: str = ""
+    """Opcode before each CALL, with the same argument."""
+    null_above_callable: bool = True
+    """NULL or ``self`` is above the callable of a call, not below it."""
+    keywords_on_stack: bool = True
+    """CALL_KW pops the names of keyword arguments; before, KW_NAMES sets them for CALL."""
+    attributes_after_function: bool = True
+    """SET_FUNCTION_ATTRIBUTE sets defaults and closure; before, MAKE_FUNCTION pops them."""
+    load_attr_has_flag: bool = True
+    """LOAD_ATTR has a flag to load methods; before, LOAD_METHOD does it."""
+    send_keeps_iterator: bool = True
+    """SEND leaves an exhausted iterator on the stack, for END_SEND."""
+    mapping_is_optional: bool = False
+    """CALL_FUNCTION_EX always pops the mapping of ``**`` or NULL; before, it has a flag."""
+    offsets_are_raw: bool = False
+    """Only raising an exception pushes the offset that handlers pop: it is no object."""
+    exit_is_pair: bool = False
+    """``with`` keeps ``__exit__`` on the stack as a callable and NULL or ``self``."""
+
+
+_RULES_OF_3_13 = BytecodeRules(
+    loop_end=("END_FOR", "POP_TOP"),
+    jump_if_false=("TO_BOOL", "POP_JUMP_IF_FALSE"),
+    subscript=("BINARY_SUBSCR", None),
+    cell_load="LOAD_FAST",
+)
+_RULES_OF_3_12 = replace(
+    _RULES_OF_3_13,
+    loop_end=("END_FOR",),
+    jump_if_false=("POP_JUMP_IF_FALSE",),
+    cell_load="LOAD_CLOSURE",
+    null_above_callable=False,
+    keywords_on_stack=False,
+    attributes_after_function=False,
+)
+_RULES_BY_VERSION: dict[tuple[int, int], BytecodeRules] = {
+    (3, 11): replace(
+        _RULES_OF_3_12,
+        loop_end=(),
+        jump_if_false=("POP_JUMP_FORWARD_IF_FALSE",),
+        call_prefix="PRECALL",
+        load_attr_has_flag=False,
+        send_keeps_iterator=False,
+    ),
+    (3, 12): _RULES_OF_3_12,
+    (3, 13): _RULES_OF_3_13,
+    (3, 14): replace(
+        _RULES_OF_3_13,
+        loop_end=("END_FOR", "POP_ITER"),
+        subscript=("BINARY_OP", 26),
+        mapping_is_optional=True,
+        offsets_are_raw=True,
+        exit_is_pair=True,
+    ),
+    # Add (3, 15) here, its opcodes to FAMILIES or UNSUPPORTED below, and run tests/engine/bytecode on it.
+}
+SUPPORTED_VERSIONS = tuple(_RULES_BY_VERSION)
+RULES = _RULES_BY_VERSION.get(VERSION, _RULES_BY_VERSION[SUPPORTED_VERSIONS[-1]])
+"""Rules of the running interpreter; ``engine`` cannot be imported on an unsupported one."""
+
+EXIT_FROM_TOP = -5 if RULES.exit_is_pair else -4
+"""Stack index of ``__exit__`` where an exception leaves a ``with`` block."""
 
 FAMILIES: dict[str, frozenset[str]] = {
     "stack": frozenset(
-        "CACHE NOP RESUME PRECALL EXTENDED_ARG POP_TOP PUSH_NULL COPY SWAP KW_NAMES END_FOR "
+        "CACHE NOP NOT_TAKEN RESUME PRECALL EXTENDED_ARG POP_TOP PUSH_NULL COPY SWAP KW_NAMES END_FOR POP_ITER "
         "MAKE_CELL COPY_FREE_VARS RETURN_VALUE RETURN_CONST ".split()
     ),
     "names": frozenset(
-        "LOAD_CONST LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST STORE_FAST STORE_FAST_LOAD_FAST "
+        "LOAD_CONST LOAD_SMALL_INT LOAD_COMMON_CONSTANT LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR "
+        "LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST STORE_FAST_LOAD_FAST "
         "STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL "
         "LOAD_CLOSURE LOAD_DEREF STORE_DEREF DELETE_DEREF "
         "LOAD_ASSERTION_ERROR ".split()
@@ -27,7 +105,7 @@ FAMILIES: dict[str, frozenset[str]] = {
     "containers": frozenset(
         "BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_CONST_KEY_MAP BUILD_SLICE BUILD_STRING LIST_APPEND LIST_EXTEND LIST_TO_TUPLE "
         "SET_ADD SET_UPDATE MAP_ADD DICT_UPDATE DICT_MERGE UNPACK_SEQUENCE UNPACK_EX FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC "
-        "CONVERT_VALUE GET_LEN".split()
+        "CONVERT_VALUE BUILD_INTERPOLATION BUILD_TEMPLATE GET_LEN".split()
     ),
     "jumps": frozenset(
         "JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_TRUE "
@@ -38,8 +116,8 @@ FAMILIES: dict[str, frozenset[str]] = {
     "calls": frozenset("CALL CALL_KW CALL_FUNCTION_EX MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE".split()),
     "generators": frozenset("RETURN_GENERATOR YIELD_VALUE SEND END_SEND GET_YIELD_FROM_ITER ".split()),
     "exceptions": frozenset(
-        "RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH CHECK_EG_MATCH PREP_RERAISE_STAR BEFORE_WITH WITH_EXCEPT_START "
-        "CLEANUP_THROW".split()
+        "RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH CHECK_EG_MATCH PREP_RERAISE_STAR BEFORE_WITH LOAD_SPECIAL "
+        "WITH_EXCEPT_START CLEANUP_THROW".split()
     ),
     "imports": frozenset("IMPORT_NAME IMPORT_FROM".split()),
     "class_bodies": frozenset(
@@ -67,6 +145,9 @@ UNSUPPORTED: dict[str, str] = {
             "POP_BLOCK",
             "JUMP",
             "JUMP_NO_INTERRUPT",
+            "JUMP_IF_FALSE",
+            "JUMP_IF_TRUE",
+            "ANNOTATIONS_PLACEHOLDER",
             "LOAD_SUPER_METHOD",
             "LOAD_ZERO_SUPER_METHOD",
             "LOAD_ZERO_SUPER_ATTR",
@@ -84,6 +165,10 @@ BINARY_OPERATORS: tuple[str, ...] = tuple(symbol for _, symbol in getattr(dis, "
 """Symbols of BINARY_OP by its argument: ``+`` ... ``+=`` ..."""
 
 
+COMMON_CONSTANTS: tuple[object, ...] = (AssertionError, NotImplementedError, tuple, all, any)
+"""Constants of LOAD_COMMON_CONSTANT by its argument."""
+
+
 def real_opcodes() -> tuple[str, ...]:
     """Return the interpreter's opcodes without instrumented and specialized variants."""
     return tuple(name for name in dis.opmap if not name.startswith("INSTRUMENTED_") and not name.startswith("<"))
@@ -99,12 +184,28 @@ def unsupported_reason(opname: str) -> str:
     return UNSUPPORTED.get(opname, f"this version of the tracer does not know the opcode {opname}")
 
 
+_CO_HAS_DOCSTRING = 1 << 26
+"""``inspect.CO_HAS_DOCSTRING`` of 3.14; before, a first constant that is a string is one."""
+
+
+def docstring_of(code: CodeType) -> str | None:
+    """Return the docstring of the function that has this code."""
+    first = code.co_consts[0] if code.co_consts else None
+    has_docstring = VERSION < (3, 14) or bool(code.co_flags & _CO_HAS_DOCSTRING)
+    return first if has_docstring and isinstance(first, str) else None
+
+
+def flags_without_docstring(code: CodeType) -> int:
+    """Return the flags for code made from this code, whose first constant is no docstring."""
+    return code.co_flags & ~_CO_HAS_DOCSTRING
+
+
 def index_after_loop(target: int) -> int:
     """Return the index after a loop, given the jump target of its FOR_ITER.
 
-    From 3.12 on, END_FOR is skipped. The iterator is then off the stack.
+    What ends the loop there is skipped. The iterator is then off the stack.
     """
-    return target + VERSION[1] - 11
+    return target + len(RULES.loop_end)
 
 
 _FAMILY_OF = {name: kind for kind, names in FAMILIES.items() for name in names}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import CodeType
 
 from bytecode import Bytecode, CompilerFlags, Instr, Label
-from bytecode.instr import InstrLocation
+from bytecode.instr import InstrLocation, TryBegin, TryEnd
 
 from engine.bytecode.decode import decode
 from engine.bytecode.editable_instructions import (
@@ -18,7 +20,7 @@ from engine.bytecode.editable_instructions import (
     fix_free_variable_slots,
     resume_index,
 )
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES, flags_without_docstring
 from engine.bytecode.weak_code_memo import WeakCodeMemo
 
 NULL = "null"
@@ -71,7 +73,8 @@ class ResumePoint:
 class ResumeInfo:
     """Map of a resume function: instruction i is instruction ``indices[i]`` of ``base_code``.
 
-    -1 marks added instructions. The function starts at instruction ``index`` of the base.
+    -1 marks added instructions, except one that stands for the instruction at which an exception was raised.
+    The function starts at instruction ``index`` of the base.
     """
 
     base_code: weakref.ref[CodeType]
@@ -148,9 +151,10 @@ def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
     label = Label()
     free = shared_cell_names(code)
     is_generator = bool(base.co_flags & inspect.CO_GENERATOR)
-    prefix = _prefix(point, label, free, _location(base, index), is_generator=is_generator)
     stop_token = StopToken() if is_generator else None
-    body, indices = _body(base, index, label, stop_token)
+    prefix, indices = _prefix(point, label, free, partial(_location, base), index, known)
+    body, body_indices = _body(base, index, label, stop_token)
+    indices += body_indices
     result = Bytecode([*prefix, *body])
     result.argnames = [
         *((point.super_argument,) if point.super_argument else ()),
@@ -164,12 +168,12 @@ def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
     result.first_lineno = base.co_firstlineno
     result.freevars = list(free)
     result.flags = CompilerFlags(
-        base.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) | (inspect.CO_NESTED if free else 0)
+        flags_without_docstring(base) & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+        | (inspect.CO_NESTED if free else 0)
     )
     # Use the body's depths: the assembler searches from the first instruction and misses blocks entered in the middle.
     depth = max(base.co_stacksize + 2 * is_generator, len(point.stack) + 1)
     assembled = fix_free_variable_slots(result.to_code(stacksize=depth, compute_exception_stack_depths=False), own)
-    indices = (-1,) * len(prefix) + indices
     made = _relocate_offsets(assembled, known, indices)
     _resume_infos[made] = ResumeInfo(weakref.ref(base), indices, index, point.is_inlined_break)
     if stop_token is not None:
@@ -178,10 +182,17 @@ def _build_resume_code(code: CodeType, point: ResumePoint) -> CodeType:
 
 
 def _prefix(
-    point: ResumePoint, label: Label, free: tuple[str, ...], location: InstrLocation | None, *, is_generator: bool
-) -> list[Instr]:
-    prefix = [Instr("COPY_FREE_VARS", len(free), location=location)] if free else []
-    if is_generator:
+    point: ResumePoint,
+    label: Label,
+    free: tuple[str, ...],
+    locate: Callable[[int], InstrLocation | None],
+    index: int,
+    known: ResumeInfo | None,
+) -> tuple[list[EditableItem], tuple[int, ...]]:
+    """Return the instructions up to the jump to ``label``, and their indices in the base."""
+    location, raised_at = locate(index), dict[int, int]()
+    prefix: list[EditableItem] = [Instr("COPY_FREE_VARS", len(free), location=location)] if free else []
+    if INITIAL_YIELD in point.stack:
         prefix += [Instr("RETURN_GENERATOR", location=location), Instr("POP_TOP", location=location)]
         prefix += [Instr("LOAD_CONST", True, location=location), Instr("STORE_FAST", NOT_STARTED, location=location)]
     prefix.append(Instr("RESUME", 0, location=location))
@@ -190,6 +201,11 @@ def _prefix(
             prefix.append(Instr("PUSH_NULL", location=location))
         elif kind == INITIAL_YIELD:
             prefix.append(Instr("LOAD_CONST", None, location=location))
+        elif isinstance(kind, int) and RULES.offsets_are_raw:
+            at = kind if known is None else known.indices[kind]
+            raising = Instr("RAISE_VARARGS", 1, location=locate(at))
+            prefix += _push_raw_offset(n, raising)
+            raised_at[id(raising)] = at
         elif isinstance(kind, int):
             prefix.append(Instr("LOAD_CONST", InstructionOffset(kind), location=location))
         else:
@@ -197,7 +213,15 @@ def _prefix(
         if kind == HANDLED_EXCEPTION:
             prefix.extend([Instr("PUSH_EXC_INFO", location=location), Instr("POP_TOP", location=location)])
     prefix.append(Instr("JUMP_FORWARD", label, location=location))
-    return prefix
+    return prefix, tuple(raised_at.get(id(item), -1) for item in prefix if isinstance(item, Instr))
+
+
+def _push_raw_offset(depth: int, raising: Instr) -> list[EditableItem]:
+    """Raise and drop an exception, so that the offset of ``raising`` is left on the stack."""
+    handler, location = Label(), raising.location
+    begin = TryBegin(handler, push_lasti=True, stack_depth=depth)
+    load = Instr("LOAD_CONST", RuntimeError, location=location)
+    return [begin, load, raising, TryEnd(begin), handler, Instr("POP_TOP", location=location)]
 
 
 def _relocate_offsets(made: CodeType, known: ResumeInfo | None, indices: tuple[int, ...]) -> CodeType:
@@ -248,12 +272,11 @@ def _body(
 def _stop_check(stop_token: StopToken, location: InstrLocation | None) -> list[EditableItem]:
     """Emit a check: return past all handlers if the stop token was sent, else mark the start."""
     goes_on = Label()
-    jump = "POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"
     return [
         Instr("COPY", 1, location=location),
         Instr("LOAD_CONST", stop_token, location=location),
         Instr("IS_OP", 0, location=location),
-        Instr(jump, goes_on, location=location),
+        Instr(RULES.jump_if_false[-1], goes_on, location=location),
         Instr("LOAD_CONST", None, location=location),
         Instr("RETURN_VALUE", location=location),
         goes_on,

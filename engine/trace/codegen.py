@@ -18,7 +18,7 @@ import torch.fx
 from bytecode.instr import CellVar, FreeVar, InstrLocation
 
 from engine.bytecode.assemble import Emitter
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES
 from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.roots import ConstantSource, LocalSource
@@ -256,7 +256,7 @@ class PyCodegen:
         if not names:
             self.body.call(count)
             return
-        if VERSION >= (3, 13):
+        if RULES.keywords_on_stack:
             self.body.const(names)
             self.body.emit("CALL_KW", count + len(names))
             return

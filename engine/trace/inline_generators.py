@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES
 from engine.trace.exc import UserException
 from engine.trace.exception_handlers import jump_to_handler, set_exception_context
 from engine.trace.opcode_registry import YIELD
@@ -153,7 +153,7 @@ def _throw_into_delegate(tx: Tracer, frame: Frame, error: Variable) -> tuple[Var
     except UserException as raised:
         if not issubclass(raised.exception.python_type(), StopIteration):
             return None, raised.exception
-        if VERSION == (3, 11):
+        if not RULES.send_keeps_iterator:
             frame.stack.pop()
         frame.push(raised.exception.get_attr(tx, "value"))
         frame.next_index = send.target

@@ -15,6 +15,7 @@ from bytecode.instr import CellVar, FreeVar, InstrLocation
 
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.editable_instructions import editable_instructions, resume_index
+from engine.bytecode.opcodes import flags_without_docstring
 from engine.ir.prefetched_params import InputRuns, PrefetchedParams, parameter_runs
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.stdlib import RandomDrawSource
@@ -369,7 +370,7 @@ class PrologueCodegen:
         result.first_lineno = code.co_firstlineno
         result.freevars = list(code.co_freevars)
         result.cellvars = list(code.co_cellvars)
-        result.flags = CompilerFlags(code.co_flags)
+        result.flags = CompilerFlags(flags_without_docstring(code))
         if not self.fallback.code:
             return result.to_code()
         return self._append_fallback(result, body.location)

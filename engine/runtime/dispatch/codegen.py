@@ -179,7 +179,10 @@ def copy_metadata(dispatch: FunctionType, function: FunctionType) -> None:
     dispatch.__module__ = function.__module__
     dispatch.__defaults__ = function.__defaults__
     dispatch.__kwdefaults__ = function.__kwdefaults__
-    dispatch.__annotations__ = function.__annotations__
+    # From 3.14 on, annotations are evaluated when they are read: ``__annotate__`` does it.
+    is_deferred = getattr(function, "__annotate__", None) is not None
+    name = "__annotate__" if is_deferred else "__annotations__"
+    setattr(dispatch, name, getattr(function, name))
     if sys.version_info >= (3, 12):
         dispatch.__type_params__ = function.__type_params__
     dispatch.__dict__.update(function.__dict__)

@@ -21,15 +21,18 @@ def make_function(
     closure: Iterable[Any],
     attributes: dict[str, Any] | None,
     annotations: dict[str, Any] | None,
-) -> types.FunctionType:
+    annotate: Any,
+) -> Any:
     """Return a function as the traced code created it."""
-    made = types.FunctionType(code, namespace, name, defaults, tuple(closure) or None)
+    made: Any = types.FunctionType(code, namespace, name, defaults, tuple(closure) or None)
     made.__qualname__ = qualname
     made.__kwdefaults__ = keyword_defaults
     for word, value in (attributes or {}).items():
         setattr(made, word, value)
     if annotations is not None:
         made.__annotations__ = annotations
+    if annotate is not None:
+        made.__annotate__ = annotate
     return made
 
 

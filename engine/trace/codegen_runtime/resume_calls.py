@@ -37,3 +37,16 @@ def run_tail_calls(result: Any) -> Any:
 def call_exit(leave: Callable[..., Any], error: BaseException) -> Any:
     """Call ``__exit__`` as a ``with`` statement does for an exception."""
     return leave(type(error), error, error.__traceback__)
+
+
+def load_special_method(manager: Any, name: str) -> Any:
+    """Return a special method of a context manager, bound to it, as a ``with`` statement does."""
+    for cls in type(manager).__mro__:
+        found = vars(cls).get(name, _MISSING)
+        if found is not _MISSING:
+            return found.__get__(manager, type(manager)) if hasattr(type(found), "__get__") else found
+    with manager:  # raises Python's own TypeError
+        raise AssertionError("unreachable")
+
+
+_MISSING = object()

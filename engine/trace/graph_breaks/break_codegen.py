@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from bytecode import Instr, Label
 
 from engine.bytecode.editable_instructions import editable_instructions
-from engine.bytecode.opcodes import VERSION, index_after_loop
-from engine.trace.codegen_runtime.resume_calls import call_exit
+from engine.bytecode.opcodes import EXIT_FROM_TOP, RULES, index_after_loop
+from engine.trace.codegen_runtime.resume_calls import call_exit, load_special_method
 from engine.trace.exc import Unsupported
 from engine.trace.finalize_generators import is_suspended_generator
 from engine.trace.graph_breaks.resume_codegen import ResumeCodegen, ResumeTarget
@@ -58,6 +58,7 @@ _STACK_EFFECTS: dict[str, tuple[int, int]] = {
     "FORMAT_WITH_SPEC": (2, 1),
     "CONVERT_VALUE": (1, 1),
     "GET_LEN": (1, 2),
+    "BUILD_TEMPLATE": (2, 1),
     "LOAD_BUILD_CLASS": (0, 1),
     "MATCH_CLASS": (3, 1),
     "MATCH_KEYS": (2, 3),
@@ -84,6 +85,8 @@ def stack_effect(op: DecodedInstruction) -> tuple[int, int] | None:
             return 1, op.arg
         case "UNPACK_EX":
             return 1, (op.arg & 0xFF) + 1 + (op.arg >> 8)
+        case "BUILD_INTERPOLATION":
+            return 2 + (op.arg & 1), 1
         case "FORMAT_VALUE":
             return (2 if op.arg & 4 else 1), 1
         case "LIST_EXTEND" | "SET_UPDATE" | "DICT_UPDATE" | "LIST_APPEND" | "SET_ADD":
@@ -195,15 +198,18 @@ class BreakCodegen(ResumeCodegen):
 
     def _call(self, replay: Callable[[], None]) -> None:
         cg, op = self.cg, self.op
-        count = 1 + (op.arg & 1) if op.opname == "CALL_FUNCTION_EX" else op.arg + (1 if op.opname == "CALL_KW" else 0)
+        if op.opname == "CALL_FUNCTION_EX":
+            count = 2 if RULES.mapping_is_optional else 1 + (op.arg & 1)
+        else:
+            count = op.arg + (1 if op.opname == "CALL_KW" else 0)
         split = len(self.stack) - count - 2
         below, pair, args = self.stack[:split], self.stack[split : split + 2], self.stack[split + 2 :]
         self.reconstruct(below)
-        if VERSION >= (3, 13):
+        if RULES.null_above_callable:
             fn, beside = pair
         else:
             fn, beside = (pair[1], NULL) if pair[0] is NULL else pair
-        callee, *names = self.load_to_temps([fn, *([] if beside is NULL else [beside]), *args])
+        callee, *names = self.load_to_temps([v for v in (fn, beside, *args) if v is not NULL])
         replay()
         with self._in_try_block():
             cg.load_callable_dispatched(lambda: cg.body.load(callee))
@@ -215,7 +221,12 @@ class BreakCodegen(ResumeCodegen):
     def _call_instruction(self, count: int) -> None:
         out, op = self.cg.body, self.op
         if op.opname == "CALL_FUNCTION_EX":
-            out.emit("CALL_FUNCTION_EX", op.arg & 1)
+            if not RULES.mapping_is_optional:
+                out.emit("CALL_FUNCTION_EX", op.arg & 1)
+                return
+            if count == 1:
+                out.emit("PUSH_NULL")
+            out.emit("CALL_FUNCTION_EX")
             return
         if op.opname == "CALL_KW":
             out.emit("CALL_KW", count - 1)
@@ -225,7 +236,7 @@ class BreakCodegen(ResumeCodegen):
         out.call(count)
 
     def _load_attr(self, replay: Callable[[], None]) -> None:
-        as_method = self.op.opname == "LOAD_METHOD" or (VERSION >= (3, 12) and bool(self.op.arg & 1))
+        as_method = self.op.opname == "LOAD_METHOD" or (RULES.load_attr_has_flag and bool(self.op.arg & 1))
         below, (of,) = self._store_operands(1)
         replay()
         with self._in_try_block():
@@ -233,8 +244,20 @@ class BreakCodegen(ResumeCodegen):
             self.cg.body.attribute(self.op.argval)
         found = self.pop_to_temp()
         self._pop_exc()
-        pair: list[Variable | str] = [found, NULL] if VERSION >= (3, 13) else [NULL, found]
+        pair: list[Variable | str] = [found, NULL] if RULES.null_above_callable else [NULL, found]
         self.return_resume_call(ResumeTarget(self.op.index + 1, [*below, *(pair if as_method else [found])]))
+
+    def _load_special(self, replay: Callable[[], None]) -> None:
+        below, (of,) = self._store_operands(1)
+        replay()
+        with self._in_try_block():
+            self.cg.body.callable(lambda: self.cg.load_const(load_special_method))
+            self.cg.body.load(of)
+            self.cg.body.const(self.op.argrepr)
+            self.cg.body.call(2)
+        found = self.pop_to_temp()
+        self._pop_exc()
+        self.return_resume_call(ResumeTarget(self.op.index + 1, [*below, found, NULL]))
 
     def _with_except(self, replay: Callable[[], None]) -> None:
         """Emit a call of ``__exit__`` with the exception that passes a ``with`` block.
@@ -245,7 +268,7 @@ class BreakCodegen(ResumeCodegen):
         replay()
         with self._in_try_block():
             self.cg.body.callable(lambda: self.cg.load_const(call_exit))
-            self.load_all([self.stack[-4], self.stack[-1]])
+            self.load_all([self.stack[EXIT_FROM_TOP], self.stack[-1]])
             self.cg.body.call(2)
         self._resume_next(self.stack, 1)
 
@@ -294,6 +317,7 @@ _EMITTERS = {
     **dict.fromkeys(("CALL", "CALL_KW", "CALL_FUNCTION_EX"), BreakCodegen._call),
     **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD"), BreakCodegen._load_attr),
     "FOR_ITER": BreakCodegen._for_iter,
+    "LOAD_SPECIAL": BreakCodegen._load_special,
     "WITH_EXCEPT_START": BreakCodegen._with_except,
     "RAISE_VARARGS": BreakCodegen._raise,
 }

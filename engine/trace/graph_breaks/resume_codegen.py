@@ -12,7 +12,7 @@ from bytecode.instr import CellVar, FreeVar
 
 from engine.bytecode.decode import DecodedCode, DecodedInstruction
 from engine.bytecode.liveness import live_before
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES
 from engine.bytecode.resume_functions import (
     HANDLED_EXCEPTION,
     VALUE,
@@ -280,7 +280,7 @@ class ResumeCodegen:
             out.closure(CellVar(name) if name in self.code.co_cellvars else FreeVar(name))
         out.emit("BUILD_TUPLE", len(free))
         out.const(code)
-        if VERSION >= (3, 13):
+        if RULES.attributes_after_function:
             out.emit("MAKE_FUNCTION")
             out.emit("SET_FUNCTION_ATTRIBUTE", 8)
         else:

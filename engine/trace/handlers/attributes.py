@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NULL, Variable, realize
 from engine.trace.variables.exceptions.exceptions import get_attr_with_error_context, set_attr_with_error_context
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 def push_method(frame: Frame, value: Variable) -> None:
     """Push the result of a method load, always as NULL and a bound attribute."""
-    frame.stack.extend((value, NULL) if VERSION >= (3, 13) else (NULL, value))
+    frame.stack.extend((value, NULL) if RULES.null_above_callable else (NULL, value))
 
 
 @handles("LOAD_ATTR")
 def _load(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = get_attr_with_error_context(tx, realize(tx, frame.stack.pop()), op.argval)
-    if VERSION >= (3, 12) and op.arg & 1:
+    if RULES.load_attr_has_flag and op.arg & 1:
         push_method(frame, value)
     else:
         frame.push(value)

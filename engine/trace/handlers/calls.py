@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NULL, Variable, realize
 from engine.trace.variables.callables.cells import CellVariable
@@ -24,7 +24,7 @@ def pop_call(frame: Frame, count: int) -> tuple[Variable, list[Variable]]:
     """Pop the callable and the positional arguments of a call (``self`` first, if present)."""
     args = frame.popn(count)
     above, below = frame.stack.pop(), frame.stack.pop()
-    if VERSION >= (3, 13):
+    if RULES.null_above_callable:
         return (below, args) if above is NULL else (below, [above, *args])
     return (above, args) if below is NULL else (below, [above, *args])
 
@@ -53,10 +53,11 @@ def _invoke(tx: Tracer, frame: Frame, fn: Variable, args: list[Variable], names:
 @handles("CALL_FUNCTION_EX")
 def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     kwargs: dict[str, Variable] = {}
-    if op.arg & 1:
-        words = realize(tx, frame.stack.pop())
+    mapping = frame.stack.pop() if RULES.mapping_is_optional or op.arg & 1 else NULL
+    if mapping is not NULL:
+        words = realize(tx, mapping)
         if not has_method(words.python_type(), "keys"):
-            name = callable_display_name(tx, realize(tx, frame.stack[-2 if VERSION < (3, 13) else -3]))
+            name = callable_display_name(tx, realize(tx, frame.stack[-3 if RULES.null_above_callable else -2]))
             tx.raise_type_error(f"{name} argument after ** must be a mapping, not {words.python_type().__name__}")
         for key, value in mapping_entries(tx, words):
             name = realize(tx, key).as_python_constant(tx)
@@ -65,11 +66,11 @@ def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
             kwargs[name] = value
     given = realize(tx, frame.stack.pop())
     if not is_iterable(given):
-        name = callable_display_name(tx, realize(tx, frame.stack[-1 if VERSION < (3, 13) else -2]))
+        name = callable_display_name(tx, realize(tx, frame.stack[-2 if RULES.null_above_callable else -1]))
         tx.raise_type_error(f"{name} argument after * must be an iterable, not {given.python_type().__name__}")
     args = list(sequence_items(tx, given))
     above, below = frame.stack.pop(), frame.stack.pop()
-    fn = below if VERSION >= (3, 13) else above
+    fn = below if RULES.null_above_callable else above
     tx.call_stack.direct_callee = callee = realize(tx, fn)
     frame.push(callee.call(tx, args, kwargs))
 
@@ -78,7 +79,7 @@ def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _make_function(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     code = realize(tx, frame.stack.pop()).as_python_constant(tx)
     made = NestedUserFunctionVariable(code, frame.globals, code.co_name)
-    if VERSION < (3, 13):
+    if not RULES.attributes_after_function:
         for flag in (8, 4, 2, 1):
             if op.arg & flag:
                 _set_made_attribute(tx, made, flag, realize(tx, frame.stack.pop()))
@@ -97,7 +98,7 @@ def _set_function_attribute(tx: Tracer, frame: Frame, op: DecodedInstruction) ->
 def _set_made_attribute(tx: Tracer, made: NestedUserFunctionVariable, flag: int, value: Variable) -> None:
     """Set an attribute by MAKE_FUNCTION's flag.
 
-    1: defaults, 2: keyword defaults, 4: annotations, 8: closure.
+    1: defaults, 2: keyword defaults, 4: annotations, 8: closure, 16: the function that returns the annotations.
     """
     match flag:
         case 4:
@@ -115,3 +116,5 @@ def _set_made_attribute(tx: Tracer, made: NestedUserFunctionVariable, flag: int,
         case 8:
             assert isinstance(value, TupleVariable)
             made.cell_values = [c for c in value.items if isinstance(c, CellVariable)]
+        case 16:
+            made.annotate = value

@@ -5,9 +5,11 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING
 
+from engine.trace.exc import Unsupported
 from engine.trace.handlers.load_store import read_cell, read_global
 from engine.trace.opcode_registry import handles
-from engine.trace.variables.base import NONE, realize
+from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.callables.cells import ClassNamespaceVariable
 from engine.trace.variables.containers.dicts import DictVariable
 
 if TYPE_CHECKING:
@@ -55,16 +57,24 @@ def _load_class_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("LOAD_LOCALS")
 def _load_locals(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(NONE)  # placeholder: the next instruction looks the names up in the frame
+    frame.push(ClassNamespaceVariable(frame.locals))
+
+
+def _find_in_namespace(tx: Tracer, frame: Frame, name: str) -> Variable | None:
+    """Pop the namespace of a class and look a name up in it."""
+    namespace = realize(tx, frame.stack.pop())
+    if not isinstance(namespace, ClassNamespaceVariable):
+        raise Unsupported("class-creation", "names are looked up in a class that exists outside the traced function")
+    return namespace.names.get(name)
 
 
 @handles("LOAD_FROM_DICT_OR_DEREF")
 def _load_dict_or_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    realize(tx, frame.stack.pop())
-    _load_class_deref(tx, frame, op)
+    known = _find_in_namespace(tx, frame, op.argval)
+    frame.push(read_cell(tx, frame, op.argval) if known is None else known)
 
 
 @handles("LOAD_FROM_DICT_OR_GLOBALS")
 def _load_dict_or_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.stack.pop()
-    _load_name(tx, frame, op)
+    known = _find_in_namespace(tx, frame, op.argval)
+    frame.push(read_global(tx, frame, op.argval) if known is None else known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.containers.dicts import DictVariable, mapping_entries
@@ -116,7 +116,7 @@ def _merge(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     other = realize(tx, frame.stack.pop())
     target = realize(tx, frame.stack[-op.arg])
     assert isinstance(target, DictVariable)
-    function = realize(tx, frame.stack[-op.arg - (2 if VERSION < (3, 13) else 3)])
+    function = realize(tx, frame.stack[-op.arg - (3 if RULES.null_above_callable else 2)])
     if not has_method(other.python_type(), "keys"):
         kind = other.python_type().__name__
         tx.raise_type_error(f"{callable_display_name(tx, function)} argument after ** must be a mapping, not {kind}")

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine.bytecode.opcodes import EXIT_FROM_TOP, RULES, unsupported_reason
 from engine.trace.exc import Unsupported, UserException
+from engine.trace.handlers.attributes import push_method
 from engine.trace.opcode_registry import handles
-from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
+from engine.trace.variables.base import (
+    NONE,
+    ConstantVariable,
+    NotPythonConstant,
+    Variable,
+    full_type_name,
+    is_none,
+    realize,
+)
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.exceptions.exception_groups import (
     ExceptionGroupVariable,
@@ -107,28 +117,46 @@ def _prepare_reraise(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("BEFORE_WITH")
 def _before_with(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     manager = realize(tx, frame.stack.pop())
-    if isinstance(manager, UserDefinedObjectVariable):
-        _check_manager(tx, manager)
-    elif manager.python_type().__module__ == "builtins" and manager.lacks_methods("__enter__"):
-        tx.raise_type_error(f"'{manager.python_type().__name__}' object does not support the context manager protocol")
+    _check_manager(tx, manager, "__enter__")
+    _check_manager(tx, manager, "__exit__")
     leave = manager.get_attr(tx, "__exit__")
     entered = manager.call_method(tx, "__enter__", [], {})
     frame.push(leave)
     frame.push(entered)
 
 
-def _check_manager(tx: Tracer, manager: UserDefinedObjectVariable) -> None:
-    """Raise Python's TypeError if the class lacks ``__enter__`` or ``__exit__``."""
-    text = f"'{manager.python_type().__name__}' object does not support the context manager protocol"
-    if manager.lookup_special_method(tx, "__enter__") is None:
-        tx.raise_type_error(text)
-    if manager.lookup_special_method(tx, "__exit__") is None:
-        tx.raise_type_error(f"{text} (missed __exit__ method)")
+@handles("LOAD_SPECIAL")
+def _load_special(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    manager = realize(tx, frame.stack.pop())
+    name = op.argrepr
+    if name not in ("__enter__", "__exit__"):
+        raise Unsupported("unsupported-opcode", unsupported_reason("BEFORE_ASYNC_WITH"))
+    _check_manager(tx, manager, name)
+    push_method(frame, manager.get_attr(tx, name))
+
+
+def _check_manager(tx: Tracer, manager: Variable, name: str) -> None:
+    """Raise Python's TypeError if the class of a context manager lacks one of its methods."""
+    if not _lacks_special_method(tx, manager, name):
+        return
+    cls = manager.python_type()
+    text = f"'{full_type_name(cls) if RULES.exit_is_pair else cls.__name__}' object does not support the context manager protocol"
+    if name == "__exit__" or RULES.exit_is_pair:
+        text += f" (missed {name} method)"
+    if RULES.exit_is_pair and not any(_lacks_special_method(tx, manager, n) for n in ("__aenter__", "__aexit__")):
+        text += " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
+    tx.raise_type_error(text)
+
+
+def _lacks_special_method(tx: Tracer, of: Variable, name: str) -> bool:
+    if isinstance(of, UserDefinedObjectVariable):
+        return of.lookup_special_method(tx, name) is None
+    return of.python_type().__module__ == "builtins" and of.lacks_methods(name)
 
 
 @handles("WITH_EXCEPT_START")
 def _with_except(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    leave, error = realize(tx, frame.stack[-4]), realize(tx, frame.stack[-1])
+    leave, error = realize(tx, frame.stack[EXIT_FROM_TOP]), realize(tx, frame.stack[-1])
     frame.push(leave.call(tx, [tx.wrap_static(error.python_type()), error, traceback_of(error)], {}))
 
 

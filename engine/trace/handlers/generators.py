@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import RULES
 from engine.trace.exc import UserException
 from engine.trace.opcode_registry import YIELD, handles
 from engine.trace.variables.base import NONE, Variable, is_none, realize
@@ -41,7 +41,7 @@ def _send(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if item is not None:
         frame.push(item)
         return
-    if VERSION == (3, 11):
+    if not RULES.send_keeps_iterator:
         frame.stack.pop()
     frame.push(returned)
     frame.next_index = op.target

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.bytecode.opcodes import VERSION
+from engine.bytecode.opcodes import COMMON_CONSTANTS, RULES
 from engine.bytecode.resume_functions import resume_info, shared_cell_names
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.base import MISSING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
-@handles("LOAD_CONST")
+@handles("LOAD_CONST", "LOAD_SMALL_INT")
 def _load_const(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = op.argval
     frame.push(
@@ -45,7 +45,7 @@ def _unbound(tx: Tracer, name: str) -> UserException:
     return tx.make_user_exception(UnboundLocalError(text))
 
 
-@handles("LOAD_FAST", "LOAD_FAST_CHECK")
+@handles("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK")
 def _load_fast(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     push_local(tx, frame, op.argval)
 
@@ -56,7 +56,7 @@ def _load_and_clear(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.push(frame.locals.pop(op.argval, cell))
 
 
-@handles("LOAD_FAST_LOAD_FAST")
+@handles("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")
 def _load_two(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     for name in op.argval:
         push_local(tx, frame, name)
@@ -95,7 +95,7 @@ def _delete_fast(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _load_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = read_global(tx, frame, op.argval)
     if op.arg & 1:
-        frame.stack.extend((value, NULL) if VERSION >= (3, 13) else (NULL, value))
+        frame.stack.extend((value, NULL) if RULES.null_above_callable else (NULL, value))
     else:
         frame.push(value)
 
@@ -207,6 +207,11 @@ def _store_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _delete_deref(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     read_cell(tx, frame, op.argval)
     _cell(frame, op.argval).set_content(tx, None)
+
+
+@handles("LOAD_COMMON_CONSTANT")
+def _load_common_constant(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(tx.wrap_static(COMMON_CONSTANTS[op.arg]))
 
 
 @handles("LOAD_ASSERTION_ERROR")

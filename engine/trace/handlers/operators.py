@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 
 @handles("BINARY_OP")
 def _binary(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    symbol = BINARY_OPERATORS[op.arg]
+    if symbol == "[]":
+        _subscript(tx, frame, op)
+        return
     right = frame.stack.pop()
     left = frame.stack.pop()
-    frame.push(arithmetic.binary_op(tx, BINARY_OPERATORS[op.arg], left, right))
+    frame.push(arithmetic.binary_op(tx, symbol, left, right))
 
 
 @handles("BINARY_SUBSCR")

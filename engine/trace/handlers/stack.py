@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
-@handles("NOP", "RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "COPY_FREE_VARS")
+@handles("NOP", "NOT_TAKEN", "RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "COPY_FREE_VARS")
 def _nothing(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     return None
 
 
-@handles("POP_TOP", "END_FOR")
+@handles("POP_TOP", "END_FOR", "POP_ITER")
 def _pop(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.stack.pop()
 

@@ -26,6 +26,7 @@ from engine.bytecode.editable_instructions import editable_instructions
 from engine.bytecode.liveness import live_before
 from engine.bytecode.opcodes import (
     FAMILIES,
+    RULES,
     UNSUPPORTED,
     VERSION,
     index_after_loop,
@@ -121,7 +122,7 @@ def after(op: Any, stack: Kinds, *, jump: bool) -> Kinds:
     if op.opname == "LOAD_FAST_AND_CLEAR":
         return (*stack, "maybe")
     if intercept_calls._loads_method(op.opname, op.arg & 1):
-        pair = (VALUE, "maybe") if VERSION >= (3, 13) else ("maybe", VALUE)
+        pair = (VALUE, "maybe") if RULES.null_above_callable else ("maybe", VALUE)
         return (*stack[: -3 if op.opname == "LOAD_SUPER_ATTR" else -1], *pair)
     # What only takes leaves the rest as it is; else the top is new.
     kept = min(len(made), len(stack)) - (not op.opname.startswith(_TAKES) and len(made) <= len(stack))
@@ -194,7 +195,7 @@ def stop_at(function: types.FunctionType, index: int, kinds: Kinds) -> tuple[typ
     out = Emitter(None)
     out.label(there)
     for n in reversed(range(len(kinds))):
-        out.store(f"__s{n}")
+        out.emit("POP_TOP") if isinstance(kinds[n], int) else out.store(f"__s{n}")  # an offset may be no object
     outermost = next((n for n, kind in enumerate(kinds) if kind == HANDLED_EXCEPTION), None)
     if outermost is not None:
         out.callable_const(sys.exc_info)

@@ -16,6 +16,7 @@ import bytecode
 import pytest
 
 from engine.bytecode.opcodes import SUPPORTED_VERSIONS
+from engine.supported_versions import NEWEST_PYTHON, OLDEST_PYTHON
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -52,3 +53,8 @@ def test_code_is_taken_apart_and_resumed_anywhere(version: str, tmp_path: pathli
     assert ran.returncode == 0, ran.stderr
     wrong = json.loads(ran.stdout)
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_table_of_opcodes_covers_the_supported_versions() -> None:
+    """A Python that the import accepts has its rules in the table."""
+    assert (SUPPORTED_VERSIONS[0], SUPPORTED_VERSIONS[-1]) == (OLDEST_PYTHON, NEWEST_PYTHON)

@@ -111,6 +111,21 @@ class CellVariable(Variable):
         cg.body.emit("STORE_ATTR", "cell_contents")
 
 
+class ClassNamespaceVariable(Variable):
+    """The names of a class body, as functions that return its annotations see them."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: dict[str, Variable]) -> None:
+        self.names = names
+
+    def python_type(self) -> type:
+        return dict
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        cg.load_const(None)  # the class statement sets the cell that holds it: its key __classdictcell__
+
+
 def build_cell(tx: Tracer, cell: types.CellType, contents: Source) -> CellVariable:
     """Return the variable of an existing cell; ``contents`` is the source of its content."""
     known = tx.objects.variables_by_id.get(id(cell))

@@ -6,6 +6,7 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from engine.bytecode.opcodes import docstring_of
 from engine.ir.annotations import is_allowed_in_graph, is_disabled
 from engine.ir.guards.python_values import CodeMatch, IdMatch, LengthMatch
 from engine.ir.sources.attributes import AttrSource, CellContentsSource
@@ -221,6 +222,7 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
 
     __slots__ = (
         "_annotations",
+        "annotate",
         "annotations",
         "attributes",
         "cell_values",
@@ -244,6 +246,8 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         self.attributes: dict[str, Variable] = {}
         self.annotations: dict[str, Variable] = {}
         self._annotations: Variable | None = None
+        self.annotate: Variable | None = None
+        """The function that returns the annotations, from Python 3.14 on."""
         self.stub: Any = None
         """A stub function that represents it in a ``real_stand_in`` class."""
 
@@ -273,12 +277,13 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         if name == "__module__":
             return ConstantVariable(self.namespace.name)
         if name == "__doc__":
-            first = self.code.co_consts[0] if self.code.co_consts else None
-            return ConstantVariable(first) if isinstance(first, str) else NONE
+            return ConstantVariable(docstring_of(self.code))
         if name == "__code__":
             return ConstantVariable(self.code)
         if name == "__annotations__":
-            return self._annotation_dict()
+            return self.annotation_dict(tx)
+        if name == "__annotate__" and hasattr(types.FunctionType, name):
+            return NONE if self.annotate is None else self.annotate
         if name == "__dict__":
             return FunctionDictVariable(self)
         if name == "__defaults__":
@@ -308,10 +313,11 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
             if name == "__annotations__":
                 self._annotations = None if is_none(realize(tx, value)) else realize(tx, value)
                 self.annotations = entries
+                self.annotate = None
             else:
                 self.keyword_default_values = entries
             return
-        if name in ("__code__", "__dict__", "__closure__", "__globals__"):
+        if name in ("__code__", "__dict__", "__closure__", "__globals__", "__annotate__"):
             raise self.unsupported(f"setting {name}", "attribute-write")
         self.attributes[name] = value
 
@@ -323,14 +329,18 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         tx.side_effects.record_mutation(self)
         del self.attributes[name]
 
-    def _annotation_dict(self) -> Variable:
+    def annotation_dict(self, tx: Tracer) -> Variable:
         """Return ``f.__annotations__``: always one and the same mutable dict."""
-        if self._annotations is None:
+        if self._annotations is None and self.annotate is not None:
+            self._annotations = realize(tx, realize(tx, self.annotate).call(tx, [ConstantVariable(_VALUE_FORMAT)], {}))
+        elif self._annotations is None:
             self._annotations = DictVariable.from_str_keys(self.annotations)
         return self._annotations
 
     def _annotation_variables(self) -> list[Variable]:
-        return list(self.annotations.values()) if self._annotations is None else [self._annotations]
+        if self._annotations is not None:
+            return [self._annotations]
+        return [*self.annotations.values(), *([] if self.annotate is None else [self.annotate])]
 
     def child_variables(self) -> list[Variable]:
         return [
@@ -353,8 +363,11 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         cg.load(DictVariable.from_str_keys(self.keyword_default_values) if self.keyword_default_values else NONE)
         cg.load(TupleVariable(list(self.cell_values)))
         cg.load(DictVariable.from_str_keys(self.attributes) if self.attributes else NONE)
-        cg.load(self._annotation_dict() if self.annotations or self._annotations is not None else NONE)
-        cg.body.call(9)
+        if self._annotations is None and self.annotations:
+            self._annotations = DictVariable.from_str_keys(self.annotations)
+        for given in (self._annotations, self.annotate if self._annotations is None else None):
+            cg.load(NONE if given is None else given)
+        cg.body.call(10)
 
     def _load_with_class(self, cg: PyCodegen) -> bool:
         """Load the classes that own this method first; return True if that loaded the method.
@@ -369,6 +382,10 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
             cg.load(self)
             return True
         return False
+
+
+_VALUE_FORMAT = 1
+"""``annotationlib.Format.VALUE``: ``__annotate__`` returns the annotations themselves."""
 
 
 @dataclass(frozen=True, eq=False)

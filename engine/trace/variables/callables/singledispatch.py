@@ -174,7 +174,7 @@ def _dispatch_class(tx: Tracer, value: Variable) -> Any:
 def _annotated_class(tx: Tracer, function: FunctionVariable) -> Variable:
     """Return the class that annotates the first parameter of an implementation."""
     if isinstance(function, NestedUserFunctionVariable):
-        found = next(iter(function.annotations.values()), None)
+        found = next(iter(tx.unpack_string_mapping(function.annotation_dict(tx)).values()), None)
     else:
         real = function.as_python_object()
         name = next(iter(getattr(real, "__annotations__", {})), None)

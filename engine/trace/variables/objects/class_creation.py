@@ -19,10 +19,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.codegen_runtime.functions_and_classes import build_class, call_type_new
-from engine.trace.exc import TracerException, Unsupported
+from engine.trace.exc import TracerException, Unsupported, UserException
 from engine.trace.frame import is_trusted_module
 from engine.trace.inline import run_class_body
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, UserErrors, Variable, realize
+from engine.trace.variables.base import (
+    Args,
+    ConstantVariable,
+    Kwargs,
+    NotPythonConstant,
+    UserErrors,
+    Variable,
+    is_none,
+    realize,
+)
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
@@ -108,10 +117,15 @@ def _stub_function(function: NestedUserFunctionVariable, tx: Tracer) -> Any:
         annotations = {name: real_stand_in(tx, v) for name, v in function.annotations.items()}
     except NotPythonConstant:
         annotations = {}
+    annotate = None if function.annotate is None else _annotate_stand_in(tx, realize(tx, function.annotate))
     stub.__name__ = function.name
     stub.__qualname__ = function.code.co_qualname
     stub.__module__ = function.namespace.name
-    stub.__annotations__ = annotations
+    if annotate is None:
+        stub.__annotations__ = annotations
+    else:
+        vars_of_stub: Any = stub
+        vars_of_stub.__annotate__ = annotate
     doc = realize(tx, function.get_attr(tx, "__doc__"))
     stub.__doc__ = doc.value if isinstance(doc, ConstantVariable) else None
     for name, value in function.attributes.items():
@@ -119,6 +133,19 @@ def _stub_function(function: NestedUserFunctionVariable, tx: Tracer) -> Any:
     tx.objects.variables_by_id[id(stub)] = (function, stub)
     function.stub = stub
     return stub
+
+
+def _annotate_stand_in(tx: Tracer, function: Variable) -> Callable[[int], dict[str, Any]]:
+    """Return an ``__annotate__`` that traces the one of a traced function or class."""
+
+    def annotate(format: int, /) -> dict[str, Any]:
+        try:
+            found = tx.unpack_string_mapping(function.call(tx, [ConstantVariable(format)], {}))
+        except UserException as error:
+            raise Unsupported("class-creation", "annotations cannot be evaluated yet") from error
+        return {name: real_stand_in(tx, value) for name, value in found.items()}
+
+    return annotate
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,7 +374,7 @@ def _build_stand_in_class(
     namespace: dict[str, Any] = {}
     late: dict[str, Any] = {}
     for key, value in entries.items():
-        if key == "__classcell__":
+        if key in ("__classcell__", "__classdictcell__"):
             continue
         entry = _real_entry(tx, key, value)
         if realize(tx, value).is_user_object:
@@ -447,6 +474,8 @@ def _type_init(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 def _real_entry(tx: Tracer, key: str, value: Variable) -> Any:
     forced = realize(tx, value)
+    if key in ("__annotate_func__", "__annotate__") and not is_none(forced):
+        return _annotate_stand_in(tx, forced)
     if key in ("__annotations__", "__slots__", "__match_args__") and tx.is_python_constant(forced):
         return forced.as_python_constant(tx)
     return real_stand_in(tx, forced)

@@ -42,7 +42,7 @@ def _signature(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 def _function_with_same_signature(tx: Tracer, of: NestedUserFunctionVariable) -> types.FunctionType:
     """Return a real function with the signature of one created in traced code."""
-    if of.annotations:
+    if of.annotations or of.annotate is not None:
         raise Unsupported("inspect", "inspect.signature() of a function that traced code created with annotations")
     cells = tuple(types.CellType() for _ in of.code.co_freevars)
     made = types.FunctionType(of.code, {}, of.name, tuple(tx.as_python_constants(of.default_values)) or None, cells)
