@@ -274,8 +274,7 @@ class TraceAttempt:
         """
         for frame in self.tx.call_stack.frames:
             for cell in frame.cells.values():
-                if isinstance(cell, CellVariable):
-                    cell.content = None
+                cell.content = None
             frame.clear()
         self.tx.release()
 
@@ -316,7 +315,7 @@ class TraceAttempt:
                     value,
                     *self.tx.torch_state.function_modes,
                     *side_effect_variables(self.tx),
-                    *(c for c in frame.cells.values() if isinstance(c, CellVariable)),
+                    *frame.cells.values(),
                 ]
             )
             _emit_open_contexts(self.tx, cg)
@@ -335,7 +334,7 @@ class TraceAttempt:
 
     def _store_cells(self, frame: Frame, cg: PyCodegen) -> None:
         for name in frame.code.co_cellvars:
-            cell: Any = frame.cells.get(name)
+            cell = frame.cells.get(name)
             if cell is not None:
                 cg.store_root_cell(name, cell)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from types import BuiltinFunctionType, CodeType, FunctionType
@@ -25,23 +26,12 @@ from engine.ir.sources.roots import ConstantSource, LocalSource
 from engine.ir.traced_frame import CALLEE_SLOT, TracedGraph
 from engine.trace.constant_table import ConstantTable
 from engine.trace.prologue import PrologueCodegen
-from engine.trace.variables.base import ConstantVariable, LazyVariable, Variable
-from engine.trace.variables.callables.cells import CellVariable
-from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.sequences import ListVariable
-from engine.trace.variables.containers.sets import SetVariable
+from engine.trace.variables.base import Variable
 from engine.trace.variables.literals import DATETIME_TYPES
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-_MUTABLE_VARIABLES = (ListVariable, DictVariable, SetVariable, UserDefinedObjectVariable)
-"""Types for which a copy is wrong if other code has the object: it may mutate it."""
-
-
-def _is_owned_by_new_class(made: Any, owner: Any) -> bool:
-    return isinstance(owner, type) and owner in made
+    from engine.trace.variables.callables.cells import CellVariable
 
 
 class PyCodegen:
@@ -81,15 +71,12 @@ class PyCodegen:
             self._visit_children(root, done, path)
 
     def _visit_children(self, value: Variable, done: set[int], path: set[int]) -> None:
-        if isinstance(value, LazyVariable):
-            if value.realized is None:
-                return
-            value = value.realized
+        value = value.resolved
+        if value.is_lazy or value.is_constant:
+            return
         key = id(value)
         if key in path:
             self._cyclic.add(key)
-            return
-        if isinstance(value, ConstantVariable):
             return
         if key in done:
             self._shared.add(key)
@@ -106,29 +93,27 @@ class PyCodegen:
 
     def load(self, value: Variable) -> None:
         """Push a variable; one variable is the same object at every load."""
-        if isinstance(value, LazyVariable):
-            if value.realized is None or (
-                isinstance(value.realized, ConstantVariable) and type(value.realized.value) in DATETIME_TYPES
-            ):
-                assert value.source is not None
-                if value.source.may_be_unbound:
-                    # The variable may be unbound at the next call. Python raises only at the instruction that reads it.
-                    self.tx.guard_type(value.real_object, value.source, "it is passed on without being read")
-                self.load_source(value.source)  # a date must retain its identity, unlike a number
-                return
-            value = value.realized
-        if isinstance(value, ConstantVariable):
-            self.load_const(value.value)
+        lazy, value = value, value.resolved
+        # A date must retain its identity, unlike a number.
+        is_date = value.is_constant and value is not lazy and value.python_type() in DATETIME_TYPES
+        if (value.is_lazy or is_date) and lazy.source is not None:
+            if lazy.source.may_be_unbound:
+                # The variable may be unbound at the next call. Python raises only at the instruction that reads it.
+                self.tx.guard_type(lazy.as_python_object(), lazy.source, "it is passed on without being read")
+            self.load_source(lazy.source)
+            return
+        if value.is_constant:
+            self.load_const(value.constant)
             return
         temp = self._temps.get(id(value))
         if temp is not None:
             self.body.load(temp)
             return
-        if value.source is not None and not isinstance(value, CellVariable) and not value.is_constructed:
+        if value.source is not None and value.is_loaded_by_source and not value.is_constructed:
             self.load_source(value.source)
             return
         kept = self.tx.side_effects.externally_cached.get(id(value))
-        if kept is not None and isinstance(value, _MUTABLE_VARIABLES):
+        if kept is not None and value.must_not_be_copied:
             raise kept.graph_break("is used after the graph")
         value.reconstruct(self)
         if (value.is_mutable or id(value) in self._shared) and id(value) not in self._temps:
@@ -185,31 +170,8 @@ class PyCodegen:
         A class that the traced code creates, its enum members, methods and functions are loaded from the class
         created by this call.
         """
-        made = self.tx.objects.new_classes
-        if made and isinstance(value, type) and value in made:
-            self.load(made[value])
-        elif made and isinstance(value, enum.Enum) and type(value) in made:
-            cls = type(value)
-            if cls.__members__.get(value.name) is value:
-                self.load(made[cls])
-                self.body.attribute(value.name)
-            else:  # a combination of flags has no name
-                self.body.callable(lambda: self.load(made[cls]))
-                self.load_const(value.value)
-                self.body.call(1)
-        elif made and isinstance(value, BuiltinFunctionType) and _is_owned_by_new_class(made, value.__self__):
-            owner: Any = value.__self__
-            self.load(made[owner])
-            self.body.attribute(value.__name__)
-        elif made and isinstance(value, FunctionType) and self._new_function_of(value) is not None:
-            self.load(self._new_function_of(value))
-        else:
+        if not self.tx.objects.new_classes or not _load_from_new_class(value, self):
             self.body.const(self.constants.entry(value))
-
-    def _new_function_of(self, real: Any) -> Any:
-        """Return the variable of the function in a placeholder class, if tracing created it."""
-        known = self.tx.objects.variables_by_id.get(id(real))
-        return known[0] if known is not None and known[0].source is None else None
 
     @contextlib.contextmanager
     def alternative_path(self) -> Iterator[None]:
@@ -322,3 +284,53 @@ class PyCodegen:
             self.body.const(torch.is_grad_enabled())
             self.body.call(1)
             self.body.emit("POP_TOP")
+
+
+@functools.singledispatch
+def _load_from_new_class(value: Any, cg: PyCodegen) -> bool:
+    """Push a part of a class that traced code creates, from this call's class.
+
+    ``value`` belongs to the placeholder class. Return False for anything else.
+    """
+    return False
+
+
+@_load_from_new_class.register
+def _load_new_class(value: type, cg: PyCodegen) -> bool:
+    found = cg.tx.objects.new_classes.get(value)
+    if found is not None:
+        cg.load(found)
+    return found is not None
+
+
+@_load_from_new_class.register
+def _load_new_enum_member(value: enum.Enum, cg: PyCodegen) -> bool:
+    cls = type(value)
+    if cls not in cg.tx.objects.new_classes:
+        return False
+    if cls.__members__.get(value.name) is value:
+        cg.load_const(cls)
+        cg.body.attribute(value.name)
+    else:  # a combination of flags has no name
+        cg.body.callable(lambda: cg.load_const(cls))
+        cg.load_const(value.value)
+        cg.body.call(1)
+    return True
+
+
+@_load_from_new_class.register
+def _load_new_c_method(value: BuiltinFunctionType, cg: PyCodegen) -> bool:
+    owner = next((cls for cls in cg.tx.objects.new_classes if cls is value.__self__), None)
+    if owner is not None:
+        cg.load_const(owner)
+        cg.body.attribute(value.__name__)
+    return owner is not None
+
+
+@_load_from_new_class.register
+def _load_new_function(value: FunctionType, cg: PyCodegen) -> bool:
+    found, _ = cg.tx.objects.variables_by_id.get(id(value), (None, None))
+    is_new = found is not None and found.source is None
+    if found is not None and is_new:
+        cg.load(found)
+    return is_new

@@ -6,14 +6,12 @@ Closing runs their ``finally`` blocks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import GeneratorType
 from typing import TYPE_CHECKING
 
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.inline_generators import close_generator
-from engine.trace.variables.base import LazyVariable, Variable, reachable_variables
+from engine.trace.variables.base import Variable, reachable_variables
 from engine.trace.variables.callables.generators import GeneratorVariable
-from engine.trace.variables.containers.external_iterators import OpaqueIteratorVariable
 
 if TYPE_CHECKING:
     from engine.trace.frame import Frame
@@ -49,15 +47,6 @@ def _may_be_unreachable(tx: Tracer, generator: GeneratorVariable, frame: Frame) 
     return generator.innermost_user_frame not in tx.call_stack.frames and not any(
         f.exc_stack for f in tx.call_stack.frames
     )
-
-
-def is_suspended_generator(value: Variable) -> bool:
-    """Return True if the variable is a suspended generator, which its local keeps open."""
-    if isinstance(value, LazyVariable) and value.realized is not None:
-        value = value.realized
-    if isinstance(value, GeneratorVariable):
-        return value.is_started and not value.frame.is_finished
-    return isinstance(value, (LazyVariable, OpaqueIteratorVariable)) and type(value.real_object) is GeneratorType
 
 
 def _close_silently(tx: Tracer, generator: GeneratorVariable) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import builtins
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.decode import DecodedCode, DecodedInstruction, decode
 from engine.bytecode.source_positions import span_of
 from engine.ir.sources.base import GlobalsNamespace
 from engine.records.bytecode import Span
 from engine.trace.variables.base import Variable
+
+if TYPE_CHECKING:
+    from engine.trace.variables.callables.cells import CellVariable
 
 
 class Frame:
@@ -48,7 +51,7 @@ class Frame:
         self.stack_before: list[Variable] = []
         """The stack before the current instruction: its operands stay alive until it is done."""
         self.locals: dict[str, Variable] = {}
-        self.cells: dict[str, Any] = {}
+        self.cells: dict[str, CellVariable] = {}
         self.globals = namespace
         self.caller_stack: tuple[Span, ...] = () if parent is None else parent.user_stack()
         self.module_path: str = parent.module_path if parent is not None else ""
@@ -75,6 +78,10 @@ class Frame:
         """Builtins that names of this frame reach."""
         found = self.globals.values.get("__builtins__", builtins)
         return found if isinstance(found, dict) else vars(found)
+
+    def cell_contents(self) -> list[Variable]:
+        """Return the contents of the cells that are not empty."""
+        return [cell.content for cell in self.cells.values() if cell.content is not None]
 
     def clear(self) -> None:
         """Release all variables."""

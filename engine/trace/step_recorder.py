@@ -166,7 +166,7 @@ def _variables(frame: Frame) -> Iterator[tuple[str, Variable]]:
     """Yield the locals and the contents of the cells."""
     yield from frame.locals.items()
     for name, cell in frame.cells.items():
-        if isinstance(cell, CellVariable) and cell.content is not None:
+        if cell.content is not None:
             yield name, cell.content
 
 

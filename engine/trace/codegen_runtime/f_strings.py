@@ -10,7 +10,6 @@ def format_value(value: Any, conversion: int, spec: str) -> str:
     return format(value if not conversion else (str, repr, ascii)[conversion - 1](value), spec)
 
 
-def join_f_string(parts: tuple[str | tuple[int, str], ...], *values: Any) -> str:
-    """Join an f-string: literal pieces, and values with their conversions and formats."""
-    given = iter(values)
-    return "".join(part if isinstance(part, str) else format_value(next(given), *part) for part in parts)
+def join_f_string(formats: tuple[tuple[int, str], ...], *values: Any) -> str:
+    """Join an f-string: values with their conversions and formats."""
+    return "".join(format_value(value, *how) for value, how in zip(values, formats, strict=True))

@@ -12,7 +12,6 @@ from engine.bytecode.editable_instructions import editable_instructions
 from engine.bytecode.opcodes import EXIT_FROM_TOP, RULES, index_after_loop
 from engine.trace.codegen_runtime.resume_calls import call_exit, load_special_method
 from engine.trace.exc import Unsupported
-from engine.trace.finalize_generators import is_suspended_generator
 from engine.trace.graph_breaks.resume_codegen import ResumeCodegen, ResumeTarget
 from engine.trace.variables.base import NULL, Variable, reachable_variables
 
@@ -116,7 +115,7 @@ class BreakCodegen(ResumeCodegen):
             if v.reconstruct_before_break
         ]
         # Python closes a suspended generator also if the broken instruction raises. Its local must exist by then.
-        self.reconstruct([*dated, *(v for v in self.frame.locals.values() if is_suspended_generator(v))])
+        self.reconstruct([*dated, *(v for v in self.frame.locals.values() if v.holds_suspended_generator)])
         self.store_cells()
         _EMITTERS.get(self.op.opname, BreakCodegen._stack_only)(self, replay)
         self.emit_handler()

@@ -8,7 +8,7 @@ from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.liveness import reachable_from
-from engine.trace.variables.base import NULL, LazyVariable, Variable
+from engine.trace.variables.base import NULL, Variable
 
 if TYPE_CHECKING:
     from engine.trace.frame import Frame
@@ -32,13 +32,11 @@ def may_read_own_frame(frame: Frame, stack: Sequence[Variable] | None = None) ->
         return True
     ops = (frame.decoded.ops[n] for n in reachable_from(frame.decoded, frame.op.index))
     return any(
-        op.argval in _FRAME_READER_NAMES and (op.opname in _NAME_LOADS or op.argval == "_getframe")
-        for op in ops
-        if isinstance(op.argval, str)
+        (op.opname in _NAME_LOADS and op.argval in _FRAME_READER_NAMES) or op.argval == "_getframe" for op in ops
     )
 
 
 def _builtin_of(value: Variable) -> Any:
     """Return the builtin function that the variable represents, or None."""
-    found = value.real_object if isinstance(value, LazyVariable) else value.as_python_object()
+    found = value.as_python_object()
     return found if isinstance(found, BuiltinFunctionType) else None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable
-from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,8 +23,7 @@ from engine.ir.user_code_files import is_library_file, is_traceable_torch_module
 from engine.trace.exc import InlinedBreakpoint
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
 from engine.trace.graph_breaks.resume_codegen import ResumeCodegen, ResumeTarget
-from engine.trace.variables.base import LazyVariable, Variable
-from engine.trace.variables.callables.generators import GeneratorVariable
+from engine.trace.variables.base import Variable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -92,15 +90,7 @@ def _is_user_code(frame: Frame) -> bool:
 
 def _is_decorator_wrapper(wrapper: Frame, wrapped: Frame) -> bool:
     """Return True if ``wrapper`` is a decorator's wrapper around the function that it calls."""
-    contents = (
-        _resolved(c.content) for c in wrapper.cells.values() if isinstance(getattr(c, "content", None), Variable)
-    )
-    return any(v is wrapped.function for v in contents)
-
-
-def _resolved(value: Variable) -> Variable | None:
-    """Return the variable without realizing it; None if it is lazy and not realized."""
-    return value.realized if isinstance(value, LazyVariable) else value
+    return any(v.resolved is wrapped.function for v in wrapper.cell_contents())
 
 
 def _reaches_suspended_generator(value: Variable, depth: int) -> bool:
@@ -108,28 +98,21 @@ def _reaches_suspended_generator(value: Variable, depth: int) -> bool:
 
     It may run these handlers when it is destroyed.
     """
-    if isinstance(value, LazyVariable):
-        if value.realized is None:
-            return isinstance(value.real_object, GeneratorType) and bool(value.real_object.gi_code.co_exceptiontable)
-        value = value.realized
-    if isinstance(value, GeneratorVariable):
-        return not value.frame.is_finished and bool(value.frame.code.co_exceptiontable)
-    return depth > 0 and any(_reaches_suspended_generator(v, depth - 1) for v in value.child_variables()[:20])
+    children = value.resolved.child_variables()[:20] if depth else ()
+    return value.runs_handlers_when_freed() or any(_reaches_suspended_generator(v, depth - 1) for v in children)
 
 
 def _frame_has_tensors(tx: Tracer, frame: Frame) -> bool:
     """Return True if the call added graph operations or can reach tensors or modules."""
     if tx.graph.op_count != frame.ops_at_entry:
         return True
-    cells = (c.content for c in frame.cells.values() if isinstance(getattr(c, "content", None), Variable))
-    return any(_reaches_tensor(v, 3) for v in (*frame.locals.values(), *cells))
+    return any(_reaches_tensor(v, 3) for v in (*frame.locals.values(), *frame.cell_contents()))
 
 
 def _reaches_tensor(value: Variable, depth: int) -> bool:
-    if isinstance(value, LazyVariable):
-        if value.realized is None:
-            return holds_tensor(value.real_object, depth)
-        value = value.realized
+    value = value.resolved
+    if value.is_lazy:
+        return holds_tensor(value.as_python_object(), depth)
     if issubclass(value.python_type(), (torch.Tensor, torch.nn.Module)):
         return True
     return depth > 0 and any(_reaches_tensor(v, depth - 1) for v in value.child_variables()[:20])
@@ -216,7 +199,7 @@ class NestedBreakCodegen:
         level.reconstruct(level.stack)
         level.materialize(level.live_locals[index])
         if not level.is_root:
-            level.reconstruct(level.cells())
+            level.reconstruct([*level.frame.cells.values()])
 
     def _emit_rest_of_frame(self, n: int, start: int) -> None:
         """Run the rest of one call and store its return value in ``result``."""

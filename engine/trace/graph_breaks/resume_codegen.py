@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bytecode import Label
 from bytecode.instr import CellVar, FreeVar
@@ -29,7 +29,6 @@ from engine.ir.sources.base import STACK_PARAM_PREFIX
 from engine.ir.traced_frame import ConstSlot, ResumeFunctionSlot
 from engine.trace.codegen_runtime.resume_calls import TailCall, run_tail_calls
 from engine.trace.exc import Unsupported
-from engine.trace.finalize_generators import is_suspended_generator
 from engine.trace.variables.base import NULL, ConstantVariable, Variable, reachable_variables
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable, ExcInfoVariable
@@ -87,11 +86,8 @@ class ResumeCodegen:
 
     def variables_to_load(self) -> list[Variable]:
         """Return all variables that the new code may load."""
-        return [*(v for v in self.stack if v is not NULL), *self.frame.locals.values(), *self.cells()]
-
-    def cells(self) -> list[Variable]:
-        """Return the cells of the call."""
-        return [c for c in self.frame.cells.values() if isinstance(c, Variable)]
+        variables = [*self.stack, *self.frame.locals.values(), *self.frame.cells.values()]
+        return [v for v in variables if v is not NULL]
 
     def check_exc_stack(self) -> None:
         """Check that the stack holds every exception that is being handled.
@@ -160,9 +156,8 @@ class ResumeCodegen:
         Resume functions and closures share these cells.
         """
         for name in self.code.co_cellvars:
-            cell: Any = self.frame.cells.get(name)
-            if cell is not None:
-                self.cg.store_root_cell(name, cell)
+            if name in self.frame.cells:
+                self.cg.store_root_cell(name, self.frame.cells[name])
 
     def return_resume_call(self, outcome: ResumeTarget) -> None:
         """Return the result of the rest of the function.
@@ -189,7 +184,7 @@ class ResumeCodegen:
         """Push the result of the resume function, or with ``wrapper`` a ``TailCall`` of it."""
         out = self.cg.body
         first, holder = self._super_argument()
-        held = self._locals_to_hold() | {n for n, v in self.frame.locals.items() if is_suspended_generator(v)}
+        held = self._locals_to_hold() | {n for n, v in self.frame.locals.items() if v.holds_suspended_generator}
         # Stack parameters of this resume function are consumed, and the next one has parameters of the same names.
         wanted = self.live_locals[outcome.index] | {n for n in held if not n.startswith(STACK_PARAM_PREFIX)}
         names = tuple(sorted(n for n in wanted if n in self.frame.locals and n != first))

@@ -10,7 +10,6 @@ from engine.trace.variables.base import ConstantVariable, StringFormatVariable, 
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.stdlib.template_strings import InterpolationVariable, TemplateVariable
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
@@ -21,22 +20,15 @@ if TYPE_CHECKING:
 @handles("BUILD_STRING")
 def _string(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     parts = frame.popn(op.arg)
-    if not any(isinstance(p, StringFormatVariable) and p.realized is None for p in parts):
-        frame.push(ConstantVariable("".join(str(v) for v in tx.as_python_constants(parts))))
-        return
-    joined: list[str | tuple[Variable, int, str]] = []
-    for part in parts:
-        joined += (
-            part.parts if isinstance(part, StringFormatVariable) else [str(realize(tx, part).as_python_constant(tx))]
-        )
-    frame.push(StringFormatVariable(joined))
+    text = StringFormatVariable([piece for part in parts for piece in part.format_parts(tx)])
+    frame.push(text if any(value.is_symbolic for value, _ in text.parts) else text.realize(tx))
 
 
 def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str) -> Variable:
     """Format one part of an f-string. ``conversion``: 0 none, 1 str, 2 repr, 3 ascii."""
     value = realize(tx, value)
-    if isinstance(value, SymNodeVariable):
-        return StringFormatVariable([(value, conversion, spec)])
+    if value.is_symbolic:
+        return StringFormatVariable([(value, (conversion, spec))])
     made = None if conversion else value.call_user_method(tx, "__format__", [ConstantVariable(spec)])
     if made is not None:
         return made

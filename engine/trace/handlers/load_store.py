@@ -165,7 +165,7 @@ def _delete_global(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 def _cell(frame: Frame, name: str) -> CellVariable:
     found = frame.cells.get(name)
-    if not isinstance(found, CellVariable):
+    if found is None:
         raise Unsupported("closure-variable", f"the closure variable {name!r} is read before it is set")
     return found
 

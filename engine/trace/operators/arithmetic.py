@@ -18,6 +18,7 @@ from engine.trace.variables.base import (
     ConstantVariable,
     NotPythonConstant,
     Variable,
+    is_none,
     realize,
 )
 from engine.trace.variables.exceptions.type_errors import (
@@ -132,7 +133,7 @@ def identical_or_equal(tx: Tracer, left: Variable, right: Variable) -> bool:
     """Compare two items as ``in``, ``index`` and container equality do: identity or equality."""
     if left is right:
         return True
-    if isinstance(left, ConstantVariable) and isinstance(right, ConstantVariable) and left.value is right.value:
+    if left.is_constant and right.is_constant and left.constant is right.constant:
         return True  # also for values that do not equal themselves, such as NaN
     return realize(tx, compare_op(tx, "==", left, right)).is_truthy(tx)
 
@@ -216,8 +217,7 @@ def sort_items(tx: Tracer, items: list[Variable], kwargs: dict[str, Variable]) -
     """
     key = realize(tx, kwargs["key"]) if "key" in kwargs else NONE
     reverse = realize(tx, kwargs["reverse"]).is_truthy(tx) if "reverse" in kwargs else False
-    by_key = isinstance(key, ConstantVariable) and key.value is None
-    keys = [realize(tx, i) if by_key else realize(tx, key.call(tx, [i], {})) for i in items]
+    keys = [realize(tx, i) if is_none(key) else realize(tx, key.call(tx, [i], {})) for i in items]
 
     def less(a: int, b: int) -> int:  # sorting calls only ``<``
         return -realize(tx, compare_op(tx, "<", keys[a], keys[b])).is_truthy(tx)

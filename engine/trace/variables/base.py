@@ -5,6 +5,7 @@ from __future__ import annotations
 import cmath
 import enum
 import math
+import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,13 @@ def full_type_name(cls: type) -> str:
         return cls.__name__
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
+
+class _NoConstant:
+    """Type of the sentinel ``NO_CONSTANT``."""
+
+
+NO_CONSTANT = _NoConstant()
+"""Stands for the constant of a variable that is not a constant."""
 
 _HEAPTYPE_FLAG = 1 << 9
 """The flag ``Py_TPFLAGS_HEAPTYPE`` of ``type.__flags__``."""
@@ -87,6 +95,14 @@ class Variable(Operand, MutatedObject):
 
     source: Source | None = None
     is_mutable = False
+    must_not_be_copied = False
+    """True if a copy is wrong when other code has the object too: traced code may mutate it."""
+    is_loaded_by_source = True
+    """False for a cell: its source reads its contents."""
+    is_constant = False
+    """True for an immutable Python object known while tracing (``constant``)."""
+    is_lazy = False
+    """True for a real object that has no variable yet."""
     is_constructed = False
     """True if each call constructs its own object although the variable has a source."""
     is_user_object = False
@@ -121,6 +137,29 @@ class Variable(Operand, MutatedObject):
         if self.lacks_methods(name, *instead):
             tx.raise_type_error(text.format(type_name(self.python_type())))
 
+    @property
+    def resolved(self) -> Variable:
+        """The variable that stands for a lazy one, if it has one; else itself. Adds no guards."""
+        return self
+
+    @property
+    def constant(self) -> Any:
+        """The immutable Python object that this variable holds; else ``NO_CONSTANT``."""
+        return NO_CONSTANT
+
+    @property
+    def holds_suspended_generator(self) -> bool:
+        """True for a generator that has started and not finished."""
+        return False
+
+    def runs_handlers_when_freed(self) -> bool:
+        """Return True for a generator with exception handlers: they run if it is destroyed."""
+        return False
+
+    def as_class(self) -> Any:
+        """Return the class that this variable is; None for anything else."""
+        return None
+
     def as_python_object(self) -> Any:
         """Return the Python object that this variable is by identity, else ``NotImplemented``."""
         return NotImplemented
@@ -131,6 +170,10 @@ class Variable(Operand, MutatedObject):
         A container enters ``known`` before its items: a recursive container gets a recursive proxy.
         """
         return None
+
+    def format_parts(self, tx: Tracer) -> list[FormatPart]:
+        """Return the parts of a string; a symbolic number in it stays symbolic."""
+        return [(ConstantVariable(str(realize(tx, self).as_python_constant(tx))), (0, ""))]
 
     def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
         """Return a bound special method that a user-defined class defines; None without one."""
@@ -260,6 +303,8 @@ class Variable(Operand, MutatedObject):
 
 Args = list[Variable]
 Kwargs = dict[str, Variable]
+FormatPart = tuple[Variable, tuple[int, str]]
+"""A part of an f-string: a variable, its conversion and its format."""
 
 
 class UserErrors:
@@ -281,6 +326,8 @@ class UserErrors:
 class RealObjectVariable(Variable):
     """A variable of one real object, loaded through ``source`` if it has one."""
 
+    __slots__ = ("real_object", "source")
+
     def __init__(self, real_object: Any, source: Source | None) -> None:
         self.real_object = real_object
         self.source = source
@@ -296,25 +343,37 @@ class NotPythonConstant(Exception):
     """Raised by ``as_python_constant`` if the value is not fully known while tracing."""
 
 
-class LazyVariable(Variable):
+class LazyVariable(RealObjectVariable):
     """A real object that has no variable yet. It adds no guards before ``realize``."""
 
-    __slots__ = ("real_object", "realized", "source")
+    __slots__ = ("realized",)
 
     def __init__(self, real_object: Any, source: Source) -> None:
-        self.real_object = real_object
-        self.source = source
+        super().__init__(real_object, source)
         self.realized: Variable | None = None
 
-    def python_type(self) -> type:
-        return type(self.real_object)
+    @property
+    def is_lazy(self) -> bool:  # type: ignore[override]
+        return self.realized is None
+
+    @property
+    def resolved(self) -> Variable:
+        return self if self.realized is None else self.realized
 
     def describe(self) -> str:
-        return (
-            self.realized.describe()
-            if self.realized is not None
-            else f"{type(self.real_object).__name__} (not read yet)"
-        )
+        return f"{self.python_type().__name__} (not read yet)" if self.realized is None else self.realized.describe()
+
+    @property
+    def holds_suspended_generator(self) -> bool:
+        if self.realized is None:
+            return self.python_type() is types.GeneratorType
+        return self.realized.holds_suspended_generator
+
+    def runs_handlers_when_freed(self) -> bool:
+        if self.realized is not None:
+            return self.realized.runs_handlers_when_freed()
+        is_generator = self.python_type() is types.GeneratorType
+        return is_generator and bool(self.real_object.gi_code.co_exceptiontable)
 
     def realize(self, tx: Tracer) -> Variable:
         """Return the realized variable. The first call wraps the object and adds its guards."""
@@ -327,12 +386,12 @@ class LazyVariable(Variable):
 class StringFormatVariable(Variable):
     """A string with symbolic numbers, formatted after the graph unless it is realized.
 
-    ``parts`` are strings and (variable, conversion, format) tuples, as in an f-string.
+    ``parts`` are those of an f-string: variables with their conversions and formats.
     """
 
     __slots__ = ("parts", "realized")
 
-    def __init__(self, parts: list[str | tuple[Variable, int, str]]) -> None:
+    def __init__(self, parts: list[FormatPart]) -> None:
         self.parts = parts
         self.realized: Variable | None = None
 
@@ -345,18 +404,21 @@ class StringFormatVariable(Variable):
     def realize(self, tx: Tracer) -> Variable:
         """Return the string as a constant. This specializes the numbers in it."""
         if self.realized is None:
-            shown = (p if isinstance(p, str) else format_value(p[0].as_python_constant(tx), *p[1:]) for p in self.parts)
+            shown = (format_value(value.as_python_constant(tx), *how) for value, how in self.parts)
             self.realized = ConstantVariable("".join(shown))
         return self.realized
 
+    def format_parts(self, tx: Tracer) -> list[FormatPart]:
+        return self.parts if self.realized is None else super().format_parts(tx)
+
     def child_variables(self) -> list[Variable]:
-        return [part[0] for part in self.parts if not isinstance(part, str)]
+        return [value for value, _ in self.parts]
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_helper(join_f_string, 0)
-        cg.load_const(tuple(p if isinstance(p, str) else p[1:] for p in self.parts))
+        cg.load_const(tuple(how for _, how in self.parts))
         cg.load_all(self.child_variables())
-        cg.body.call(1 + len(self.child_variables()))
+        cg.body.call(1 + len(self.parts))
 
 
 def realize(tx: Tracer, value: Variable) -> Variable:
@@ -369,12 +431,8 @@ def reachable_variables(values: Iterable[Variable]) -> Iterator[Variable]:
     seen: set[int] = set()
     todo = list(values)
     while todo:
-        value = todo.pop()
-        if isinstance(value, LazyVariable):
-            if value.realized is None:
-                continue
-            value = value.realized
-        if id(value) not in seen:
+        value = todo.pop().resolved
+        if id(value) not in seen and not value.is_lazy:
             seen.add(id(value))
             yield value
             todo += value.child_variables()
@@ -403,6 +461,7 @@ class ConstantVariable(Variable):
     """An immutable Python object known while tracing: number, string, None, dtype, enum."""
 
     __slots__ = ("source", "value")
+    is_constant = True
     is_copied_by_reference = True
 
     def __init__(self, value: Any, source: Source | None = None) -> None:
@@ -419,6 +478,10 @@ class ConstantVariable(Variable):
             return "a number with very many digits"
         return text if len(text) <= 60 else text[:57] + "..."
 
+    @property
+    def constant(self) -> Any:
+        return self.value
+
     def as_python_object(self) -> Any:
         return self.value
 
@@ -434,11 +497,9 @@ class ConstantVariable(Variable):
             value = value.item()
             if type(value) is bool:  # eager ops disagree: most treat it as a float, some as a bool
                 raise Unsupported("unsupported-argument", "a numpy bool as an argument of a torch operation")
-        for kind in (int, float, str):
-            if isinstance(value, kind) and isinstance(
-                value, enum.Enum
-            ):  # an op takes the enum member as its number or string
-                value = kind(value) if kind is not str else str.__str__(value)
+        if isinstance(value, enum.Enum):  # an op takes the member as its number or string
+            kind: Any = next((base for base in (int, float, str) if base in type(value).__mro__), None)
+            value = value if kind is None else kind.__str__(value) if kind is str else kind(value)
         if type(type(value)).__name__ == "pybind11_type":  # fx writes Python source, where this type has no name
             raise Unsupported("unsupported-argument", f"{value} as an argument of a torch operation")
         if type(value) is complex and not _survives_repr_round_trip(value):
@@ -456,7 +517,7 @@ class ConstantVariable(Variable):
         return self._operate(tx, op, left, self)
 
     def inplace(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
-        return self._operate(tx, op, self, right) if isinstance(right, ConstantVariable) else NotImplemented
+        return self._operate(tx, op, self, right) if right.is_constant else NotImplemented
 
     def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         return self._operate(tx, op, self, right)
@@ -469,30 +530,30 @@ class ConstantVariable(Variable):
         """Compute an operator on two constants; the other may be in a subclass instance."""
         other, method = (right, op.method) if left is self else (left, op.reflected)
         contents = other.builtin_contents
-        if not isinstance(contents, ConstantVariable):
+        if not contents.is_constant:
             return NotImplemented
         if contents is other:
-            return tx.fold_constant(op.function, left.value, right.value)  # type: ignore[attr-defined]
+            return tx.fold_constant(op.function, left.constant, right.constant)
         own = getattr(self.python_type(), method, None)
         if own is None or self.python_type().__module__ == "numpy":  # numpy treats instances of subclasses differently
             return NotImplemented
         try:
-            return unwrap_not_implemented(tx.fold_constant(own, self.value, contents.value))
+            return unwrap_not_implemented(tx.fold_constant(own, self.value, contents.constant))
         except UserException as error:
             if error.exception.python_type() is not TypeError:
                 raise
             return NotImplemented  # the method of a sequence, which Python calls after those of the other operand
 
     def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
-        if not isinstance(other, ConstantVariable):
+        if not other.is_constant:
             return None
-        a, b = self.value, other.value
+        a, b = self.value, other.constant
         if a is not b and (type(a) is not type(b) or a != b or type(a) not in _UNINTERNED_TYPES):
             return type(a) is type(b) and bool(a == b)
         if type(a) in _UNINTERNED_TYPES and (self.source is not None or other.source is not None):
             mine, theirs = (
-                v if v.source is not None else ConstantVariable(v.value, ConstantSource(v.value, repr(v.value)))
-                for v in (self, other)
+                v if v.source is not None else ConstantVariable(value, ConstantSource(value, repr(value)))
+                for v, value in ((self, a), (other, b))
             )
             tx.guard_same_object(mine, theirs, a is b)
         return a is b
@@ -513,9 +574,8 @@ class ConstantVariable(Variable):
         return tx.get_constant_attr(self, name)
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        if not isinstance(self.value, (str, bytes)):
-            return super().get_iterator(tx)
-        return tx.from_python(iter(self.value))
+        is_text = issubclass(self.python_type(), (str, bytes))
+        return tx.from_python(iter(self.value)) if is_text else super().get_iterator(tx)
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return tx.fold_constant(lambda a, b: a[b], self.value, key.as_python_constant(tx))
@@ -552,12 +612,12 @@ def describe_attribute_writes(written: Iterable[str]) -> str:
 
 def is_none(value: Variable) -> bool:
     """Return True if a realized variable is the constant None."""
-    return isinstance(value, ConstantVariable) and value.value is None
+    return value.constant is None
 
 
 def is_not_implemented(value: Variable) -> bool:
     """Return True if a realized variable is the constant NotImplemented."""
-    return isinstance(value, ConstantVariable) and value.value is NotImplemented
+    return value.constant is NotImplemented
 
 
 NONE = ConstantVariable(None)

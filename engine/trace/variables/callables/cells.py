@@ -24,6 +24,7 @@ class CellVariable(Variable):
 
     __slots__ = ("content", "is_class_cell", "name", "real_object", "root_frame_name", "source", "was_empty")
     is_mutable = True
+    is_loaded_by_source = False
 
     def __init__(
         self, content: Variable | None, source: Source | None = None, real_object: Any = None, root_name: str = ""

@@ -54,6 +54,13 @@ class GeneratorVariable(IteratorVariable):
     def python_type(self) -> type:
         return types.GeneratorType
 
+    @property
+    def holds_suspended_generator(self) -> bool:
+        return self.is_started and not self.frame.is_finished
+
+    def runs_handlers_when_freed(self) -> bool:
+        return not self.frame.is_finished and bool(self.frame.code.co_exceptiontable)
+
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         if name not in self.names:
             return super().set_attr(tx, name, value)
@@ -127,7 +134,7 @@ class GeneratorVariable(IteratorVariable):
         return super().get_attr(tx, name)
 
     def child_variables(self) -> list[Variable]:
-        if self.is_started and not self.frame.is_finished:
+        if self.holds_suspended_generator:
             return [*self.frame.stack, *(self.frame.locals[n] for n in self._locals()), *self._cells()]
         function, args, kwargs = self.creation_call
         return [function, *args, *kwargs.values()]
@@ -139,7 +146,7 @@ class GeneratorVariable(IteratorVariable):
         return [self.frame.cells[name] for name in shared_cell_names(self.frame.code)]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        if self.is_started and not self.frame.is_finished:
+        if self.holds_suspended_generator:
             self._reconstruct_suspended(cg)
             return
         if self.was_renamed:

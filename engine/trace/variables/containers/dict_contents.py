@@ -33,6 +33,7 @@ class DictContents(Variable):
         "was_reordered",
     )
     is_mutable = True
+    must_not_be_copied = True
 
     def __init__(
         self,

@@ -150,6 +150,10 @@ class ItemGuardedIteratorVariable(IteratorVariable):
 class OpaqueIteratorVariable(RealObjectVariable, IteratorVariable):
     """A real iterator whose items are known only at run time; each step is a graph break."""
 
+    @property
+    def holds_suspended_generator(self) -> bool:
+        return type(self.real_object) is GeneratorType
+
     def next_item(self, tx: Tracer) -> Variable | None:
         raise Unsupported(
             "outside-iterator",

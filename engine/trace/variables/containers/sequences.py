@@ -226,7 +226,7 @@ def _raise_not_found(tx: Tracer, wanted: Variable, kind: type) -> None:
         tx.raise_error(ValueError, "tuple.index(x): x not in tuple")
     where = f" is not in {'deque' if issubclass(kind, collections.deque) else 'list'}"
     if wanted.is_symbolic:
-        text = StringFormatVariable([(wanted, _REPR_CONVERSION, ""), where])
+        text = StringFormatVariable([(wanted, (_REPR_CONVERSION, "")), *ConstantVariable(where).format_parts(tx)])
         raise UserException(realize(tx, tx.wrap_static(ValueError).call(tx, [text], {})))
     shown = realize(tx, tx.wrap_static(repr).call(tx, [wanted], {})).as_python_constant(tx)
     tx.raise_error(ValueError, f"{shown}{where}")
@@ -403,6 +403,7 @@ class ListVariable(SequenceVariable):
     mutation_words = "contents of the {} are replaced"
     __slots__ = ("appended", "cls", "load_items", "maxlen", "source")
     is_mutable = True
+    must_not_be_copied = True
 
     def __init__(
         self,

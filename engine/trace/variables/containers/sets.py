@@ -56,6 +56,7 @@ class SetVariable(Variable):
     mutation_words = "contents of the {} are replaced"
     __slots__ = ("cls", "elements", "literal", "order_observed_at", "real_order", "source")
     is_mutable = True
+    must_not_be_copied = True
 
     def __init__(self, elements: dict[Any, Variable], source: Source | None = None, cls: type = set) -> None:
         self.elements = elements

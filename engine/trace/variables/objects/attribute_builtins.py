@@ -9,7 +9,6 @@ from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import (
     ListVariable,
@@ -105,8 +104,8 @@ def _locals(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     made = DictVariable({})
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
         value = frame.locals.get(name)
-        if value is None and isinstance(cell := frame.cells.get(name), CellVariable):
-            value = cell.content
+        if value is None and name in frame.cells:
+            value = frame.cells[name].content
         if value is not None:
             made.set_item(tx, ConstantVariable(name), value)
     return made

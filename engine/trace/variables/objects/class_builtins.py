@@ -11,7 +11,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.containers.sequences import (
     TupleVariable,
 )
@@ -145,7 +144,7 @@ def _super(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return SuperVariable(start.as_python_constant(tx), instance)
     frame = tx.frame
     cell = frame.cells.get("__class__")
-    if not isinstance(cell, CellVariable) or cell.content is None or not frame.code.co_argcount:
+    if cell is None or cell.content is None or not frame.code.co_argcount:
         return tx.raise_error(RuntimeError, "super(): no arguments")  # type: ignore[no-any-return]
     first = frame.code.co_varnames[0]
     of = frame.locals.get(first) or (frame.cells[first].content if first in frame.cells else None)

@@ -56,6 +56,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
     __slots__ = ()
 
     is_user_object = True
+    must_not_be_copied = True
     may_have_torch_function = True
 
     def describe_mutation(self) -> str:

@@ -14,11 +14,10 @@ from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.roots import LocalSource
 from engine.ir.sources.stdlib import WeakProxySource, WeakRefCallSource, weak_proxy_referent
 from engine.trace.exc import SkipFrame, Unsupported
-from engine.trace.variables.base import NONE, Args, Kwargs, LazyVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.call_expressions import emit_call
-from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -103,16 +102,8 @@ def _may_be_collected(tx: Tracer, of: Variable) -> bool:
 
 def _is_held_by_frame(tx: Tracer, of: Variable) -> bool:
     """Return True if a local, a cell or a stack slot of an active frame holds the object."""
-    held = (
-        v
-        for frame in tx.call_stack.frames
-        for v in (*frame.locals.values(), *frame.stack, *map(_cell_content, frame.cells.values()))
-    )
-    return any(v is of or (isinstance(v, LazyVariable) and v.realized is of) for v in held)
-
-
-def _cell_content(cell: Any) -> Any:
-    return cell.content if isinstance(cell, CellVariable) else None
+    held = (v for frame in tx.call_stack.frames for v in (*frame.locals.values(), *frame.stack, *frame.cell_contents()))
+    return any(v.resolved is of for v in held)
 
 
 def _is_strongly_reachable(tx: Tracer, of: Variable) -> bool:
@@ -129,11 +120,7 @@ def _is_strongly_reachable(tx: Tracer, of: Variable) -> bool:
     ]
     seen: set[int] = set()
     while held:
-        value = held.pop()
-        if isinstance(value, LazyVariable):
-            if value.realized is None:
-                continue
-            value = value.realized
+        value = held.pop().resolved
         if value is of:
             return True
         if id(value) not in seen and not isinstance(value, (WeakRefVariable, WeakProxyVariable)):

@@ -56,7 +56,7 @@ class ConstantArrayStorageVariable(Variable):
         return np.ndarray
 
     @property
-    def is_constant(self) -> bool:
+    def is_current(self) -> bool:
         """True if ``base_array`` is current: the graph did not mutate the tensor."""
         return self.flat_tensor is None or self.flat_tensor.fake._version == self._version
 
@@ -156,7 +156,7 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
         return [self.storage] if self.storage.flat_tensor is None else [self.tensor]
 
     def is_truthy(self, tx: Tracer) -> bool:
-        if not self.storage.is_constant:
+        if not self.storage.is_current:
             return super().is_truthy(tx)
         return bool(tx.fold_constant(bool, self.array).as_python_constant(tx))
 
@@ -170,14 +170,14 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
         return tx.from_python(getattr(self.array, name)) if name in _LAYOUT_ATTRIBUTES else None
 
     def copy_to_tensor(self, tx: Tracer) -> Variable | None:
-        if not self.storage.is_constant:
+        if not self.storage.is_current:
             return None
         root, content = self.storage.base_array.copy(order="K"), self.array
         begin = _address(content) - _address(self.storage.base_array)
         return constant_tensor(tx, make_array_view(root, content.shape, content.strides, begin, True, content.dtype))
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if name in ("tolist", "item") and self.storage.is_constant:
+        if name in ("tolist", "item") and self.storage.is_current:
             given = tx.as_python_constants([realize(tx, a) for a in args])
             return tx.fold_constant(getattr(self.array, name), *given)
         return super().call_method(tx, name, args, kwargs)
@@ -237,7 +237,7 @@ def compute_constant(
     """
     if tx.in_subgraph():
         return None
-    if not all(isinstance(a, ConstantNdarrayVariable) and a.storage.is_constant for a in leaves):
+    if not all(isinstance(a, ConstantNdarrayVariable) and a.storage.is_current for a in leaves):
         return None
     memories = list(dict.fromkeys(a.storage for a in leaves))
     if any(m.flat_tensor is not None for m in memories):
