@@ -295,7 +295,7 @@ def _load_from_new_class(value: Any, cg: PyCodegen) -> bool:
     return False
 
 
-@_load_from_new_class.register
+@_load_from_new_class.register(type)
 def _load_new_class(value: type, cg: PyCodegen) -> bool:
     found = cg.tx.objects.new_classes.get(value)
     if found is not None:
@@ -303,7 +303,7 @@ def _load_new_class(value: type, cg: PyCodegen) -> bool:
     return found is not None
 
 
-@_load_from_new_class.register
+@_load_from_new_class.register(enum.Enum)
 def _load_new_enum_member(value: enum.Enum, cg: PyCodegen) -> bool:
     cls = type(value)
     if cls not in cg.tx.objects.new_classes:
@@ -318,7 +318,7 @@ def _load_new_enum_member(value: enum.Enum, cg: PyCodegen) -> bool:
     return True
 
 
-@_load_from_new_class.register
+@_load_from_new_class.register(BuiltinFunctionType)
 def _load_new_c_method(value: BuiltinFunctionType, cg: PyCodegen) -> bool:
     owner = next((cls for cls in cg.tx.objects.new_classes if cls is value.__self__), None)
     if owner is not None:
@@ -327,7 +327,7 @@ def _load_new_c_method(value: BuiltinFunctionType, cg: PyCodegen) -> bool:
     return owner is not None
 
 
-@_load_from_new_class.register
+@_load_from_new_class.register(FunctionType)
 def _load_new_function(value: FunctionType, cg: PyCodegen) -> bool:
     found, _ = cg.tx.objects.variables_by_id.get(id(value), (None, None))
     is_new = found is not None and found.source is None

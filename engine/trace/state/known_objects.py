@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.trace.variables.base import Variable
+
+if TYPE_CHECKING:
+    from engine.trace.variables.objects.class_creation import NewClassVariable
 
 
 class KnownObjects:
@@ -23,7 +26,7 @@ class KnownObjects:
         """External objects used as dict keys or set elements by identity, by variable id."""
         self.viewed_dict_ids: set[int] = set()
         """Ids of dicts that have external views."""
-        self.new_classes: dict[type, Variable] = {}
+        self.new_classes: dict[type, NewClassVariable] = {}
         """Classes that the traced code creates, by their placeholder classes."""
 
     def real_object(self, value: Variable) -> Any:

@@ -15,6 +15,7 @@ FAMILIES = (
     "containers.container_constructors",
     "stdlib.interpreter_limits",
     "containers.iteration_builtins",
+    "containers.external_iterators",
     "stdlib.number_functions",
     "callables.operator_module",
     "stdlib.text_builtins",

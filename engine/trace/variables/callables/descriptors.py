@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.attributes import AttrSource
@@ -19,7 +20,28 @@ _BINDING_METHODS = ("__get__", "__set__", "__delete__")
 _WRAPPED_FUNCTION_ATTRS = ("fget", "fset", "fdel", "__func__", "__wrapped__")
 
 
-class ExternalDescriptorVariable(RealObjectVariable):
+class DescriptorVariable(RealObjectVariable):
+    """A ``property``, ``classmethod`` or ``staticmethod`` object, or one of a similar class."""
+
+    __slots__ = ()
+
+    def wrapped_function(self, tx: Tracer, name: str) -> Variable:
+        """Return an attribute such as ``fget``: a wrapped function or None."""
+        raise NotImplementedError
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name not in _BINDING_METHODS or kwargs:
+            return super().call_method(tx, name, args, kwargs)
+        instance, *rest = [realize(tx, a) for a in args]
+        return _bind(self.real_object, tx, self, name, instance, rest)
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        if self.lacks_methods("__call__"):
+            return super().call(tx, args, kwargs)
+        return self.wrapped_function(tx, "__func__").call(tx, args, kwargs)  # of a staticmethod
+
+
+class ExternalDescriptorVariable(DescriptorVariable):
     """An external descriptor; the functions that it wraps do not change."""
 
     __slots__ = ()
@@ -28,7 +50,6 @@ class ExternalDescriptorVariable(RealObjectVariable):
         return tx.objects.as_identity_key(self)
 
     def wrapped_function(self, tx: Tracer, name: str) -> Variable:
-        """Return an attribute such as ``fget``: a wrapped function or None."""
         assert self.source is not None
         return realize(tx, tx.wrap(getattr(self.real_object, name), AttrSource(self.source, name)))
 
@@ -42,38 +63,46 @@ class ExternalDescriptorVariable(RealObjectVariable):
             return self.wrapped_function(tx, name)
         return super().get_attr(tx, name)
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        if name in _BINDING_METHODS and not kwargs:
-            return call_descriptor_method(tx, self, name, args)
-        return super().call_method(tx, name, args, kwargs)
 
-    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        if isinstance(self.real_object, staticmethod):
-            return self.wrapped_function(tx, "__func__").call(tx, args, kwargs)
-        return super().call(tx, args, kwargs)
-
-
-def call_descriptor_method(tx: Tracer, of: Any, name: str, args: list[Variable]) -> Variable:
+@functools.singledispatch
+def _bind(held: Any, tx: Tracer, of: DescriptorVariable, name: str, instance: Variable, rest: Args) -> Variable:
     """Call ``__get__``, ``__set__`` or ``__delete__`` of a descriptor."""
-    held = of.real_object
-    instance, *rest = [realize(tx, a) for a in args]
-    if isinstance(held, property):
-        if name == "__get__" and is_none(instance):
-            return of  # type: ignore[no-any-return]
-        which, word = {"__get__": ("fget", "getter"), "__set__": ("fset", "setter")}.get(name, ("fdel", "deleter"))
-        if getattr(held, which) is None:
-            raise_missing_accessor(tx, held, instance.python_type(), word)
-        done = of.wrapped_function(tx, which).call(tx, [instance, *(rest if name == "__set__" else [])], {})
-        return realize(tx, done) if name == "__get__" else NONE
-    if isinstance(held, staticmethod):
-        return of.wrapped_function(tx, "__func__")  # type: ignore[no-any-return]
-    owner = (
-        rest[0]
-        if rest and not is_none(rest[0])
-        else tx.wrap(instance.python_type(), class_source(instance.python_type()))
-    )
+    raise of.unsupported_method(name)
+
+
+def has_binding_rule(held: Any) -> bool:
+    """Return True if a call of ``__get__`` of the descriptor can be traced."""
+    return _bind.dispatch(type(held)) is not _bind.dispatch(object)
+
+
+@_bind.register(property)
+def _bind_property(
+    held: property, tx: Tracer, of: DescriptorVariable, name: str, instance: Variable, rest: Args
+) -> Variable:
+    if name == "__get__" and is_none(instance):
+        return of
+    which, word = {"__get__": ("fget", "getter"), "__set__": ("fset", "setter")}.get(name, ("fdel", "deleter"))
+    if getattr(held, which) is None:
+        raise_missing_accessor(tx, held, instance.python_type(), word)
+    done = of.wrapped_function(tx, which).call(tx, [instance, *(rest if name == "__set__" else [])], {})
+    return realize(tx, done) if name == "__get__" else NONE
+
+
+@_bind.register(staticmethod)
+def _bind_static_method(
+    held: Any, tx: Tracer, of: DescriptorVariable, name: str, instance: Variable, rest: Args
+) -> Variable:
+    return of.wrapped_function(tx, "__func__")
+
+
+@_bind.register(classmethod)
+def _bind_class_method(
+    held: Any, tx: Tracer, of: DescriptorVariable, name: str, instance: Variable, rest: Args
+) -> Variable:
     if hasattr(type(held.__func__), "__get__") and not hasattr(held.__func__, "__code__"):
         raise Unsupported("descriptor", "classmethod.__get__() of a descriptor")
+    cls = instance.python_type()
+    owner = rest[0] if rest and not is_none(rest[0]) else tx.wrap(cls, class_source(cls))
     return BoundMethodVariable(owner, of.wrapped_function(tx, "__func__"))
 
 

@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from engine.ir.guards.python_values import HasAttrGuard
 from engine.ir.registration import register_once
@@ -32,7 +32,6 @@ from engine.trace.variables.objects.class_lookup import (
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-    from engine.trace.variables.objects.classes import ClassVariable
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def bind_attribute(
     ``instance`` is None for a read through the class.
     """
     guard_not_shadowed_in_mro(tx, cls, base, name)
-    made = cast("ClassVariable | None", tx.objects.new_classes.get(base))
+    made = tx.objects.new_classes.get(base)
     given = None if made is None else made.traced_entry(name, found)  # each call creates its own class
     if given is not None:
         return given

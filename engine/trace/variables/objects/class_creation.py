@@ -11,12 +11,12 @@ import collections
 import dataclasses
 import enum
 import functools
+import itertools
 import operator
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from engine.trace.codegen_runtime.functions_and_classes import build_class, call_type_new
 from engine.trace.exc import TracerException, Unsupported, UserException
@@ -37,8 +37,8 @@ from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rul
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.call_expressions import CallExpressionVariable, emit_call, emit_store_attributes
 from engine.trace.variables.callables.cells import CellVariable
-from engine.trace.variables.callables.descriptors import call_descriptor_method
-from engine.trace.variables.callables.functions import FunctionVariable, NestedUserFunctionVariable
+from engine.trace.variables.callables.descriptors import DescriptorVariable, has_binding_rule
+from engine.trace.variables.callables.functions import NestedUserFunctionVariable
 from engine.trace.variables.callables.lru_cache import LruCacheVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.partials import make_partial
@@ -46,9 +46,9 @@ from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import (
     ABSTRACT_CLASS_FLAG,
+    call_python_method,
+    call_python_new,
     find_in_class,
-    find_python_method,
-    wrap_entry,
 )
 from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.super_objects import SuperVariable
@@ -127,7 +127,7 @@ def _stub_function(function: NestedUserFunctionVariable, tx: Tracer) -> Any:
         vars_of_stub: Any = stub
         vars_of_stub.__annotate__ = annotate
     doc = realize(tx, function.get_attr(tx, "__doc__"))
-    stub.__doc__ = doc.value if isinstance(doc, ConstantVariable) else None
+    stub.__doc__ = doc.constant if doc.is_constant else None
     for name, value in function.attributes.items():
         setattr(stub, name, real_stand_in(tx, value))
     tx.objects.variables_by_id[id(stub)] = (function, stub)
@@ -148,64 +148,55 @@ def _annotate_stand_in(tx: Tracer, function: Variable) -> Callable[[int], dict[s
     return annotate
 
 
-@dataclass(frozen=True, eq=False)
-class DescriptorVariable(Variable):
+class NewDescriptorVariable(DescriptorVariable):
     """A property, classmethod, staticmethod, cached_property or dataclass field.
 
     Traced code created it. ``real_object`` is its stand-in, built from the stand-ins of its arguments.
     """
 
-    __slots__ = ("args", "kwargs", "real_object")
-    real_object: Any
-    args: Args
-    kwargs: Kwargs
+    __slots__ = ("args", "kwargs")
 
-    def python_type(self) -> builtins.type:
-        return type(self.real_object)
+    def __init__(self, real_object: Any, args: Args, kwargs: Kwargs) -> None:
+        super().__init__(real_object, None)
+        self.args = args
+        self.kwargs = kwargs
 
     def hash_key(self, tx: Tracer) -> Any:
         return self
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if isinstance(self.real_object, property) and name in ("getter", "setter", "deleter"):
-            return BuiltinMethodVariable(self, name)
         if not hasattr(self.real_object, name):
             return super().get_attr(tx, name)
-        if name in ("__get__", "__set__", "__delete__", "__set_name__"):
-            if not isinstance(self.real_object, (property, classmethod, staticmethod)):
-                raise self.unsupported_attribute("reading", name)
-            return BuiltinMethodVariable(self, name)
-        return self.wrapped_function(tx, name)
+        if name not in _DESCRIPTOR_METHODS:
+            return self.wrapped_function(tx, name)
+        if not has_binding_rule(self.real_object):
+            raise self.unsupported_attribute("reading", name)
+        return BuiltinMethodVariable(self, name)
 
     def wrapped_function(self, tx: Tracer, name: str) -> Variable:
-        """Return an attribute of the descriptor, such as a wrapped function."""
         return realize(tx, tx.wrap_static(getattr(self.real_object, name), name))
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        if isinstance(self.real_object, property) and name in ("getter", "setter", "deleter"):
-            parts: list[Any] = [self.real_object.fget, self.real_object.fset, self.real_object.fdel]
-            parts[("getter", "setter", "deleter").index(name)] = real_stand_in(tx, args[0])
-            values = [tx.from_python(p) for p in parts]
-            return DescriptorVariable(property(*parts), values, {})
-        if name in ("__get__", "__set__", "__delete__") and not kwargs:
-            return call_descriptor_method(tx, self, name, args)
-        return super().call_method(tx, name, args, kwargs)
-
-    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        if isinstance(self.real_object, staticmethod):
-            return tx.wrap_static(self.real_object.__func__).call(tx, args, kwargs)
-        return super().call(tx, args, kwargs)
+        if name not in _ACCESSOR_DECORATORS or not hasattr(self.real_object, name):
+            return super().call_method(tx, name, args, kwargs)
+        parts: list[Any] = [self.real_object.fget, self.real_object.fset, self.real_object.fdel]
+        parts[_ACCESSOR_DECORATORS.index(name)] = real_stand_in(tx, args[0])
+        return NewDescriptorVariable(property(*parts), [tx.from_python(p) for p in parts], {})
 
     def child_variables(self) -> list[Variable]:
         return [*self.args, *self.kwargs.values()]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cls = dataclasses.field if isinstance(self.real_object, dataclasses.Field) else type(self.real_object)
-        CallExpressionVariable(cls, self.args, self.kwargs).reconstruct(cg)
+        cls = self.python_type()
+        emit_call(cg, dataclasses.field if cls is dataclasses.Field else cls, self.args, self.kwargs)
 
 
-@_stand_in.register(DescriptorVariable)
-def _descriptor_stand_in(value: DescriptorVariable, tx: Tracer) -> Any:
+_ACCESSOR_DECORATORS = ("getter", "setter", "deleter")
+_DESCRIPTOR_METHODS = (*_ACCESSOR_DECORATORS, "__get__", "__set__", "__delete__", "__set_name__")
+
+
+@_stand_in.register(NewDescriptorVariable)
+def _descriptor_stand_in(value: NewDescriptorVariable, tx: Tracer) -> Any:
     return value.real_object
 
 
@@ -213,38 +204,30 @@ def _descriptor_rule(cls: Any) -> Callable[[Tracer, Args, Kwargs], Variable]:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         for value in (*args, *kwargs.values()):
             forced = realize(tx, value)
-            if not isinstance(forced, _DESCRIPTOR_ARGUMENTS) and not tx.is_python_constant(forced):
+            is_known = forced.is_copied_by_reference or forced.python_type() in _DESCRIPTOR_CLASSES
+            if not is_known and not tx.is_python_constant(forced):
                 raise Unsupported("class-creation", f"{cls.__name__}() of {forced.describe()}")
         real = [real_stand_in(tx, a) for a in args]
         words = {name: real_stand_in(tx, v) for name, v in kwargs.items()}
         with UserErrors(tx, TypeError, ValueError):
             held = cls(*real, **words)
-        made = DescriptorVariable(held, list(args), dict(kwargs))
+        made = NewDescriptorVariable(held, list(args), dict(kwargs))
         tx.objects.variables_by_id[id(held)] = (made, held)
         return made
 
     return rule
 
 
-_DESCRIPTOR_ARGUMENTS = (
-    ConstantVariable,
-    ClassVariable,
-    FunctionVariable,
-    BuiltinVariable,
-    DescriptorVariable,
-    LruCacheVariable,
-)
-
-
-for _cls in (
+_DESCRIPTOR_CLASSES: tuple[Any, ...] = (
     property,
     classmethod,
     staticmethod,
     functools.cached_property,
     functools.partialmethod,
-    dataclasses.field,
     abc.abstractproperty,
-):
+    dataclasses.Field,
+)
+for _cls in (*_DESCRIPTOR_CLASSES[:-1], dataclasses.field):
     register_rule(_cls)(_descriptor_rule(_cls))
 
 
@@ -270,6 +253,10 @@ class NewClassVariable(ClassVariable):
         return self.real_object
 
     def traced_entry(self, name: str, entry: Any) -> Variable | None:
+        """Return the variable behind an entry of the class; None if binding it finds out.
+
+        ``entry`` is the entry in the real stand-in class.
+        """
         known = self.entries.get(name)
         if known is not None and known[0] is entry and not hasattr(type(entry), "__get__"):
             return known[1]
@@ -370,7 +357,7 @@ def _build_stand_in_class(
 
     ``build`` gets the stand-ins of the bases and of the class body entries.
     """
-    cell = entries.get("__classcell__")
+    cell = cast("CellVariable | None", entries.get("__classcell__"))
     namespace: dict[str, Any] = {}
     late: dict[str, Any] = {}
     for key, value in entries.items():
@@ -386,8 +373,8 @@ def _build_stand_in_class(
         raise
     except Exception as error:
         raise tx.make_user_exception(error) from error
-    made = _register_class(tx, NewClassVariable(held, recipe, cell if isinstance(cell, CellVariable) else None))
-    if isinstance(cell, CellVariable):
+    made = _register_class(tx, NewClassVariable(held, recipe, cell))
+    if cell is not None:
         cell.content = made
     made.entries = {key: (entry, entries[key]) for key, entry in namespace.items()}
     for key, entry in late.items():
@@ -400,9 +387,8 @@ def _create_by_type(
     tx: Tracer, meta: Variable, name: str, bases: list[Variable], entries: dict[str, Variable], words: Kwargs
 ) -> NewClassVariable:
     """Run ``type.__new__(meta, name, bases, namespace)``; trace ``__init_subclass__``."""
-    assert isinstance(meta, ClassVariable)
     recipe = _make_construction_call(call_type_new, name, bases, entries, {"metaclass": meta})
-    held = meta.real_object
+    held = meta.as_class()
     made = _build_stand_in_class(
         tx, bases, entries, recipe, lambda given, space: call_type_new(name, given, space, metaclass=held)
     )
@@ -419,40 +405,26 @@ def _create_by_metaclass(
 ) -> Variable:
     """Run ``meta(name, bases, namespace)`` for a metaclass written in Python."""
     prepare, order = find_in_class(meta, "__prepare__"), find_in_class(meta, "mro")
-    kinds = (type, abc.ABCMeta)
-    is_plain = (
-        next(c for c in meta.__mro__ if not isinstance(vars(c).get("__new__"), staticmethod) or c in kinds) in kinds
-    )
-    if (
-        not is_plain
-        or (prepare and prepare[0] is not type)
-        or (order and order[0] is not type)
-        or type(meta) is not type
-    ):
+    own = itertools.takewhile(lambda c: c not in (type, abc.ABCMeta), meta.__mro__)
+    is_plain = all(isinstance(vars(c).get("__new__"), staticmethod) for c in own) and type(meta) is type
+    if not is_plain or any(entry is not None and entry.owner is not type for entry in (prepare, order)):
         raise Unsupported("metaclass", f"a class is created by the metaclass {meta.__name__}")
     of = tx.wrap_static(meta)
-    assert isinstance(of, ClassVariable)
     space = DictVariable.from_str_keys(entries)
     given: Args = [ConstantVariable(name), TupleVariable(list(bases)), space]
-    new, init = find_in_class(meta, "__new__"), find_python_method(meta, "__init__")
-    if new is not None and isinstance(new[1], staticmethod):
-        function = wrap_entry(tx, (new[0], new[1].__func__), "__new__")
-        made = realize(tx, function.call(tx, [of, *given], words))
-    else:
-        made = _create_by_type(tx, of, name, bases, entries, words)
-    if isinstance(made, NewClassVariable) and init is not None:
-        wrap_entry(tx, init, "__init__").call(tx, [made, *given], words)
+    made = call_python_new(tx, of, given, words) or _create_by_type(tx, of, name, bases, entries, words)
+    if made.as_class() in tx.objects.new_classes:
+        call_python_method(tx, meta, "__init__", [made, *given], words)
     return made
 
 
 def _type_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Implement ``super().__new__(meta, name, bases, namespace)`` in a metaclass."""
     meta = realize(tx, args[0])
-    space = realize(tx, args[3]) if len(args) == 4 else None
-    if not isinstance(meta, ClassVariable) or not isinstance(space, DictVariable):
+    if meta.as_class() is None or len(args) != 4:
         raise Unsupported("metaclass", "type.__new__ is called")
     bases = [realize(tx, b) for b in sequence_items(tx, args[2])]
-    entries = {str(key): value for key, (_, value) in space.entries.items()}
+    entries = tx.unpack_string_mapping(realize(tx, args[3]))
     return _create_by_type(tx, meta, str(realize(tx, args[1]).as_python_constant(tx)), bases, entries, kwargs)
 
 
@@ -492,14 +464,6 @@ def _make_construction_call(
     return CallExpressionVariable(function, [ConstantVariable(name), TupleVariable(list(bases)), listed], dict(words))
 
 
-_CLASS_FACTORIES = (typing.NamedTuple, typing.TypedDict)
-"""Functions that class statements may use as bases."""
-
-
-def _may_be_base(value: Variable) -> bool:
-    return isinstance(value, (ClassVariable, BuiltinVariable)) or value.as_python_object() in _CLASS_FACTORIES
-
-
 @register_rule(builtins.__build_class__)
 def _build_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     body, name = realize(tx, args[0]), realize(tx, args[1]).as_python_constant(tx)
@@ -509,11 +473,8 @@ def _build_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         )
     bases = [realize(tx, b) for b in args[2:]]
     for base in (*bases, *(realize(tx, v) for v in kwargs.values())):
-        if not _may_be_base(base) and not tx.is_python_constant(base):
+        if not tx.is_python_constant(base):
             raise Unsupported("class-creation", f"a class is created with {base.describe()}")
-    for base in bases:
-        if not _may_be_base(base):
-            raise Unsupported("class-creation", f"a class is created with the base {base.describe()}")
     entries = run_class_body(tx, body)
     return create_class(tx, str(name), bases, entries, kwargs)
 
@@ -522,12 +483,11 @@ def create_class_by_type_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variabl
     """Implement ``type(name, bases, namespace)``."""
     name = realize(tx, args[0]).as_python_constant(tx)
     namespace = realize(tx, args[2])
-    if not isinstance(namespace, DictVariable) or not isinstance(name, str):
-        raise Unsupported("class-creation", "a class is created")
     bases = [realize(tx, b) for b in sequence_items(tx, args[1])]
-    if not all(isinstance(b, ClassVariable) for b in bases):
+    is_plain = issubclass(namespace.python_type(), dict) and all(b.as_class() is not None for b in bases)
+    if not is_plain or type(name) is not str:
         raise Unsupported("class-creation", "a class is created")
-    entries = {str(k): v for k, (_, v) in namespace.entries.items()}
+    entries = tx.unpack_string_mapping(namespace)
     if "__module__" not in entries:
         entries["__module__"] = ConstantVariable(tx.frame.globals.name)
     return create_class(tx, name, bases, entries, kwargs)
@@ -544,19 +504,20 @@ def class_decorator_rule(function: Any) -> Callable[[Tracer, Args, Kwargs], Vari
         if of is None:
             return make_partial(tx.wrap_static(function), [], dict(kwargs))
         words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
-        if not isinstance(of, NewClassVariable):
+        made = tx.objects.new_classes.get(of.as_class())
+        if made is None:
             raise Unsupported("class-creation", f"{function.__name__}() of {of.describe()}")
         tx.side_effects.record_mutation(of)
         with UserErrors(tx, TypeError, ValueError):
-            held = function(of.real_object, **words)
-        if held is not of.real_object:  # dataclass(slots=True) creates a new class
+            held = function(made.real_object, **words)
+        if held is not made.real_object:  # dataclass(slots=True) creates a new class
             return _register_class(
                 tx, NewClassVariable(held, CallExpressionVariable(functools.partial(function, **words), [of], {}), None)
             )
-        of.later_steps.append(
+        made.later_steps.append(
             ("", ConstantVariable(functools.partial(function, **words)) if words else tx.wrap_static(function))
         )
-        return of
+        return made
 
     return rule
 

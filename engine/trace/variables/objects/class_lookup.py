@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.ir.guards.python_values import HasAttrGuard, IdMatch
 from engine.ir.introspection import python_objects
@@ -24,8 +24,45 @@ ABSTRACT_CLASS_FLAG = 1 << 20
 """Py_TPFLAGS_IS_ABSTRACT: set for classes with unimplemented abstract methods."""
 
 
-def find_in_class(cls: builtins.type, name: str) -> tuple[builtins.type, Any] | None:
-    """Return the MRO class that defines ``name`` and its raw entry; None if undefined.
+class ClassEntry(NamedTuple):
+    """The raw entry of a class attribute, and the class of the MRO that defines it."""
+
+    owner: builtins.type
+    raw: Any
+
+    @property
+    def function(self) -> types.FunctionType | None:
+        """The Python function behind a method of any kind; None for anything else."""
+        return python_function(getattr(self.raw, "__func__", self.raw))
+
+    @property
+    def is_slot(self) -> bool:
+        """True for a descriptor of ``__slots__``, or a member of a C class."""
+        return is_slot(self.raw)
+
+    @property
+    def is_stored_outside_dict(self) -> bool:
+        """True if C code stores the attribute outside ``__dict__`` of the instance."""
+        return self.owner is object or self.is_slot or isinstance(self.raw, types.GetSetDescriptorType)
+
+    @property
+    def is_c_method(self) -> bool:
+        """True for a method that C code implements."""
+        return isinstance(self.raw, (types.MethodDescriptorType, types.WrapperDescriptorType))
+
+
+def is_slot(raw: Any) -> bool:
+    """Return True if a class entry is a descriptor of ``__slots__``, or a member of a C class."""
+    return isinstance(raw, types.MemberDescriptorType)
+
+
+def python_function(raw: Any) -> types.FunctionType | None:
+    """Return the class entry if it is a Python function, else None."""
+    return raw if isinstance(raw, types.FunctionType) else None
+
+
+def find_in_class(cls: builtins.type, name: str) -> ClassEntry | None:
+    """Return the entry of an attribute in the MRO; None if undefined.
 
     Class attributes that traced code wrote or deleted are included.
     """
@@ -33,21 +70,21 @@ def find_in_class(cls: builtins.type, name: str) -> tuple[builtins.type, Any] | 
         if CLASS_ATTR_WRITES and (base, name) in CLASS_ATTR_WRITES:
             written = CLASS_ATTR_WRITES[base, name]
             if written is not None:
-                return base, written
+                return ClassEntry(base, written)
         elif name in base.__dict__:
-            return base, base.__dict__[name]
+            return ClassEntry(base, base.__dict__[name])
     return None
 
 
-def find_python_method(cls: builtins.type, name: str) -> tuple[builtins.type, types.FunctionType] | None:
-    """Return a method that Python code defines, with its class, or None."""
+def find_python_method(cls: builtins.type, name: str) -> ClassEntry | None:
+    """Return the entry of a method that Python code defines, or None."""
     found = find_in_class(cls, name)
-    return found if found is not None and isinstance(found[1], types.FunctionType) else None
+    return None if found is None or python_function(found.raw) is None else found
 
 
-def wrap_entry(tx: Tracer, found: tuple[builtins.type, Any], name: str) -> Variable:
+def wrap_entry(tx: Tracer, found: ClassEntry, name: str) -> Variable:
     """Return the variable of a class entry, not bound to anything."""
-    return tx.wrap(found[1], AttrSource(class_source(found[0]), name))
+    return tx.wrap(found.raw, AttrSource(class_source(found.owner), name))
 
 
 def call_python_method(
@@ -64,16 +101,16 @@ def call_python_method(
 def call_python_new(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable | None:
     """Call ``__new__`` of a class; return None if Python code does not define it."""
     found = find_in_class(of.as_python_object(), "__new__")
-    raw = None if found is None else getattr(found[1], "__func__", found[1])
-    if found is None or not isinstance(raw, types.FunctionType):
+    if found is None or found.function is None:
         return None
-    return realize(tx, wrap_entry(tx, (found[0], raw), "__new__").call(tx, [of, *args], kwargs))
+    new = wrap_entry(tx, ClassEntry(found.owner, found.function), "__new__")
+    return realize(tx, new.call(tx, [of, *args], kwargs))
 
 
 def has_user_method(cls: builtins.type, name: str) -> bool:
     """Return True if a class other than ``object`` defines the name."""
     found = find_in_class(cls, name)
-    return found is not None and found[0] is not object
+    return found is not None and found.owner is not object
 
 
 def first_import_of_class(cls: builtins.type) -> Any:
@@ -81,17 +118,17 @@ def first_import_of_class(cls: builtins.type) -> Any:
 
     Return None for any other class.
     """
-    if not is_heap_type(cls) or not isinstance(cls.__module__, str):
+    if not is_heap_type(cls):
         return None
     module = sys.modules.get(f"_{cls.__module__}")
-    first = None if module is None else vars(module).get(cls.__name__)
-    if not isinstance(first, type) or first is cls or not _is_from_c(cls) or vars(first).keys() != vars(cls).keys():
+    first: Any = None if module is None else vars(module).get(cls.__name__)
+    if first is None or first is cls or not _is_from_c(cls):
         return None
-    return first
+    return first if getattr(first, "__mro__", ()) and vars(first).keys() == vars(cls).keys() else None
 
 
 def _is_from_c(cls: builtins.type) -> bool:
-    return type(cls) is type and not any(isinstance(entry, types.FunctionType) for entry in vars(cls).values())
+    return type(cls) is type and not any(map(python_function, vars(cls).values()))
 
 
 class ClassAttrWrite:

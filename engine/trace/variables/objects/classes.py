@@ -66,19 +66,15 @@ class ClassVariable(Variable):
     def as_python_object(self) -> Any:
         return self.real_object
 
+    def as_class(self) -> Any:
+        return self.real_object
+
     def is_truthy(self, tx: Tracer) -> bool:
         asked = call_metaclass_method(tx, self, "__bool__", []) or call_metaclass_method(tx, self, "__len__", [])
         return True if asked is None else asked.is_truthy(tx)
 
     def as_python_constant(self, tx: Tracer) -> Any:
         return self.real_object
-
-    def traced_entry(self, name: str, entry: Any) -> Variable | None:
-        """Return the variable behind an entry of a class created while tracing; None otherwise.
-
-        ``entry`` is the entry in the real stand-in class.
-        """
-        return None
 
     def hash_key(self, tx: Tracer) -> Any:
         return self.real_object

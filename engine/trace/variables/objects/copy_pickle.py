@@ -10,7 +10,6 @@ import io
 import pickle
 import sys
 import types
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.builtin_functions import BuiltinVariable
-from engine.trace.variables.callables.functions import FunctionVariable, UserFunctionVariable
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.containers.builtin_subclasses import (
     BuiltinSubclassVariable,
@@ -34,27 +31,20 @@ from engine.trace.variables.containers.iterators import (
 )
 from engine.trace.variables.containers.sequences import (
     ListVariable,
-    RangeVariable,
     SliceVariable,
     TupleVariable,
     sequence_items,
 )
 from engine.trace.variables.containers.sets import SetVariable
 from engine.trace.variables.objects.class_lookup import class_source, find_in_class, find_python_method, is_plain_class
-from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.id_and_hash import IdKey
 from engine.trace.variables.objects.instance_dicts import dict_entries
-from engine.trace.variables.objects.python_modules import PythonModuleVariable
 from engine.trace.variables.objects.simple_namespace import SimpleNamespaceVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-
-CopyFunction = Callable[[Variable], Variable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +115,10 @@ _SIMPLE_NAMESPACE = types.SimpleNamespace
 def _parse_reduce_result(tx: Tracer, of: Variable, result: Variable) -> ReduceParts:
     """Parse the result tuple of ``__reduce__``."""
     result = realize(tx, result)
-    if not isinstance(result, TupleVariable) or not 2 <= len(result.items) <= 5:
+    parts = [realize(tx, i) for i in sequence_items(tx, result)] if issubclass(result.python_type(), tuple) else []
+    if not 2 <= len(parts) <= 5:
         raise Unsupported("copy", f"the result of __reduce__ of {of.describe()} is used")
-    parts = [realize(tx, i) for i in result.items] + [NONE] * 3
+    parts += [NONE] * 3
     items = [] if is_none(parts[3]) else list(sequence_items(tx, parts[3]))
     pairs = [] if is_none(parts[4]) else [sequence_items(tx, p) for p in sequence_items(tx, parts[4])]
     return ReduceParts(parts[0], list(sequence_items(tx, parts[1])), parts[2], items, [(p[0], p[1]) for p in pairs])
@@ -145,10 +136,8 @@ def _default_reduce(of: UserDefinedObjectVariable, tx: Tracer, protocol: int) ->
         raise Unsupported("pickle", f"a pickle of {of.describe()} by an old protocol")
     given = _call_python_method(tx, of, "__getnewargs__", [])
     args = None if given is None else list(tx.unpack_iterable(given))
-    made_class = tx.objects.new_classes.get(of.cls)
-    cls = tx.wrap(of.cls, class_source(of.cls)) if made_class is None else made_class
     contents = _reduce_contents(of.builtin_contents, tx, of, args)
-    return replace(contents, constructor=cls, state=_read_state(tx, of, slots))
+    return replace(contents, constructor=tx.wrap(of.cls, class_source(of.cls)), state=_read_state(tx, of, slots))
 
 
 @functools.singledispatch
@@ -182,7 +171,7 @@ def _reduce_set_contents(inner: SetVariable, tx: Tracer, of: Variable, args: Arg
 
 def _has_new(cls: type) -> bool:
     found = find_in_class(cls, "__new__")
-    return found is not None and isinstance(found[1], (types.FunctionType, staticmethod))
+    return found is not None and found.function is not None
 
 
 def _slots(tx: Tracer, of: UserDefinedObjectVariable) -> dict[str, Variable]:
@@ -210,27 +199,6 @@ def _read_state(tx: Tracer, of: UserDefinedObjectVariable, slots: dict[str, Vari
     return TupleVariable([own, DictVariable.from_str_keys(slots)]) if slots else own
 
 
-def rebuild_from_reduce(
-    tx: Tracer, parts: ReduceParts, copied: CopyFunction, made_known: Callable[[Variable], None]
-) -> Variable:
-    """Rebuild an object from copies of its parts, as ``copy._reconstruct`` does.
-
-    The callback ``made_known`` gets the new object before its state is set.
-    """
-    args = [copied(a) for a in parts.args]
-    made = realize(
-        tx, _call_new(tx, parts.constructor, args) if parts.uses_new else parts.constructor.call(tx, args, {})
-    )
-    made_known(made)
-    if not is_none(parts.state):
-        _apply_state(tx, made, realize(tx, copied(parts.state)))
-    for item in parts.list_items:
-        realize(tx, made.get_attr(tx, "append")).call(tx, [copied(item)], {})
-    for key, value in parts.dict_items:
-        made.set_item(tx, realize(tx, copied(key)), copied(value))
-    return made
-
-
 def _call_new(tx: Tracer, cls: Variable, args: Args) -> Variable:
     """Call ``cls.__new__(cls, *args)``."""
     held = cls.as_python_object()
@@ -244,15 +212,11 @@ def _call_new(tx: Tracer, cls: Variable, args: Args) -> Variable:
 
 
 def _apply_state(tx: Tracer, made: Variable, state: Variable) -> None:
-    if _call_python_method(tx, made, "__setstate__", [state]) is not None:
+    if not made.lacks_methods("__setstate__"):
+        realize(tx, made.get_attr(tx, "__setstate__")).call(tx, [state], {})
         return
-    if isinstance(made, FunctoolsPartialVariable):
-        made.call_builtin_method(tx, "__setstate__", [state], {})
-        return
-    own: Variable = state
-    slots: Variable = NONE
-    if isinstance(state, TupleVariable) and len(state.items) == 2:
-        own, slots = (realize(tx, i) for i in state.items)
+    pair = sequence_items(tx, state) if issubclass(state.python_type(), tuple) else ()
+    own, slots = (realize(tx, i) for i in pair) if len(pair) == 2 else (state, NONE)
     if not is_none(own):
         into = realize(tx, made.get_attr(tx, "__dict__"))
         for name, value in tx.unpack_string_mapping(own.builtin_contents).items():
@@ -262,155 +226,158 @@ def _apply_state(tx: Tracer, made: Variable, state: Variable) -> None:
             made.set_attr(tx, name, value)
 
 
+class _Copier:
+    """Copies objects; an object that occurs twice is copied once."""
+
+    def __init__(self, tx: Tracer) -> None:
+        self.tx = tx
+        self.copies: dict[int, tuple[Variable, Variable]] = {}
+        """Copies by id of the variable; the variable is stored too, so that its id stays unique."""
+
+    def __call__(self, value: Variable) -> Variable:
+        """Return the copy of a variable."""
+        of = realize(self.tx, value)
+        found = self.known_copy(of)
+        if found is None:
+            found = self.copy(of)
+            self.keep(of, found)
+        return found
+
+    def known_copy(self, of: Variable) -> Variable | None:
+        """Return the copy of a variable that was copied before, or None."""
+        known = self.copies.get(id(of))
+        return None if known is None else known[0]
+
+    def keep(self, of: Variable, made: Variable) -> None:
+        """Remember a copy. A container is remembered before its items are copied: it may contain itself."""
+        self.copies[id(of)] = (made, of)
+
+    def copy(self, of: Variable) -> Variable:
+        """Copy a variable that was not copied before."""
+        raise NotImplementedError
+
+    def rebuild(self, of: Variable, parts: ReduceParts) -> Variable:
+        """Rebuild an object from copies of its parts, as ``copy._reconstruct`` does."""
+        tx, args = self.tx, [self(a) for a in parts.args]
+        made = realize(
+            tx, _call_new(tx, parts.constructor, args) if parts.uses_new else parts.constructor.call(tx, args, {})
+        )
+        self.keep(of, made)
+        if not is_none(parts.state):
+            _apply_state(tx, made, realize(tx, self(parts.state)))
+        for item in parts.list_items:
+            realize(tx, made.get_attr(tx, "append")).call(tx, [self(item)], {})
+        for key, value in parts.dict_items:
+            made.set_item(tx, realize(tx, self(key)), self(value))
+        return made
+
+
+@functools.singledispatch
+def _copy_container(of: Variable, copied: _Copier) -> Variable | None:
+    """Copy a builtin container and its items; return None for anything else."""
+    return None
+
+
+@_copy_container.register(ListVariable)
+def _copy_list(of: ListVariable, copied: _Copier) -> Variable | None:
+    made = ListVariable([], None, of.cls, of.maxlen)
+    copied.keep(of, made)
+    made.items.extend(map(copied, list(of.items)))
+    return made
+
+
+@_copy_container.register(TupleVariable)
+def _copy_tuple(of: TupleVariable, copied: _Copier) -> Variable | None:
+    parts = [copied(i) for i in of.items]
+    is_same = of.cls is tuple and all(map(_is_unchanged, of.items, parts))
+    return of if is_same else TupleVariable(parts, of.cls)
+
+
+@_copy_container.register(DictVariable)
+def _copy_dict(of: DictVariable, copied: _Copier) -> Variable | None:
+    made = DictVariable({}, None, of.cls, of.default_factory)
+    copied.keep(of, made)
+    for stands_for, (key, value) in list(of.entries.items()):
+        copied_key = copied(key)
+        if not _is_unchanged(key, copied_key):
+            raise Unsupported("copy", "copy.deepcopy() of a dict whose keys are copied")
+        made.entries[stands_for] = (copied_key, copied(value))
+    made.attributes.update((name, copied(value)) for name, value in of.attributes.items())
+    return made
+
+
+@_copy_container.register(SetVariable)
+def _copy_set(of: SetVariable, copied: _Copier) -> Variable | None:
+    is_same = all(_is_unchanged(element, copied(element)) for element in of.elements.values())
+    return SetVariable(dict(of.elements), None, of.cls) if is_same else None
+
+
+def _is_unchanged(value: Variable, copied: Variable) -> bool:
+    return copied.is_constant or copied.resolved is value.resolved
+
+
 # The copy module.
+
+
+class _ShallowCopier(_Copier):
+    """Implements ``copy.copy``: it copies one object, with its items as they are."""
+
+    def __call__(self, value: Variable) -> Variable:
+        return value
+
+    def copy(self, of: Variable) -> Variable:
+        if of.is_copied_by_reference or of.python_type() in (slice, frozenset):
+            return of
+        made = _copy_container(of, self) or _call_python_method(self.tx, of, "__copy__", [])
+        if made is None and builtin_base_of(of.python_type()) is collections.defaultdict:
+            made = realize(self.tx, of.get_attr(self.tx, "copy")).call(self.tx, [], {})
+        return made or self.rebuild(of, reduce_object(self.tx, of, 4))
 
 
 @register_rule(copy.copy)
 def _copy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
-    if of.is_copied_by_reference:
-        return of
-    made = _copy_builtin(of, tx) or _call_python_method(tx, of, "__copy__", [])
-    if made is not None:
-        return made
-    if builtin_base_of(of.python_type()) is collections.defaultdict:
-        return realize(tx, of.get_attr(tx, "copy")).call(tx, [], {})
-    return rebuild_from_reduce(tx, reduce_object(tx, of, 4), lambda value: value, lambda made: None)
+    return _ShallowCopier(tx).copy(realize(tx, args[0]))
 
 
-@functools.singledispatch
-def _copy_builtin(of: Variable, tx: Tracer) -> Variable | None:
-    """Return ``copy.copy`` of a builtin container or slice; None for anything else."""
-    return None
+class _DeepCopier(_Copier):
+    """Implements ``copy.deepcopy``. ``memo`` is the dict that it passes to ``__deepcopy__``."""
 
+    def __init__(self, tx: Tracer) -> None:
+        super().__init__(tx)
+        self.memo = DeepcopyMemoVariable(self)
 
-@_copy_builtin.register(SliceVariable)
-def _copy_slice(of: SliceVariable, tx: Tracer) -> Variable | None:
-    return of
+    def known_copy(self, of: Variable) -> Variable | None:
+        entry = self.memo.entries.get(IdKey(self.tx, of)) if self.memo.entries and of.is_mutable else None
+        return super().known_copy(of) if entry is None else entry[1]
 
-
-@_copy_builtin.register(TupleVariable)
-def _copy_tuple(of: TupleVariable, tx: Tracer) -> Variable | None:
-    return of if of.cls is tuple or of.is_namedtuple() else None
-
-
-@_copy_builtin.register(ListVariable)
-def _copy_list(of: ListVariable, tx: Tracer) -> Variable | None:
-    return ListVariable(list(of.items), None, of.cls, of.maxlen)
-
-
-@_copy_builtin.register(SetVariable)
-def _copy_set(of: SetVariable, tx: Tracer) -> Variable | None:
-    return of.call_method(tx, "copy", [], {})
-
-
-@_copy_builtin.register(DictVariable)
-def _copy_dict(of: DictVariable, tx: Tracer) -> Variable | None:
-    made = of.call_method(tx, "copy", [], {})
-    if isinstance(made, DictVariable):
-        made.attributes.update(of.attributes)
-    return made
+    def copy(self, of: Variable) -> Variable:
+        if of.is_copied_by_reference:
+            return of
+        made = _call_python_method(self.tx, of, "__deepcopy__", [self.memo])
+        if made is None and of.fake is not None and not of.fake.requires_grad:
+            made = of.call_method(self.tx, "clone", [], {})
+        return made or _copy_container(of, self) or self.rebuild(of, reduce_object(self.tx, of, 4))
 
 
 class DeepcopyMemoVariable(DictVariable):
     """The memo dict that ``deepcopy`` passes to ``__deepcopy__``: copies by object id."""
 
-    __slots__ = ("copies",)
+    __slots__ = ("copier",)
 
-    def __init__(self) -> None:
+    def __init__(self, copier: _DeepCopier) -> None:
         super().__init__({})
-        self.copies: dict[int, tuple[Variable, Variable]] = {}
-        """Copies by id of the variable; the variable is stored too, so that its id stays unique."""
-
-    def lookup(self, tx: Tracer, of: Variable) -> Variable | None:
-        """Return the copy of a variable, or None."""
-        known = self.copies.get(id(of))
-        if known is not None:
-            return known[0]
-        entry = self.entries.get(IdKey(tx, of)) if self.entries and of.is_mutable else None
-        return None if entry is None else entry[1]
+        self.copier = copier
 
 
 @register_rule(copy.deepcopy)
 def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("x", "memo"), args, strict=False)) | kwargs
     memo = realize(tx, given.get("memo", NONE))
-    if not isinstance(memo, DeepcopyMemoVariable):
-        if not is_none(memo) and (not isinstance(memo, DictVariable) or memo.entries):
-            raise Unsupported("copy", "copy.deepcopy() with a user-defined memo")
-        memo = DeepcopyMemoVariable()
-    return _deepcopy_variable(tx, realize(tx, given["x"]), memo)
-
-
-def _deepcopy_variable(tx: Tracer, of: Variable, memo: DeepcopyMemoVariable) -> Variable:
-    known = memo.lookup(tx, of)
-    if known is not None:
-        return known
-
-    def deep(value: Variable) -> Variable:
-        return _deepcopy_variable(tx, realize(tx, value), memo)
-
-    def keep(value: Variable) -> None:
-        memo.copies[id(of)] = (value, of)
-
-    made: Variable
-    if of.is_copied_by_reference:
-        return of
-    own = _call_python_method(tx, of, "__deepcopy__", [memo])
-    if own is not None:
-        made = own
-    elif isinstance(of, TensorVariable) and not of.fake.requires_grad:
-        made = of.call_method(tx, "clone", [], {})
-    else:
-        made = _copy_container(of, deep, keep) or rebuild_from_reduce(tx, reduce_object(tx, of, 4), deep, keep)
-    keep(made)
-    return made
-
-
-def _is_unchanged_by_copy(element: Variable, copied: Variable) -> bool:
-    return copied is getattr(element, "realized", element)
-
-
-@functools.singledispatch
-def _copy_container(of: Variable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
-    """Copy a builtin container and its items; return None for anything else."""
-    return None
-
-
-@_copy_container.register(ListVariable)
-def _copy_list_items(of: ListVariable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
-    made = ListVariable([], None, of.cls, of.maxlen)
-    keep(made)
-    made.items.extend(map(deep, list(of.items)))
-    return made
-
-
-@_copy_container.register(TupleVariable)
-def _copy_tuple_items(of: TupleVariable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
-    parts = [deep(i) for i in of.items]
-    is_same = of.cls is tuple and all(map(_is_unchanged_by_copy, of.items, parts))
-    return of if is_same else TupleVariable(parts, of.cls)
-
-
-@_copy_container.register(DictVariable)
-def _copy_dict_items(of: DictVariable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
-    made = DictVariable({}, None, of.cls, of.default_factory)
-    keep(made)
-    for stands_for, (key, value) in list(of.entries.items()):
-        copied_key = deep(key)
-        if copied_key is not key and not isinstance(copied_key, ConstantVariable):
-            raise Unsupported("copy", "copy.deepcopy() of a dict whose keys are copied")
-        made.entries[stands_for] = (copied_key, deep(value))
-    made.attributes.update((name, deep(value)) for name, value in of.attributes.items())
-    return made
-
-
-@_copy_container.register(SetVariable)
-def _copy_set_items(of: SetVariable, deep: CopyFunction, keep: Callable[[Variable], None]) -> Variable | None:
-    pairs = ((element, deep(element)) for element in of.elements.values())
-    if all(isinstance(copied, ConstantVariable) or _is_unchanged_by_copy(e, copied) for e, copied in pairs):
-        return SetVariable(dict(of.elements), None, of.cls)
-    return None
+    if isinstance(memo, DeepcopyMemoVariable):
+        return memo.copier(given["x"])
+    if not is_none(memo) and (not issubclass(memo.python_type(), dict) or memo.is_truthy(tx)):
+        raise Unsupported("copy", "copy.deepcopy() with a user-defined memo")
+    return _DeepCopier(tx)(given["x"])
 
 
 # The pickle module.
@@ -439,86 +406,79 @@ class PickledBytesVariable(Variable):
 class PickledObjectVariable(Variable):
     """An object in a pickle, in reduced form."""
 
-    __slots__ = ("is_constructor_known", "parts")
+    __slots__ = ("parts",)
 
     def __init__(self) -> None:
-        self.parts: ReduceParts | None = None
-        self.is_constructor_known = False
-        """True once its constructor is saved, so that its state may refer to the object."""
+        self.parts = ReduceParts(NONE, [])
 
     def python_type(self) -> type:
         return object
 
 
-class _Pickler:
-    """Writes one pickle; a repeated object becomes a reference."""
+@_copy_container.register(PickledObjectVariable)
+def _load_object(of: PickledObjectVariable, copied: _Copier) -> Variable | None:
+    return copied.rebuild(of, of.parts)
+
+
+class _Pickler(_Copier):
+    """Writes one pickle: the copies are the pickled forms of objects."""
 
     def __init__(self, tx: Tracer, protocol: int) -> None:
-        self.tx = tx
+        super().__init__(tx)
         self.protocol = protocol
-        self.memo: dict[int, tuple[Variable, Variable]] = {}
+        self._without_constructor: set[int] = set()
+        """Ids of objects whose constructor is not saved yet; their state may refer to them later."""
 
-    def save(self, value: Variable) -> Variable:
-        """Return the pickled form of a variable."""
-        of = realize(self.tx, value)
-        known = self.memo.get(id(of))
-        if known is not None:
-            if isinstance(known[0], PickledObjectVariable) and not known[0].is_constructor_known:
-                raise Unsupported("pickle", f"pickle of {of.describe()}, which contains itself")
-            return known[0]
-        if isinstance(of, (ConstantVariable, RangeVariable)):
+    def known_copy(self, of: Variable) -> Variable | None:
+        if id(of) in self._without_constructor:
+            raise Unsupported("pickle", f"pickle of {of.describe()}, which contains itself")
+        return super().known_copy(of)
+
+    def copy(self, of: Variable) -> Variable:
+        if of.is_constant or of.python_type() in (range, types.ModuleType):
             return of
-        if isinstance(of, _PICKLED_BY_NAME):
+        if of.is_copied_by_reference:
             return self._save_global(of)
+        return _copy_iterator(of, self) or _copy_container(of, self) or self._reduce(of)
 
-        def keep(made: Variable) -> None:
-            self.memo[id(of)] = (made, of)
-
-        made = _copy_iterator(of, self.save) or _copy_container(of, self.save, keep)
-        if made is None:
-            made = PickledObjectVariable()
-            keep(made)
-            parts = reduce_object(self.tx, of, self.protocol)
-            make, args = self.save(parts.constructor), [self.save(a) for a in parts.args]
-            made.is_constructor_known = True
-            state, items = self.save(parts.state), [self.save(i) for i in parts.list_items]
-            entries = [(self.save(k), self.save(v)) for k, v in parts.dict_items]
-            made.parts = ReduceParts(make, args, state, items, entries, parts.uses_new)
-        keep(made)
+    def _reduce(self, of: Variable) -> Variable:
+        made = PickledObjectVariable()
+        self._without_constructor.add(id(of))
+        self.keep(of, made)
+        parts = reduce_object(self.tx, of, self.protocol)
+        make, args = self(parts.constructor), [self(a) for a in parts.args]
+        self._without_constructor.discard(id(of))
+        state, items = self(parts.state), [self(i) for i in parts.list_items]
+        entries = [(self(k), self(v)) for k, v in parts.dict_items]
+        made.parts = ReduceParts(make, args, state, items, entries, parts.uses_new)
         return made
 
     def _save_global(self, of: Variable) -> Variable:
         """Save a function or class by name; guard on the object found by that name."""
         real = of.as_python_object()
-        module, name = getattr(real, "__module__", None), getattr(real, "__qualname__", None)
-        found: Any = sys.modules.get(str(module))
-        for part in str(name).split("."):
+        found: Any = sys.modules.get(str(getattr(real, "__module__", None)))
+        for part in str(getattr(real, "__qualname__", None)).split("."):
             found = getattr(found, part, None)
-        if real is NotImplemented or found is not real or isinstance(real, types.BuiltinMethodType):
-            is_function = isinstance(real, types.BuiltinFunctionType) and isinstance(real.__self__, types.ModuleType)
-            if not is_function or found is not real:
-                raise Unsupported("pickle", f"pickle of {of.describe()}")
-        if isinstance(of, UserFunctionVariable) and of.source is not None:
+        if real is NotImplemented or found is not real:
+            raise Unsupported("pickle", f"pickle of {of.describe()}")
+        if of.source is not None:
             self.tx.guard_identity(real, of.source, "it was pickled by name")
         return of
 
 
-_PICKLED_BY_NAME = (FunctionVariable, ClassVariable, BuiltinVariable, PythonModuleVariable)
-
-
 @functools.singledispatch
-def _copy_iterator(of: Variable, copied: CopyFunction) -> Variable | None:
+def _copy_iterator(of: Variable, copied: _Copier) -> Variable | None:
     """Copy an iterator with its iterable; return None for anything else."""
     return None
 
 
 @_copy_iterator.register(DictOrSetIteratorVariable)
-def _copy_dict_iterator(of: DictOrSetIteratorVariable, copied: CopyFunction) -> Variable | None:
+def _copy_dict_iterator(of: DictOrSetIteratorVariable, copied: _Copier) -> Variable | None:
     return SequenceIteratorVariable([copied(i) for i in of.remaining_items()], type(iter([])), ListVariable([]))
 
 
 @_copy_iterator.register(SequenceIteratorVariable)
-def _copy_sequence_iterator(of: SequenceIteratorVariable, copied: CopyFunction) -> Variable | None:
+def _copy_sequence_iterator(of: SequenceIteratorVariable, copied: _Copier) -> Variable | None:
     if type(of) is not SequenceIteratorVariable or of.cls not in _SEQUENCE_ITERATOR_TYPES:
         return None
     items = [copied(i) for i in of.items]
@@ -528,7 +488,7 @@ def _copy_sequence_iterator(of: SequenceIteratorVariable, copied: CopyFunction) 
 
 
 @_copy_iterator.register(RangeIteratorVariable)
-def _copy_range_iterator(of: RangeIteratorVariable, copied: CopyFunction) -> Variable | None:
+def _copy_range_iterator(of: RangeIteratorVariable, copied: _Copier) -> Variable | None:
     made = RangeIteratorVariable(of.value)
     made.position = of.position
     return made
@@ -537,30 +497,11 @@ def _copy_range_iterator(of: RangeIteratorVariable, copied: CopyFunction) -> Var
 _SEQUENCE_ITERATOR_TYPES: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter("")), type(iter(b"")))
 
 
-class _VariableUnpickler:
-    """Reads one pickle."""
+class _PickleLoader(_Copier):
+    """Reads one pickle: the copies are new objects."""
 
-    def __init__(self, tx: Tracer) -> None:
-        self.tx = tx
-        self.memo: dict[int, Variable] = {}
-
-    def load(self, of: Variable) -> Variable:
-        """Create a new object from its pickled form."""
-        known = self.memo.get(id(of))
-        if known is not None:
-            return known
-
-        def keep(made: Variable) -> None:
-            self.memo[id(of)] = made
-
-        made: Variable
-        if isinstance(of, PickledObjectVariable):
-            assert of.parts is not None
-            made = rebuild_from_reduce(self.tx, of.parts, self.load, keep)
-        else:
-            made = _copy_iterator(of, self.load) or _copy_container(of, self.load, keep) or of
-        keep(made)
-        return made
+    def copy(self, of: Variable) -> Variable:
+        return _copy_iterator(of, self) or _copy_container(of, self) or of
 
 
 def _has_known_bytes(tx: Tracer, value: Variable, seen: set[int]) -> bool:
@@ -569,14 +510,9 @@ def _has_known_bytes(tx: Tracer, value: Variable, seen: set[int]) -> bool:
     That holds for plain data in which no mutable container occurs twice.
     """
     of = realize(tx, value)
-    if isinstance(of, (ConstantVariable, RangeVariable)):
+    if of.is_constant or of.python_type() is range:
         return True
-    if (
-        not isinstance(of, (ListVariable, TupleVariable, DictVariable, SetVariable))
-        or of.python_type() not in _PLAIN_CONTAINERS
-    ):
-        return False
-    if id(of) in seen and not isinstance(of, TupleVariable):
+    if of.python_type() not in _PLAIN_CONTAINERS or (of.is_mutable and id(of) in seen):
         return False
     seen.add(id(of))
     return all(_has_known_bytes(tx, child, seen) for child in of.child_variables())
@@ -588,27 +524,24 @@ _PLAIN_CONTAINERS = (list, tuple, dict, set, frozenset)
 @register_rule(pickle.dumps)
 def _dumps(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("obj", "protocol"), args, strict=False)) | kwargs
-    if "obj" not in given or set(given) - {"obj", "protocol"}:
-        return arithmetic.fold_constant_call(tx, pickle.dumps, args, kwargs, "pickle.dumps()")
-    of = realize(tx, given["obj"])
-    if _has_known_bytes(tx, of, set()):
+    if "obj" not in given or set(given) - {"obj", "protocol"} or _has_known_bytes(tx, given["obj"], set()):
         return arithmetic.fold_constant_call(tx, pickle.dumps, args, kwargs, "pickle.dumps()")
     number = realize(tx, given.get("protocol", NONE)).as_python_constant(tx)
     protocol = pickle.DEFAULT_PROTOCOL if number is None else pickle.HIGHEST_PROTOCOL if number < 0 else int(number)
     if protocol > pickle.HIGHEST_PROTOCOL:
         tx.fold_constant(pickle.dumps, None, protocol)
-    return PickledBytesVariable(_Pickler(tx, protocol).save(of))
+    return PickledBytesVariable(_Pickler(tx, protocol)(given["obj"]))
 
 
 @register_rule(pickle.loads)
 def _loads(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = realize(tx, args[0]) if args else NONE
     if isinstance(given, PickledBytesVariable) and not kwargs:
-        return _VariableUnpickler(tx).load(given.contents)
-    if not isinstance(given, ConstantVariable) or given.python_type() is not bytes:
+        return _PickleLoader(tx)(given.contents)
+    if not given.is_constant or given.python_type() is not bytes:
         raise Unsupported("pickle", "pickle.loads() of bytes that are not known while tracing")
     return tx.fold_constant(
-        _load_plain, given.value, **dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        _load_plain, given.constant, **dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
     )
 
 
@@ -643,11 +576,19 @@ def _load_plain(data: bytes, **words: Any) -> Any:
     todo = [found]
     while todo:
         part = todo.pop()
-        if isinstance(part, (tuple, frozenset)):
-            todo += part
-        elif isinstance(part, (list, dict, set, collections.deque)):
-            if id(part) in seen:
-                raise Unsupported("pickle", "pickle.loads() of data that contains one object twice")
-            seen.add(id(part))
-            todo += [x for pair in part.items() for x in pair] if isinstance(part, dict) else part
+        if part.__hash__ is None and id(part) in seen:
+            raise Unsupported("pickle", "pickle.loads() of data that contains one object twice")
+        seen.add(id(part))
+        todo += _items_of(part)
     return found
+
+
+@functools.singledispatch
+def _items_of(container: Any) -> list[Any]:
+    """Return the items of a builtin container; nothing for any other object."""
+    return []
+
+
+for _cls in (*_PLAIN_CONTAINERS, collections.deque):
+    _items_of.register(_cls)(list)
+_items_of.register(dict)(lambda entries: [*entries.keys(), *entries.values()])

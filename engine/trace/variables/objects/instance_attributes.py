@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -12,28 +13,28 @@ from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.containers import GetItemSource
 from engine.trace.codegen_runtime.objects import choose_attribute_setter, delete_attributes, set_instance_dict
 from engine.trace.exc import UserException
-from engine.trace.variables.base import NO_DICT_SUFFIX, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NO_DICT_SUFFIX, Args, ConstantVariable, Variable, realize
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.exceptions.exceptions import set_attribute_error_context
 from engine.trace.variables.objects.attribute_binding import NAMEDTUPLE_FIELD_TYPE, bind_attribute
 from engine.trace.variables.objects.class_lookup import (
+    ClassEntry,
     call_python_method,
     class_source,
     find_in_class,
     find_python_method,
     guard_no_class_attribute,
     is_data_descriptor,
+    is_slot,
     overrides_instance_dict,
     raise_missing_accessor,
+    wrap_entry,
 )
 from engine.trace.variables.objects.instance_dicts import InstanceDictVariable, dict_entries, has_string_keys
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
-
-
-_C_METHOD_TYPES = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 class _AttributeNotFound(Exception):
@@ -127,9 +128,7 @@ class InstanceVariable(Variable):
         raise _AttributeNotFound
 
     def _is_written_slot(self, found: Any, name: str) -> bool:
-        return isinstance(found, types.MemberDescriptorType) and (
-            name in self.attr_writes or self.real_object is NotImplemented
-        )
+        return is_slot(found) and (name in self.attr_writes or self.real_object is NotImplemented)
 
     def get_instance_attr(self, tx: Tracer, name: str) -> Variable | None:
         """Return an attribute of the instance itself; None if it has none of that name."""
@@ -170,16 +169,14 @@ class InstanceVariable(Variable):
         getter = find_in_class(self.cls, "__getattr__")
         if getter is None:
             return self._raise_no_attribute(tx, name)
-        if isinstance(getter[1], _C_METHOD_TYPES):
+        if getter.is_c_method:
             self._guard_no_attribute(tx, name)
             bound = BoundMethodVariable(self, tx.wrap_static(getter[1]))
             return realize(tx, bound.call(tx, [ConstantVariable(name)], {}))
-        if not isinstance(getter[1], types.FunctionType):
+        if getter.function is not getter.raw:
             raise self.unsupported_attribute("reading", name)
         self._guard_no_attribute(tx, name)
-        found = call_python_method(tx, self.cls, "__getattr__", [self, ConstantVariable(name)])
-        assert found is not None
-        return found
+        return realize(tx, wrap_entry(tx, getter, "__getattr__").call(tx, [self, ConstantVariable(name)], {}))
 
     def _guard_no_attribute(self, tx: Tracer, name: str) -> None:
         if self.source is None:
@@ -227,7 +224,7 @@ class InstanceVariable(Variable):
 
     def _is_slot_attr(self, name: str) -> bool:
         found = find_in_class(self.cls, name)
-        return found is not None and isinstance(found[1], types.MemberDescriptorType)
+        return found is not None and found.is_slot
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         self._write_by_class(tx, name, value)
@@ -242,7 +239,7 @@ class InstanceVariable(Variable):
         found = find_in_class(self.cls, method)
         if found is None or found[0] is object or self.has_generic_setattr(found[0]):
             (self.generic_del_attr(tx, name) if value is None else self.generic_set_attr(tx, name, value))
-        elif isinstance(found[1], _C_METHOD_TYPES) and not issubclass(object, found[1].__objclass__):
+        elif found.is_c_method and not issubclass(object, found[1].__objclass__):
             BoundMethodVariable(self, tx.wrap_static(found[1])).call(tx, args, {})
         elif call_python_method(tx, self.cls, method, [self, *args]) is None:
             raise self.unsupported(f"{word} the attribute {name!r}")
@@ -254,9 +251,9 @@ class InstanceVariable(Variable):
     def generic_set_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
         """Implement ``object.__setattr__``; a value of None means ``object.__delattr__``."""
         found = find_in_class(self.cls, name)
-        entry = None if found is None else found[1]
-        is_slot = isinstance(entry, types.MemberDescriptorType)
-        if found is not None and not is_slot and self._write_by_descriptor(tx, found, name, value):
+        entry = None if found is None else found.raw
+        is_in_slot = is_slot(entry)
+        if found is not None and not is_in_slot and self._write_by_descriptor(tx, found, name, value):
             return
         if value is not None and name in ("__class__", "__dict__"):
             value = realize(tx, value)
@@ -265,38 +262,27 @@ class InstanceVariable(Variable):
             if name == "__dict__" and _is_default_dict_descriptor(entry):
                 self._assign_dict(tx, value)
                 return
-        if entry is not None and is_data_descriptor(entry) and not is_slot:
+        if entry is not None and is_data_descriptor(entry) and not is_in_slot:
             raise self.unsupported(f"setting the attribute {name!r}, a descriptor,", "descriptor")
         if name in ("__class__", "__dict__"):
             raise self.unsupported(f"setting {name}", "attribute-write")
-        if self.has_no_dict() and not is_slot:
+        if self.has_no_dict() and not is_in_slot:
             words = "has no attribute" if found is None else "attribute"
             end = NO_DICT_SUFFIX if found is None else " is read-only"
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {words} '{name}'{end}")
         self.write_attr(tx, name, value)
 
-    def _write_by_descriptor(
-        self, tx: Tracer, found: tuple[builtins.type, Any], name: str, value: Variable | None
-    ) -> bool:
+    def _write_by_descriptor(self, tx: Tracer, found: ClassEntry, name: str, value: Variable | None) -> bool:
         """Call the setter or deleter of a descriptor; return False if there is none to call."""
         base, entry = found
         args: list[Variable] = [self] if value is None else [self, value]
         method = "__delete__" if value is None else "__set__"
-        if find_python_method(type(entry), method) is not None:
-            # A read through the class would call __get__ of the descriptor.
-            descriptor = tx.wrap(entry, GetItemSource(AttrSource(class_source(base), "__dict__"), name))
-            realize(tx, descriptor).call_method(tx, method, args, {})
-            return True
-        if isinstance(entry, property):
-            which, word = ("fdel", "deleter") if value is None else ("fset", "setter")
-            function = getattr(entry, which)
-            if function is None:
-                raise_missing_accessor(tx, entry, self.cls, word)
-            tx.wrap(function, AttrSource(AttrSource(class_source(base), name), which)).call(tx, args, {})
-            return True
-        if isinstance(entry, NAMEDTUPLE_FIELD_TYPE):
-            tx.raise_error(AttributeError, "can't set attribute" if value is not None else "can't delete attribute")
-        return False
+        if find_python_method(type(entry), method) is None:
+            return _write_through(entry, tx, AttrSource(class_source(base), name), args)
+        # A read through the class would call __get__ of the descriptor.
+        descriptor = tx.wrap(entry, GetItemSource(AttrSource(class_source(base), "__dict__"), name))
+        realize(tx, descriptor).call_method(tx, method, args, {})
+        return True
 
     def _assign_dict(self, tx: Tracer, value: Variable) -> None:
         """Implement ``self.__dict__ = value``: the dict holds the attributes from now on."""
@@ -328,11 +314,9 @@ class InstanceVariable(Variable):
     def generic_del_attr(self, tx: Tracer, name: str) -> None:
         """Implement ``object.__delattr__``."""
         found = find_in_class(self.cls, name)
-        by_descriptor = found is not None and (
-            isinstance(found[1], property) or find_python_method(type(found[1]), "__delete__") is not None
-        )
+        by_slot = found is not None and found.is_slot
+        by_descriptor = found is not None and not by_slot and hasattr(type(found.raw), "__delete__")
         if not by_descriptor and self.get_instance_attr(tx, name) is None:
-            by_slot = found is not None and isinstance(found[1], types.MemberDescriptorType)
             end = NO_DICT_SUFFIX if self.has_no_dict() else ""
             text = name if by_slot else f"'{self.cls.__name__}' object has no attribute '{name}'{end}"
             tx.raise_error(AttributeError, text)
@@ -375,6 +359,30 @@ class InstanceVariable(Variable):
         cg.body.emit("BUILD_TUPLE", len(present))
         cg.body.call(3)
         cg.body.emit("POP_TOP")
+
+
+@functools.singledispatch
+def _write_through(entry: Any, tx: Tracer, source: Source, args: Args) -> bool:
+    """Call the C ``__set__`` of a class entry with these arguments, or ``__delete__`` with one.
+
+    Return False if there is none to call.
+    """
+    return False
+
+
+@_write_through.register(property)
+def _write_through_property(entry: property, tx: Tracer, source: Source, args: Args) -> bool:
+    which, word = ("fdel", "deleter") if len(args) == 1 else ("fset", "setter")
+    function = getattr(entry, which)
+    if function is None:
+        raise_missing_accessor(tx, entry, args[0].python_type(), word)
+    tx.wrap(function, AttrSource(source, which)).call(tx, args, {})
+    return True
+
+
+@_write_through.register(NAMEDTUPLE_FIELD_TYPE)
+def _refuse_namedtuple_field(entry: Any, tx: Tracer, source: Source, args: Args) -> bool:
+    return bool(tx.raise_error(AttributeError, f"can't {'delete' if len(args) == 1 else 'set'} attribute"))
 
 
 def _is_default_dict_descriptor(entry: Any) -> bool:

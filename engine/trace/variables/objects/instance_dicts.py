@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import types
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.variables.base import NONE, Args, Kwargs, Variable
@@ -44,16 +42,11 @@ class InstanceDictVariable(DictVariable):
         return [self.owner]
 
     def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
-        name = stands_for
-        found = find_in_class(self.owner.cls, name) if isinstance(name, str) else (object, None)
-        if not isinstance(name, str) or (found is not None and self._is_stored_by_descriptor(found)):
+        is_name = key.python_type() is str
+        found = find_in_class(self.owner.cls, stands_for) if is_name else None
+        if not is_name or (found is not None and found.is_stored_outside_dict):
             raise self.unsupported("writing this key into an instance's __dict__", "attribute-write")
-        self.owner.write_attr(tx, name, value)
-
-    def _is_stored_by_descriptor(self, found: tuple[builtins.type, Any]) -> bool:
-        """Return True if C code stores an attribute of that name outside ``__dict__``."""
-        kinds = (types.MemberDescriptorType, types.GetSetDescriptorType)
-        return found[0] is object or isinstance(found[1], kinds)
+        self.owner.write_attr(tx, stands_for, value)
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
         name = key.hash_key(tx)
@@ -98,4 +91,4 @@ ORDERED_DICT_ATTRIBUTES["__dict__"] = _ordered_dict_instance_dict
 def has_string_keys(value: Variable) -> bool:
     """Return True for a dict whose keys are all strings."""
     holder = value.builtin_contents
-    return isinstance(holder, DictVariable) and all(isinstance(key, str) for key in holder.entries)
+    return isinstance(holder, DictVariable) and all(key.python_type() is str for key, _ in holder.entries.values())
