@@ -18,6 +18,7 @@ class LocalSource(Source):
     is_load_cheap: ClassVar[bool] = True
 
     is_argument_link: ClassVar[bool] = True
+    is_passed_by_caller: ClassVar[bool] = True
     tier: ClassVar[int] = 1
 
     variable_name: str
@@ -43,6 +44,7 @@ class ClosureSource(Source):
     ``index`` is its position in ``co_freevars``.
     """
 
+    is_passed_by_caller: ClassVar[bool] = True
     may_be_unbound: ClassVar[bool] = True
 
     variable_name: str
@@ -112,6 +114,7 @@ class ConstantSource(Source):
     Example: a function that was reached through a guarded one.
     """
 
+    is_fixed: ClassVar[bool] = True
     is_load_cheap: ClassVar[bool] = True
 
     value: Any

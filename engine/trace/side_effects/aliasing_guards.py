@@ -13,7 +13,7 @@ from engine.ir.guards.aliasing import (
     mutated_storages_are_disjoint,
 )
 from engine.ir.sources.base import Source
-from engine.ir.sources.roots import ConstantSource, LocalSource
+from engine.ir.sources.roots import LocalSource
 from engine.trace.exc import SkipFrame
 from engine.trace.side_effects.input_mutations import (
     _may_share_storage,
@@ -22,7 +22,6 @@ from engine.trace.side_effects.input_mutations import (
     requires_grad_inputs,
 )
 from engine.trace.variables.base import Variable
-from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -33,11 +32,11 @@ def add_aliasing_guards(tx: Tracer) -> None:
     """Guard that distinct inputs stay distinct: a mutation of one must not show in another."""
     by_type: dict[type, list[Variable]] = {}
     for value, _ in tx.objects.variables_by_id.values():
-        if value.source is not None and not isinstance(value, TensorVariable):
+        if value.source is not None and value.fake is None:
             by_type.setdefault(value.python_type(), []).append(value)
     why = "one of the two is mutated; the other must be a different object"
     for value in tx.side_effects.mutated_variables.values():
-        if value.source is None or isinstance(value, (CellVariable, TensorVariable)):
+        if value.source is None or value.fake is not None or not value.is_loaded_by_source:
             continue
         for other in by_type.get(value.python_type(), ()):
             # A container and the object that wraps it have one source.
@@ -60,12 +59,10 @@ def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
 
     One guard per pair would be too many: a model has many parameters.
     """
-    is_set = any(
-        isinstance(v, TensorVariable) and v.source is not None for v in tx.side_effects.mutated_variables.values()
-    )
+    is_set = any(v.fake is not None and v.source is not None for v in tx.side_effects.mutated_variables.values())
     if is_set or requires_grad_inputs(tx):
         origins = dict.fromkeys(
-            v.source for v, _ in tx.objects.variables_by_id.values() if isinstance(v, TensorVariable) and v.source
+            v.source for v, _ in tx.objects.variables_by_id.values() if v.fake is not None and v.source
         )
         first, *others = origins
         if others:
@@ -76,7 +73,7 @@ def _guard_keys_distinct(tx: Tracer) -> None:
     """Guard that objects used as keys remain distinct in every call."""
     by_type: dict[type, dict[Source, None]] = {}
     for value in tx.objects.identity_keys.values():
-        if value.source is not None and not isinstance(value.source, ConstantSource):
+        if value.source is not None and not value.source.is_fixed:
             by_type.setdefault(value.python_type(), {})[value.source] = None
     for first, *others in by_type.values():
         if others:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from engine.bytecode.resume_functions import resume_info
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 
 if TYPE_CHECKING:
+    from engine.ir.sources.base import Source
     from engine.records.bytecode import Span
     from engine.records.trace import InlinedCall
     from engine.trace.frame import Frame
@@ -28,6 +30,10 @@ class CallStack:
         """True if the root frame was called while an exception was being handled."""
         self.recursion_limit = sys.getrecursionlimit()
         self._remaining_depth = 0
+
+    def may_be_from_before_break(self, source: Source) -> bool:
+        """Return True if the part of the function before a graph break may have created the object."""
+        return source.chain()[0].is_argument_link and resume_info(self.frames[0].code) is not None
 
     def remaining_depth(self) -> int:
         """Return the call depth that is left before Python would raise RecursionError."""

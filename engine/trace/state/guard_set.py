@@ -8,7 +8,6 @@ from typing import Any
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.base import Guard
 from engine.ir.guards.python_values import CodeMatch, EqualsMatch, IdMatch, TypeMatch
-from engine.ir.sources.roots import ConstantSource
 
 _IMPLIED_BY_IDENTITY = (TypeMatch, IdMatch, CodeMatch, EqualsMatch)
 """Guards that cannot fail on an object which the compiled code itself holds."""
@@ -22,7 +21,7 @@ class GuardSet:
 
     def add(self, guard: Guard) -> None:
         """Add a guard unless an equivalent one exists, or it cannot fail."""
-        if isinstance(guard.source, ConstantSource) and isinstance(guard, _IMPLIED_BY_IDENTITY):
+        if guard.source.is_fixed and isinstance(guard, _IMPLIED_BY_IDENTITY):
             return
         key = _guard_key(guard)
         if key not in self._guards:

@@ -95,6 +95,8 @@ class Variable(Operand, MutatedObject):
 
     source: Source | None = None
     is_mutable = False
+    proxied: Variable | None = None
+    """The object to which a weak proxy forwards; None for anything else."""
     must_not_be_copied = False
     """True if a copy is wrong when other code has the object too: traced code may mutate it."""
     is_loaded_by_source = True
@@ -295,6 +297,10 @@ class Variable(Operand, MutatedObject):
     def child_variables(self) -> list[Variable]:
         """Return the variables inside this one, for codegen's traversal."""
         return []
+
+    def strong_references(self) -> list[Variable]:
+        """Return the variables that this one keeps alive."""
+        return self.child_variables()
 
     def reconstruct(self, cg: PyCodegen) -> None:
         """Emit bytecode that pushes the value. Called only for variables without a source."""

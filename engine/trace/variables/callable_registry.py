@@ -83,9 +83,9 @@ def find_rule(fn: Any) -> CallRule | None:
     known = RULES_BY_ID.get(id(fn))
     if known is not None and known[0] is fn:
         return known[1]
-    if type(fn) is types.BuiltinFunctionType and isinstance(fn.__self__, type):
-        # Class methods of C types are new objects at each access.
-        return RULES_BY_NAME.get((fn.__self__.__name__, fn.__name__)) or _rule_of_class_method(fn)
+    cls = class_of_classmethod(fn)
+    if cls is not None:  # such a method is a new object at each access
+        return RULES_BY_NAME.get((cls.__name__, fn.__name__)) or _rule_of_class_method(fn)
     if (
         type(fn) is types.FunctionType
         and fn.__module__
@@ -96,6 +96,12 @@ def find_rule(fn: Any) -> CallRule | None:
         return find_rule(fn.__wrapped__)  # once torch._dynamo is loaded, torch.manual_seed is wrapped like this
     again = builtin_of_first_import(fn)
     return None if again is None else find_rule(again)
+
+
+def class_of_classmethod(fn: Any) -> Any:
+    """Return the class to which a C classmethod is bound; None for any other callable."""
+    owner = fn.__self__ if type(fn) is types.BuiltinFunctionType else None
+    return owner if isinstance(owner, type) else None
 
 
 def _rule_of_class_method(bound: Any) -> CallRule | None:

@@ -14,7 +14,12 @@ from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.arithmetic import fold_constant_call
 from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder_if
-from engine.trace.variables.callable_registry import SUBCLASS_METHOD_RULES, builtin_of_first_import, find_rule
+from engine.trace.variables.callable_registry import (
+    SUBCLASS_METHOD_RULES,
+    builtin_of_first_import,
+    class_of_classmethod,
+    find_rule,
+)
 from engine.trace.variables.callables.builtin_arity import check_arity
 from engine.trace.variables.callables.unbound_methods import call_unbound_method
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
@@ -87,8 +92,8 @@ def call_classmethod_on_subclass(tx: Tracer, held: Any, args: Args, kwargs: Kwar
 
     Return None for any other callable.
     """
-    cls = held.__self__ if type(held) is types.BuiltinFunctionType else None
-    if not isinstance(cls, type) or cls in _SCALARS:
+    cls = class_of_classmethod(held)
+    if cls is None or cls in _SCALARS:
         return None
     name = held.__name__
     owner = next((base for base in cls.__mro__ if name in vars(base)), cls)
@@ -105,32 +110,28 @@ def call_classmethod_on_subclass(tx: Tracer, held: Any, args: Args, kwargs: Kwar
 _HEAP_TYPE_FLAG = 1 << 9
 
 
+_C_CALLABLES = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+
+
 def _is_builtin(real: Any) -> bool:
-    return (
-        isinstance(
-            real,
-            (
-                types.BuiltinFunctionType,
-                types.MethodDescriptorType,
-                types.WrapperDescriptorType,
-                types.MethodWrapperType,
-                types.ClassMethodDescriptorType,
-                types.GetSetDescriptorType,
-                types.MemberDescriptorType,
-            ),
-        )
-        or is_in_graph_function(real)
-        or find_rule(real) is not None
-        or type(real).__module__ in ("operator", "_operator")
-    )
+    is_of_c = isinstance(real, _C_CALLABLES)
+    return is_of_c or has_call_rule(real) or type(real).__module__ in ("operator", "_operator")
 
 
 @register_builder_if(30, _is_builtin)
 def _builtin(tx: Tracer, real: Any, origin: Source) -> Variable:
     owner = getattr(real, "__self__", None) if isinstance(real, types.BuiltinFunctionType) else None
-    if type(owner).__name__.startswith("pybind11"):  # the __self__ of a pybind11 function carries no information
-        owner = None
-    if owner is not None and not isinstance(owner, (types.ModuleType, type)) and not has_call_rule(real):
+    # The __self__ of a pybind11 function carries no information.
+    is_static = isinstance(owner, (types.ModuleType, type, type(None))) or type(owner).__name__.startswith("pybind11")
+    if not is_static and not has_call_rule(real):
         return _bound_builtin(tx, real, owner, origin)
     tx.guard_identity(real, origin, "it was called")
     return BuiltinVariable(real, origin)

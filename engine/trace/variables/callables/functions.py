@@ -456,6 +456,6 @@ def _function(tx: Tracer, real: types.FunctionType, origin: Source) -> Variable:
         tx.add_guard(
             CodeMatch(origin, real.__code__, cause=tx.guard_cause(f"the function {real.__qualname__} was inlined"))
         )
-    elif not isinstance(origin, ConstantSource):
+    elif not origin.is_fixed:
         tx.add_guard(IdMatch(origin, real, cause=tx.guard_cause(f"the function {real.__qualname__} was called")))
     return value

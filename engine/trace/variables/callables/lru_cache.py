@@ -6,10 +6,8 @@ import functools
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.resume_functions import resume_info
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
-from engine.ir.sources.roots import LocalSource
 from engine.trace.exc import Unsupported
 from engine.trace.external_caches import is_opaque_cache, mark_cache_opaque
 from engine.trace.frame import is_trusted_module
@@ -20,7 +18,9 @@ from engine.trace.variables.base import (
     ConstantVariable,
     Kwargs,
     NotPythonConstant,
+    UserErrors,
     Variable,
+    is_none,
     realize,
 )
 from engine.trace.variables.builder import register_builder, register_builder_if
@@ -35,9 +35,6 @@ from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
 
 if TYPE_CHECKING:
@@ -89,7 +86,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
                 "function-cache", f"{self.describe()} caches results for arguments that are not constants"
             )
         assert self.source is not None
-        if _may_be_own_cache(tx, self.source):
+        if tx.call_stack.may_be_from_before_break(self.source):
             raise Unsupported(
                 "function-cache", f"{self.describe()} is called, and its cache was created before a graph break"
             )
@@ -138,27 +135,14 @@ class ExternalLruCacheVariable(BuiltinVariable):
         """
         changes, effects = before
         told = len(tx.side_effects.side_effect_calls) - effects
-        found = realize(tx, result)
-        if (
-            not told
-            or tx.side_effects.external_mutation_count - changes != told
-            or not isinstance(found, ConstantVariable)
-            or found.value is not None
-        ):
+        is_only_change = tx.side_effects.external_mutation_count - changes == told
+        if not told or not is_only_change or not is_none(realize(tx, result)):
             return False
         del tx.side_effects.side_effect_calls[effects:]
         tx.side_effects.record_side_effect(
             CallExpressionVariable(self.real_object, args, kwargs), f"{self.describe()} is called"
         )
         return True
-
-
-def _may_be_own_cache(tx: Tracer, origin: Source) -> bool:
-    """Return True if the traced function may have created the cache before a graph break.
-
-    Then it may also read the state of the cache.
-    """
-    return resume_info(tx.call_stack.frames[0].code) is not None and isinstance(origin.chain()[0], LocalSource)
 
 
 def _hashes_by_contents(cls: type) -> bool:
@@ -169,27 +153,23 @@ def _hashes_by_contents(cls: type) -> bool:
 
 def _has_symbols(tx: Tracer, value: Variable) -> bool:
     found = realize(tx, value)
-    return isinstance(found, SymNodeVariable) or (
-        isinstance(found, TupleVariable) and any(_has_symbols(tx, item) for item in found.items)
-    )
+    return found.is_symbolic or any(_has_symbols(tx, item) for item in found.argument_items())
 
 
 def _may_have_mutated(tx: Tracer, value: Variable) -> bool:
     """Return True if an argument may have been passed before and mutated since."""
-    if isinstance(value, SymNodeVariable) or (
-        isinstance(value, UserDefinedObjectVariable) and _hashes_by_contents(value.cls)
-    ):
+    if value.is_symbolic or (value.is_user_object and _hashes_by_contents(value.python_type())):
         return False
-    if isinstance(value, TensorVariable):
-        return value.source is not None and value.fake.requires_grad
-    if isinstance(value, TupleVariable):
-        return any(_may_have_mutated(tx, realize(tx, item)) for item in value.items)
+    if value.fake is not None:
+        return value.source is not None and bool(value.fake.requires_grad)
+    if value.argument_items():
+        return any(_may_have_mutated(tx, realize(tx, item)) for item in value.argument_items())
     return value.source is not None and not tx.is_python_constant(value)
 
 
 @register_builder(functools._lru_cache_wrapper)
 def _cached(tx: Tracer, real: Any, origin: Source) -> Variable:
-    if _may_be_own_cache(tx, origin):
+    if tx.call_stack.may_be_from_before_break(origin):
         tx.guard_type(real, origin, "it was called")
         return ExternalLruCacheVariable(real, origin)
     tx.guard_identity(real, origin, "it was called")
@@ -313,8 +293,8 @@ def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -
     if realize(tx, given["user_function"]).lacks_methods("__call__"):
         tx.raise_type_error("the first argument must be callable")
     size, typed, info = tx.as_python_constants([given[n] for n in names[1:]])
-    if size is not None and not isinstance(size, int):
-        tx.raise_type_error("maxsize should be integer or None")
+    with UserErrors(tx, TypeError):
+        cls(len, size, typed, info)
     function = realize(tx, given["user_function"])
     return LruCacheVariable(
         function, size if size is None else max(0, size), bool(typed), tx.interpreter.root_instruction_number, cls, info

@@ -19,8 +19,8 @@ from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
-from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
+from engine.trace.variables.objects.instance_dicts import has_string_keys
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.stdlib.string_format import FormatProxy, format_proxy
 
@@ -105,10 +105,10 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
         super().generic_set_attr(tx, name, value)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        own = self.get_attr(tx, name) if not name.startswith("object.") else None
-        if own is None or (isinstance(own, BuiltinMethodVariable) and own.obj is self):
+        is_c_method = self._is_defined_in_c(name) and callable(getattr(self.cls, name))
+        if name.startswith("object.") or is_c_method:
             return self.call_builtin_method(tx, name, args, kwargs)
-        return realize(tx, own).call(tx, args, kwargs)
+        return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
 
     def call_c_method(self, tx: Tracer, owner: builtins.type, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
         if owner is object:
@@ -188,7 +188,7 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
         return [self.function, self.positional, self.keywords, *super().child_variables()]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        if cg.is_cyclic(self) or not all(isinstance(key, str) for key in self.keywords.entries):
+        if cg.is_cyclic(self) or not has_string_keys(self.keywords):
             raise Unsupported(
                 "rebuild-value",
                 "rebuilding a partial function that contains itself, or has unusual keywords, after the graph",
@@ -255,9 +255,9 @@ C_CLASS_CONSTRUCTORS[functools.partial] = _construct_partial
 @register_rule(functools.partial.__new__)
 def _new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     cls = realize(tx, args[0]) if args else NONE
-    if not isinstance(cls, ClassVariable) or _partial_base_of(cls.real_object) is None:
+    if cls.as_class() is None or _partial_base_of(cls.as_class()) is None:
         raise Unsupported("builtin-arguments", "partial.__new__ is called")
-    return _construct_partial(tx, cls.real_object, args[1:], kwargs)
+    return _construct_partial(tx, cls.as_class(), args[1:], kwargs)
 
 
 def _is_partial(real: Any) -> bool:

@@ -25,16 +25,11 @@ from engine.trace.variables.base import (
 )
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
 from engine.trace.variables.callables.functions import (
-    FunctionVariable,
-    NestedUserFunctionVariable,
     UserFunctionVariable,
 )
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
-from engine.trace.variables.objects.classes import (
-    ClassVariable,
-)
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -134,7 +129,7 @@ class SingleDispatchVariable(AttributeDictVariable):
             tx.side_effects.record_mutation(self)
             self.registry[_dispatch_class(tx, cls)] = function
             return function
-        if isinstance(cls, FunctionVariable):
+        if cls.as_class() is None and not cls.lacks_methods("__call__"):
             return self._register(tx, _annotated_class(tx, cls), cls)
         return _RegisterDecoratorVariable(self, cls)
 
@@ -166,20 +161,16 @@ class _RegisterDecoratorVariable(Variable):
 
 def _dispatch_class(tx: Tracer, value: Variable) -> Any:
     found = realize(tx, value)
-    if not isinstance(found, ClassVariable):
+    if found.as_class() is None:
         raise Unsupported("singledispatch", f"singledispatch on {found.describe()}")
-    return found.real_object
+    return found.as_class()
 
 
-def _annotated_class(tx: Tracer, function: FunctionVariable) -> Variable:
+def _annotated_class(tx: Tracer, function: Variable) -> Variable:
     """Return the class that annotates the first parameter of an implementation."""
-    if isinstance(function, NestedUserFunctionVariable):
-        found = next(iter(tx.unpack_string_mapping(function.annotation_dict(tx)).values()), None)
-    else:
-        real = function.as_python_object()
-        name = next(iter(getattr(real, "__annotations__", {})), None)
-        found = None if name is None else tx.from_python(real.__annotations__[name])
-    if found is None or not isinstance(realize(tx, found), ClassVariable):
+    annotations = tx.unpack_string_mapping(realize(tx, function.get_attr(tx, "__annotations__")))
+    found = realize(tx, next(iter(annotations.values()), NONE))
+    if found.as_class() is None:
         raise Unsupported("singledispatch", f"singledispatch on the annotations of {function.describe()}")
     return found
 

@@ -15,18 +15,16 @@ from engine.trace.variables.containers.sequences import (
     sequence_items,
 )
 from engine.trace.variables.exceptions.exceptions import get_attr_with_error_context, set_attr_with_error_context
-from engine.trace.variables.objects.python_modules import PythonModuleVariable
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
 def _attribute_name(tx: Tracer, value: Variable) -> str:
-    name = realize(tx, value).as_python_constant(tx)
-    if not isinstance(name, str):
-        tx.raise_type_error(f"attribute name must be string, not '{type(name).__name__}'")
-    return str(name)
+    name = realize(tx, value)
+    if not issubclass(name.python_type(), str):
+        tx.raise_type_error(f"attribute name must be string, not '{name.python_type().__name__}'")
+    return str(name.as_python_constant(tx))
 
 
 @register_rule(getattr)
@@ -84,14 +82,12 @@ def _dir(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not args:
         raise Unsupported("frame-inspection", "dir() of the frame")
     of = realize(tx, args[0])
-    if isinstance(of, UserDefinedObjectVariable):
+    if of.is_user_object:
         custom = of.lookup_special_method(tx, "__dir__")
         if custom is not None:
             return ListVariable(arithmetic.sort_items(tx, list(sequence_items(tx, custom.call(tx, [], {}))), {}))
         own = [str(realize(tx, k).as_python_constant(tx)) for k in sequence_items(tx, of.get_attr(tx, "__dict__"))]
         return tx.from_python(sorted({*dir(of.python_type()), *own}))
-    if isinstance(of, PythonModuleVariable) and of.is_trusted:
-        return tx.from_python(dir(of.real_object))
     return arithmetic.fold_constant_call(tx, dir, args, kwargs, f"dir() of {of.describe()}")
 
 

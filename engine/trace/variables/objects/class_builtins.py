@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,18 +10,14 @@ from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.containers.sequences import (
-    TupleVariable,
-)
+from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.nn_modules.module_construction import allocate_module
 from engine.trace.variables.objects.class_creation import create_class_by_type_call
 from engine.trace.variables.objects.class_lookup import find_in_class, find_python_method, wrap_entry
-from engine.trace.variables.objects.classes import LEGACY_TENSOR_METACLASS, ClassVariable
+from engine.trace.variables.objects.classes import LEGACY_TENSOR_METACLASS
 from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.objects.weakrefs import WeakProxyVariable
 from engine.trace.variables.tensors import tensor_metadata
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -37,20 +32,21 @@ def _isinstance(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
     """Evaluate ``isinstance(of, classes)``."""
-    if isinstance(classes, TupleVariable):
-        return any(is_instance(tx, of, realize(tx, c)) for c in classes.items)
+    if issubclass(classes.python_type(), tuple):
+        return any(is_instance(tx, of, realize(tx, c)) for c in sequence_items(tx, classes))
     try:
         cls = classes.as_python_constant(tx)
     except NotPythonConstant:
         raise Unsupported(
             "non-constant-arguments", "isinstance() with a class that is not known while tracing"
         ) from None
-    if not isinstance(cls, (type, types.UnionType)):
-        tx.fold_constant(isinstance, None, cls)
-    if isinstance(cls, LEGACY_TENSOR_METACLASS):
+    is_class = classes.as_class() is not None
+    if not is_class:
+        tx.fold_constant(isinstance, None, cls)  # raises Python's TypeError
+    if issubclass(classes.python_type(), LEGACY_TENSOR_METACLASS):
         return _matches_legacy_tensor_type(of, cls)
-    if isinstance(of, WeakProxyVariable):
-        return issubclass(of.python_type(), cls) or is_instance(tx, of.referent, classes)
+    if of.proxied is not None:
+        return issubclass(of.python_type(), cls) or is_instance(tx, of.proxied, classes)
     asked = _user_instancecheck(tx, of, cls)
     if asked is not None:
         return asked
@@ -61,11 +57,11 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
     ):
         return tensor_metadata.has_mark(tx, of, "_is_param" if cls is torch.nn.Parameter else "_is_buffer")
     real = of.as_python_object()
-    if real is not NotImplemented and not isinstance(of, SymNodeVariable):
+    if real is not NotImplemented and not of.is_symbolic:
         return isinstance(real, cls)
     if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
         return issubclass(of.python_type(), cls)
-    decides = find_in_class(type(cls), "__instancecheck__") if isinstance(cls, type) else None
+    decides = find_in_class(type(cls), "__instancecheck__") if is_class else None
     decider = type if decides is None else decides[0]
     if decider is not type and decider.__module__ not in _SUBCLASS_INSTANCECHECK_MODULES:
         raise Unsupported(
@@ -81,8 +77,8 @@ def _isinstance_of_jit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     TorchScript checks the element types of those three.
     """
-    cls = realize(tx, args[1]).as_python_constant(tx) if len(args) == 2 else None
-    if not isinstance(cls, type) or cls in (list, tuple, dict):
+    cls = realize(tx, args[1]).as_class() if len(args) == 2 else None
+    if cls is None or cls in (list, tuple, dict):
         raise Unsupported("builtin-arguments", "torch.jit.isinstance is called without a plain class")
     return _isinstance(tx, args, kwargs)
 
@@ -93,7 +89,7 @@ _SUBCLASS_INSTANCECHECK_MODULES = ("abc", "torch._C", "torch", "typing", "enum",
 
 def _matches_legacy_tensor_type(of: Variable, cls: Any) -> bool:
     """Return True for a tensor with the dtype, layout and device of a legacy tensor type."""
-    if not isinstance(of, TensorVariable):
+    if of.fake is None:
         return False
     device = "cuda" if cls.is_cuda else "cpu"
     return (of.fake.dtype, of.fake.layout, of.fake.device.type) == (cls.dtype, cls.layout, device)
@@ -101,9 +97,8 @@ def _matches_legacy_tensor_type(of: Variable, cls: Any) -> bool:
 
 def _user_instancecheck(tx: Tracer, of: Variable, cls: Any) -> bool | None:
     """Call ``__instancecheck__`` of a Python metaclass; return None if there is none."""
-    if not isinstance(cls, type) or of.python_type() is cls:
+    if of.python_type() is cls:
         return None
-
     found = find_python_method(type(cls), "__instancecheck__")
     if found is None or is_trusted_module(found[0].__module__):
         return None
@@ -155,17 +150,16 @@ def _super(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(object.__new__)
 def _object_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0])
-    assert isinstance(of, ClassVariable)
+    cls = realize(tx, args[0]).as_class()
     if len(args) > 1 or kwargs:
-        new, init = (find_in_class(of.real_object, name) for name in ("__new__", "__init__"))
+        new, init = (find_in_class(cls, name) for name in ("__new__", "__init__"))
         if new is not None and new[0] is not object:
             tx.raise_type_error("object.__new__() takes exactly one argument (the type to instantiate)")
         if init is None or init[0] is object:
-            tx.raise_type_error(f"{of.real_object.__name__}() takes no arguments")
-    if issubclass(of.real_object, torch.nn.Module):
-        return allocate_module(of.real_object)
-    return UserDefinedObjectVariable(of.real_object, None, NotImplemented)
+            tx.raise_type_error(f"{cls.__name__}() takes no arguments")
+    if issubclass(cls, torch.nn.Module):
+        return allocate_module(cls)
+    return UserDefinedObjectVariable(cls, None, NotImplemented)
 
 
 @register_rule(object)

@@ -17,7 +17,7 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, UserErrors, Variable
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, realize
 from engine.trace.variables.builder import is_literal, register_builder_if
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_arity import check_arity
@@ -82,7 +82,7 @@ class ClassVariable(Variable):
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         # A class can name a dtype, as in ``x.to(float)`` and ``x.type(torch.HalfTensor)``.
         named: Any = _DTYPES.get(self.real_object)
-        if isinstance(self.real_object, LEGACY_TENSOR_METACLASS):
+        if issubclass(self.python_type(), LEGACY_TENSOR_METACLASS):
             named = f"{self.real_object.__module__}.{self.real_object.__name__}"
         return super().as_node_arg(tx) if named is None else (named, named)
 
@@ -183,8 +183,7 @@ class ClassVariable(Variable):
         if asked is not None:
             return asked
         own = find_in_class(self.real_object, "__class_getitem__")
-        is_python = own is not None and isinstance(getattr(own[1], "__func__", None), types.FunctionType)
-        if own is not None and is_python and own[0].__module__ != "typing":
+        if own is not None and own.function is not None and own.owner.__module__ != "typing":
             return self.call_method(tx, "__class_getitem__", [key], {})
         if hasattr(self.real_object, "__class_getitem__") or self.real_object in (type, list, dict, tuple, set):
             return _parametrize_generic(tx, self, key)
@@ -261,17 +260,8 @@ def _parametrize_generic(tx: Tracer, of: ClassVariable | GenericAliasVariable, k
 
     ``of`` is also returned if a class created while tracing is involved.
     """
-    if of.real_object in tx.objects.new_classes:
-        return of
-    try:
-        real = key.as_python_constant(tx)
-    except NotPythonConstant:
-        return of
-    if any(
-        part in tx.objects.new_classes
-        for part in (real if isinstance(real, tuple) else (real,))
-        if isinstance(part, type)
-    ):
+    parts = [of, key, *(realize(tx, item) for item in key.argument_items())]
+    if any(part.as_class() in tx.objects.new_classes for part in parts) or not tx.is_python_constant(key):
         return of
     with UserErrors(tx, TypeError):
-        return tx.wrap_static(of.real_object[real])  # type: ignore[index]
+        return tx.wrap_static(of.real_object[key.as_python_constant(tx)])  # type: ignore[index]

@@ -202,6 +202,6 @@ def check_keys_rebuildable(keys: Collection[Any], what: str) -> None:
 def _id(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     has_identity = of.is_mutable or of.is_singleton or issubclass(of.python_type(), torch.Tensor)
-    if isinstance(of, ConstantVariable) or (not has_identity and of.as_python_object() is NotImplemented):
+    if of.is_constant or (not has_identity and of.as_python_object() is NotImplemented):
         raise Unsupported("object-address", f"id() of {of.describe()}")
     return IdVariable(of)

@@ -47,7 +47,7 @@ class TypeCallVariable(Variable):
     """``super().__call__`` in a metaclass: creates an instance as ``type.__call__`` does."""
 
     __slots__ = ("class_variable",)
-    class_variable: ClassVariable
+    class_variable: Variable
 
     def python_type(self) -> builtins.type:
         return types.MethodWrapperType
@@ -56,21 +56,21 @@ class TypeCallVariable(Variable):
         return construct(tx, self.class_variable, args, kwargs, by_type=True)
 
 
-def super_in_metaclass(tx: Tracer, start: builtins.type, of: ClassVariable, name: str) -> Variable | None:
+def super_in_metaclass(tx: Tracer, start: builtins.type, of: Variable, name: str) -> Variable | None:
     """Evaluate ``super().name`` in a metaclass method.
 
     Return None if ``start`` is not a metaclass of the class.
     """
-    meta: Any = type(of.real_object)
+    meta: Any = of.python_type()
     mro = meta.__mro__
-    if start not in mro or start in of.real_object.__mro__:
+    if start not in mro or start in of.as_class().__mro__:
         return None
     for base in mro[mro.index(start) + 1 :]:
         if name not in base.__dict__:
             continue
         if base is type and name == "__call__":
             return TypeCallVariable(of)
-        return bind_attribute(tx, type(of.real_object), base, name, base.__dict__[name], of)
+        return bind_attribute(tx, meta, base, name, base.__dict__[name], of)
     return None
 
 

@@ -12,7 +12,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.roots import GlobalSource
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import ConstantVariable, UserErrors, Variable
+from engine.trace.variables.base import ConstantVariable, NotPythonConstant, UserErrors, Variable
 from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
 from engine.trace.variables.objects.class_lookup import class_source
 from engine.trace.variables.torch_api import backend_flags
@@ -39,6 +39,11 @@ class PythonModuleVariable(Variable):
         return f"module {self.real_object.__name__}"
 
     def as_python_object(self) -> Any:
+        return self.real_object
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        if not self.is_trusted:
+            raise NotPythonConstant
         return self.real_object
 
     def hash_key(self, tx: Tracer) -> Any:

@@ -5,13 +5,13 @@ An object created while tracing gets an assigned address. Text with such an addr
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any
 
-from engine.ir.sources.roots import ClosureSource, LocalSource
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
-from engine.trace.variables.callables.functions import FunctionVariable, NestedUserFunctionVariable
+from engine.trace.variables.callables.functions import FunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -35,33 +35,43 @@ _ASSIGNED_ADDRESS = re.compile("0xfabe[0-9a-f]{8}")
 
 def default_repr(tx: Tracer, of: Variable) -> str | None:
     """Return the default ``repr`` of an object, function or method; None for anything else."""
-    if isinstance(of, BoundMethodVariable):
-        name = realize(tx, of.function.get_attr(tx, "__qualname__")).as_python_constant(tx)
-        return f"<bound method {name} of {_repr_of(tx, of.obj)}>"
-    if isinstance(of, FunctionVariable):
-        name = realize(tx, of.get_attr(tx, "__qualname__")).as_python_constant(tx)
-        return f"<function {name} at {_address_of(tx, of, isinstance(of, NestedUserFunctionVariable))}>"
-    found = find_in_class(of.python_type(), "__repr__")
-    if not isinstance(of, UserDefinedObjectVariable) or found is None or found[0] is not object:
-        return None
+    return _default_repr(of, tx)
+
+
+@functools.singledispatch
+def _default_repr(of: Variable, tx: Tracer) -> str | None:
+    return None
+
+
+@_default_repr.register(BoundMethodVariable)
+def _repr_of_method(of: BoundMethodVariable, tx: Tracer) -> str | None:
+    shown = realize(tx, tx.wrap_static(repr).call(tx, [of.obj], {})).as_python_constant(tx)
+    return f"<bound method {_qualified_name(tx, of.function)} of {shown}>"
+
+
+@_default_repr.register(FunctionVariable)
+def _repr_of_function(of: FunctionVariable, tx: Tracer) -> str | None:
+    return f"<function {_qualified_name(tx, of)} at {_address_of(tx, of, of.source is None)}>"
+
+
+@_default_repr.register(UserDefinedObjectVariable)
+def _repr_of_object(of: UserDefinedObjectVariable, tx: Tracer) -> str | None:
     cls = of.python_type()
+    found = find_in_class(cls, "__repr__")
+    if found is None or found.owner is not object:
+        return None
     name = cls.__qualname__ if cls.__module__ in (None, "builtins") else f"{cls.__module__}.{cls.__qualname__}"
     return f"<{name} object at {_address_of(tx, of, of.source is None or of.is_constructed)}>"
 
 
-def _repr_of(tx: Tracer, of: Variable) -> str:
-    return str(realize(tx, tx.wrap_static(repr).call(tx, [of], {})).as_python_constant(tx))
+def _qualified_name(tx: Tracer, function: Variable) -> str:
+    return str(realize(tx, function.get_attr(tx, "__qualname__")).as_python_constant(tx))
 
 
 def _address_of(tx: Tracer, of: Variable, is_made: bool) -> str:
     if not is_made:
         real = tx.objects.real_object(of)
-        if (
-            real is NotImplemented
-            or of.source is None
-            or isinstance(of.source.chain()[0], (LocalSource, ClosureSource))
-        ):
-            # Each call may pass another object.
+        if real is NotImplemented or of.source is None or of.source.chain()[0].is_passed_by_caller:
             raise Unsupported("object-address", f"the address of {of.describe()} is shown")
         tx.guard_identity(real, of.source, "its address was shown")
         return f"{id(real):#x}"
@@ -81,7 +91,7 @@ def check_no_assigned_address(tx: Tracer, value: Any) -> None:
     assigned = tx.state_of(_AssignedAddresses).by_variable_id
     if not assigned:
         return
-    text = value if isinstance(value, str) else repr(value) if isinstance(value, (bytes, tuple)) else ""
+    text = str(value) if isinstance(value, (str, bytes, tuple)) else ""
     found = _ASSIGNED_ADDRESS.findall(text)
     if not found:
         return

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.ir.sources.roots import ConstantSource
 from engine.trace.variables.base import Variable
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.objects.attribute_binding import class_attribute
-from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.metaclasses import super_in_metaclass
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.torch_function_protocol import base_tensor_attribute
 
 if TYPE_CHECKING:
@@ -34,28 +31,23 @@ class SuperVariable(Variable):
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         of = self.receiver
-        if isinstance(of, ClassVariable):
+        if of.as_class() is not None:
             return self._class_attribute(tx, of, name)
         cls = of.python_type()
         base = self._defining_class(cls, name)
-        if isinstance(of, UserDefinedObjectVariable) and base in (object, None):
+        if of.is_user_object and base in (object, None):
             return _object_method(tx, name, of)
         if base in (torch.Tensor, torch._C.TensorBase):
             return base_tensor_attribute(tx, of, name)
         return self._attribute(tx, cls, name, of)
 
-    def _class_attribute(self, tx: Tracer, of: ClassVariable, name: str) -> Variable:
+    def _class_attribute(self, tx: Tracer, of: Variable, name: str) -> Variable:
         by_meta = super_in_metaclass(tx, self.thisclass, of, name)
         if by_meta is not None:
             return by_meta
-        cls = of.real_object
-        base = self._defining_class(cls, name)
-        if name == "__init_subclass__" and base is object:
+        if name == "__init_subclass__" and self._defining_class(of.as_class(), name) is object:
             return tx.wrap_static(object.__init_subclass__)
-        raw = None if base is None else vars(base)[name]
-        if isinstance(raw, classmethod):
-            return BoundMethodVariable(of, tx.wrap(raw.__func__, ConstantSource(raw.__func__, name)))
-        return self._attribute(tx, cls, name, None)
+        return self._attribute(tx, of.as_class(), name, None)
 
     def _attribute(self, tx: Tracer, cls: builtins.type, name: str, instance: Variable | None) -> Variable:
         value = class_attribute(tx, cls, name, instance, self.thisclass)

@@ -29,7 +29,6 @@ from engine.trace.variables.objects.id_and_hash import HashVariable, UserHashKey
 from engine.trace.variables.objects.instance_attributes import InstanceVariable
 from engine.trace.variables.objects.object_methods import OBJECT_METHODS
 from engine.trace.variables.objects.user_operators import UserOperators
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -117,12 +116,10 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
 
     def length(self, tx: Tracer) -> Variable:
         found = self.call_special_method(tx, "__len__", [])
-        if isinstance(found, SymNodeVariable) and not realize(
-            tx, compare_op(tx, ">=", found, ConstantVariable(0))
-        ).is_truthy(tx):
+        if found.is_symbolic and not realize(tx, compare_op(tx, ">=", found, ConstantVariable(0))).is_truthy(tx):
             return tx.fold_constant(len, _FakeLength(-1))
-        if isinstance(found, ConstantVariable) and (type(found.value) is not int or found.value < 0):
-            return tx.fold_constant(len, _FakeLength(found.value))
+        if found.is_constant and (found.python_type() is not int or found.constant < 0):
+            return tx.fold_constant(len, _FakeLength(found.constant))
         return found
 
     def get_iterator(self, tx: Tracer) -> Variable:
@@ -176,7 +173,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
             number = (
                 found_hash.hash_value if isinstance(found_hash, HashVariable) else found_hash.as_python_constant(tx)
             )
-            if not isinstance(number, int):
+            if not issubclass(found_hash.python_type(), int):
                 return tx.raise_type_error("__hash__ method should return an integer")
             return UserHashKey(tx, self, number, has_effects=tx.side_effects.mutation_count != before)
         return tx.objects.as_identity_key(self)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import builtins
+import types
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.resume_functions import resume_info
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import MISSING, Source
-from engine.ir.sources.roots import LocalSource
 from engine.ir.sources.stdlib import WeakProxySource, WeakRefCallSource, weak_proxy_referent
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.call_expressions import emit_call
-from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
@@ -68,7 +66,7 @@ class WeakRefVariable(Variable):
         return ("weakref", self.referent.hash_key(tx))
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name == "key" and self.source is not None and isinstance(self.real_object, weakref.KeyedRef):
+        if name == "key" and self.source is not None and issubclass(self.python_type(), weakref.KeyedRef):
             return tx.make_lazy(self.real_object.key, AttrSource(self.source, "key"))
         return super().get_attr(tx, name)
 
@@ -81,6 +79,9 @@ class WeakRefVariable(Variable):
 
     def child_variables(self) -> list[Variable]:
         return [self.referent] if self.callback is None else [self.referent, self.callback]
+
+    def strong_references(self) -> list[Variable]:
+        return []
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.continues_after and _may_be_collected(cg.tx, self.referent):
@@ -97,7 +98,7 @@ def _may_be_collected(tx: Tracer, of: Variable) -> bool:
     """
     if of.source is None or of.is_constructed:
         return True
-    return resume_info(tx.call_stack.frames[0].code) is not None and isinstance(of.source.chain()[0], LocalSource)
+    return tx.call_stack.may_be_from_before_break(of.source)
 
 
 def _is_held_by_frame(tx: Tracer, of: Variable) -> bool:
@@ -123,9 +124,9 @@ def _is_strongly_reachable(tx: Tracer, of: Variable) -> bool:
         value = held.pop().resolved
         if value is of:
             return True
-        if id(value) not in seen and not isinstance(value, (WeakRefVariable, WeakProxyVariable)):
+        if id(value) not in seen:
             seen.add(id(value))
-            held += value.child_variables()
+            held += value.strong_references()
     return False
 
 
@@ -187,8 +188,15 @@ class WeakProxyVariable(Variable):
     def describe(self) -> str:
         return f"weak proxy of {self.referent.describe()}"
 
+    @property
+    def proxied(self) -> Variable:  # type: ignore[override]
+        return self.referent
+
     def child_variables(self) -> list[Variable]:
         return [self.referent]
+
+    def strong_references(self) -> list[Variable]:
+        return []
 
     get_attr = _forward("get_attr")
     set_attr = _forward("set_attr")
@@ -222,7 +230,7 @@ def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
     if held is MISSING:
         raise Unsupported("weak-reference", "a weak proxy is used whose object is freed or unknown")
     of = tx.wrap(held, WeakProxySource(origin))
-    if not isinstance(of, UserDefinedObjectVariable):
+    if not of.is_user_object:
         raise Unsupported("weak-reference", f"a weak proxy of {of.describe()} is used")
     return WeakProxyVariable(of, origin, real)
 
@@ -239,16 +247,18 @@ def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Vari
             made = WeakRefVariable(of)
             made.real_referent = tx.objects.real_object(of)
             return made
-        lives = not kwargs and not isinstance(of, BoundMethodVariable) and not _may_be_collected(tx, of)
+        is_method = issubclass(of.python_type(), types.MethodType)
+        lives = not kwargs and not is_method and not _may_be_collected(tx, of)
         if lives and kind == "reference" and len(args) == 2:
             return WeakRefVariable(of, callback=args[1])
-        if kind == "proxy" and len(args) == 1 and not kwargs and isinstance(of, UserDefinedObjectVariable):
+        if kind == "proxy" and len(args) == 1 and not kwargs and of.is_user_object:
             if type(of) not in (UserDefinedObjectVariable, FunctoolsPartialVariable):
                 raise Unsupported("weak-reference", f"a weak proxy of {of.describe()} is created")
-            real = None if of.real_object is NotImplemented else weakref.proxy(of.real_object)
+            held = of.as_python_object()
+            real = None if held is NotImplemented else weakref.proxy(held)
             return tx.state_of(_WeakProxies).by_object_id.setdefault(id(of), WeakProxyVariable(of, None, real))
         what = f"a weak {kind} to {of.describe()} is created"
-        if isinstance(of, BoundMethodVariable) or _may_be_collected(tx, of):
+        if is_method or _may_be_collected(tx, of):
             # The referent dies with its last reference. A function split by a graph break would change that moment.
             raise SkipFrame("weak-reference", what)
         raise Unsupported("weak-reference", what)
