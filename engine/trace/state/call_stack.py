@@ -32,7 +32,7 @@ class CallStack:
         self._remaining_depth = 0
 
     def may_be_from_before_break(self, source: Source) -> bool:
-        """Return True if the part of the function before a graph break may have created the object."""
+        """Return True if the function may have created the object before a graph break."""
         return source.chain()[0].is_argument_link and resume_info(self.frames[0].code) is not None
 
     def remaining_depth(self) -> int:

@@ -249,7 +249,7 @@ class _Copier:
         return None if known is None else known[0]
 
     def keep(self, of: Variable, made: Variable) -> None:
-        """Remember a copy. A container is remembered before its items are copied: it may contain itself."""
+        """Remember a copy: a container before its items are copied, as it may contain itself."""
         self.copies[id(of)] = (made, of)
 
     def copy(self, of: Variable) -> Variable:

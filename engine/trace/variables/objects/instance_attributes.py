@@ -363,9 +363,9 @@ class InstanceVariable(Variable):
 
 @functools.singledispatch
 def _write_through(entry: Any, tx: Tracer, source: Source, args: Args) -> bool:
-    """Call the C ``__set__`` of a class entry with these arguments, or ``__delete__`` with one.
+    """Call the C ``__set__`` or ``__delete__`` of a class entry; return False if it has none.
 
-    Return False if there is none to call.
+    ``args`` are the instance and the value to set.
     """
     return False
 
@@ -381,7 +381,7 @@ def _write_through_property(entry: property, tx: Tracer, source: Source, args: A
 
 
 @_write_through.register(NAMEDTUPLE_FIELD_TYPE)
-def _refuse_namedtuple_field(entry: Any, tx: Tracer, source: Source, args: Args) -> bool:
+def _write_namedtuple_field(entry: Any, tx: Tracer, source: Source, args: Args) -> bool:
     return bool(tx.raise_error(AttributeError, f"can't {'delete' if len(args) == 1 else 'set'} attribute"))
 
 
