@@ -87,13 +87,11 @@ class MutatedObject:
         raise self.unsupported("a mutation after the graph")
 
 
-class Variable(Operand, MutatedObject):
-    """Base of all variables. Operations raise ``Unsupported`` unless a subclass has its own.
+class ObjectFacts:
+    """Part of ``Variable``: facts about its object that add no guards."""
 
-    ``source`` is how compiled code reaches the value again. It is None for values created while tracing.
-    """
+    __slots__ = ()
 
-    source: Source | None = None
     is_mutable = False
     proxied: Variable | None = None
     """The object to which a weak proxy forwards; None for anything else."""
@@ -117,32 +115,11 @@ class Variable(Operand, MutatedObject):
     Such a variable is reconstructed before any Python code runs at the break, and the result is stored.
     """
 
-    def describe(self) -> str:
-        """Return a short description for messages."""
-        return self.python_type().__name__
-
-    def unsupported_method(self, name: str) -> Unsupported:
-        """Return the graph break for a method that has no tracing rule."""
-        return self.unsupported(f"the method {name!r}", "unsupported-method")
-
-    def unsupported_attribute(self, action: str, name: str) -> Unsupported:
-        """Return the graph break for "reading", "setting" or "deleting" an attribute."""
-        kind = "unsupported-attribute" if action == "reading" else "attribute-write"
-        return self.unsupported(f"{action} the attribute {name!r}", kind)
-
-    def lacks_methods(self, *names: str) -> bool:
-        """Return True if the value's class defines none of these special methods."""
-        return not any(name in base.__dict__ for base in self.python_type().__mro__ for name in names)
-
-    def _require_method(self, tx: Tracer, name: str, text: str, *instead: str) -> None:
-        """Raise the user's TypeError if the class has neither this method nor an alternative."""
-        if self.lacks_methods(name, *instead):
-            tx.raise_type_error(text.format(type_name(self.python_type())))
-
     @property
-    def resolved(self) -> Variable:
+    def resolved(self: Any) -> Variable:
         """The variable that stands for a lazy one, if it has one; else itself. Adds no guards."""
-        return self
+        found: Variable = self
+        return found
 
     @property
     def constant(self) -> Any:
@@ -165,6 +142,45 @@ class Variable(Operand, MutatedObject):
     def as_python_object(self) -> Any:
         """Return the Python object that this variable is by identity, else ``NotImplemented``."""
         return NotImplemented
+
+    def child_variables(self) -> list[Variable]:
+        """Return the variables inside this one, for codegen's traversal."""
+        return []
+
+    def strong_references(self) -> list[Variable]:
+        """Return the variables that this one keeps alive."""
+        return self.child_variables()
+
+
+class Variable(Operand, MutatedObject, ObjectFacts):
+    """Base of all variables. Operations raise ``Unsupported`` unless a subclass has its own.
+
+    ``source`` is how compiled code reaches the value again. It is None for values created while tracing.
+    """
+
+    source: Source | None = None
+
+    def describe(self) -> str:
+        """Return a short description for messages."""
+        return self.python_type().__name__
+
+    def unsupported_method(self, name: str) -> Unsupported:
+        """Return the graph break for a method that has no tracing rule."""
+        return self.unsupported(f"the method {name!r}", "unsupported-method")
+
+    def unsupported_attribute(self, action: str, name: str) -> Unsupported:
+        """Return the graph break for "reading", "setting" or "deleting" an attribute."""
+        kind = "unsupported-attribute" if action == "reading" else "attribute-write"
+        return self.unsupported(f"{action} the attribute {name!r}", kind)
+
+    def lacks_methods(self, *names: str) -> bool:
+        """Return True if the value's class defines none of these special methods."""
+        return not any(name in base.__dict__ for base in self.python_type().__mro__ for name in names)
+
+    def _require_method(self, tx: Tracer, name: str, text: str, *instead: str) -> None:
+        """Raise the user's TypeError if the class has neither this method nor an alternative."""
+        if self.lacks_methods(name, *instead):
+            tx.raise_type_error(text.format(type_name(self.python_type())))
 
     def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
         """Return a builtin container of format proxies, or None if the type is not supported.
@@ -293,14 +309,6 @@ class Variable(Operand, MutatedObject):
             NotPythonConstant: the value is not fully known while tracing.
         """
         raise NotPythonConstant
-
-    def child_variables(self) -> list[Variable]:
-        """Return the variables inside this one, for codegen's traversal."""
-        return []
-
-    def strong_references(self) -> list[Variable]:
-        """Return the variables that this one keeps alive."""
-        return self.child_variables()
 
     def reconstruct(self, cg: PyCodegen) -> None:
         """Emit bytecode that pushes the value. Called only for variables without a source."""
