@@ -15,6 +15,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
+from engine.trace.variables.higher_order.subgraph import tensor_values
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
     versions = {node: _version(node) for node in known}
     yield
     added = [node for node in tx.graph.graph.nodes if node not in known]
-    if not torch.is_grad_enabled() or not any(_requires_grad(node) for node in added):
+    if not torch.is_grad_enabled() or not any(fake.requires_grad for fake in tensor_values(added)):
         return
     written = [node.name for node, version in versions.items() if _version(node) != version]
     written += [
@@ -62,8 +63,7 @@ def _check_no_side_effects(tx: Tracer) -> Iterator[None]:
 
 
 def _version(node: torch.fx.Node) -> int:
-    fake = node.meta.get("example_value")
-    return fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else 0
+    return sum(fake._version for fake in tensor_values([node]) if not fake.is_inference())
 
 
 def _is_mutated(value: TensorVariable, version: int) -> bool:
@@ -72,11 +72,6 @@ def _is_mutated(value: TensorVariable, version: int) -> bool:
 
 def _name(value: TensorVariable) -> str:
     return value.describe() if value.source is None else value.source.expr
-
-
-def _requires_grad(node: torch.fx.Node) -> bool:
-    fake = node.meta.get("example_value")
-    return isinstance(fake, torch.Tensor) and fake.requires_grad
 
 
 def _policy(tx: Tracer, value: Variable) -> Any:

@@ -21,6 +21,7 @@ from engine.trace.variables.higher_order.subgraph import (
     add_parameter_for,
     add_parameter_like,
     building_subgraph,
+    tensor_values,
     variable_for_node,
 )
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -165,8 +166,7 @@ def trace_forward_and_backward(
 
 
 def _tensor_versions(builder: SubgraphBuilder) -> list[int]:
-    fakes = (n.meta.get("example_value") for n in builder.graph.nodes)
-    return [f._version for f in fakes if isinstance(f, torch.Tensor) and not f.is_inference()]
+    return [f._version for f in tensor_values(builder.graph.nodes) if not f.is_inference()]
 
 
 def _emit_apply(

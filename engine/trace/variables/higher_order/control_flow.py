@@ -29,6 +29,7 @@ from engine.trace.variables.higher_order.subgraph import (
     fake_result_like,
     lift_shared_free_variables,
     shares_storage,
+    tensor_values,
     trace_subgraph,
 )
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
-def _bind_arguments(args: Args, kwargs: Kwargs, names: Sequence[str]) -> list[Variable]:
+def _bind_arguments(tx: Tracer, args: Args, kwargs: Kwargs, *names: str) -> list[Variable]:
     given = dict(zip(names, args, strict=False)) | kwargs
-    return [given.get(name, TupleVariable([])) for name in names]
+    return [realize(tx, given.get(name, TupleVariable([]))) for name in names]
 
 
 def _is_int(leaf: Variable) -> bool:
@@ -55,71 +56,48 @@ def _subgraph_input(tx: Tracer, builder: SubgraphBuilder, leaf: Variable) -> Var
 
 def _emit_higher_order_node(
     tx: Tracer,
-    name: str,
     target: Any,
     before: list[Any],
     bodies: dict[str, TracedSubgraph],
-    rest: list[Any],
+    operands: Sequence[Sequence[Variable]],
     results: list[Any],
-) -> list[Variable]:
+) -> Variable:
     """Emit the node of a higher-order operator with its subgraphs; return its results.
 
-    ``rest`` are the operands. Each list or tuple in it is one argument. Free variables are appended to the last.
+    Each list of operands is one argument. Free variables are appended to the last. All bodies, or the last one,
+    determine the structure of the result.
     """
+    *first, last = (tuple(leaf.as_node_arg(tx)[0] for leaf in leaves) for leaves in operands)
     lifted = lift_shared_free_variables(list(bodies.values()))
     functions = [tx.graph.add_subgraph(key, body.module(), tx.node_provenance()) for key, body in bodies.items()]
-    *first, last = rest
     args = (*before, *functions, *first, (*last, *lifted))
-    node = tx.graph.create_node("call_function", target, args, {}, tx.node_provenance(name))
+    node = tx.graph.create_node(
+        "call_function", target, args, {}, tx.node_provenance(str(target.__name__).removesuffix("_impl"))
+    )
     tx.fallback.update_op_in_try_block()
-    value = wrap_result(tx, node, tuple(results), keep=True)
-    return list(sequence_items(tx, value))
+    values = sequence_items(tx, wrap_result(tx, node, tuple(results), keep=True))
+    emit_runtime_asserts(tx)
+    return unflatten_variable(tx, list(bodies.values())[-1].output_tree, iter(values))
 
 
-def _nodes(tx: Tracer, leaves: Sequence[Variable]) -> tuple[Any, ...]:
-    return tuple(leaf.as_node_arg(tx)[0] for leaf in leaves)
-
-
-def _requires_grad(values: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
-
-
-def _fakes(leaves: Sequence[Variable]) -> list[Any]:
-    return [v.graph_value for v in leaves if v.is_graph_value]
-
-
-def _lifted_fakes(bodies: Sequence[TracedSubgraph]) -> list[Any]:
-    return [n.meta["example_value"] for body in bodies for n in body.builder.free_variables()]
-
-
-def _check_no_aliasing(body: TracedSubgraph, given: Sequence[torch.fx.Node], what: str) -> None:
+def _check_no_aliasing(body: TracedSubgraph, what: str) -> None:
     """Check that a body returns no alias of its inputs and no storage twice."""
-    inputs = [n.meta["example_value"] for n in (*given, *body.builder.free_variables())]
-    inputs = [i for i in inputs if isinstance(i, torch.Tensor)]
-    outputs = [o for o in body.output_fakes() if isinstance(o, torch.Tensor)]
+    inputs = tensor_values([*body.builder.parameters, *body.builder.free_variables()])
+    outputs = [v.fake for v in body.outputs if v.fake is not None]
     if any(shares_storage(o, i) for o in outputs for i in inputs):
         raise Unsupported("higher-order-alias", f"a function passed to {what} returns an alias of one of its inputs")
     if any(shares_storage(o, p) for n, o in enumerate(outputs) for p in outputs[:n]):
         raise Unsupported("higher-order-alias", f"a function passed to {what} returns two aliases of one tensor")
 
 
-def _same_metadata(left: Any, right: Any) -> bool:
-    """Return True if two results have equal metadata, except ``requires_grad``."""
-    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        return (left.dtype, left.device, left.shape, left.stride()) == (
-            right.dtype,
-            right.device,
-            right.shape,
-            right.stride(),
-        )
-    return type(left) is type(right)
+def _metadata(fake: torch.Tensor) -> tuple[Any, ...]:
+    """Return the metadata of a result, without ``requires_grad``."""
+    return fake.dtype, fake.device, fake.shape, fake.stride()
 
 
 @register_rule(cond_op)
 def _cond(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    pred, true_fn, false_fn, operands = (
-        realize(tx, a) for a in _bind_arguments(args, kwargs, ("pred", "true_fn", "false_fn", "operands"))
-    )
+    pred, true_fn, false_fn, operands = _bind_arguments(tx, args, kwargs, "pred", "true_fn", "false_fn", "operands")
     items = list(sequence_items(tx, operands))
     if isinstance(pred, ConstantVariable):
         return (true_fn if pred.is_truthy(tx) else false_fn).call(tx, items, {})
@@ -132,7 +110,8 @@ def _cond(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if any(type(c) is not int for c in tree.constants()):
         raise Unsupported("higher-order-argument", "torch.cond has an operand that is neither a tensor nor an int")
     pred_node, _ = pred.as_node_arg(tx)
-    nodes = _nodes(tx, leaves)
+    for leaf in leaves:
+        leaf.as_node_arg(tx)  # create the inputs of the outer graph in the order of the operands
 
     def parameters(builder: SubgraphBuilder) -> list[Variable]:
         return list(
@@ -145,24 +124,13 @@ def _cond(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     }
     first, second = _unify_int_outputs(*bodies.values())
     bodies = dict(zip(bodies, (first, second), strict=True))
-    if first.output_tree != second.output_tree or not all(map(_can_merge, first.output_fakes(), second.output_fakes())):
+    pairs = list(zip(first.outputs, second.outputs, strict=False))
+    if first.output_tree != second.output_tree or not all(_can_merge(a, b) for a, b in pairs):
         raise Unsupported("higher-order-result", "the branches of torch.cond return different kinds of results")
     for body in bodies.values():
-        _check_no_aliasing(body, body.builder.parameters, "torch.cond")
-    grad = _requires_grad([*_fakes(leaves), *_lifted_fakes([first, second])])
-    results = [
-        fake_result_like(
-            tx,
-            a if _same_metadata(a, b) else _merge_tensors(tx, a, b),
-            requires_grad=grad and (a.requires_grad or b.requires_grad),
-        )
-        if isinstance(a, torch.Tensor)
-        else _merge_ints(tx, a, b)
-        for a, b in zip(first.output_fakes(), second.output_fakes(), strict=True)
-    ]
-    values = _emit_higher_order_node(tx, "cond", cond_op, [pred_node], bodies, [nodes], results)
-    emit_runtime_asserts(tx)
-    return unflatten_variable(tx, first.output_tree, iter(values))
+        _check_no_aliasing(body, "torch.cond")
+    results = [_merge_ints(tx, a, b) if a.fake is None else _merge_tensors(tx, a.fake, b.fake) for a, b in pairs]
+    return _emit_higher_order_node(tx, cond_op, [pred_node], bodies, [leaves], results)
 
 
 BranchOutput = tuple[Variable, Any]
@@ -227,30 +195,33 @@ def _leaf_or_int(tree: TreeSpec, given: Iterator[BranchOutput]) -> BranchOutput 
     return None
 
 
-def _merge_ints(tx: Tracer, left: Any, right: Any) -> Any:
-    """Return an unbacked symbol if the two ints may differ, else the int."""
-    if isinstance(left, torch.SymInt | int) and not statically_known_true(left == right):
+def _merge_ints(tx: Tracer, left: Variable, right: Variable) -> Any:
+    """Return an unbacked symbol if the two ints may differ, else the number."""
+    a, b = (v.as_python_object() if v.sym is None else v.sym for v in (left, right))
+    if left.python_type() is int and not statically_known_true(a == b):
         return tx.symbols.shape_env.create_unbacked_symint()
-    return left
+    return a
 
 
-def _can_merge(left: Any, right: Any) -> bool:
+def _can_merge(left: Variable, right: Variable) -> bool:
     """Return True if two branch outputs can be merged.
 
-    They have equal metadata, or are contiguous tensors that differ only in sizes.
+    They have equal metadata, are ints, or are contiguous tensors that differ only in sizes.
     """
-    if _same_metadata(left, right):
+    if left.fake is None or right.fake is None:
+        is_same = left.sym is not None and right.sym is not None and left.sym.node.expr == right.sym.node.expr
+        return is_same or (_is_int_variable(left) and _is_int_variable(right))
+    if _metadata(left.fake) == _metadata(right.fake):
         return True
-    if all(isinstance(v, torch.SymInt) or type(v) is int for v in (left, right)):
-        return True
-    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
-        return False
-    same = (left.dtype, left.device, left.dim()) == (right.dtype, right.device, right.dim())
-    return same and left.is_contiguous() and right.is_contiguous() and not (left.requires_grad or right.requires_grad)
+    fakes = (left.fake, right.fake)
+    is_alike = len({(f.dtype, f.device, f.dim()) for f in fakes}) == 1
+    return is_alike and all(f.is_contiguous() and not f.requires_grad for f in fakes)
 
 
 def _merge_tensors(tx: Tracer, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Merge two branch outputs: sizes that may differ become unbacked symbols."""
+    if _metadata(left) == _metadata(right):
+        return _result_like(tx, left, requires_grad=left.requires_grad or right.requires_grad)
     with tx.symbols.fake_mode, torch.no_grad():
         sizes = [
             a if statically_known_true(a == b) else tx.symbols.shape_env.create_unbacked_symint()
@@ -261,11 +232,14 @@ def _merge_tensors(tx: Tracer, left: torch.Tensor, right: torch.Tensor) -> torch
         return torch.empty(sizes, dtype=left.dtype, device=left.device)
 
 
+def _result_like(tx: Tracer, fake: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
+    return fake_result_like(tx, fake, requires_grad=torch.is_grad_enabled() and requires_grad)
+
+
 @register_rule(while_loop_op)
 def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    cond_fn, body_fn, carried, additional = (
-        realize(tx, a)
-        for a in _bind_arguments(args, kwargs, ("cond_fn", "body_fn", "carried_inputs", "additional_inputs"))
+    cond_fn, body_fn, carried, additional = _bind_arguments(
+        tx, args, kwargs, "cond_fn", "body_fn", "carried_inputs", "additional_inputs"
     )
     carried_items = [realize(tx, v) for v in sequence_items(tx, carried)]
     more: list[Variable] = [realize(tx, v) for v in sequence_items(tx, additional)]
@@ -274,8 +248,8 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         raise Unsupported(
             "higher-order-argument", "torch.while_loop carries a value that is neither a tensor nor an int"
         )
-    nodes = _nodes(tx, carried_items)
-    more_nodes = _nodes(tx, more)
+    for value in (*carried_items, *more):
+        value.as_node_arg(tx)  # create the inputs of the outer graph in the order of the arguments
 
     def parameters(builder: SubgraphBuilder) -> list[Variable]:
         inside = [
@@ -286,29 +260,25 @@ def _while_loop(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     condition = trace_subgraph(tx, cond_fn, parameters)
     body = trace_subgraph(tx, body_fn, parameters, clone_returned_inputs=True)
-    if condition.output_tree != LEAF or not _is_boolean(condition.output_fakes()[0]):
+    if condition.output_tree != LEAF or not _is_boolean(condition.outputs[0]):
         raise Unsupported("higher-order-result", "the condition of torch.while_loop is not one boolean tensor")
-    # the condition's graph returns its result without a tuple
-    _unwrap_single_output(condition)
-    before = [v.fake for v in carried_items]
-    if len(body.outputs) != len(before) or not all(map(_is_valid_carry, body.output_fakes(), before)):
+    condition.unwrap_single_output()
+    pairs = list(zip(body.outputs, carried_items, strict=False))
+    if len(body.outputs) != len(carried_items) or not all(_is_valid_carry(made, before) for made, before in pairs):
         raise Unsupported("higher-order-result", "the body of torch.while_loop does not return the types that it gets")
-    grad = _requires_grad([*before, *_lifted_fakes([condition, body])])
     results = [
         tx.symbols.shape_env.create_unbacked_symint()
-        if b is None
-        else fake_result_like(tx, f, requires_grad=grad and (f.requires_grad or b.requires_grad))
-        for f, b in zip(body.output_fakes(), before, strict=True)
+        if before.fake is None
+        else _result_like(tx, made.fake, requires_grad=made.fake.requires_grad or before.fake.requires_grad)
+        for made, before in pairs
     ]
     bodies = {"while_loop_cond": condition, "while_loop_body": body}
-    values = _emit_higher_order_node(tx, "while_loop", while_loop_op, [], bodies, [nodes, more_nodes], results)
-    emit_runtime_asserts(tx)
-    return unflatten_variable(tx, body.output_tree, iter(values))
+    return _emit_higher_order_node(tx, while_loop_op, [], bodies, [carried_items, more], results)
 
 
 def _is_int_variable(value: Variable) -> bool:
     """Return True for an int, constant or symbolic."""
-    return _is_int(value) or isinstance(value.sym, torch.SymInt)
+    return _is_int(value) or (value.sym is not None and value.python_type() is int)
 
 
 def _fresh_loop_int(tx: Tracer, builder: SubgraphBuilder) -> Variable:
@@ -318,22 +288,18 @@ def _fresh_loop_int(tx: Tracer, builder: SubgraphBuilder) -> Variable:
     return SymNodeVariable(builder.add_parameter(number), number)
 
 
-def _is_boolean(result: Any) -> bool:
+def _is_boolean(result: Variable) -> bool:
     """Return True if a loop condition's result is a boolean scalar."""
-    if isinstance(result, torch.Tensor):
-        return (result.dtype, tuple(result.shape)) == (torch.bool, ())
-    return isinstance(result, torch.SymBool)
+    if result.fake is not None:
+        return (result.fake.dtype, tuple(result.fake.shape)) == (torch.bool, ())
+    return result.sym is not None and result.python_type() is bool
 
 
-def _is_valid_carry(result: Any, carried: torch.Tensor | None) -> bool:
-    """Return True if the body's result matches the carried input; None means an int."""
-    return isinstance(result, torch.SymInt) if carried is None else _same_metadata(result, carried)
-
-
-def _unwrap_single_output(body: TracedSubgraph) -> None:
-    """Make a graph with one output return it without a tuple."""
-    output = body.builder.graph.output_node()
-    output.args = (output.args[0][0],)  # type: ignore[index]
+def _is_valid_carry(result: Variable, carried: Variable) -> bool:
+    """Return True if the body's result has the type of the carried input."""
+    if carried.fake is None or result.fake is None:
+        return carried.fake is None and result.sym is not None and result.python_type() is int
+    return _metadata(result.fake) == _metadata(carried.fake)
 
 
 def _first_slice(tx: Tracer, leaf: Variable) -> torch.Tensor:
@@ -342,12 +308,28 @@ def _first_slice(tx: Tracer, leaf: Variable) -> torch.Tensor:
     return found.requires_grad_(leaf.fake.requires_grad)
 
 
-def _stacked_result(tx: Tracer, count: Any, fake: Any, *, grad: bool) -> Any:
-    if not isinstance(fake, torch.Tensor):
+def _stacked_result(tx: Tracer, count: Any, result: Variable) -> Any:
+    if result.fake is None:
         raise Unsupported("higher-order-result", "a mapped function returns a value that is not a tensor")
     with tx.symbols.fake_mode, torch.no_grad():
-        found = torch.empty((count, *fake.shape), dtype=fake.dtype, device=fake.device)
-    return fake_result_like(tx, found, requires_grad=grad and fake.requires_grad)
+        found = torch.empty((count, *result.fake.shape), dtype=result.fake.dtype, device=result.fake.device)
+    return _result_like(tx, found, requires_grad=result.fake.requires_grad)
+
+
+def _trace_step(
+    tx: Tracer, function: Variable, carried: list[Variable], sliced: list[Variable], others: list[Variable]
+) -> TracedSubgraph:
+    """Trace one step of a loop, on carried values, one slice of tensors, and other values."""
+    for value in (*carried, *sliced, *others):
+        value.as_node_arg(tx)  # create the inputs of the outer graph in the order of the arguments
+
+    def parameters(builder: SubgraphBuilder) -> list[Variable]:
+        before: list[Variable] = [_subgraph_input(tx, builder, v) for v in carried]
+        slices = [_first_slice(tx, v) for v in sliced]
+        inside: list[Variable] = [TensorVariable(builder.add_parameter(s), s) for s in slices]
+        return [*before, *inside, *(_subgraph_input(tx, builder, v) for v in others)]
+
+    return trace_subgraph(tx, function, parameters, clone_returned_inputs=True)
 
 
 def _tensors(tx: Tracer, of: Variable, what: str, *, or_ints: bool = False) -> list[Variable]:
@@ -359,80 +341,37 @@ def _tensors(tx: Tracer, of: Variable, what: str, *, or_ints: bool = False) -> l
 
 @register_rule(map_impl)
 def _map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    function, xs, rest = (realize(tx, a) for a in _bind_arguments(args, kwargs, ("f", "xs", "pos_args")))
+    function, xs, rest = _bind_arguments(tx, args, kwargs, "f", "xs", "pos_args")
     mapped, others = _tensors(tx, xs, "map"), _tensors(tx, rest, "map", or_ints=True)
-    nodes, other_nodes = _nodes(tx, mapped), _nodes(tx, others)
-
-    def parameters(builder: SubgraphBuilder) -> list[Variable]:
-        slices = [_first_slice(tx, v) for v in mapped]
-        inside: list[Variable] = [TensorVariable(builder.add_parameter(s), s) for s in slices]
-        return [*inside, *(_subgraph_input(tx, builder, v) for v in others)]
-
-    body = trace_subgraph(tx, function, parameters, clone_returned_inputs=True)
-    grad = _requires_grad([*_fakes(mapped), *_fakes(others), *_lifted_fakes([body])])
-    count = mapped[0].fake.shape[0]
-    results = [_stacked_result(tx, count, f, grad=grad) for f in body.output_fakes()]
-    values = _emit_higher_order_node(tx, "map", map_impl, [], {"map_body": body}, [nodes, other_nodes], results)
-    return unflatten_variable(tx, body.output_tree, iter(values))
+    body = _trace_step(tx, function, [], mapped, others)
+    results = [_stacked_result(tx, mapped[0].fake.shape[0], v) for v in body.outputs]
+    return _emit_higher_order_node(tx, map_impl, [], {"map_body": body}, [mapped, others], results)
 
 
 @register_rule(scan_op)
 def _scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    function, init, xs, rest = (
-        realize(tx, a) for a in _bind_arguments(args, kwargs, ("combine_fn", "init", "xs", "additional_inputs"))
-    )
-    carried, scanned, others = (
-        _tensors(tx, init, "scan"),
-        _tensors(tx, xs, "scan"),
-        _tensors(tx, rest, "scan", or_ints=True),
-    )
-    groups = [_nodes(tx, group) for group in (carried, scanned, others)]
-
-    def parameters(builder: SubgraphBuilder) -> list[Variable]:
-        before: list[Variable] = [_subgraph_input(tx, builder, v) for v in carried]
-        slices = [_first_slice(tx, v) for v in scanned]
-        inside: list[Variable] = [TensorVariable(builder.add_parameter(s), s) for s in slices]
-        return [*before, *inside, *(_subgraph_input(tx, builder, v) for v in others)]
-
-    body = trace_subgraph(tx, function, parameters, clone_returned_inputs=True)
+    function, init, xs, rest = _bind_arguments(tx, args, kwargs, "combine_fn", "init", "xs", "additional_inputs")
+    carried, scanned = _tensors(tx, init, "scan"), _tensors(tx, xs, "scan")
+    others = _tensors(tx, rest, "scan", or_ints=True)
+    body = _trace_step(tx, function, carried, scanned, others)
     if len(body.output_tree.children) != 2:
         raise Unsupported("higher-order-result", "the function passed to scan does not return a carry and an output")
-    found = body.output_fakes()
-    before, made = _fakes(carried), found[: len(carried)]
-    same = len(made) == len(before) and all(
-        (a.dtype, a.shape) == (b.dtype, b.shape) for a, b in zip(made, before, strict=True)
-    )
-    if not same:
+    made = body.outputs[: len(carried)]
+    if [(v.fake.dtype, v.fake.shape) for v in made if v.fake is not None] != [
+        (v.fake.dtype, v.fake.shape) for v in carried
+    ]:
         raise Unsupported(
             "higher-order-result", "the function passed to scan does not return the type of carry that it gets"
         )
-    grad = _requires_grad([*before, *_fakes(scanned), *_lifted_fakes([body])])
-    count = scanned[0].fake.shape[0]
-    results = [fake_result_like(tx, f, requires_grad=grad and f.requires_grad) for f in made]
-    results += [_stacked_result(tx, count, f, grad=grad) for f in found[len(carried) :]]
-    values = _emit_higher_order_node(tx, "scan", scan_op, [], {"scan_combine": body}, list(groups), results)
-    return unflatten_variable(tx, body.output_tree, iter(values))
+    results = [_result_like(tx, v.fake, requires_grad=v.fake.requires_grad) for v in made]
+    results += [_stacked_result(tx, scanned[0].fake.shape[0], v) for v in body.outputs[len(carried) :]]
+    return _emit_higher_order_node(tx, scan_op, [], {"scan_combine": body}, [carried, scanned, others], results)
 
 
 @register_rule(associative_scan_op)
 def _associative_scan(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    function, xs, rest = (
-        realize(tx, a) for a in _bind_arguments(args, kwargs, ("combine_fn", "xs", "additional_inputs"))
-    )
+    function, xs, rest = _bind_arguments(tx, args, kwargs, "combine_fn", "xs", "additional_inputs")
     scanned, others = _tensors(tx, xs, "associative_scan"), _tensors(tx, rest, "associative_scan", or_ints=True)
-    nodes, other_nodes = _nodes(tx, scanned), _nodes(tx, others)
-
-    def parameters(builder: SubgraphBuilder) -> list[Variable]:
-        slices = [_first_slice(tx, v) for v in (*scanned, *scanned)]
-        inside: list[Variable] = [TensorVariable(builder.add_parameter(s), s) for s in slices]
-        return [*inside, *(_subgraph_input(tx, builder, v) for v in others)]
-
-    body = trace_subgraph(tx, function, parameters, clone_returned_inputs=True)
-    grad = _requires_grad([*_fakes(scanned), *_lifted_fakes([body])])
-    results = [
-        _stacked_result(tx, v.fake.shape[0], f, grad=grad) for v, f in zip(scanned, body.output_fakes(), strict=True)
-    ]
-    values = _emit_higher_order_node(
-        tx, "associative_scan", associative_scan_op, [], {"scan_combine": body}, [nodes, other_nodes], results
-    )
-    return unflatten_variable(tx, body.output_tree, iter(values))
+    body = _trace_step(tx, function, [], [*scanned, *scanned], others)
+    results = [_stacked_result(tx, v.fake.shape[0], made) for v, made in zip(scanned, body.outputs, strict=True)]
+    return _emit_higher_order_node(tx, associative_scan_op, [], {"scan_combine": body}, [scanned, others], results)

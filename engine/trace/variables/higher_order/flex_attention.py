@@ -18,6 +18,7 @@ from engine.trace.variables.higher_order.subgraph import (
     TracedSubgraph,
     lift_shared_free_variables,
     trace_subgraph,
+    variable_for_node,
 )
 from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -54,8 +55,9 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
     )
     tx.fallback.update_op_in_try_block()
     buffers = [tuple(n.meta["example_value"] for n in nodes) for nodes in others]
+    inputs = [*tensors, *map(variable_for_node, (*others[0], *others[1]))]
     fakes = [*(p[1] for p in pairs), modules[0], (*blocks_fake, modules[1]), *(r[1] for r in rest), *buffers]
-    if any(isinstance(f, torch.Tensor) and f.requires_grad for f in (*fakes, *buffers[0], *buffers[1])):
+    if any(v.fake is not None and v.fake.requires_grad for v in inputs):
         tx.graph.erase_last_node(node)
         raise Unsupported("flex-attention", "flex_attention with gradients")
     return wrap_result(tx, node, evaluate_on_fakes(tx, "call_function", flex_attention_op, fakes, {}), keep=True)
@@ -76,6 +78,5 @@ def _trace_scalar_function(tx: Tracer, function: Variable, like: torch.Tensor, k
         tx.torch_state.scalar_tensors_index = before
     if len(body.outputs) != 1:
         raise Unsupported("flex-attention", "a function given to flex_attention returns more than one tensor")
-    output = body.builder.graph.output_node()
-    output.args = (output.args[0][0],)  # type: ignore[index]
+    body.unwrap_single_output()
     return body

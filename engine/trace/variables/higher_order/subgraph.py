@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,10 +44,10 @@ class SubgraphBuilder(GraphBuilder):
         if getattr(target, "__module__", "") != operator.add.__module__:
             return self
         given = [realize(tx, a) for a in args]
-        numbers = [v for v in given if isinstance(v, SymNodeVariable)]
+        numbers: list[Any] = [v for v in given if v.sym is not None]
         if not numbers or any(v.depends_on_unbacked_float or has_unbacked_symbols(v.sym) for v in numbers):
             return self
-        if not all(isinstance(v, (SymNodeVariable, ConstantVariable)) for v in given):
+        if not all(v.sym is not None or isinstance(v, ConstantVariable) for v in given):
             return self
         owner: GraphBuilder = self
         while owner.outer is not None and all(v.node.graph is not owner.graph for v in numbers):
@@ -85,7 +85,7 @@ class SubgraphBuilder(GraphBuilder):
 
     def has_free_tensors(self) -> bool:
         """Return True if the subgraph reads tensors of the outer graph."""
-        return any(isinstance(n.meta.get("example_value"), torch.Tensor) for n in self.free_variables())
+        return bool(tensor_values(self.free_variables()))
 
     def discard(self) -> None:
         """Erase all nodes, which removes them from the users of outer nodes."""
@@ -106,7 +106,7 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
     fakes = [value.fake for value, _ in tx.inputs.input_tensors]
     graph: GraphBuilder | None = outer
     while graph is not None:
-        fakes.extend(v for n in graph.graph.nodes if isinstance(v := n.meta.get("example_value"), torch.Tensor))
+        fakes += tensor_values(graph.graph.nodes)
         graph = graph.outer
     versions = [(fake, _version_of(fake)) for fake in fakes]
     grad = torch.is_grad_enabled()
@@ -171,9 +171,10 @@ class TracedSubgraph:
     outputs: tuple[Variable, ...]
     output_tree: TreeSpec
 
-    def output_fakes(self) -> list[Any]:
-        """Return the fake values of the outputs."""
-        return [v.graph_value if v.is_graph_value else v.as_python_object() for v in self.outputs]
+    def unwrap_single_output(self) -> None:
+        """Make a graph with one output return it without a tuple."""
+        output = self.builder.graph.output_node()
+        output.args = (output.args[0][0],)  # type: ignore[index]
 
     def module(self) -> torch.fx.GraphModule:
         """Return the finished graph module."""
@@ -222,9 +223,9 @@ def trace_subgraph(
 
 def _clone_if_aliased(tx: Tracer, value: Variable, given: list[Variable]) -> Variable:
     """Clone an output that aliases an input or an outer tensor."""
-    if not isinstance(value, TensorVariable):
+    if value.fake is None:
         return value
-    inner = value.node_or_none is not None and value.node_or_none.graph is tx.graph.graph
+    inner = value.as_node_arg(tx)[0].graph is tx.graph.graph
     shared = any(g.fake is not None and shares_storage(value.fake, g.fake) for g in given)
     return value.call_method(tx, "clone", [], {}) if shared or not inner else value
 
@@ -274,7 +275,14 @@ def lift_shared_free_variables(bodies: Sequence[TracedSubgraph]) -> list[torch.f
     return outside
 
 
+def tensor_values(nodes: Iterable[torch.fx.Node]) -> list[torch.Tensor]:
+    """Return the fake tensors that these nodes compute."""
+    values = (node.meta.get("example_value") for node in nodes)
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
 def variable_for_node(node: torch.fx.Node) -> Variable:
     """Create a variable for a lifted node."""
-    value = node.meta["example_value"]
-    return TensorVariable(node, value) if isinstance(value, torch.Tensor) else SymNodeVariable(node, value)
+    for fake in tensor_values([node]):
+        return TensorVariable(node, fake)
+    return SymNodeVariable(node, node.meta["example_value"])
