@@ -59,7 +59,7 @@ def emit_node(
 
 def _emit(tx: Tracer, operation: Operation) -> Variable:
     check_not_quantized(operation.target)
-    if operation.may_dispatch:
+    if operation.own_callable is None:
         handled = dispatch_torch_function(tx, operation.op, operation.target, operation.args, operation.kwargs)
         if handled is not None:
             return handled

@@ -5,14 +5,14 @@ A failed operation may have resized its result. Fake tensors do not count all wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
 
-from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.operator_facts import PYTHON_OPERATORS, facts_of
 from engine.trace.emit.operation import Operation, OperationArguments
 
@@ -72,7 +72,7 @@ def save_fake_state(operation: Operation, arguments: OperationArguments) -> Fake
     """Save what an operation may change of its fake arguments."""
     resizable = [
         FakeMetadata.of(t)
-        for t in _writable_arguments(operation.target, arguments)
+        for t in _writable_arguments(operation, arguments)
         if isinstance(t, FakeTensor) and t.layout is torch.strided and not t.is_inference()
     ]
     return FakeState(tensor_versions(arguments.all_fakes), _written_list(operation.target, arguments.fakes), resizable)
@@ -99,8 +99,9 @@ def repair_versions(operation: Operation, arguments: OperationArguments, state: 
 
 def has_effect(operation: Operation, arguments: OperationArguments, state: FakeState, result: Any) -> bool:
     """Return True if the operation does more than compute its result, or may do more."""
+    own = operation.own_callable
     return (
-        (isinstance(operation.target, GraphCallable) and operation.target.changes_state)
+        (own is not None and own.changes_state)
         or state.versions is None
         or result is None
         or state.versions != tensor_versions(arguments.all_fakes)
@@ -117,36 +118,29 @@ def tensor_versions(values: Any) -> list[TensorVersion] | None:
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)
-    elif isinstance(value, dict):
-        yield from _tensors_in(tuple(value.values()))
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _writable_arguments(target: Any, arguments: OperationArguments) -> Iterable[Any]:
-    """Return what the operation may write to; for a user function, all arguments."""
-    if isinstance(target, GraphCallable):
-        return arguments.all_fakes
-    writes_first = bool(arguments.fakes) and facts_of(target).writes_first
-    written = arguments.keyword_fakes.get("out", arguments.fakes[0] if writes_first else None)
-    return written if isinstance(written, (list, tuple)) else (written,)
+def _writable_arguments(operation: Operation, arguments: OperationArguments) -> Iterator[torch.Tensor]:
+    """Yield what the operation may write to; for a user function, all arguments."""
+    if operation.own_callable is not None:
+        return _tensors_in(arguments.all_fakes)
+    writes_first = bool(arguments.fakes) and facts_of(operation.target).writes_first
+    return _tensors_in(arguments.keyword_fakes.get("out", arguments.fakes[0] if writes_first else None))
 
 
 def _written_list(target: Any, fakes: list[Any]) -> list[tuple[torch.Tensor, int]]:
     """Return the tensors that a ``_foreach_*_`` operator mutates, with their versions."""
-    if not fakes or not isinstance(fakes[0], (list, tuple)) or not facts_of(target).counts_list_writes:
+    if not fakes or not facts_of(target).counts_list_writes:
         return []
     # Lists that a tensor subclass handles are not counted for real tensors either.
-    if not all(isinstance(t, FakeTensor) for t in _tensors_in([a for a in fakes if isinstance(a, (list, tuple))])):
+    if not all(isinstance(t, FakeTensor) for t in _tensors_in(fakes)):
         return []
-    return [(t, t._version) for t in fakes[0] if not t.is_inference()]
+    return [(t, t._version) for t in _tensors_in(fakes[0]) if not t.is_inference()]
 
 
 def _custom_op_writes(target: Any, arguments: OperationArguments) -> Iterator[torch.Tensor]:
@@ -154,16 +148,14 @@ def _custom_op_writes(target: Any, arguments: OperationArguments) -> Iterator[to
 
     The operator's fake implementation need not mutate them.
     """
-    is_packet = isinstance(target, torch._ops.OpOverloadPacket) and "default" in target.overloads()
-    overload = target.default if is_packet else target
-    if not isinstance(overload, torch._ops.OpOverload) or overload.namespace == "aten":
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        target = target.default if "default" in target.overloads() else None
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace == "aten":
         return
-    for n, argument in enumerate(overload._schema.arguments):
+    for n, argument in enumerate(target._schema.arguments):
         if _is_written(argument):
             given = arguments.keyword_fakes.get(argument.name, arguments.fakes[n] if n < len(arguments.fakes) else None)
-            for t in given if isinstance(given, (list, tuple)) else (given,):
-                if isinstance(t, torch.Tensor) and not t.is_inference():
-                    yield t
+            yield from (t for t in _tensors_in(given) if not t.is_inference())
 
 
 def _is_composite_write_in_inference_mode(target: Any, arguments: OperationArguments, result: Any) -> bool:

@@ -36,9 +36,9 @@ class Operation:
         return (*self.args, *self.kwargs.values())
 
     @property
-    def may_dispatch(self) -> bool:
-        """True if ``__torch_function__`` sees the operation: it is torch's, not the tracer's own."""
-        return not isinstance(self.target, GraphCallable)
+    def own_callable(self) -> GraphCallable | None:
+        """The target, if it is the tracer's own: ``__torch_function__`` does not see it."""
+        return self.target if isinstance(self.target, GraphCallable) else None
 
 
 @dataclass(frozen=True, slots=True)

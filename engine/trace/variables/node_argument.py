@@ -24,6 +24,8 @@ class NodeArgument:
     """The fake tensor of a tensor; None for any other value."""
     sym: Any = None
     """The symbolic number of a SymInt, SymFloat or SymBool; None for any other value."""
+    is_numpy_array = False
+    """True for an array or scalar of numpy over the memory of a tensor."""
     may_have_torch_function = False
     """True for variables of user objects and of tensor subclasses."""
 

@@ -24,7 +24,6 @@ from engine.trace.variables.higher_order.subgraph import (
     tensor_values,
     variable_for_node,
 )
-from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +65,7 @@ class AutogradFunctionTracer:
             Unsupported: an output is neither a tensor, a constant, an argument, nor a new object without tensors that
                 the backward cannot reach.
         """
-        found = [realize(self.tx, i) for i in result.items] if isinstance(result, TupleVariable) else [result]
+        found = outputs_of(self.tx, result)
         own = {id(realize(self.tx, g)) for g in self.inputs}
         if not all(
             o.fake is not None
@@ -92,8 +91,8 @@ class AutogradFunctionTracer:
             Unsupported: there are too few or too many results, or one is neither a tensor nor a constant.
         """
         result = realize(self.tx, result)
-        is_many = isinstance(result, TupleVariable) or result.python_type() is list
-        found = [realize(self.tx, g) for g in sequence_items(self.tx, result)] if is_many else [result]
+        is_many = _is_tuple(self.tx, result) or result.python_type() is list
+        found = [realize(self.tx, g) for g in result.argument_items()] if is_many else [result]
         count = len(self.inputs)
         if len(found) < count or any(g.fake is None and not isinstance(g, ConstantVariable) for g in found):
             raise Unsupported(
@@ -111,7 +110,22 @@ class AutogradFunctionTracer:
         ]
 
 
-def check_no_attribute_writes(cls: type, values: list[Variable]) -> None:
+def _is_tuple(tx: Tracer, result: Variable) -> bool:
+    parts = result.pytree_parts(tx)
+    return parts is not None and issubclass(parts[0], tuple)
+
+
+def outputs_of(tx: Tracer, result: Variable) -> list[Variable]:
+    """Return the outputs of a forward: the items of a tuple, or the result itself."""
+    return [realize(tx, i) for i in result.argument_items()] if _is_tuple(tx, result) else [result]
+
+
+def pack_outputs(tx: Tracer, result: Variable, outputs: list[Variable]) -> Variable:
+    """Return the outputs in a container like the forward's result."""
+    return TupleVariable(outputs, result.python_type()) if _is_tuple(tx, result) else outputs[0]
+
+
+def check_no_attribute_writes(cls: type, values: Sequence[Any]) -> None:
     """Check that the forward sets no attributes on its argument and result tensors.
 
     In Python such attributes persist, but the tensors of a subgraph are other objects.
@@ -119,7 +133,7 @@ def check_no_attribute_writes(cls: type, values: list[Variable]) -> None:
     Raises:
         Unsupported: the forward sets an attribute of a tensor.
     """
-    written = next((name for v in values if isinstance(v, TensorVariable) for name in v.attr_writes), None)
+    written = next((name for v in values if v.fake is not None for name in v.attr_writes), None)
     if written is not None:
         raise Unsupported(
             "autograd-function", f"the forward of {cls.__name__} sets the attribute {written!r} of a tensor"
@@ -190,7 +204,8 @@ def _emit_apply(
     )
     forward.lift_free_variables(lifted)
     backward.lift_free_variables([*needs, *lifted])
-    checked = {v.node_or_none for v in (realize(tx, s) for s in ctx.saved_tensors) if isinstance(v, TensorVariable)}
+    kept: list[Any] = [realize(tx, s) for s in ctx.saved_tensors]
+    checked = {v.node_or_none for v in kept if v.fake is not None}
     saved = SavedIndices(
         tuple(k for k, n in enumerate(needs) if n in checked), tuple(k for k, n in enumerate(needs) if n not in checked)
     )
@@ -209,8 +224,7 @@ def _emit_apply(
     target = GraphCallable(bodies.cls.__name__, runs, changes_state=differentiates, effect=effect)
     made = emit_node(tx, "call_function", target, [*bodies.graph_inputs, *(variable_for_node(n) for n in lifted)])
     items = iter(sequence_items(tx, made))
-    packed = [o if o.fake is None else next(items) for o in outputs]
-    return TupleVariable(packed, result.cls) if isinstance(result, TupleVariable) else packed[0]
+    return pack_outputs(tx, result, [o if o.fake is None else next(items) for o in outputs])
 
 
 class _GraphAutogradFunction:

@@ -23,6 +23,8 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import RestartTracing, Unsupported, UserException
 from engine.trace.variables.autograd.autograd_function_apply import (
     check_no_attribute_writes,
+    outputs_of,
+    pack_outputs,
     trace_forward_and_backward,
 )
 from engine.trace.variables.autograd.mutable_backward_state import (
@@ -73,27 +75,28 @@ class AutogradFunctionContextVariable(UserDefinedObjectVariable):
                 return TupleVariable(list(self.saved_tensors))
             case "needs_input_grad":
                 return TupleVariable([ConstantVariable(n) for n in self.needs_input_grad])
-            case "save_for_backward" | "mark_non_differentiable" | "set_materialize_grads" | "save_for_forward":
-                return BuiltinMethodVariable(self, name)
-            case "mark_dirty":
+            case _ if name in _CTX_METHODS:
                 return BuiltinMethodVariable(self, name)
             case "mark_shared_storage":
                 raise Unsupported("autograd-function-ctx", f"{name} of an autograd.Function is called")
         return super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if name == "save_for_backward":
-            self.saved_tensors = list(args)
-            return NONE
-        if name == "mark_non_differentiable":
-            self.non_differentiable = list(args)
-        if name == "set_materialize_grads":
-            self.materialize_grads = realize(tx, args[0]).is_truthy(tx)
-        if name == "mark_dirty":
-            self.dirty_tensors = list(args)
-        if name in ("mark_non_differentiable", "set_materialize_grads", "save_for_forward", "mark_dirty"):
-            return NONE
-        return super().call_method(tx, name, args, kwargs)
+        match name:
+            case "save_for_backward":
+                self.saved_tensors = list(args)
+            case "mark_non_differentiable":
+                self.non_differentiable = list(args)
+            case "set_materialize_grads":
+                self.materialize_grads = realize(tx, args[0]).is_truthy(tx)
+            case "mark_dirty":
+                self.dirty_tensors = list(args)
+        return NONE if name in _CTX_METHODS else super().call_method(tx, name, args, kwargs)
+
+
+_CTX_METHODS = frozenset(
+    ("save_for_backward", "mark_non_differentiable", "set_materialize_grads", "save_for_forward", "mark_dirty")
+)
 
 
 @register_rule(APPLY)
@@ -374,9 +377,7 @@ def _trace_forward_only(tx: Tracer, cls: type[Function], given: list[Variable]) 
     for marked in dirty:  # autograd bumps the version once more
         if marked.fake is not None:
             emit_node(tx, "call_function", torch.autograd.graph.increment_version, [marked])
-    if isinstance(result, TupleVariable):
-        return TupleVariable([_alias_returned_input(tx, realize(tx, o), given, dirty) for o in result.items])
-    return _alias_returned_input(tx, result, given, dirty)
+    return pack_outputs(tx, result, [_alias_returned_input(tx, o, given, dirty) for o in outputs_of(tx, result)])
 
 
 def _alias_returned_input(tx: Tracer, output: Variable, given: list[Variable], dirty: list[Variable]) -> Variable:
@@ -411,7 +412,7 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
         torch._C._set_grad_enabled(False)
         inputs = [_subgraph_input(tx, builder, a) for a in given]
         with _check_containers_unmutated(tx, cls, inputs) as containers:
-            outputs = _forward_outputs(tx, cls, ctx, inputs)
+            outputs = outputs_of(tx, _call_forward(tx, cls, ctx, inputs))
             check_no_attribute_writes(cls, [*inputs, *outputs])
             if any(id(o) in containers for o in outputs):
                 raise _MutatesContainerArgument("autograd-function", f"{cls.__name__} returns a container argument")
@@ -421,7 +422,7 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
                 ]
                 _static_method(tx, cls, "backward").call(tx, [ctx, *grads], {})
                 kept = reachable_variables(v for v in ctx.attr_writes.values() if v is not None)
-                if any(id(v) in containers and not isinstance(v, TupleVariable) for v in kept):
+                if any(id(v) in containers and not issubclass(v.python_type(), tuple) for v in kept):
                     raise _NeedsBodyGraphs
         torch._C._set_grad_enabled(grad)
         if builder.has_free_tensors() or not all(o.is_graph_value or isinstance(o, ConstantVariable) for o in outputs):
@@ -463,13 +464,6 @@ def _subgraph_input(tx: Tracer, builder: SubgraphBuilder, value: Variable) -> Va
     leaves: list[Variable] = []
     tree = flatten_variable(tx, value, leaves)
     return unflatten_variable(tx, tree, iter([add_parameter_for(tx, builder, leaf) for leaf in leaves]))
-
-
-def _forward_outputs(
-    tx: Tracer, cls: type[Function], ctx: AutogradFunctionContextVariable, inputs: list[Variable]
-) -> list[Variable]:
-    result = _call_forward(tx, cls, ctx, inputs)
-    return [realize(tx, i) for i in result.items] if isinstance(result, TupleVariable) else [result]
 
 
 def _call_forward(

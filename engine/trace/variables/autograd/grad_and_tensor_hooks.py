@@ -18,7 +18,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.containers.sequences import SequenceVariable, TupleVariable, sequence_items
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.exceptions.type_errors import is_iterable
 from engine.trace.variables.higher_order.pytrees import TreeSpec, unflatten_python
 from engine.trace.variables.higher_order.subgraph import (
@@ -63,18 +63,18 @@ def _grad(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _realized_tensors(tx: Tracer, given: Variable) -> list[Variable]:
     """Realize the tensors passed to ``autograd.grad``, so that they become graph inputs."""
     given = realize(tx, given)
-    return [realize(tx, v) for v in (sequence_items(tx, given) if isinstance(given, SequenceVariable) else [given])]
+    return [realize(tx, v) for v in given.argument_items() or [given]]
 
 
 def _is_intermediate(value: Variable) -> bool:
     """Return True for an intermediate tensor: its gradient never flows into the outer history."""
-    return isinstance(value, TensorVariable) and value.real_object is None and value.fake.grad_fn is not None
+    return value.fake is not None and value.as_python_object() is NotImplemented and value.fake.grad_fn is not None
 
 
 def _as_tuple(tx: Tracer, given: Variable) -> Variable:
     """Convert an iterable of tensors to a tuple, as ``torch.autograd.grad`` does."""
     given = realize(tx, given)
-    if isinstance(given, (TensorVariable, SequenceVariable, GraphObjectVariable)) or not is_iterable(given):
+    if given.fake is not None or given.argument_items() or not is_iterable(given):
         return given
     return TupleVariable(sequence_items(tx, given))
 

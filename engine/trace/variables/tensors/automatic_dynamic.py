@@ -25,7 +25,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
 from engine.trace.variables.base import Variable
-from engine.trace.variables.tensors.sym_node import _MAX_FLOAT, SymNodeVariable
+from engine.trace.variables.tensors.sym_node import _MAX_FLOAT, PYTHON_TYPES, SymNodeVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -41,7 +41,7 @@ def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None
     symbol: Any = env.create_unspecified_symbol(real, source=origin, dynamic_dim=DimDynamic.DYNAMIC)
     make: Any = env.create_symintnode if type(real) is int else env.create_symfloatnode
     made = make(symbol, hint=real, source=origin)
-    if not isinstance(made, (torch.SymInt, torch.SymFloat)):
+    if PYTHON_TYPES.get(type(made)) is None:
         return None
     tx.symbols.symbol_reasons[symbol] = why
     tx.guard_type(

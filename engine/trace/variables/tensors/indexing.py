@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
@@ -20,7 +20,6 @@ from engine.trace.emit_node import emit_node
 from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
@@ -175,9 +174,9 @@ def _is_data_dependent(tx: Tracer, part: Variable) -> bool:
     return _is_integer_scalar_tensor(part) or (_is_symint(part) and has_unbacked_symbols(part.sym))
 
 
-def _is_symint(part: Variable) -> TypeGuard[SymNodeVariable]:
+def _is_symint(part: Variable) -> bool:
     """Return True for a symbol of an integer."""
-    return isinstance(part, SymNodeVariable) and part.python_type() is int
+    return part.sym is not None and part.python_type() is int
 
 
 def _is_integer_scalar_tensor(part: Variable) -> bool:

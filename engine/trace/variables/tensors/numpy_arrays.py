@@ -89,6 +89,7 @@ class NumpyNdarrayVariable(Variable):
     __slots__ = ("is_scalar", "real_object", "source", "tensor")
 
     is_mutable = True
+    is_numpy_array = True
 
     def __init__(
         self,
@@ -326,7 +327,7 @@ def call_numpy(
     known = compute(tx, name, numpys, lambda contents: unflatten_python(tree, iter(contents)), values)
     if known is not None:
         return known
-    leaves = [_Leaf(value, not value.is_graph_value) for value in values]
+    leaves = [_Leaf(value, value.is_numpy_array) for value in values]
     models = [_probe_array(tx, leaf) for leaf in leaves]
     given, words = unflatten_python(tree, iter(models))
     try:
@@ -367,11 +368,7 @@ class _ResultMismatch(Exception):
 
 
 def _is_leaf(value: Variable) -> bool:
-    return (
-        value.fake is not None
-        or isinstance(value, NumpyNdarrayVariable)
-        or (value.sym is not None and has_hint(value.sym))
-    )
+    return value.fake is not None or value.is_numpy_array or (value.sym is not None and has_hint(value.sym))
 
 
 def _constant_argument(tx: Tracer, value: Variable) -> TreeSpec:

@@ -40,7 +40,7 @@ def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
     refused = Unsupported("set-data", "the attribute 'data' of a tensor is set")
     if data is tensor and tensor.python_type() in (torch.Tensor, torch.nn.Parameter):
         return  # a conversion without effect: the tensor already has this data
-    if not isinstance(data, TensorVariable) or data is tensor or tx.in_subgraph():
+    if data.fake is None or data is tensor or tx.in_subgraph():
         raise refused
     mine, new = tensor.fake, data.fake
     alike = mine.device == new.device and mine.layout == new.layout
@@ -92,11 +92,12 @@ def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs:
     if len(given) not in (0, 1, 4):
         raise refused
     source = realize(tx, given["source"]) if given else None
-    by_storage = isinstance(source, UntypedStorageVariable)
-    other = source.current_tensor() if isinstance(source, UntypedStorageVariable) else source
-    if other is not None and not isinstance(other, TensorVariable):
+    storage = source if isinstance(source, UntypedStorageVariable) else None
+    by_storage = storage is not None
+    other: Any = source if storage is None else storage.current_tensor()
+    if other is not None and other.fake is None:
         raise refused
-    concerned = [tensor] if other is None else [tensor, other]
+    concerned: list[Any] = [tensor] if other is None else [tensor, other]
     if (
         tensor.source is not None
         or any(v.python_type() is not torch.Tensor or v.fake.is_inference() for v in concerned[: 1 + (not by_storage)])

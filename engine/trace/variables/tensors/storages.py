@@ -121,7 +121,7 @@ class UntypedStorageVariable(Variable):
         if self.input_tensors and not self.resize_count:
             given = self.input_tensors[0]
             assert given.source is not None
-            if given.real_object is None or any(not isinstance(s, int) for s in given.fake.shape):
+            if given.real_object is None or given.fake._has_symbolic_sizes_strides:
                 raise self.unsupported("the storage size of an argument with dynamic shape", "storage-access")
             found = given.real_object.untyped_storage().nbytes()
             place = MethodResultSource(MethodResultSource(given.source, "untyped_storage"), "nbytes")
@@ -199,11 +199,11 @@ class DataPtrVariable(Variable):
         Raises:
             Unsupported: the result is known only at run time.
         """
-        is_known = isinstance(right, DataPtrVariable) and self.name == right.name and op.is_equality
-        if isinstance(right, DataPtrVariable) and is_known and self.is_comparable() and right.is_comparable():
-            if self.storage is right.storage:
-                return ConstantVariable(bool(self.offset == right.offset) == (op.symbol == "=="))
-            if _are_disjoint(tx, self.storage, right.storage):
+        other = right if isinstance(right, DataPtrVariable) and self.name == right.name and op.is_equality else None
+        if other is not None and self.is_comparable() and other.is_comparable():
+            if self.storage is other.storage:
+                return ConstantVariable(bool(self.offset == other.offset) == (op.symbol == "=="))
+            if _are_disjoint(tx, self.storage, other.storage):
                 return ConstantVariable(op.symbol == "!=")
         raise self.unsupported("comparing an address", "data-ptr")
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
+PYTHON_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""Python type of each class of symbolic numbers."""
+
+
 class SymNodeVariable(Variable):
     """A SymInt, SymFloat or SymBool. Reading its Python value specializes it with a guard."""
 
@@ -63,9 +67,7 @@ class SymNodeVariable(Variable):
         """The symbol created for this number, before ``ShapeEnv`` simplified it."""
 
     def python_type(self) -> type:
-        if isinstance(self.sym, torch.SymInt):
-            return int
-        return float if isinstance(self.sym, torch.SymFloat) else bool
+        return PYTHON_TYPES[type(self.sym)]
 
     def describe(self) -> str:
         return f"symbol {self.sym}"
@@ -139,10 +141,9 @@ class SymNodeVariable(Variable):
 
     def as_operand_of(self, tx: Tracer, target: Any) -> Variable:
         """Specialize a SymBool that has a hint, unless the target is a logical operator."""
-        is_logic = target in _SYMBOOL_OPS or isinstance(target, GraphCallable)
-        if is_logic or not isinstance(self.sym, torch.SymBool) or not has_hint(self.sym):
+        if self.python_type() is not bool or target in _SYMBOOL_OPS or not has_hint(self.sym):
             return self
-        return ConstantVariable(self.as_python_constant(tx))
+        return self if isinstance(target, GraphCallable) else ConstantVariable(self.as_python_constant(tx))
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return tx.get_constant_attr(ConstantVariable(self.as_python_constant(tx)), name)
@@ -161,7 +162,7 @@ def _number_result(result: Any, tx: Tracer, node: torch.fx.Node) -> Variable:
         depends_on_unbacked_float=_derives_from_unbacked_float(node, result),
         rounding_symbols=collect_rounding_symbols(node, result),
     )
-    is_rounded_int = number.rounding_symbols and isinstance(result, torch.SymInt)
+    is_rounded_int = number.rounding_symbols and number.python_type() is int
     return ConstantVariable(number.as_python_constant(tx)) if is_rounded_int else number
 
 
@@ -189,13 +190,14 @@ def collect_rounding_symbols(node: torch.fx.Node, result: Any) -> frozenset[Any]
     A sum or product of floats that are sums or products themselves is reordered by sympy, and each step rounds.
     """
     found: frozenset[Any] = frozenset().union(*(n.meta.get("rounded", ()) for n in node.all_input_nodes))
-    if isinstance(result, torch.SymFloat) and node.target in _ROUNDING_OPS:
-        operands = [n.meta.get("example_value") for n in node.all_input_nodes]
-        known = [v.node.expr for v in operands if isinstance(v, torch.SymInt | torch.SymFloat)]
-        if any(isinstance(e, sympy.Add | sympy.Mul) and not e.is_integer for e in known):
+    kind = PYTHON_TYPES.get(type(result))
+    if kind is float and node.target in _ROUNDING_OPS:
+        operands: list[Any] = [n.meta.get("example_value") for n in node.all_input_nodes]
+        known = [v.node.expr for v in operands if PYTHON_TYPES.get(type(v)) in (int, float)]
+        if any((e.is_Add or e.is_Mul) and not e.is_integer for e in known):
             found = found.union(*(e.free_symbols for e in known))
-    if isinstance(result, torch.SymInt) and node.target in _REMAINDER_OPS:
-        found = found.union(_wrongly_simplified_symbols(node.args[0], node.args[1], result.node.expr))
+    if kind is int and node.target in _REMAINDER_OPS and result.node.expr == 0:
+        found = found.union(_wrongly_simplified_symbols(node.args[0], node.args[1], node.all_input_nodes))
     node.meta["rounded"] = found
     return found
 
@@ -203,16 +205,16 @@ def collect_rounding_symbols(node: torch.fx.Node, result: Any) -> frozenset[Any]
 _REMAINDER_OPS = frozenset((operator.mod, operator.imod))
 
 
-def _wrongly_simplified_symbols(dividend: Any, divisor: Any, remainder: sympy.Expr) -> set[sympy.Symbol]:
+def _wrongly_simplified_symbols(dividend: Any, divisor: Any, nodes: list[torch.fx.Node]) -> set[sympy.Symbol]:
     """Return the symbols of a dividend that sympy wrongly simplified to a multiple.
 
     sympy treats a product of sums as a multiple: ``(2n + 2)**2 % 100`` becomes 0.
     """
-    given = dividend.meta.get("example_value") if isinstance(dividend, torch.fx.Node) else dividend
-    if remainder != 0 or not isinstance(given, torch.SymInt) or not given.node.expr.has(sympy.Add):
+    given = dividend.meta["example_value"] if dividend in nodes else dividend
+    if PYTHON_TYPES.get(type(given)) is not int or not given.node.expr.has(sympy.Add):
         return set()
     terms = sympy.expand(given.node.expr).as_coefficients_dict()
-    is_multiple = isinstance(divisor, int) and all(number % divisor == 0 for number in terms.values())
+    is_multiple = divisor not in nodes and all(number % divisor == 0 for number in terms.values())
     return set() if is_multiple else given.node.expr.free_symbols
 
 
@@ -226,9 +228,9 @@ def _specialize_symbol(tx: Tracer, symbol: sympy.Symbol) -> None:
 
 def has_hint(number: Any) -> bool:
     """Return True if the value of a size or number in this call is known."""
-    return not isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) or bool(number.node.has_hint())
+    return PYTHON_TYPES.get(type(number)) is None or bool(number.node.has_hint())
 
 
 def hint(number: Any) -> Any:
     """Return the size hint: the value in this call, without specialization."""
-    return number.node.hint if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool) else number
+    return number if PYTHON_TYPES.get(type(number)) is None else number.node.hint

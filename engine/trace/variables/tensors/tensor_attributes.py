@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.attributes import AttrSource
 from engine.trace.emit_node import emit_node
@@ -70,7 +70,7 @@ def _set_grad(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
     tensor.write_attr(tx, "grad", value)
 
 
-def _accepts_grad(tensor: TensorVariable, value: Variable) -> bool:
+def _accepts_grad(tensor: TensorVariable, value: Any) -> bool:
     """Return True if ``.grad`` can be set to the value after the graph.
 
     True for a leaf, and None or a tensor that torch accepts as its gradient.
@@ -80,7 +80,7 @@ def _accepts_grad(tensor: TensorVariable, value: Variable) -> bool:
         return False
     if is_none(value):
         return True
-    if not isinstance(value, TensorVariable) or value is tensor or not value.is_plain:
+    if value.fake is None or value is tensor or not value.is_plain:
         return False
     return _metadata(tensor.fake) == _metadata(value.fake)
 

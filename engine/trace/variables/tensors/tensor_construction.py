@@ -23,12 +23,9 @@ from engine.trace.variables.base import (
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import (
     ListVariable,
-    RangeVariable,
-    SequenceVariable,
     sequence_items,
 )
 from engine.trace.variables.tensors.numpy_arrays import _PLAIN_TENSOR_TYPES, NumpyNdarrayVariable
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -36,8 +33,8 @@ if TYPE_CHECKING:
 
 @register_rule(torch.from_numpy)
 def _from_numpy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    array = realize(tx, args[0])
-    if not isinstance(array, NumpyNdarrayVariable) or array.is_scalar:
+    array: Any = realize(tx, args[0])
+    if not array.is_numpy_array or array.is_scalar:
         raise Unsupported("numpy-array", f"torch.from_numpy of {array.describe()}")
     return emit_node(tx, "call_method", "detach", [array.tensor])
 
@@ -65,13 +62,13 @@ def _register_tensor_constructor(make: Any, *, copy: bool) -> None:
     @register_rule(make)
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         given = list(args)
-        data = realize(tx, given[0] if given else kwargs.get("data", NONE))
-        if isinstance(data, NumpyNdarrayVariable):
+        data: Any = realize(tx, given[0] if given else kwargs.get("data", NONE))
+        if data.is_numpy_array:
             rest = dict(zip(("dtype", "device"), given[1:], strict=False)) | {
                 k: v for k, v in kwargs.items() if k != "data"
             }
             return numpy_to_tensor(tx, data, rest, copy=copy)
-        if isinstance(data, RangeVariable):
+        if data.python_type() is range:
             given[:1] = [ListVariable([ConstantVariable(n) for n in data.value])] if given else []
             return emit_node(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
         if (
@@ -84,7 +81,7 @@ def _register_tensor_constructor(make: Any, *, copy: bool) -> None:
             return emit_node(tx, "call_method", "to", [_stack_arrays(tx, data)], words)
         if _has_no_dtype(tx, args, kwargs) and _contains_numpy_scalar(tx, data):
             return _tensor_from_numpy_scalars(tx, make, data, args, kwargs)
-        if isinstance(data, (SequenceVariable, SymNodeVariable)) and config.capture_scalar_outputs:
+        if (data.sym is not None or data.argument_items()) and config.capture_scalar_outputs:
             return _tensor_from_scalars(tx, make, data, args, kwargs)
         return emit_node(tx, "call_function", make, args, kwargs)
 
@@ -97,19 +94,19 @@ def _contains_numpy_scalar(tx: Tracer, data: Variable) -> bool:
     return isinstance(data.as_python_object(), np.generic)
 
 
-def _common_array_dtype(tx: Tracer, data: Variable) -> torch.dtype | None:
+def _common_array_dtype(tx: Tracer, value: Variable) -> torch.dtype | None:
     """Return the common dtype of the arrays in nested lists; None if there is anything else."""
-    data = realize(tx, data)
-    if isinstance(data, NumpyNdarrayVariable):
+    data: Any = realize(tx, value)
+    if data.is_numpy_array:
         return None if data.is_scalar else data.tensor.fake.dtype
     kinds = {_common_array_dtype(tx, item) for item in data.argument_items()}
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def _stack_arrays(tx: Tracer, data: Variable) -> Variable:
-    data = realize(tx, data)
-    if isinstance(data, NumpyNdarrayVariable):
-        return data.tensor
+def _stack_arrays(tx: Tracer, value: Variable) -> Variable:
+    data: Any = realize(tx, value)
+    if data.is_numpy_array:
+        return data.tensor  # type: ignore[no-any-return]
     rows: list[Variable] = [_stack_arrays(tx, item) for item in data.argument_items()]
     return emit_node(tx, "call_function", torch.stack, [ListVariable(rows)])
 
@@ -148,22 +145,18 @@ def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwar
 
 def _flat_items(tx: Tracer, data: Variable) -> list[Variable]:
     data = realize(tx, data)
-    return (
-        [leaf for item in data.items for leaf in _flat_items(tx, item)]
-        if isinstance(data, SequenceVariable)
-        else [data]
-    )
+    return [leaf for item in data.argument_items() for leaf in _flat_items(tx, item)] or [data]
 
 
 def _has_no_dtype(tx: Tracer, args: Args, kwargs: Kwargs) -> bool:
     return is_none(realize(tx, kwargs.get("dtype", args[1] if len(args) > 1 else NONE)))
 
 
-def _unwrap_scalar_tensors(tx: Tracer, data: Variable, kinds: set[torch.dtype]) -> Variable:
-    data = realize(tx, data)
-    if isinstance(data, SequenceVariable):
-        return ListVariable([_unwrap_scalar_tensors(tx, item, kinds) for item in data.items])
-    if isinstance(data, NumpyNdarrayVariable) and data.is_scalar:
+def _unwrap_scalar_tensors(tx: Tracer, value: Variable, kinds: set[torch.dtype]) -> Any:
+    data: Any = realize(tx, value)
+    if items := data.argument_items():
+        return ListVariable([_unwrap_scalar_tensors(tx, item, kinds) for item in items])
+    if data.is_numpy_array and data.is_scalar:
         data = data.tensor
     if data.fake is not None and data.fake.numel() == 1:
         kinds.add(data.fake.dtype)
@@ -191,7 +184,7 @@ def _new_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     data = realize(tx, args[1] if len(args) > 1 else kwargs["data"])
     if _contains_numpy_scalar(tx, data):
         raise Unsupported("tensor-creation", "new_tensor of numpy scalars")
-    if of.fake is None or of.python_type() not in _PLAIN_TENSOR_TYPES or not isinstance(data, SequenceVariable):
+    if of.fake is None or of.python_type() not in _PLAIN_TENSOR_TYPES or not data.argument_items():
         return emit_node(tx, "call_method", "new_tensor", args, kwargs)
     words = {k: v for k, v in kwargs.items() if k != "data"}
     words.setdefault("dtype", ConstantVariable(of.fake.dtype))

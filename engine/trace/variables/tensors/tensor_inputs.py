@@ -118,8 +118,7 @@ def _as_plain_tensor(real: torch.Tensor) -> torch.Tensor:
 
 
 def _tensor_match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> TensorMatch:
-    sizes = tuple(s if isinstance(s, int) else None for s in fake.shape)
-    strides = tuple(s if isinstance(s, int) else None for s in fake.stride())
+    sizes, strides = (tuple(n if isinstance(n, int) else None for n in each) for each in (fake.shape, fake.stride()))
     return TensorMatch(
         origin,
         type(real),

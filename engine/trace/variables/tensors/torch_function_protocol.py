@@ -27,13 +27,22 @@ from engine.trace.emit.torch_function import (
 )
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import (
+    NONE,
+    Args,
+    ConstantVariable,
+    Kwargs,
+    NotPythonConstant,
+    Variable,
+    is_none,
+    is_not_implemented,
+    realize,
+)
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.objects.attribute_binding import bind_attribute, class_attribute
 from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, class_source, find_in_class
-from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.construction import construct_object
 from engine.trace.variables.objects.constructor_registry import register_constructor
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -142,10 +151,14 @@ class _BaseTensorMethodVariable(Variable):
         return TensorVariable.call_method(self.tensor, tx, self.name, args, kwargs) if asked is None else asked
 
 
-def base_tensor_attribute(tx: Tracer, of: Variable, name: str) -> Variable:
+def _is_subclass_tensor(value: Variable) -> bool:
+    return value.fake is not None and value.may_have_torch_function
+
+
+def base_tensor_attribute(tx: Tracer, of: Any, name: str) -> Variable:
     """Return the attribute of ``torch.Tensor``, bypassing an override in the tensor's class."""
-    if not isinstance(of, TensorWithTFOverrideVariable):
-        return of.get_attr(tx, name)
+    if not _is_subclass_tensor(of):
+        return of.get_attr(tx, name)  # type: ignore[no-any-return]
     if callable(getattr(torch.Tensor, name)):
         return _BaseTensorMethodVariable(of, name)
     asked = dispatch_torch_function(tx, "get_attr", name, [of], {})
@@ -224,7 +237,7 @@ def call_torch_function_handlers(
             )
         finally:
             tx.torch_state.function_modes.append(mode)
-        if not _is_not_implemented(found):
+        if not is_not_implemented(found):
             return found
     for kind in kinds:
         entry = find_in_class(kind.python_type(), "__torch_function__")
@@ -232,13 +245,9 @@ def call_torch_function_handlers(
         method = class_attribute(tx, kind.python_type(), "__torch_function__", bound_to)
         assert method is not None
         found = realize(tx, realize(tx, method).call(tx, [function_value, classes, TupleVariable(args), words], {}))
-        if not _is_not_implemented(found):
+        if not is_not_implemented(found):
             return found
     return tx.raise_type_error(f"no implementation found for {function} on types that implement __torch_function__")  # type: ignore[no-any-return]
-
-
-def _is_not_implemented(value: Variable) -> bool:
-    return isinstance(value, ConstantVariable) and value.value is NotImplemented
 
 
 def _record_torch_function_call(
@@ -253,9 +262,10 @@ def _record_torch_function_call(
 
     def stand_in(value: Variable) -> Any:
         value = realize(tx, value)
-        if type(value) in (TupleVariable, ListVariable):
-            items = [stand_in(i) for i in value.items]  # type: ignore[attr-defined]
-            return tuple(items) if isinstance(value, TupleVariable) else items
+        parts = value.pytree_parts(tx)
+        if parts is not None and issubclass(parts[0], (tuple, list)):
+            items = [stand_in(i) for i in parts[2]]
+            return tuple(items) if issubclass(parts[0], tuple) else items
         made: Any
         if value.fake is not None or value.has_torch_function:
             made = torch.empty(0).as_subclass(_RecordingTensor)
@@ -320,34 +330,29 @@ def _default_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     Run the operation with the protocol disabled, then wrap tensor results in the subclass.
     """
-    given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
-    cls = realize(tx, given["cls"]).as_python_object()
-    function = realize(tx, given["func"])
-    positional = list(sequence_items(tx, given["args"])) if "args" in given else []
-    words = realize(tx, given.get("kwargs", NONE))
-    named = {str(k): v for k, (_, v) in words.entries.items()} if isinstance(words, DictVariable) else {}
+    cls, *rest = args
+    function, positional, named = _protocol_arguments(tx, rest, kwargs)
     with _torch_function_disabled(tx):
         result = realize(tx, call_intercepted_function(tx, function, positional, named))
     if function.as_python_object() in torch.overrides.get_default_nowrap_functions():
         return result
-    return _wrap_in_subclass(tx, result, cls)
+    return _wrap_in_subclass(tx, result, realize(tx, cls).as_python_object())
+
+
+def _protocol_arguments(tx: Tracer, args: Args, kwargs: Kwargs) -> tuple[Variable, Args, Kwargs]:
+    """Return function, arguments and keyword arguments of a call of ``__torch_function__``."""
+    given = dict(zip(("func", "types", "args", "kwargs"), args, strict=False)) | kwargs
+    words = realize(tx, given.get("kwargs", NONE))
+    positional = list(sequence_items(tx, given["args"])) if "args" in given else []
+    return realize(tx, given["func"]), positional, {} if is_none(words) else tx.unpack_string_mapping(words)
 
 
 @register_rule(torch._C._disabled_torch_function_impl)
 def _disabled_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace the disabled ``__torch_function__`` of ``nn.Parameter``; it wraps no results."""
-    given = (
-        dict(zip(("func", "types", "args", "kwargs"), args[-4:] if len(args) != 5 else args[1:], strict=False)) | kwargs
-    )
-    positional = list(sequence_items(tx, given["args"])) if "args" in given else []
-    words = realize(tx, given.get("kwargs", NONE))
+    function, positional, named = _protocol_arguments(tx, args[-4:] if len(args) != 5 else args[1:], kwargs)
     with _torch_function_disabled(tx):
-        return call_intercepted_function(
-            tx,
-            realize(tx, given["func"]),
-            positional,
-            tx.unpack_string_mapping(words) if isinstance(words, DictVariable) else {},
-        )
+        return call_intercepted_function(tx, function, positional, named)
 
 
 def call_intercepted_function(tx: Tracer, function: Variable, args: Args, kwargs: Kwargs) -> Variable:
@@ -355,15 +360,12 @@ def call_intercepted_function(tx: Tracer, function: Variable, args: Args, kwargs
     real = function.as_python_object()
     if isinstance(real, types.MethodWrapperType) and real.__name__ == "__get__":
         descriptor: Any = real.__self__
-        of = realize(tx, args[0])
-        return (
-            TensorVariable.get_attr(of, tx, descriptor.__name__)
-            if isinstance(of, TensorWithTFOverrideVariable)
-            else of.get_attr(tx, descriptor.__name__)
-        )
+        of: Any = realize(tx, args[0])
+        get = TensorVariable.get_attr if _is_subclass_tensor(of) else type(of).get_attr
+        return get(of, tx, descriptor.__name__)
     if getattr(real, "__objclass__", None) in (torch.Tensor, torch._C.TensorBase) and args:
         of = realize(tx, args[0])
-        if isinstance(of, TensorWithTFOverrideVariable):  # call the base class's method, which the class may override
+        if _is_subclass_tensor(of):  # call the base class's method, which the class may override
             return TensorVariable.call_method(of, tx, real.__name__, args[1:], kwargs)
     return function.call(tx, args, kwargs)
 
@@ -372,23 +374,23 @@ def _wrap_in_subclass(tx: Tracer, value: Variable, cls: Any) -> Variable:
     value = realize(tx, value)
     if cls is torch.Tensor:
         return value
-    if isinstance(value, TensorVariable) and not issubclass(value.python_type(), cls):
+    if value.fake is not None and not issubclass(value.python_type(), cls):
         return as_subclass_variable(tx, value, cls)
-    if type(value) in (TupleVariable, ListVariable):
-        items = [_wrap_in_subclass(tx, i, cls) for i in value.items]  # type: ignore[attr-defined]
-        return TupleVariable(items, value.cls) if isinstance(value, TupleVariable) else ListVariable(items)
+    if items := value.argument_items():
+        packed = [_wrap_in_subclass(tx, i, cls) for i in items]
+        kind = value.python_type()
+        return TupleVariable(packed, kind) if issubclass(kind, tuple) else ListVariable(packed)
     return value
 
 
-def as_subclass_variable(tx: Tracer, value: TensorVariable, cls: type) -> Variable:
+def as_subclass_variable(tx: Tracer, value: Variable, cls: type) -> Variable:
     """Trace ``value.as_subclass(cls)``."""
-    if not isinstance(value, TensorWithTFOverrideVariable) and cls is torch.Tensor:
+    if not _is_subclass_tensor(value) and cls is torch.Tensor:
         return emit_node(tx, "call_function", torch.ops.aten.alias.default, [value])
     if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and "__torch_dispatch__" in dir(cls):  # type: ignore[attr-defined]
         raise Unsupported("tensor-subclass", f"a tensor of the subclass {cls.__name__}")
-    if cls is torch.Tensor:
-        return TensorVariable(value.node(tx), value.fake)
-    return TensorWithTFOverrideVariable(cls, value.node(tx), value.fake)
+    node, fake = value.as_node_arg(tx)
+    return TensorVariable(node, fake) if cls is torch.Tensor else TensorWithTFOverrideVariable(cls, node, fake)
 
 
 def _uses_tensor_new(cls: type) -> bool:
@@ -408,7 +410,7 @@ def _construct_subclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) ->
     if hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__"):
         return construct_wrapper_subclass(tx, cls, args, kwargs)
     made: Variable
-    if _uses_tensor_new(cls) and args and isinstance(tensor := realize(tx, args[0]), TensorVariable):
+    if _uses_tensor_new(cls) and args and (tensor := realize(tx, args[0])).fake is not None:
         made = _alias_as_subclass(tx, cls, tensor)
     elif (by_new := call_python_new(tx, tx.wrap(cls, class_source(cls)), args, kwargs)) is not None:
         made = by_new
@@ -419,25 +421,25 @@ def _construct_subclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) ->
     return made
 
 
-def _alias_as_subclass(tx: Tracer, cls: type, of: TensorVariable) -> Variable:
+def _alias_as_subclass(tx: Tracer, cls: type, of: Variable) -> Variable:
     with _torch_function_disabled(tx):
-        alias = realize(tx, emit_node(tx, "call_function", torch.ops.aten.alias.default, [of]))
-        assert isinstance(alias, TensorVariable)
+        alias = emit_node(tx, "call_function", torch.ops.aten.alias.default, [of])
         return as_subclass_variable(tx, alias, cls)
+
+
+def _tensor_class(value: Variable) -> Any:
+    """Return a class of tensors; None for any other value."""
+    cls = value.as_python_object()
+    return cls if isinstance(cls, type) and issubclass(cls, torch.Tensor) else None
 
 
 def _tensor_base_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``super().__new__(cls, tensor)`` in a subclass."""
-    cls, *given = (realize(tx, a) for a in args)
-    is_subclass = (
-        isinstance(cls, ClassVariable)
-        and issubclass(cls.real_object, torch.Tensor)
-        and cls.real_object is not torch.Tensor
-    )
-    if kwargs or not is_subclass or len(given) != 1 or not isinstance(given[0], TensorVariable):
+    of, *given = (realize(tx, a) for a in args)
+    cls = _tensor_class(of)
+    if kwargs or cls in (None, torch.Tensor) or len(given) != 1 or given[0].fake is None:
         raise Unsupported("tensor-subclass", "TensorBase.__new__ is called")
-    assert isinstance(cls, ClassVariable)
-    return _alias_as_subclass(tx, cls.real_object, given[0])
+    return _alias_as_subclass(tx, cls, given[0])
 
 
 RULES_BY_NAME["TensorBase", "__new__"] = _tensor_base_new
@@ -447,29 +449,23 @@ RULES_BY_NAME["TensorBase", "__new__"] = _tensor_base_new
 def _make_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``torch.Tensor._make_subclass``: a detached alias with another class."""
     given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
-    cls, data = realize(tx, given["cls"]), realize(tx, given["data"])
+    cls, data = _tensor_class(realize(tx, given["cls"])), realize(tx, given["data"])
     wanted = realize(tx, given.get("require_grad", ConstantVariable(value=False)))
-    if (
-        not isinstance(cls, ClassVariable)
-        or not isinstance(data, TensorVariable)
-        or set(given) - {"cls", "data", "require_grad"}
-    ):
+    if cls is None or data.fake is None or set(given) - {"cls", "data", "require_grad"}:
         raise Unsupported("tensor-subclass", "TensorBase._make_subclass is called")
     with _torch_function_disabled(tx):
-        plain = realize(tx, emit_node(tx, "call_method", "detach", [data]))
-    assert isinstance(plain, TensorVariable)
+        plain = emit_node(tx, "call_method", "detach", [data])
     if wanted.is_truthy(tx):
-        plain = realize(tx, TensorVariable(plain.node(tx), plain.fake).call_method(tx, "requires_grad_", [], {}))
-        assert isinstance(plain, TensorVariable)
-    return as_subclass_variable(tx, TensorVariable(plain.node(tx), plain.fake), cls.real_object)
+        plain = TensorVariable(*plain.as_node_arg(tx)).call_method(tx, "requires_grad_", [], {})
+    return as_subclass_variable(tx, TensorVariable(*plain.as_node_arg(tx)), cls)
 
 
 @register_rule(torch.Tensor.as_subclass)
 def _as_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of, cls = realize(tx, args[0]), realize(tx, args[1] if len(args) > 1 else kwargs["cls"])
-    if not isinstance(of, TensorVariable) or not isinstance(cls, ClassVariable):
+    of, cls = realize(tx, args[0]), _tensor_class(realize(tx, args[1] if len(args) > 1 else kwargs["cls"]))
+    if of.fake is None or cls is None:
         raise Unsupported("tensor-subclass", "as_subclass is called")
-    return as_subclass_variable(tx, of, cls.real_object)
+    return as_subclass_variable(tx, of, cls)
 
 
 @register_rule(

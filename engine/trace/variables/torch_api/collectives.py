@@ -157,9 +157,7 @@ _register_query("torch.distributed", "is_available")
 
 
 def _resolve_group_name(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    group, tag = [*(constant_or_group(tx, a) for a in args), *(constant_or_group(tx, v) for v in kwargs.values()), ""][
-        :2
-    ]
+    group, tag = [*(constant_or_group(tx, a) for a in (*args, *kwargs.values())), ""][:2]
     if isinstance(group, str):
         return ConstantVariable(group)
     resolve = sys.modules[_FUNCTIONAL]._resolve_group_name
@@ -213,15 +211,22 @@ class _CollectiveCall:
     def tensor(self, name: str) -> TensorVariable:
         return self.checked(self.arguments[name])
 
-    def checked(self, value: Variable) -> TensorVariable:
-        value = realize(self.tx, value)
-        if not isinstance(value, TensorVariable) or value.python_type() not in (torch.Tensor, torch.nn.Parameter):
+    def checked(self, given: Variable) -> TensorVariable:
+        value: Any = realize(self.tx, given)
+        if value.fake is None or value.python_type() not in (torch.Tensor, torch.nn.Parameter):
             raise self.unsupported_call("on arguments other than plain tensors")
         if value.fake.requires_grad and torch.is_grad_enabled():
             raise self.unsupported_call("on a tensor that requires grad")
         if not value.fake.is_contiguous() or value.fake.dtype.is_complex:
             raise self.unsupported_call("on a tensor that is not contiguous, or complex")
-        return value
+        return value  # type: ignore[no-any-return]
+
+    def rows_per_member(self, tensor: TensorVariable) -> int:
+        """Return the number of rows that each member of the group gets."""
+        rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
+        if not isinstance(rows, int) or rows % self.size:
+            raise self.unsupported_call("on a tensor that cannot be split into equal parts")
+        return int(rows // self.size)
 
     def reduction(self) -> Variable:
         given = self.arguments.get("op")
@@ -231,7 +236,7 @@ class _CollectiveCall:
             raise self.unsupported_call("with an unsupported reduction")
         return ConstantVariable(str(name).lower())
 
-    def run(self, operator: str, tensor: Variable, *rest: Variable) -> TensorVariable:
+    def run(self, operator: str, tensor: Variable, *rest: Variable) -> Variable:
         """Emit the collective and its wait."""
         operators = torch.ops._c10d_functional
         started = emit_node(
@@ -240,11 +245,9 @@ class _CollectiveCall:
             getattr(operators, operator).default,
             [tensor, *rest, ConstantVariable(str(self.group.group_name))],
         )
-        done = emit_node(self.tx, "call_function", operators.wait_tensor.default, [started])
-        assert isinstance(done, TensorVariable)
-        return done
+        return emit_node(self.tx, "call_function", operators.wait_tensor.default, [started])
 
-    def write(self, target: TensorVariable, source: TensorVariable) -> None:
+    def write(self, target: TensorVariable, source: Variable) -> None:
         if target.fake.dtype != source.fake.dtype or tuple(target.fake.shape) != tuple(source.fake.shape):
             raise self.unsupported_call("with tensors that differ in dtype, or in more sizes than the first")
         emit_node(self.tx, "call_method", "copy_", [target, source])
@@ -279,16 +282,12 @@ def _all_gather(call: _CollectiveCall) -> None:
     row = emit_node(call.tx, "call_method", "unsqueeze", [tensor, ConstantVariable(0)])
     gathered = call.run("all_gather_into_tensor", row, ConstantVariable(call.size))
     for number, output in enumerate(outputs):
-        part = gathered.get_item(call.tx, ConstantVariable(number))
-        assert isinstance(part, TensorVariable)
-        call.write(output, part)
+        call.write(output, gathered.get_item(call.tx, ConstantVariable(number)))
 
 
 def _reduce_scatter(call: _CollectiveCall) -> None:
     output, tensor = call.tensor("output"), call.tensor("input")
-    rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
-    if not isinstance(rows, int) or rows % call.size:
-        raise call.unsupported_call("on a tensor that cannot be split into equal parts")
+    call.rows_per_member(tensor)
     call.write(output, call.run("reduce_scatter_tensor", tensor, call.reduction(), ConstantVariable(call.size)))
 
 
@@ -296,10 +295,9 @@ def _all_to_all(call: _CollectiveCall) -> None:
     output, tensor = call.tensor("output"), call.tensor("input")
     if not all(is_none(call.arguments.get(f"{w}_split_sizes", NONE)) for w in ("output", "input")):
         raise call.unsupported_call("with split sizes")
-    rows = tensor.fake.shape[0] if tensor.fake.dim() else 1
-    if not isinstance(rows, int) or rows % call.size or tensor.fake.dim() == 0:
-        raise call.unsupported_call("on a tensor that cannot be split into equal parts")
-    parts = call.tx.from_python([rows // call.size] * call.size)
+    if tensor.fake.dim() == 0:
+        raise call.unsupported_call("on a tensor without dimensions")
+    parts = call.tx.from_python([call.rows_per_member(tensor)] * call.size)
     call.write(output, call.run("all_to_all_single", tensor, parts, parts))
 
 

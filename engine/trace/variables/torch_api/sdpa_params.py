@@ -15,7 +15,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.torch_api.global_state import register_state_query, register_state_setter
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
@@ -88,11 +87,11 @@ def _register_can_use(ask: Any) -> None:
 
 
 def _real_argument(tx: Tracer, of: Variable) -> Any:
-    if not isinstance(of, TensorVariable):
+    if of.fake is None:
         return of.as_python_constant(tx)
-    if of.real_object is None or not all(isinstance(s, int) for s in (*of.fake.shape, *of.fake.stride())):
+    if of.as_python_object() is NotImplemented or of.fake._has_symbolic_sizes_strides:
         raise Unsupported("torch-internals", "a query about attention kernels for tensors that exist only in the graph")
-    return of.real_object
+    return of.as_python_object()
 
 
 for _kind in ("flash", "efficient", "cudnn"):

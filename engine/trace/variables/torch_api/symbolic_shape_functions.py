@@ -23,7 +23,6 @@ from engine.trace.operators.arithmetic import binary_op
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
     torch._check, torch._check_value, torch._check_index, torch._check_type, torch._check_not_implemented, torch._assert
 )
 def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-    condition = realize(tx, args[0] if args else kwargs.get("cond", kwargs.get("condition", NONE)))
+    condition: Any = realize(tx, args[0] if args else kwargs.get("cond", kwargs.get("condition", NONE)))
     if condition.as_python_object() is True:
         return NONE
-    if isinstance(condition, SymNodeVariable) and condition.python_type() is bool:
+    if condition.sym is not None and condition.python_type() is bool:
         if condition.depends_on_unbacked_float:
             if not tx.in_subgraph():
                 tx.fallback.assume_condition(condition.node, truth=True)
