@@ -55,3 +55,12 @@ class RecordingShapeEnv(ShapeEnv):
         super()._set_replacement(a, tgt, msg)
         if self.replacements.get(a) is not known:
             self.specialization_causes[a] = self.cause("the traced code needed this concrete value")
+
+    def _maybe_evaluate_singleton_int(self, expr: sympy.Basic) -> sympy.Basic | None:
+        """Leave a relation of two ragged sizes to a guard: torch 2.14 and newer assume it unguarded.
+
+        Other calls may have other ragged sizes. One ragged size differs from every number in all calls.
+        """
+        if len(expr.free_symbols) > 1:
+            return None
+        return super()._maybe_evaluate_singleton_int(expr)  # type: ignore[misc, no-any-return, unused-ignore]
