@@ -1,4 +1,4 @@
-"""Event names of the structured traces of torch 2.6 to 2.13, and their handling.
+"""Event names of the structured traces of torch 2.6 to 2.15, and their handling.
 
 A name that is not listed is reported as unknown. Renamed events are listed under all their names.
 """
@@ -112,12 +112,13 @@ TEXT_EVENTS = frozenset({
     "hipify", "precompile_context", "optimize_ddp_split_child", "link", "dump_file", "export", "graph_dump",
     "propagate_real_tensors", "guard_on_data_dependent_error", "inductor_provenance_tracking_node_mappings",
     "inductor_triton_kernel_to_post_grad_nodes", "dynamo_guards", "rank_print", "torch_version", "codegen_node_mapping",
-    "memoizer_artifacts", "artifact_registration",
+    "memoizer_artifacts", "artifact_registration", "aot_autograd_runtime_wrappers", "native_dsl_compile", "compile_worker_status",
+    "compile_worker_sidecar_death",
 })  # fmt: skip
 """Events shown by name as plain text."""
 
 TEXT_EVENT_PATTERN = re.compile(
-    r"_(?:ORIGINAL|MODIFIED)_BYTECODE$|_wrapper$|_(?:pre|post)_grad$|^(?:pre|post)_grad_|_code_state$|^vllm_|^inductor_|^subclass_|^graph_|^min_cut_|"
+    r"_(?:ORIGINAL|MODIFIED)_BYTECODE$|_wrapper$|_(?:pre|post)_grad$|^(?:pre|post)_grad_|_code_state$|^vllm_|^inductor_|^subclass_|^graph_|^flex_gemm_|^min_cut_|"
     r"_cache_(?:hit|miss|bypass)_|^(?:before|after)_"
 )
 """Pattern of names that contain a pass's or a function's name; shown as plain text."""

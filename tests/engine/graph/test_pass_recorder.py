@@ -27,7 +27,8 @@ def test_a_recorded_compilation_tells_its_passes_in_order() -> None:
     assert [p.name for p in joint.passes] == ["eliminate_dead_code", "remove_noop_aliases", "eliminate_dead_code"]
     assert all(a.nodes_after == b.nodes_before for a, b in zip(joint.passes, joint.passes[1:], strict=False))
     assert joint.passes[-1].nodes_after == len(joint.nodes)
-    assert any("detach" in line for p in joint.passes for line in p.removed)
+    # torch 2.14 and newer trace detach() to aten.alias
+    assert any("aten.detach" in line or "aten.alias" in line for p in joint.passes for line in p.removed)
     assert record.lowering is not None
     taken = record.lowering.passes[0]
     assert taken.name == "decompose"
