@@ -107,8 +107,10 @@ def class_of_classmethod(fn: Any) -> Any:
 def _rule_of_class_method(bound: Any) -> CallRule | None:
     """Return the rule of a C class method that a subclass inherits. It takes the class first."""
     cls: Any = bound.__self__
-    descriptor = next((vars(base)[bound.__name__] for base in cls.__mro__ if bound.__name__ in vars(base)), None)
-    rule = find_rule(descriptor) if type(descriptor) is types.ClassMethodDescriptorType else None
+    entries = (vars(base).get(bound.__name__) for base in cls.__mro__)
+    descriptors = (e for e in entries if type(e) is types.ClassMethodDescriptorType)
+    descriptor = next((d for d in descriptors if d.__get__(None, cls) == bound), None)
+    rule = None if descriptor is None else find_rule(descriptor)
     if rule is None:
         return None
     return lambda tx, args, kwargs: rule(tx, [tx.wrap_static(cls), *args], kwargs)

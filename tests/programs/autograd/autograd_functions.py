@@ -284,3 +284,25 @@ def forward_gives_back_what_its_backward_reads(x: torch.Tensor) -> Any:
     y, sizes = Remembered.apply(x)
     sizes.append(5)
     return y * 3
+
+
+class ShiftedResult(Scaled):
+    """Adds one to what ``apply`` returns."""
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        return super().apply(*args) + 1
+
+
+class ShiftedTwice(ShiftedResult):
+    """Overrides ``apply`` once more."""
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        return super().apply(*args) * 3
+
+
+@program(lambda: (leaf(3),))
+def apply_overridden(x: torch.Tensor) -> Any:
+    """``apply`` of a subclass reaches torch's own through ``super()``."""
+    return ShiftedResult.apply(x), ShiftedTwice.apply(x, 5)

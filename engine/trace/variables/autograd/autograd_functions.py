@@ -18,7 +18,7 @@ import torch
 from torch.autograd.function import Function, FunctionCtx
 
 from engine.ir.graph_callable import GraphCallable
-from engine.ir.introspection.autograd_apply_method import APPLY
+from engine.ir.introspection.autograd_apply_method import APPLY, bind_apply
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import RestartTracing, Unsupported, UserException
 from engine.trace.variables.autograd.autograd_function_apply import (
@@ -132,7 +132,7 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
         else ""
     )
     effect = f"has a backward that reads {late} when it runs"
-    target = GraphCallable(cls.__name__, cls.apply, is_python=True, changes_state=bool(late), effect=effect)
+    target = GraphCallable(cls.__name__, bind_apply(cls), is_python=True, changes_state=bool(late), effect=effect)
     return emit_node(tx, "call_function", target, given)
 
 

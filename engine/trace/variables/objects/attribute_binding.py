@@ -146,7 +146,7 @@ def _bind_class_method(tx: Tracer, read: AttributeRead) -> Variable:
 
 @binds(types.ClassMethodDescriptorType)
 def _bind_c_class_method(tx: Tracer, read: AttributeRead) -> Variable:
-    return tx.wrap_static(getattr(read.cls, read.name))
+    return tx.wrap_static(read.found.__get__(None, read.cls))  # read.cls may override it: super() comes here too
 
 
 @binds(types.MethodDescriptorType, types.WrapperDescriptorType)

@@ -101,6 +101,7 @@ def _constant_rule(value: bool | None) -> CallRule:
 
 _CONSTANT_FUNCTIONS: dict[Any, bool | None] = {
     torch._C._get_tracing_state: None,
+    torch._C._is_tracing: False,  # nn.Module's __call__ asks since torch 2.14
     torch._C._log_api_usage_once: None,
     torch._jit_internal.is_scripting: False,
     torch.compiler.is_exporting: False,
