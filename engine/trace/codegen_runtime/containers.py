@@ -33,9 +33,9 @@ def refill_ordered(target: OrderedDict[Any, Any], keys: list[Any], values: list[
 
 
 def refill_set(target: set[Any], items: list[Any]) -> None:
-    """Replace the contents of a set."""
-    target.clear()
-    target.update(items)
+    """Replace the contents of a set, with the methods of ``set`` itself."""
+    set.clear(target)
+    set.update(target, items)
 
 
 def make_buffer(cls: Any, contents: Any, position: int) -> Any:

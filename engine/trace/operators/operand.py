@@ -13,6 +13,9 @@ from engine.trace.variables.node_argument import NodeArgument
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
     from engine.trace.variables.base import Variable
+    from engine.trace.variables.containers.dicts import DictVariable
+    from engine.trace.variables.containers.sequences import SequenceVariable
+    from engine.trace.variables.containers.sets import SetVariable
 
 OperatorResult = Any
 """The variable of an operator's result, or ``NotImplemented``."""
@@ -33,6 +36,8 @@ class Operand(NodeArgument):
     """True for the empty tuple, which is one object."""
     equals_by_identity = True
     """False for numpy scalars: their ``==`` never falls back to identity."""
+    is_set_like = False
+    """True for a set and for the keys and items of a dict: comparisons test for subsets."""
     is_symbolic = False
     """True for a number that is a symbol of the shape environment."""
 
@@ -44,6 +49,21 @@ class Operand(NodeArgument):
     def builtin_contents(self: Any) -> Any:
         """The variable of the builtin contents of a builtin subclass instance; else itself."""
         return self
+
+    @property
+    def set_contents(self) -> SetVariable | None:
+        """The elements of a set, a frozenset or an instance of their subclasses; else None."""
+        return None
+
+    @property
+    def dict_contents(self) -> DictVariable | None:
+        """The entries of a dict or of an instance of its subclasses; else None."""
+        return None
+
+    @property
+    def sequence_contents(self) -> SequenceVariable | None:
+        """The items of a list, tuple, deque or an instance of their subclasses; else None."""
+        return None
 
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         """Trace ``self op right`` as the method of this class does, e.g. ``__add__``."""

@@ -255,6 +255,14 @@ class Variable(Operand, MutatedObject, ObjectFacts):
         self._require_method(tx, "__iter__", "'{}' object is not iterable", "__getitem__")
         raise self.unsupported("iteration")
 
+    def iterated_items(self, tx: Tracer) -> list[Variable]:
+        """Return all items that iteration yields; for a sequence, the list that holds them."""
+        iterator = realize(tx, self.get_iterator(tx))
+        items: list[Variable] = []
+        while (item := iterator.next_item(tx)) is not None:
+            items.append(item)
+        return items
+
     def next_item(self, tx: Tracer) -> Variable | None:
         """Return the variable of ``next(self)``, or None when the iterator is exhausted."""
         self._require_method(tx, "__next__", "'{}' object is not an iterator")

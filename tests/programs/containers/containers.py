@@ -1,11 +1,12 @@
 """Lists, tuples, dicts, sets and their methods, made inside and handed in."""
 
 import collections
-from typing import NamedTuple
+import operator
+from typing import Any, NamedTuple
 
 import torch
 
-from tests.programs import program
+from tests.programs import outcomes_of, program
 
 
 @program(lambda: (torch.randn(3),))
@@ -201,3 +202,45 @@ def place_of_what_is_not_there(x, number):
             except ValueError as error:
                 told.append(str(error))
     return x + 1, told
+
+
+@program(lambda: (torch.ones(2), collections.deque([1, 2, 3], 3)))
+def errors_of_deques(x: torch.Tensor, queue: collections.deque[Any]) -> Any:
+    """A deque has no slices; a full one drops items at the other end and inserts none."""
+    calls = (
+        lambda: queue[0:1],
+        lambda: operator.setitem(queue, slice(0, 1), [1]),
+        lambda: operator.delitem(queue, slice(0, 1)),
+        lambda: queue[9],
+        lambda: queue.insert(0, x),
+        lambda: queue.remove(9),
+        lambda: queue.appendleft(x + 1),
+        lambda: queue.rotate(1),
+        lambda: queue.pop(),
+        lambda: queue.insert(1, 7),
+    )
+    return outcomes_of(*calls), list(queue), x * 2
+
+
+class Corner(NamedTuple):
+    """Two numbers."""
+
+    width: int
+    height: int
+
+
+@program(lambda: (torch.ones(2),))
+def errors_of_tuple_indices(x: torch.Tensor) -> Any:
+    """Every tuple class words the errors of indices as tuple does."""
+    corner, size = Corner(1, 2), x.size()
+    calls = (
+        lambda: corner[5],
+        lambda: corner["a"],  # type: ignore[call-overload]
+        lambda: size[5],
+        lambda: size["a"],  # type: ignore[call-overload]
+        lambda: corner._replace(width=4),
+        lambda: corner._asdict(),
+        lambda: corner.__getnewargs__(),
+        lambda: corner.index(9),
+    )
+    return outcomes_of(*calls), x * 2

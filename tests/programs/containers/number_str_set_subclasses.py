@@ -223,3 +223,44 @@ def refused_by_both(x: torch.Tensor) -> Any:
         lambda: 1 + lone,
     )
     return outcomes_of(*calls), x + 1
+
+
+class Guarded(set):  # type: ignore[type-arg]
+    """A set whose own methods and iteration say something else."""
+
+    def clear(self) -> None:
+        raise AssertionError("cleared")
+
+    def update(self, *others: Any) -> None:
+        raise AssertionError("updated")
+
+    def __iter__(self) -> Any:
+        return iter([99])
+
+
+class Stubborn(list):  # type: ignore[type-arg]
+    """A list whose own methods change nothing."""
+
+    def clear(self) -> None:
+        raise AssertionError("cleared")
+
+    def extend(self, items: Any) -> None:
+        super().extend(["extended"])
+
+
+@program(lambda: (torch.ones(2), Guarded([1]), Stubborn([2])))
+def contents_changed_by_the_builtin_class(x: torch.Tensor, numbers: Any, items: Any) -> Any:
+    """Mutated contents are stored by the methods of the builtin class, not by overrides."""
+    numbers.add(3)
+    items.append(x + 1)
+    fresh = Stubborn([4])
+    fresh.append(5)
+    return x * len(numbers), fresh, type(fresh.copy()), len(numbers), len(items)
+
+
+@program(lambda: (torch.ones(2), Guarded([1])))
+def contents_of_a_set_without_its_own_iteration(x: torch.Tensor, numbers: Any) -> Any:
+    """Operations of sets read the elements of a set subclass, not its ``__iter__``."""
+    made = {1, 2}
+    made.update(numbers)
+    return made, {1, 2}.intersection(numbers), {1, 2}.difference(numbers), {99}.issuperset(numbers), x + 1

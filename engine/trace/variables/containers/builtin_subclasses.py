@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import types
-from typing import TYPE_CHECKING, Any, TypeGuard
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import VERSION
 from engine.ir.guards.aliasing import SameObject
@@ -17,19 +17,25 @@ from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
-from engine.trace.codegen_runtime.containers import new_container, refill_list
+from engine.trace.codegen_runtime.containers import new_container
 from engine.trace.exc import Unsupported
 from engine.trace.operators.table import COMPARE_BY_METHOD, METHODS
 from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
-from engine.trace.variables.builder import register_builder, register_builder_if
+from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.call_expressions import emit_store_attributes
 from engine.trace.variables.containers.dict_subclasses import call_inherited_dict_method
 from engine.trace.variables.containers.dicts import DictVariable, build_dict, iterate_pairs, mapping_entries
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
+from engine.trace.variables.containers.sequences import (
+    ListVariable,
+    SequenceVariable,
+    TupleVariable,
+    read_items,
+    sequence_items,
+)
 from engine.trace.variables.containers.sets import SetVariable, build_set
-from engine.trace.variables.objects.class_lookup import find_in_class
-from engine.trace.variables.objects.classes import ClassVariable
+from engine.trace.variables.objects.class_lookup import find_in_class, find_python_method, is_data_descriptor
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.stdlib.string_format import format_proxy
 
@@ -74,6 +80,10 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
     Methods that Python code overrides are traced.
     """
 
+    inner: Variable
+    is_filled_by_new = True
+    """False if the contents are mutable: they are set after ``__new__``."""
+
     def __init__(self, cls: type, origin: Source | None, held: Any, inner: Variable) -> None:
         super().__init__(cls, origin, held)
         self.inner = inner
@@ -82,20 +92,23 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
     def builtin_contents(self) -> Variable:
         return self.inner
 
+    @property
+    def set_contents(self) -> SetVariable | None:
+        return self.inner.set_contents
+
+    @property
+    def dict_contents(self) -> DictVariable | None:
+        return self.inner.dict_contents
+
+    @property
+    def sequence_contents(self) -> SequenceVariable | None:
+        return self.inner.sequence_contents
+
     def describe(self) -> str:
         return f"{self.cls.__name__} object of {self.inner.describe()}"
 
     def child_variables(self) -> list[Variable]:
-        return [*self.inner.child_variables(), *filter(None, [self._default_factory()]), *super().child_variables()]
-
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        factory = self._default_factory() if name == "default_factory" else None
-        if factory is not None:
-            return factory
-        found = find_in_class(self.cls, name) if isinstance(self.inner, ConstantVariable) else None
-        if found is not None and isinstance(found[1], _C_DESCRIPTOR_TYPES) and found[0] is builtin_base_of(self.cls):
-            return self.inner.get_attr(tx, name)  # for example ``real`` of a complex number
-        return super().get_attr(tx, name)
+        return [*self.inner.child_variables(), *super().child_variables()]
 
     def call_c_method(
         self, tx: Tracer, owner: type, name: str, args: list[Variable], kwargs: dict[str, Variable]
@@ -106,126 +119,65 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
 
     def call_builtin_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """Call a method of the builtin class, not an override in the subclass."""
-        if isinstance(self.inner, DictVariable):
-            by_subclass = call_inherited_dict_method(tx, self, name, args, kwargs)
-            if by_subclass is not None:
-                return by_subclass
         match name:
             case "__init__":
-                return self._init_contents(tx, args, kwargs)
+                self.init_contents(tx, args, kwargs)
+                return NONE
             case "__len__":
                 return self.inner.length(tx)
-            case "__getitem__" if isinstance(self.inner, DictVariable):
-                return self._dict_getitem(tx, args[0])
-            case "__repr__" if not isinstance(self.inner, ConstantVariable):
-                return ConstantVariable(self._repr(tx))
+            case "__getitem__":
+                return self.inner.get_item(tx, args[0])
             case "__iter__":
                 return self.inner.get_iterator(tx)
             case "__contains__":
                 return ConstantVariable(self.inner.contains(tx, args[0]))
-            case "copy" | "__copy__" if isinstance(self.inner, DictVariable) and not args:
-                if builtin_base_of(self.cls) is dict:
-                    return DictVariable(dict(self.inner.entries))
-                factory = [] if self._default_factory() is None else [self._default_factory() or NONE]
-                return realize(tx, tx.wrap_static(self.cls).call(tx, [*factory, self], {}))
-            case "__getitem__":
-                return self.inner.get_item(tx, args[0])
             case "__reversed__":
-                kind: Any = type(reversed([])) if isinstance(self.inner, ListVariable) else reversed
+                kind: Any = type(reversed([])) if issubclass(self.cls, list) else reversed
                 return SequenceIteratorVariable(list(reversed(sequence_items(tx, self.inner))), kind)
-        if isinstance(self.inner, ConstantVariable):
-            return self._scalar_method(tx, name, args, kwargs)
-        is_binary = name in COMPARE_BY_METHOD or (isinstance(self.inner, SetVariable) and name in METHODS)
-        if is_binary and len(args) == 1:  # the C operation reads the builtin contents and ignores overrides
-            args = [realize(tx, args[0]).builtin_contents]
+        return self.call_contents_method(tx, name, args, kwargs)
+
+    def call_contents_method(
+        self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]
+    ) -> Variable:
+        """Call a method of the builtin class on the contents."""
+        if name == "__repr__":
+            return ConstantVariable(self._repr(tx))
+        if name in COMPARE_BY_METHOD and len(args) == 1:
+            args = [args[0].builtin_contents]  # the C operation ignores overrides
         result = self.inner.call_method(tx, name, args, kwargs)
-        if result is not self.inner:
-            return result
-        if isinstance(result, TupleVariable):  # a slice of a tuple subclass is a new plain tuple, even the whole slice
-            return TupleVariable(list(result.items))
-        return SetVariable(dict(result.elements), None, result.builtin_class) if _is_frozenset(result) else self
+        return self.returned_contents(result) if result is self.inner else result
+
+    def returned_contents(self, contents: Variable) -> Variable:
+        """Return the result of a method that returns the contents themselves."""
+        return self
 
     def _repr(self, tx: Tracer) -> str:
         """Return the ``repr``, with ``...`` for an object inside its own repr."""
-        is_named = isinstance(self.inner, SetVariable) or builtin_base_of(self.cls) in _CLASSES_NAMED_IN_REPR
         in_progress = tx.state_of(_ReprsInProgress).variable_ids
         if id(self) in in_progress:
-            if isinstance(self.inner, SetVariable):
-                return f"{self.cls.__name__}(...)"
-            return "..." if is_named else _RECURSIVE_REPR[builtin_base_of(self.cls)]
+            return self.recursive_repr()
         in_progress.add(id(self))
         try:
-            return f"{self.cls.__name__}({self._contents_repr(tx)})" if is_named else self._builtin_repr(tx)
+            return self.contents_repr(tx)
         finally:
             in_progress.discard(id(self))
 
-    def _builtin_repr(self, tx: Tracer) -> str:
-        """Return the repr of the builtin class, which does not contain the subclass name."""
-        if isinstance(self.inner, DictVariable):
-            pairs = [(format_proxy(tx, key), format_proxy(tx, value)) for key, value in self.inner.entries.values()]
-            return f"{{{', '.join(f'{key!r}: {value!r}' for key, value in pairs)}}}"
-        items = [repr(format_proxy(tx, item)) for item in sequence_items(tx, self.inner)]
-        if isinstance(self.inner, ListVariable):
-            return f"[{', '.join(items)}]"
-        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    def contents_repr(self, tx: Tracer) -> str:
+        """Return the ``repr`` of the builtin class."""
+        raise NotImplementedError
 
-    def _contents_repr(self, tx: Tracer) -> str:
-        """Return the contents part of a repr that starts with the class name."""
-        if not self.inner.is_truthy(tx) and self._default_factory() is None:
-            return ""
-        if isinstance(self.inner, SetVariable):
-            return f"{{{', '.join(repr(format_proxy(tx, item)) for item in self.inner.iteration_order(tx))}}}"
-        if self._default_factory() is None and VERSION >= (3, 12) and self._overrides_in_python("keys", "__getitem__"):
-            pairs = [format_proxy(tx, TupleVariable(list(pair))) for pair in iterate_pairs(tx, self)]
-        elif self._default_factory() is None and VERSION < (3, 12) and self._overrides_in_python("items"):
-            pairs = [format_proxy(tx, pair) for pair in sequence_items(tx, self.call_method(tx, "items", [], {}))]
-        else:
-            pairs = [format_proxy(tx, TupleVariable(list(pair))) for pair in mapping_entries(tx, self.inner)]
-        plain = repr(collections.OrderedDict(pairs))  # shows pairs or a dict, depending on the Python version
-        plain = plain.removeprefix("OrderedDict(").removesuffix(")")
-        return (
-            plain
-            if self._default_factory() is None
-            else f"{format_proxy(tx, self._default_factory() or NONE)!r}, {dict(pairs)!r}"
-        )
-
-    def _overrides_in_python(self, *names: str) -> bool:
-        """Return True if Python code overrides one of these methods."""
-        found = [find_in_class(self.cls, name) for name in names]
-        return any(f is not None and isinstance(f[1], types.FunctionType) for f in found)
-
-    def _default_factory(self) -> Variable | None:
-        """Return the ``default_factory`` of a ``defaultdict``; None for other containers."""
-        is_default = isinstance(self.inner, DictVariable) and builtin_base_of(self.cls) is collections.defaultdict
-        return (self.inner.default_factory or NONE) if is_default else None  # type: ignore[attr-defined]
-
-    def _scalar_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        """Fold a method of a number or string, with the arguments as builtin instances."""
-        if name == "__format__" and realize(tx, args[0]).as_python_constant(tx) == "":
-            return realize(tx, tx.wrap_static(str).call(tx, [self], {}))
-        given = [as_builtin(a) for a in args]
-        if name.startswith("__") and not all(tx.is_python_constant(a) for a in given):
-            return ConstantVariable(NotImplemented)
-        return self.inner.call_method(tx, name, given, kwargs)
+    def recursive_repr(self) -> str:
+        """Return the ``repr`` inside the object's own ``repr``."""
+        raise NotImplementedError
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        if not isinstance(self.inner, ConstantVariable) or self.overridden_methods():
-            raise NotPythonConstant
-        return self.inner.value
+        raise NotPythonConstant
 
     def as_graph_operand(self, tx: Tracer) -> Variable | None:
         return self.inner.as_graph_operand(tx) or super().as_graph_operand(tx)
 
     def as_operator_value(self, tx: Tracer, classes: dict[type, type]) -> Any:
-        """Return the number or string of a class whose own methods returned NotImplemented."""
-        if not isinstance(self.inner, ConstantVariable):
-            raise NotPythonConstant
-        value = self.inner.value
-        own = dict.fromkeys(self.overridden_methods() & METHODS.keys(), _return_not_implemented)
-        is_number = isinstance(value, (int, float, complex))
-        if not own and not is_number:
-            return value
-        return classes.setdefault(self.cls, type(self.cls.__name__, (type(value),), own))(value)
+        raise NotPythonConstant
 
     def overridden_methods(self) -> set[str]:
         """Return the special methods of the builtin class that Python code overrides.
@@ -236,38 +188,11 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         own = self.cls.__mro__[: self.cls.__mro__.index(base)]
         return {n for c in own for n in vars(c) if n.startswith("__") and n not in _IGNORED_METHODS and n in dir(base)}
 
-    def _dict_getitem(self, tx: Tracer, key: Variable) -> Variable:
-        """Implement ``dict.__getitem__``: a missing key calls ``__missing__`` of the class."""
-        missing = self.lookup_special_method(tx, "__missing__")
-        if missing is None:
-            return self.inner.get_item(tx, key)
-        if self.inner.contains(tx, key):
-            return self.inner.get_item(tx, key)
-        return realize(tx, missing.call(tx, [key], {}))
+    def _hashes_as_contents(self) -> bool:
+        return not self.overridden_methods() & {"__eq__", "__hash__"}
 
-    def _init_contents(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if isinstance(self.inner, DictVariable):
-            self.inner.call_method(tx, "__init__", args, kwargs)
-        elif isinstance(self.inner, SetVariable) and self.inner.builtin_class is set:
-            if kwargs or len(args) > 1:
-                tx.fold_constant(self.inner.builtin_class, *[()] * len(args), **dict.fromkeys(kwargs))
-            self.inner.call_method(tx, "__init__", args, {})
-        elif isinstance(self.inner, ListVariable):
-            if kwargs and _has_builtin_new(self.cls, list):
-                tx.fold_constant(list, **dict.fromkeys(kwargs))
-            self.inner.call_method(tx, "__init__", args, {})
-        return NONE
-
-    def hash_key(self, tx: Tracer) -> Any:
-        if isinstance(self.inner, TupleVariable) or (
-            not self.overridden_methods() & {"__eq__", "__hash__"}
-            and (
-                isinstance(self.inner, ConstantVariable)
-                or (isinstance(self.inner, SetVariable) and self.inner.builtin_class is frozenset)
-            )
-        ):
-            return self.inner.hash_key(tx)
-        return super().hash_key(tx)
+    def init_contents(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+        """Implement ``__init__`` of the builtin class; ``__new__`` filled immutable contents."""
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.inner.as_node_arg(tx)
@@ -275,40 +200,221 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_helper(new_container, 0)
         cg.load_const(self.cls)
-        if isinstance(self.inner, TupleVariable):
-            cg.load_all(self.inner.items)
-            cg.body.emit("BUILD_TUPLE", len(self.inner.items))
-            cg.body.call(2)
-        elif isinstance(self.inner, ConstantVariable):
-            cg.load_const(self.inner.value)
-            cg.body.call(2)
-        elif _is_frozenset(self.inner):
-            cg.load(SetVariable(self.inner.elements, None, frozenset))
-            cg.body.call(2)
-        else:
-            cg.body.call(1)
+        if self.is_filled_by_new:
+            self.load_new_argument(cg)
+        cg.body.call(1 + self.is_filled_by_new)
         cg.cache_top(self)
         self.fill_or_defer(cg)
+
+    def load_new_argument(self, cg: PyCodegen) -> None:
+        """Emit code that pushes the argument of ``__new__`` for immutable contents."""
+        raise NotImplementedError
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that pops the object on the stack and sets its contents and attributes.
 
         The contents are only set on an object created while tracing.
         """
-        if (
-            self.source is None
-            and not isinstance(self.inner, (TupleVariable, ConstantVariable))
-            and not _is_frozenset(self.inner)
-        ):
+        if self.source is None and not self.is_filled_by_new:
             cg.body.emit("COPY", 1)
-            fill_builtin_contents(cg, self.inner)
-            factory = self._default_factory()
-            if factory is not None:
-                cg.body.emit("COPY", 1)
-                cg.load(factory)
-                cg.body.emit("SWAP", 2)
-                cg.body.emit("STORE_ATTR", "default_factory")
+            self.inner.fill(cg)
+            self.fill_builtin_attributes(cg)
         super().fill(cg)
+
+    def fill_builtin_attributes(self, cg: PyCodegen) -> None:
+        """Emit code that sets the attributes of the builtin class on the object on the stack."""
+
+
+class DictSubclassVariable(BuiltinSubclassVariable):
+    """An instance of a subclass of dict, OrderedDict or defaultdict."""
+
+    inner: DictVariable
+    is_filled_by_new = False
+
+    @property
+    def default_factory(self) -> Variable | None:
+        """The ``default_factory`` of a ``defaultdict``; None for other dicts."""
+        is_default = builtin_base_of(self.cls) is collections.defaultdict
+        return self.inner.default_factory or NONE if is_default else None
+
+    def child_variables(self) -> list[Variable]:
+        return [*filter(None, [self.default_factory]), *super().child_variables()]
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        factory = self.default_factory if name == "default_factory" else None
+        return super().get_attr(tx, name) if factory is None else factory
+
+    def call_builtin_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        by_subclass = call_inherited_dict_method(tx, self, name, args, kwargs)
+        if by_subclass is not None:
+            return by_subclass
+        missing = self.lookup_special_method(tx, "__missing__") if name == "__getitem__" else None
+        if missing is not None and not self.inner.contains(tx, args[0]):
+            return realize(tx, missing.call(tx, args, {}))
+        return super().call_builtin_method(tx, name, args, kwargs)
+
+    def init_contents(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+        self.inner.call_method(tx, "__init__", args, kwargs)
+
+    def contents_repr(self, tx: Tracer) -> str:
+        factory = self.default_factory
+        if builtin_base_of(self.cls) is dict:
+            shown = [(format_proxy(tx, key), format_proxy(tx, value)) for key, value in self.inner.entries.values()]
+            return f"{{{', '.join(f'{key!r}: {value!r}' for key, value in shown)}}}"
+        if factory is None and not self.inner.entries:
+            return f"{self.cls.__name__}()"
+        if factory is None and VERSION >= (3, 12) and self._overrides_in_python("keys", "__getitem__"):
+            pairs = [format_proxy(tx, TupleVariable(list(pair))) for pair in iterate_pairs(tx, self)]
+        elif factory is None and VERSION < (3, 12) and self._overrides_in_python("items"):
+            pairs = [format_proxy(tx, pair) for pair in sequence_items(tx, self.call_method(tx, "items", [], {}))]
+        else:
+            pairs = [format_proxy(tx, TupleVariable(list(pair))) for pair in mapping_entries(tx, self.inner)]
+        plain = repr(collections.OrderedDict(pairs))  # shows pairs or a dict, depending on the Python version
+        plain = plain.removeprefix("OrderedDict(").removesuffix(")")
+        shown_factory = "" if factory is None else f"{format_proxy(tx, factory)!r}, "
+        return f"{self.cls.__name__}({shown_factory}{plain if factory is None else repr(dict(pairs))})"
+
+    def _overrides_in_python(self, *names: str) -> bool:
+        """Return True if Python code overrides one of these methods."""
+        return any(find_python_method(self.cls, name) is not None for name in names)
+
+    def recursive_repr(self) -> str:
+        return "{...}" if builtin_base_of(self.cls) is dict else "..."
+
+    def fill_builtin_attributes(self, cg: PyCodegen) -> None:
+        factory = self.default_factory
+        emit_store_attributes(cg, [] if factory is None else [("default_factory", factory)])
+
+
+class ListSubclassVariable(BuiltinSubclassVariable):
+    """An instance of a subclass of list."""
+
+    inner: ListVariable
+    is_filled_by_new = False
+
+    def init_contents(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+        if kwargs and _has_builtin_new(self.cls, list):
+            tx.fold_constant(list, **dict.fromkeys(kwargs))
+        self.inner.call_method(tx, "__init__", args, {})
+
+    def contents_repr(self, tx: Tracer) -> str:
+        return f"[{', '.join(repr(format_proxy(tx, item)) for item in self.inner.items)}]"
+
+    def recursive_repr(self) -> str:
+        return "[...]"
+
+
+class TupleSubclassVariable(BuiltinSubclassVariable):
+    """An instance of a subclass of tuple."""
+
+    inner: TupleVariable
+
+    def returned_contents(self, contents: Variable) -> Variable:
+        return TupleVariable(list(self.inner.items))  # even the whole slice is a new plain tuple
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.inner.hash_key(tx)
+
+    def contents_repr(self, tx: Tracer) -> str:
+        items = [repr(format_proxy(tx, item)) for item in self.inner.items]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+    def recursive_repr(self) -> str:
+        return "(...)"
+
+    def load_new_argument(self, cg: PyCodegen) -> None:
+        cg.load_all(self.inner.items)
+        cg.body.emit("BUILD_TUPLE", len(self.inner.items))
+
+
+class SetSubclassVariable(BuiltinSubclassVariable):
+    """An instance of a subclass of set or frozenset."""
+
+    inner: SetVariable
+
+    @property
+    def is_filled_by_new(self) -> bool:  # type: ignore[override]
+        return self.inner.builtin_class is frozenset
+
+    def call_contents_method(
+        self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]
+    ) -> Variable:
+        if name in METHODS and len(args) == 1:
+            args = [args[0].builtin_contents]  # the C operation ignores overrides
+        return super().call_contents_method(tx, name, args, kwargs)
+
+    def returned_contents(self, contents: Variable) -> Variable:
+        return SetVariable(dict(self.inner.elements), None, frozenset) if self.is_filled_by_new else self
+
+    def init_contents(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+        if not self.is_filled_by_new:
+            self.inner.call_method(tx, "__init__", args, kwargs)
+
+    def hash_key(self, tx: Tracer) -> Any:
+        if self.is_filled_by_new and self._hashes_as_contents():
+            return self.inner.hash_key(tx)
+        return super().hash_key(tx)
+
+    def contents_repr(self, tx: Tracer) -> str:
+        items = [repr(format_proxy(tx, item)) for item in self.inner.iteration_order(tx)]
+        return f"{self.cls.__name__}({{{', '.join(items)}}})" if items else f"{self.cls.__name__}()"
+
+    def recursive_repr(self) -> str:
+        return f"{self.cls.__name__}(...)"
+
+    def load_new_argument(self, cg: PyCodegen) -> None:
+        cg.load(SetVariable(self.inner.elements, None, frozenset))
+
+
+class ScalarSubclassVariable(BuiltinSubclassVariable):
+    """An instance of a subclass of int, float, complex, str or bytes."""
+
+    inner: ConstantVariable
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        found = find_in_class(self.cls, name)
+        if found is not None and is_data_descriptor(found[1]) and found[0] is builtin_base_of(self.cls):
+            return self.inner.get_attr(tx, name)  # for example ``real`` of a complex number
+        return super().get_attr(tx, name)
+
+    def call_contents_method(
+        self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]
+    ) -> Variable:
+        """Fold a method of a number or string, with the arguments as builtin instances."""
+        if name == "__format__" and args[0].as_python_constant(tx) == "":
+            return realize(tx, tx.wrap_static(str).call(tx, [self], {}))
+        given = [as_builtin(a) for a in args]
+        if name.startswith("__") and not all(tx.is_python_constant(a) for a in given):
+            return ConstantVariable(NotImplemented)
+        return self.inner.call_method(tx, name, given, kwargs)
+
+    def as_python_constant(self, tx: Tracer) -> Any:
+        if self.overridden_methods():
+            raise NotPythonConstant
+        return self.inner.value
+
+    def as_operator_value(self, tx: Tracer, classes: dict[type, type]) -> Any:
+        """Return the number or string of a class whose own methods returned NotImplemented."""
+        base: type = type(self.inner.value)
+        own = dict.fromkeys(self.overridden_methods() & METHODS.keys(), _return_not_implemented)
+        if not own and base in (str, bytes):
+            return self.inner.value
+        return classes.setdefault(self.cls, type(self.cls.__name__, (base,), own))(self.inner.value)
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.inner.hash_key(tx) if self._hashes_as_contents() else super().hash_key(tx)
+
+    def load_new_argument(self, cg: PyCodegen) -> None:
+        cg.load_const(self.inner.value)
+
+
+_VARIABLE_CLASSES: dict[type, type[BuiltinSubclassVariable]] = {
+    **dict.fromkeys((dict, collections.OrderedDict, collections.defaultdict), DictSubclassVariable),
+    list: ListSubclassVariable,
+    tuple: TupleSubclassVariable,
+    **dict.fromkeys((set, frozenset), SetSubclassVariable),
+    **dict.fromkeys(SCALARS, ScalarSubclassVariable),
+}
 
 
 def _has_builtin_new(cls: Any, base: Any) -> bool:
@@ -318,24 +424,14 @@ def _has_builtin_new(cls: Any, base: Any) -> bool:
 
 def as_builtin(value: Variable) -> Variable:
     """Return a scalar subclass instance as its builtin value, as C code reads it."""
-    return (
-        value.inner
-        if isinstance(value, BuiltinSubclassVariable) and isinstance(value.inner, ConstantVariable)
-        else value
-    )
+    contents: Variable = value.builtin_contents
+    return contents if contents.is_constant else value
 
 
 def _return_not_implemented(*operands: Any) -> Any:
     return NotImplemented
 
 
-def _is_frozenset(inner: Variable) -> TypeGuard[SetVariable]:
-    return isinstance(inner, SetVariable) and inner.builtin_class is frozenset
-
-
-_RECURSIVE_REPR: dict[type, str] = {dict: "{...}", list: "[...]", tuple: "(...)"}
-_CLASSES_NAMED_IN_REPR = (collections.OrderedDict, collections.defaultdict)
-_C_DESCRIPTOR_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _IGNORED_METHODS = frozenset(
     (
         "__module__",
@@ -352,41 +448,31 @@ _IGNORED_METHODS = frozenset(
 """Special methods that no operation on the builtin contents calls."""
 
 
-def fill_builtin_contents(cg: PyCodegen, inner: Variable) -> None:
-    """Emit code that pops the container on the stack and replaces its contents.
-
-    The code calls the C methods, not overrides of the subclass.
-    """
-    if isinstance(inner, ListVariable):
-        cg.load_helper(refill_list, 1)
-        cg.load_all(inner.items)
-        cg.body.emit("BUILD_LIST", len(inner.items))
-        cg.body.call(2)
-        cg.body.emit("POP_TOP")
-        return
-    inner.fill(cg)
-
-
 def new_builtin_subclass(cls: type, inner: Variable | None = None) -> BuiltinSubclassVariable:
     """Create an instance of a builtin subclass: empty, or with its contents if immutable."""
     base = builtin_base_of(cls)
     if inner is None:
-        if base is list:
-            inner = ListVariable([], None, cls)
-        elif base is set:
-            inner = SetVariable({}, None, cls)
-        else:
-            inner = DictVariable({}, None, cls, NONE if base is collections.defaultdict else None)
-    return BuiltinSubclassVariable(cls, None, NotImplemented, inner)
+        make = _EMPTY_CONTENTS.get(base)
+        inner = DictVariable({}, None, cls) if make is None else make(cls)
+    return _VARIABLE_CLASSES[base](cls, None, NotImplemented, inner)
+
+
+_EMPTY_CONTENTS: dict[type, Callable[[type], Variable]] = {
+    list: lambda cls: ListVariable([], None, cls),
+    set: lambda cls: SetVariable({}, None, cls),
+    collections.defaultdict: lambda cls: DictVariable({}, None, cls, NONE),
+}
+"""Constructors of empty contents, by builtin class; a dict for the others."""
 
 
 def _builtin_new_rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """Implement ``int.__new__(cls, ...)`` and ``__new__`` of the other builtin classes."""
     of = realize(tx, args[0])
-    base = builtin_base_of(of.real_object) if isinstance(of, ClassVariable) else None
+    cls = of.as_class()
+    base = None if cls is None else builtin_base_of(cls)
     if base is None:
         raise Unsupported("builtin-subclass", f"__new__ of {of.describe()}")
-    return call_builtin_new(tx, of.real_object, base, args[1:], kwargs)  # type: ignore[attr-defined]
+    return call_builtin_new(tx, cls, base, args[1:], kwargs)
 
 
 def call_builtin_new(tx: Tracer, cls: Any, base: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -398,18 +484,17 @@ def call_builtin_new(tx: Tracer, cls: Any, base: Any, args: list[Variable], kwar
     if base is tuple:
         if kwargs or len(args) > 1:
             tx.fold_constant(tuple, *[()] * len(args), **dict.fromkeys(kwargs))
-        made: Variable = TupleVariable(list(sequence_items(tx, args[0])) if args else [], tuple)
+        made: Any = TupleVariable(list(sequence_items(tx, args[0])) if args else [], tuple)
     else:
         made = realize(tx, tx.wrap_static(base).call(tx, list(args), kwargs))
     if cls is base:
-        return made
-    if isinstance(made, BuiltinSubclassVariable):
-        made = made.inner
-    if base in SCALARS and not isinstance(made, ConstantVariable):
+        return made  # type: ignore[no-any-return]
+    made = made.builtin_contents
+    if base in SCALARS and not made.is_constant:
         raise Unsupported(
             "builtin-subclass", f"{cls.__qualname__} is created from a number that is not known while tracing"
         )
-    if isinstance(made, SetVariable):
+    if base is frozenset:
         made = SetVariable(dict(made.elements), None, cls)
     return new_builtin_subclass(cls, made)
 
@@ -421,30 +506,33 @@ for _base in _BUILTIN_BASES:
 
 
 def _is_container_object(real: Any) -> bool:
-    return isinstance(real, (dict, list, set, frozenset, tuple, *SCALARS)) and (
-        builtin_base_of(type(real)) is not None and type(real) not in _BUILTIN_BASES
-    )
+    cls = type(real)
+    return builtin_base_of(cls) is not None and cls not in _BUILTIN_BASES
+
+
+def _read_scalar(tx: Tracer, real: Any, origin: Source) -> ConstantVariable:
+    """Build the contents of a number or string; guard on its value."""
+    tx.guard_type(real, origin, "its value decided what was traced")
+    at = BuiltinValueSource(origin, builtin_base_of(type(real)))
+    inner = ConstantVariable(at.read(real), at)
+    tx.add_guard(EqualsMatch(at, inner.value, cause=tx.guard_cause("its value decided what was traced")))
+    return inner
+
+
+_CONTENTS_BUILDERS: dict[type[BuiltinSubclassVariable], Callable[[Tracer, Any, Source], Variable]] = {
+    DictSubclassVariable: build_dict,
+    ListSubclassVariable: lambda tx, real, origin: ListVariable(read_items(tx, real, origin), origin, type(real)),
+    TupleSubclassVariable: lambda tx, real, origin: TupleVariable(read_items(tx, real, origin)),
+    SetSubclassVariable: build_set,
+    ScalarSubclassVariable: _read_scalar,
+}
 
 
 @register_builder_if(60, _is_container_object)
 def _container_object(tx: Tracer, real: Any, origin: Source) -> Variable:
-    inner: Variable
-    if isinstance(real, dict):
-        inner = build_dict(tx, real, origin)
-    elif isinstance(real, list):
-        inner = ListVariable(read_items(tx, real, origin), origin, type(real))
-    elif isinstance(real, tuple):
-        inner = TupleVariable(read_items(tx, real, origin))
-    elif isinstance(real, (set, frozenset)):
-        inner = build_set(tx, real, origin)
-    else:
-        base = builtin_base_of(type(real))
-        tx.guard_type(real, origin, "its value decided what was traced")
-        at = BuiltinValueSource(origin, base)
-        inner = ConstantVariable(at.read(real), at)
-        tx.add_guard(EqualsMatch(at, inner.value, cause=tx.guard_cause("its value decided what was traced")))
-    made = BuiltinSubclassVariable(type(real), origin, real, inner)
-    if isinstance(real, dict) and getattr(real, "__dict__", None) is real:
+    made_as = _VARIABLE_CLASSES[builtin_base_of(type(real))]
+    made = made_as(type(real), origin, real, _CONTENTS_BUILDERS[made_as](tx, real, origin))
+    if getattr(real, "__dict__", None) is real:
         # The object is its own __dict__: attributes and entries are shared.
         tx.add_guard(
             SameObject(AttrSource(origin, "__dict__"), origin, True, cause=tx.guard_cause("it is its own __dict__"))
@@ -471,7 +559,7 @@ class DataclassFieldVariable(Variable):
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         found = getattr(self.real_object, name)
-        return ConstantVariable(found) if isinstance(found, (str, bool, type(None))) else tx.wrap_static(found)
+        return ConstantVariable(found) if is_literal(found) else tx.wrap_static(found)
 
 
 @register_builder(dataclasses.Field)

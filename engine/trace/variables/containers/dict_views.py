@@ -33,6 +33,10 @@ class DictViewVariable(Variable):
         self.view_kind = kind
         self.source = source
 
+    @property
+    def is_set_like(self) -> bool:  # type: ignore[override]
+        return self.view_kind != "values"
+
     def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
         like: Any = collections.OrderedDict() if issubclass(self.dict_variable.cls, collections.OrderedDict) else {}
         known[id(self)] = view = getattr(like, self.view_kind)()
@@ -93,17 +97,14 @@ class DictViewVariable(Variable):
 
     def _operate(self, tx: Tracer, op: Operator, left: Variable, right: Variable) -> OperatorResult:
         """Apply a set operator to the view and an iterable: the result is always a new set."""
-        if op.symbol not in SET_OPERATORS or self.view_kind == "values":
+        if op.symbol not in SET_OPERATORS or not self.is_set_like:
             return NotImplemented
         mine, other = (SetVariable.from_items(tx, sequence_items(tx, side)) for side in (left, right))
         return mine.combine(tx, SET_OPERATORS[op.symbol], other)
 
     def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         other = right.builtin_contents
-        is_set_like = isinstance(other, SetVariable) or (
-            isinstance(other, DictViewVariable) and other.view_kind != "values"
-        )
-        if not is_set_like or self.view_kind == "values":
+        if not other.is_set_like or not self.is_set_like:
             return NotImplemented
         mine, theirs = (set(SetVariable.from_items(tx, sequence_items(tx, side)).elements) for side in (self, other))
         return ConstantVariable(op.function(mine, theirs))

@@ -7,8 +7,6 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.python_values import DictKeysMatch
 from engine.ir.sources.attributes import AttrSource
@@ -19,7 +17,7 @@ from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize, type_name
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize, type_name
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dict_contents import DictContents, DictEntry
@@ -59,6 +57,10 @@ class DictVariable(DictContents):
         keys = tuple(realize(tx, k).as_python_constant(tx) for k in list(self.keys()))
         return self.cls, keys, list(self.values())
 
+    @property
+    def dict_contents(self) -> DictVariable:
+        return self
+
     @classmethod
     def from_str_keys(cls, values: Mapping[str, Variable]) -> DictVariable:
         """Build a new plain dict from values by string key."""
@@ -97,10 +99,10 @@ class DictVariable(DictContents):
         return DictViewVariable(self, "keys").get_iterator(tx)
 
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
-        return _merge(op, self, self, right.builtin_contents)
+        return _merge(op, self, self, right.dict_contents)
 
     def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
-        return _merge(op, self, left.builtin_contents, self)
+        return _merge(op, self, left.dict_contents, self)
 
     def inplace(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         if op.symbol != "|=":
@@ -109,8 +111,8 @@ class DictVariable(DictContents):
         return self
 
     def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
-        other = right.builtin_contents
-        if not op.is_equality or not isinstance(other, DictVariable):
+        other = right.dict_contents
+        if not op.is_equality or other is None:
             return NotImplemented
         return ConstantVariable(_equal_dicts(tx, self, other) == (op.symbol == "=="))
 
@@ -128,9 +130,7 @@ class DictVariable(DictContents):
 
         Implements ``defaultdict.__missing__``. Raises KeyError if there is no factory.
         """
-        if self.default_factory is None or (
-            isinstance(self.default_factory, ConstantVariable) and self.default_factory.value is None
-        ):
+        if self.default_factory is None or is_none(self.default_factory):
             return tx.raise_key_error(key)  # type: ignore[no-any-return]
         made = realize(tx, self.default_factory).call(tx, [], {})
         into.set_item(tx, key, made)
@@ -246,9 +246,9 @@ def _emit_update_call(cg: PyCodegen, keys: list[Variable], values: list[Variable
     cg.body.emit("POP_TOP")
 
 
-def _merge(op: Operator, of: DictVariable, left: Variable, right: Variable) -> OperatorResult:
+def _merge(op: Operator, of: DictVariable, left: DictVariable | None, right: DictVariable | None) -> OperatorResult:
     """Return the new dict of ``left | right``, of the class of the operand whose method runs."""
-    if op.symbol != "|" or not isinstance(left, DictVariable) or not isinstance(right, DictVariable):
+    if op.symbol != "|" or left is None or right is None:
         return NotImplemented
     if not all(issubclass(side.cls, dict) for side in (left, right)):
         return NotImplemented
@@ -410,12 +410,8 @@ def ordered_dict_reduce(tx: Tracer, of: Variable, state: Variable) -> Variable:
 def mapping_entries(tx: Tracer, other: Variable) -> list[DictEntry]:
     """Return the (key, value) pairs of a mapping or of an iterable of pairs."""
     other = realize(tx, other)
-    if isinstance(other, DictVariable):
-        return list(other.entries.values())
-    if isinstance(other, DictViewVariable) and other.view_kind != "items":
-        raise other.unsupported("reading pairs")
-    own = getattr(other, "inner", None)
-    if isinstance(own, DictVariable) and getattr(other.python_type(), "__iter__", None) is dict.__iter__:
+    own = other.dict_contents
+    if own is not None and (own is other or getattr(other.python_type(), "__iter__", None) is dict.__iter__):
         return list(own.entries.values())  # C code reads the entries directly; an overridden ``keys`` is not called
     if hasattr(other.python_type(), "keys") or has_instance_keys_attr(tx, other):
         keys = sequence_items(tx, realize(tx, other.get_attr(tx, "keys")).call(tx, [], {}))
@@ -425,8 +421,9 @@ def mapping_entries(tx: Tracer, other: Variable) -> list[DictEntry]:
 
 def iterate_pairs(tx: Tracer, other: Variable) -> Iterator[DictEntry]:
     """Iterate over (key, value) pairs in the way ``OrderedDict.update`` reads its argument."""
-    if isinstance(other, DictVariable) and other.cls is dict:
-        yield from list(other.entries.values())
+    own = other.dict_contents
+    if own is not None and other.python_type() is dict:
+        yield from list(own.entries.values())
     elif hasattr(other.python_type(), "keys") or has_instance_keys_attr(tx, other):
         keys = iterator_of(tx, other.call_method(tx, "keys", [], {}))
         while (key := keys.next_item(tx)) is not None:
@@ -482,12 +479,11 @@ def _dict(tx: Tracer, real: dict[Any, Any], origin: Source) -> Variable:
     return build_dict(tx, real, origin)
 
 
-def build_dict(tx: Tracer, real: dict[Any, Any], origin: Source) -> DictVariable:
+def build_dict(tx: Tracer, real: Any, origin: Source) -> DictVariable:
     """Build the variable of a real dict, guarded by its keys."""
     entries = _read_entries(tx, real, origin)
-    factory = None
-    if isinstance(real, collections.defaultdict):
-        factory = tx.wrap(real.default_factory, AttrSource(origin, "default_factory"))
+    is_default = isinstance(real, collections.defaultdict)
+    factory = tx.wrap(real.default_factory, AttrSource(origin, "default_factory")) if is_default else None
     return DictVariable(entries, origin, type(real), factory)
 
 
@@ -501,7 +497,7 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], origin: Source) -> dict[Any,
     for n, (key, item) in enumerate(pairs):
         key_value = _build_key(tx, real, key, n, origin)
         stands_for = _hash_real_key(tx, entries, real, key, key_value)
-        is_hashed = isinstance(real, dict) and (isinstance(stands_for, UserHashKey) or isinstance(key, torch.Tensor))
+        is_hashed = isinstance(real, dict) and (isinstance(stands_for, UserHashKey) or key_value.fake is not None)
         reached = DictValueAtSource(origin, n) if is_hashed else item_source(real, origin, key)
         entries[stands_for] = (key_value, tx.make_lazy(item, reached))
     return entries
@@ -509,7 +505,7 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], origin: Source) -> dict[Any,
 
 def _real_items(real: Any) -> list[tuple[Any, Any]]:
     """Return the items of a real dict in order, by the C method that no user code overrides."""
-    base: Any = next(b for b in (collections.OrderedDict, dict, type(real)) if isinstance(real, b))
+    base: Any = next((b for b in type(real).__mro__ if b in (collections.OrderedDict, dict)), type(real))
     try:
         return list(base.items(real))
     except KeyError:  # an OrderedDict whose keys were changed by dict methods
@@ -557,11 +553,16 @@ def _view(tx: Tracer, real: Any, origin: Source) -> Variable:
     return DictViewVariable(of, kind, origin)
 
 
-@register_sourceless_builder(dict, collections.OrderedDict, collections.defaultdict)
+@register_sourceless_builder(dict, collections.OrderedDict)
 def _make_dict(tx: Tracer, value: dict[Any, Any]) -> Variable:
     entries: dict[Any, DictEntry] = {}
     for k, v in value.items():
         key = tx.from_python(k)
         entries[key.hash_key(tx)] = (key, tx.from_python(v))
-    factory = tx.from_python(value.default_factory) if isinstance(value, collections.defaultdict) else None
-    return DictVariable(entries, None, type(value), factory)
+    return DictVariable(entries, None, type(value))
+
+
+@register_sourceless_builder(collections.defaultdict)
+def _make_default_dict(tx: Tracer, value: collections.defaultdict[Any, Any]) -> Variable:
+    contents: Any = _make_dict(tx, value)
+    return DictVariable(contents.entries, None, type(value), tx.from_python(value.default_factory))

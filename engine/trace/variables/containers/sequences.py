@@ -18,17 +18,17 @@ from engine.ir.introspection import python_objects
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import item_source
-from engine.trace.codegen_runtime.containers import refill_deque
+from engine.trace.codegen_runtime.containers import refill_deque, refill_list
 from engine.trace.emit.node_results import build_node_result, wrap_items
 from engine.trace.exc import UserException
-from engine.trace.operators.arithmetic import call_special_by_name, compare_op, identical_or_equal, sort_items
+from engine.trace.operators.arithmetic import compare_op, identical_or_equal, sort_items
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
 from engine.trace.variables.base import (
-    NONE,
     ConstantVariable,
     NotPythonConstant,
     StringFormatVariable,
+    UserErrors,
     Variable,
     realize,
     type_name,
@@ -36,6 +36,7 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import register_builder, register_builder_if, register_sourceless_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import RangeIteratorVariable, SequenceIteratorVariable
+from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.exceptions.type_errors import index_error_stand_in, is_iterable
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.stdlib.string_format import ReprText, format_proxy
@@ -47,14 +48,7 @@ if TYPE_CHECKING:
 
 def sequence_items(tx: Tracer, value: Variable) -> list[Variable]:
     """Return the items of a sequence, or exhaust the iterator of any other iterable."""
-    value = realize(tx, value)
-    if isinstance(value, SequenceVariable):
-        return value.items
-    iterator = realize(tx, value.get_iterator(tx))
-    items: list[Variable] = []
-    while (item := iterator.next_item(tx)) is not None:
-        items.append(item)
-    return items
+    return realize(tx, value).iterated_items(tx)
 
 
 _ITERATOR_TYPES: dict[type, type] = {cls: type(iter(cls())) for cls in (list, tuple, collections.deque)}
@@ -64,6 +58,7 @@ _MAX_SIZES = 16
 """Maximum number of items of a list of sizes."""
 _MAX_LIST_LENGTH = sys.maxsize // 8
 """A list cannot have more items than this."""
+_CONTAINER_ERRORS = (IndexError, TypeError, ValueError, OverflowError, MemoryError)
 
 
 class SequenceVariable(Variable):
@@ -73,6 +68,10 @@ class SequenceVariable(Variable):
 
     def pytree_parts(self, tx: Tracer) -> tuple[type, tuple[Any, ...], list[Variable]] | None:
         return self.python_type(), (), self.items
+
+    @property
+    def sequence_contents(self) -> SequenceVariable:
+        return self
 
     def as_python_constant(self, tx: Tracer) -> Any:
         return self._build_real(tx.as_python_constants(self.items))
@@ -111,17 +110,19 @@ class SequenceVariable(Variable):
         return TupleVariable(sizes) if any(a is not b for a, b in zip(sizes, items, strict=True)) else self
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        index = key.as_python_constant(tx) if isinstance(key, SliceVariable) else as_index(tx, key)
-        if isinstance(index, slice):
-            return self.make_slice(_slice_items(tx, self.items, index))
-        if not isinstance(index, int):
-            tx.raise_type_error(
-                f"{self.python_type().__name__} indices must be integers or slices, not {type(index).__name__}"
-            )
-        if not -len(self.items) <= index < len(self.items):
-            tx.raise_error(IndexError, f"{self.python_type().__name__} index out of range")
-        found: Variable = self.items[index]
-        return found
+        found = self.apply(tx, operator.getitem, as_index(tx, key))
+        return self.make_slice(list(found)) if key.python_type() is slice else found
+
+    def apply(self, tx: Tracer, function: Callable[..., Any], *args: Any) -> Any:
+        """Call ``function`` with the items; its errors are those of the builtin class."""
+        try:
+            return function(self.items, *args)
+        except _CONTAINER_ERRORS:
+            with UserErrors(tx, *_CONTAINER_ERRORS):
+                return function(self.builtin_class(self.items), *args)
+
+    def iterated_items(self, tx: Tracer) -> list[Variable]:
+        return self.items
 
     def make_slice(self, items: list[Variable]) -> Variable:
         """Build the variable of a slice that has the same type as ``self``."""
@@ -146,8 +147,8 @@ class SequenceVariable(Variable):
         raise NotImplementedError
 
     def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
-        other = right.builtin_contents
-        if not isinstance(other, SequenceVariable) or other.builtin_class is not self.builtin_class:
+        other = self._same_kind(right)
+        if other is None:
             return NotImplemented
         if op.is_equality:
             return ConstantVariable(self._equals(tx, other) == (op.symbol == "=="))
@@ -155,6 +156,11 @@ class SequenceVariable(Variable):
             if not identical_or_equal(tx, realize(tx, a), realize(tx, b)):
                 return compare_op(tx, op.symbol, a, b)
         return tx.fold_constant(op.function, len(self.items), len(other.items))
+
+    def _same_kind(self, other: Variable) -> SequenceVariable | None:
+        """Return the contents of the other operand if its builtin class is the same."""
+        contents = other.sequence_contents
+        return contents if contents is not None and contents.builtin_class is self.builtin_class else None
 
     def _equals(self, tx: Tracer, other: SequenceVariable) -> bool:
         if len(self.items) != len(other.items):
@@ -185,58 +191,57 @@ class SequenceVariable(Variable):
         return BuiltinMethodVariable(self, name)
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        args = [realize(tx, a) for a in args]
-        match name:
-            case "index" if 1 <= len(args) <= 3 and not kwargs:
-                for n in range(len(self.items))[
-                    slice(*(as_index(tx, a) for a in args[1:]), *_OPEN_SLICE_END[len(args)])
-                ]:
-                    if n >= len(self.items):  # a user-defined __eq__ removed items during the search
-                        break
-                    if identical_or_equal(tx, realize(tx, self.items[n]), args[0]):
-                        return ConstantVariable(n)
-                _raise_not_found(tx, args[0], self.python_type())
-            case "count":
-                return ConstantVariable(sum(identical_or_equal(tx, realize(tx, i), args[0]) for i in self.items))
-            case "__len__":
-                return self.length(tx)
-            case "__getitem__":
-                return self.get_item(tx, args[0])
-            case "__iter__":
-                return self.get_iterator(tx)
-            case "__contains__":
-                return ConstantVariable(self.contains(tx, args[0]))
-        return self._call_other_method(tx, name, args, kwargs)
-
-    def _call_other_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        return call_special_by_name(tx, self, name, args, kwargs)
+        return SEQUENCE_METHODS.call(self, tx, name, args, kwargs)
 
 
-def _slice_items(tx: Tracer, items: list[Variable], index: slice) -> list[Variable]:
-    """Return ``items[index]``; an invalid slice raises in the traced code."""
+SEQUENCE_METHODS = MethodTable()
+
+
+@SEQUENCE_METHODS.method("index")
+def _index(self: SequenceVariable, tx: Tracer, wanted: Variable, *bounds: Variable) -> Variable:
+    within = slice(*[as_index(tx, a) for a in bounds], *_OPEN_SLICE_END[len(bounds)])
+    for n in range(len(self.items))[within]:
+        if n >= len(self.items):  # a user-defined __eq__ removed items during the search
+            break
+        if identical_or_equal(tx, realize(tx, self.items[n]), wanted):
+            return ConstantVariable(n)
+    return _raise_not_found(tx, wanted, self.builtin_class, "index")  # type: ignore[no-any-return]
+
+
+@SEQUENCE_METHODS.method("count")
+def _count(self: SequenceVariable, tx: Tracer, wanted: Variable) -> Variable:
+    return ConstantVariable(sum(identical_or_equal(tx, realize(tx, i), wanted) for i in self.items))
+
+
+class _Absent:
+    """An item that no container holds."""
+
+    def __repr__(self) -> str:
+        return "<absent>"
+
+
+def _raise_not_found(tx: Tracer, wanted: Variable, kind: Any, method: str) -> Any:
+    """Raise the ValueError of ``index`` or ``remove``; some messages show the wanted item."""
+    message = ""
     try:
-        return items[index]
-    except (TypeError, ValueError) as error:
-        raise tx.make_user_exception(error) from error
-
-
-def _raise_not_found(tx: Tracer, wanted: Variable, kind: type) -> None:
-    """Raise the ValueError of ``index`` when no item equals ``wanted``."""
-    if issubclass(kind, tuple):
-        tx.raise_error(ValueError, "tuple.index(x): x not in tuple")
-    where = f" is not in {'deque' if issubclass(kind, collections.deque) else 'list'}"
+        getattr(kind(), method)(_Absent())
+    except ValueError as error:  # the message differs between Python versions
+        message = str(error)
+    before, *after = message.split("<absent>")
+    if not after:
+        return tx.raise_error(ValueError, before)
     if wanted.is_symbolic:
-        text = StringFormatVariable([(wanted, (_REPR_CONVERSION, "")), *ConstantVariable(where).format_parts(tx)])
+        text = StringFormatVariable([(wanted, (_REPR_CONVERSION, "")), *ConstantVariable(after[0]).format_parts(tx)])
         raise UserException(realize(tx, tx.wrap_static(ValueError).call(tx, [text], {})))
     shown = realize(tx, tx.wrap_static(repr).call(tx, [wanted], {})).as_python_constant(tx)
-    tx.raise_error(ValueError, f"{shown}{where}")
+    return tx.raise_error(ValueError, f"{before}{shown}{after[0]}")
 
 
 _REPR_CONVERSION = 2
 """Conversion code of ``!r`` in an f-string."""
 
-_OPEN_SLICE_END: dict[int, tuple[None, ...]] = {1: (None,), 2: (None,), 3: ()}
-"""Bounds that complete the search slice of ``index``, by its argument count."""
+_OPEN_SLICE_END: dict[int, tuple[None, ...]] = {0: (None,), 1: (None,), 2: ()}
+"""Bounds that complete the search slice of ``index``, by the number of its bounds."""
 
 
 def as_index(tx: Tracer, key: Variable) -> Any:
@@ -293,12 +298,12 @@ class TupleVariable(SequenceVariable):
         return True if self.is_singleton and other.is_singleton else None
 
     def concat(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
-        other = right.builtin_contents
-        if not isinstance(other, TupleVariable):
+        other, cls = self._same_kind(right), right.python_type()
+        if other is None:
             return NotImplemented
-        if self.cls is tuple and other.cls is tuple and other is right and not (self.items and other.items):
+        if self.cls is tuple and cls is tuple and not (self.items and other.items):
             return self if self.items else other
-        makes_size = self.cls is torch.Size or (other.cls is torch.Size and hasattr(torch.Size, "__radd__"))
+        makes_size = self.cls is torch.Size or (cls is torch.Size and hasattr(torch.Size, "__radd__"))
         return TupleVariable([*self.items, *other.items], torch.Size if makes_size else tuple)
 
     def _repeat(self, tx: Tracer, op: Operator, count: int) -> Variable:
@@ -328,10 +333,8 @@ class TupleVariable(SequenceVariable):
             if name == "_fields":
                 return tx.from_python(self.cls._fields)  # type: ignore[attr-defined]
             found = class_attribute(tx, self.cls, name, self)
-            if found is not None and not hasattr(tuple, name):
+            if found is not None and (name == "__getnewargs__" or not hasattr(tuple, name)):
                 return found
-            if name == "__getnewargs__":
-                return BuiltinMethodVariable(self, name)
         elif self.cls.__module__ == "torch.return_types" and (index := _structseq_index(self.cls, name)) is not None:
             return self.items[index]
         return super().get_attr(tx, name)
@@ -353,22 +356,12 @@ class TupleVariable(SequenceVariable):
         except AttributeError as error:
             raise tx.make_user_exception(error) from error
 
-    def _call_other_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if self.is_namedtuple():
-            match name:
-                case "_replace":
-                    fields = self.cls._fields  # type: ignore[attr-defined]
-                    return TupleVariable([kwargs.get(f, i) for f, i in zip(fields, self.items, strict=True)], self.cls)
-                case "__getnewargs__" if not args:
-                    return TupleVariable(list(self.items))
-                case "_asdict":
-                    fields = self.cls._fields  # type: ignore[attr-defined]
-                    return tx.from_python(dict(zip(fields, self.items, strict=True)))
-            if not hasattr(tuple, name):
-                return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if self.is_namedtuple() and (name == "__getnewargs__" or not hasattr(tuple, name)):
+            return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
         if name == "numel" and self.cls is torch.Size:
             return realize(tx, tx.wrap_static(math.prod).call(tx, [TupleVariable(list(self.items))], {}))
-        return super()._call_other_method(tx, name, args, kwargs)
+        return super().call_method(tx, name, args, kwargs)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.cls is tuple:
@@ -423,10 +416,8 @@ class ListVariable(SequenceVariable):
         if op.plain is not None:
             self.call_method(tx, "extend", [right], {})
             return self
-        other = right.builtin_contents
-        if not isinstance(other, ListVariable) or other.builtin_class is not self.builtin_class:
-            return NotImplemented
-        return self.make_slice([*self.items, *other.items])
+        other = self._same_kind(right)
+        return NotImplemented if other is None else self.make_slice([*self.items, *other.items])
 
     def _repeat(self, tx: Tracer, op: Operator, count: int) -> Variable:
         repeated = self.make_slice(self.items * count)
@@ -481,33 +472,29 @@ class ListVariable(SequenceVariable):
         kept = items if self.maxlen is None else items[max(0, len(items) - self.maxlen) :]
         return ListVariable(kept, None, self.cls, self.maxlen)
 
-    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+    def apply(self, tx: Tracer, function: Callable[..., Any], *args: Any) -> Any:
+        if self.builtin_class is list:
+            with UserErrors(tx, *_CONTAINER_ERRORS):
+                return function(self.items, *args)
+        real = collections.deque(self.items, self.maxlen)
+        with UserErrors(tx, *_CONTAINER_ERRORS):
+            result = function(real, *args)
+        self.items[:] = real
+        return result
+
+    def change(self, tx: Tracer, function: Callable[..., Any], *args: Any) -> Any:
+        """Mutate the list by a function of the real list or deque."""
         tx.side_effects.record_mutation(self)
-        if isinstance(key, SliceVariable):
-            if not is_iterable(realize(tx, value)):
-                self._apply_to_items(
-                    tx, operator.setitem, key.as_python_constant(tx), None
-                )  # raises TypeError with the message of this Python version
-            self._apply_to_items(tx, operator.setitem, key.as_python_constant(tx), list(sequence_items(tx, value)))
-            return
-        self._apply_to_items(tx, operator.setitem, as_index(tx, key), value)
+        return self.apply(tx, function, *args)
+
+    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
+        new: Any = value
+        if key.python_type() is slice:  # Python words the error for a value that is not iterable
+            new = list(sequence_items(tx, value)) if is_iterable(realize(tx, value)) else None
+        self.change(tx, operator.setitem, as_index(tx, key), new)
 
     def del_item(self, tx: Tracer, key: Variable) -> None:
-        tx.side_effects.record_mutation(self)
-        self._apply_to_items(
-            tx, operator.delitem, key.as_python_constant(tx) if isinstance(key, SliceVariable) else as_index(tx, key)
-        )
-
-    def _apply_to_items(self, tx: Tracer, change: Callable[..., Any], *args: Any) -> Any:
-        """Apply ``change`` to the items; raise the error that a real list or deque raises."""
-        try:
-            return change(self.items, *args)
-        except (IndexError, TypeError, ValueError, OverflowError, MemoryError) as error:
-            try:
-                change(self._build_real(list(self.items)), *args)
-            except type(error) as real:
-                raise tx.make_user_exception(real) from real
-            raise
+        self.change(tx, operator.delitem, as_index(tx, key))
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "maxlen" and self.cls is collections.deque:
@@ -521,33 +508,8 @@ class ListVariable(SequenceVariable):
         if self.maxlen is not None and len(self.items) > self.maxlen:
             del self.items[0]
 
-    def _call_other_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        match name:
-            case "append" if len(args) == 1:
-                self.append(tx, args[0])
-                return NONE
-            case "copy" | "__copy__" if hasattr(self.cls, name):
-                return ListVariable(list(self.items), None, self.cls, self.maxlen)
-            case "__init__":
-                tx.side_effects.record_mutation(self)
-                self.items.clear()
-                return self._call_other_method(tx, "extend", args, {}) if args else NONE
-            case "pop" | "popleft":
-                return self._pop(tx, name, args)
-        method = _LIST_METHODS.get(name)
-        if method is None or not hasattr(self.cls, name):
-            return super()._call_other_method(tx, name, args, kwargs)
-        tx.side_effects.record_mutation(self)
-        method(self, tx, args, kwargs)
-        return NONE
-
-    def _pop(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
-        tx.side_effects.record_mutation(self)
-        if self.cls is collections.deque:
-            if not self.items:
-                tx.raise_error(IndexError, "pop from an empty deque")
-            return self.items.pop(0 if name == "popleft" else -1)
-        return self._apply_to_items(tx, list.pop, *[as_index(tx, a) for a in args])  # type: ignore[no-any-return]
+    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        return LIST_METHODS.call(self, tx, name, args, kwargs)
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.cls is not list:
@@ -585,18 +547,69 @@ class ListVariable(SequenceVariable):
             cg.body.emit("BUILD_SLICE", 2)
             cg.body.emit("STORE_SUBSCR")
             return
-        cg.load_helper(refill_deque, 1)
+        cg.load_helper(refill_list if self.builtin_class is list else refill_deque, 1)
         cg.load_all(self.items)
         cg.body.emit("BUILD_LIST", len(self.items))
         cg.body.call(2)
         cg.body.emit("POP_TOP")
 
 
-def _extend(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    for item in _iterate_into(tx, args[0], self):
-        self.appended.append(item)
-        if self.maxlen is not None:
-            del self.items[: max(0, len(self.items) - self.maxlen)]
+# Methods of list and deque.
+
+LIST_METHODS = MethodTable(SEQUENCE_METHODS)
+
+
+def _is_deque(of: ListVariable) -> bool:
+    return of.builtin_class is collections.deque
+
+
+def _register_direct_methods() -> None:
+    """Register the methods that compare no items: the real list or deque of variables runs them."""
+
+    def register(name: str, numbers: int, condition: Callable[[ListVariable], bool] | None = None) -> None:
+        @LIST_METHODS.method(name, condition=condition)
+        def run(self: ListVariable, tx: Tracer, *args: Variable) -> Variable | None:
+            given = [as_index(tx, a) if n < numbers else a for n, a in enumerate(args)]
+            found: Variable | None = self.change(tx, operator.methodcaller(name, *given))
+            return found
+
+    for name, numbers in {"pop": 1, "insert": 1, "clear": 0, "reverse": 0}.items():
+        register(name, numbers)
+    for name, numbers in {"popleft": 0, "appendleft": 0, "rotate": 1}.items():
+        register(name, numbers, _is_deque)
+
+
+_register_direct_methods()
+
+
+@LIST_METHODS.method("append")
+def _append(self: ListVariable, tx: Tracer, value: Variable) -> None:
+    self.append(tx, value)
+
+
+@LIST_METHODS.method("copy")
+@LIST_METHODS.method("__copy__", condition=_is_deque)
+def _copy(self: ListVariable, tx: Tracer) -> Variable:
+    return self.make_slice(list(self.items))
+
+
+@LIST_METHODS.method("__init__", mutates=True)
+def _init(self: ListVariable, tx: Tracer, items: Variable | None = None) -> None:
+    self.items.clear()
+    if items is not None:
+        _extend(self, tx, items)
+
+
+@LIST_METHODS.method("extend", mutates=True)
+def _extend(self: ListVariable, tx: Tracer, items: Variable) -> None:
+    for item in _iterate_into(tx, items, self):
+        self.append(tx, item)
+
+
+@LIST_METHODS.method("extendleft", mutates=True, condition=_is_deque)
+def _extendleft(self: ListVariable, tx: Tracer, items: Variable) -> None:
+    for item in _iterate_into(tx, items, self):
+        self.apply(tx, operator.methodcaller("appendleft", item))
 
 
 def _iterate_into(tx: Tracer, value: Variable, into: ListVariable) -> Iterator[Variable]:
@@ -604,67 +617,26 @@ def _iterate_into(tx: Tracer, value: Variable, into: ListVariable) -> Iterator[V
 
     A Python iterator takes its next step only after the previous item was inserted. ``into`` itself is snapshotted.
     """
-    value = realize(tx, value)
-    if isinstance(value, SequenceVariable):
-        yield from list(value.items)
+    own = value.sequence_contents
+    if own is not None and (own is value or own is into):
+        yield from list(own.items)
         return
     iterator = realize(tx, value.get_iterator(tx))
-    if (
-        isinstance(iterator, SequenceIteratorVariable) and iterator.items is into.appended
-    ):  # an instance of a list subclass, extended by itself
-        yield from list(into.items)
-        return
     while (item := iterator.next_item(tx)) is not None:
         yield item
 
 
-def _extendleft(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    for item in _iterate_into(tx, args[0], self):
-        self.items.insert(0, item)
-        if self.maxlen is not None:
-            del self.items[self.maxlen :]
-
-
-def _rotate(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    turned = collections.deque(self.items)
-    self._apply_to_items(tx, lambda _, *by: turned.rotate(*by), *[as_index(tx, a) for a in args])
-    self.items[:] = turned
-
-
-def _insert(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    if self.maxlen is not None and len(self.items) >= self.maxlen:
-        tx.raise_error(IndexError, "deque already at its maximum size")
-    self._apply_to_items(tx, lambda items, *at: items.insert(*at), as_index(tx, args[0]), args[1])
-
-
-def _clear(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    self.items.clear()
-
-
-def _reverse(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    self.items.reverse()
-
-
-def _appendleft(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    self.items.insert(0, args[0])
-    if self.maxlen is not None and len(self.items) > self.maxlen:
-        self.items.pop()
-
-
-def _remove(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+@LIST_METHODS.method("remove", mutates=True)
+def _remove(self: ListVariable, tx: Tracer, wanted: Variable) -> None:
     for n, item in enumerate(self.items):
-        if identical_or_equal(tx, realize(tx, item), args[0]):
+        if identical_or_equal(tx, realize(tx, item), wanted):
             del self.items[n]
             return
-    absent = (
-        "list.remove(x): x not in list"
-        if self.cls is list
-        else f"{self.cls.__name__}.remove(x): x not in {self.cls.__name__}"
-    )
-    tx.raise_error(ValueError, absent)
+    _raise_not_found(tx, wanted, self.builtin_class, "remove")
 
 
-def _sort(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+@LIST_METHODS.method("sort", mutates=True, condition=lambda of: not _is_deque(of))
+def _sort(self: ListVariable, tx: Tracer, /, **kwargs: Variable) -> None:
     items, self.items[:] = list(self.items), []  # Python's list.sort leaves the list empty while it sorts
     in_order = items
     noted: list[Variable] = []
@@ -678,19 +650,6 @@ def _sort(self: ListVariable, tx: Tracer, args: list[Variable], kwargs: dict[str
             noted_outside += noted
     if any(value is self for value in noted):
         tx.raise_error(ValueError, "list modified during sort")
-
-
-_LIST_METHODS: dict[str, Callable[[ListVariable, Any, list[Variable], dict[str, Variable]], None]] = {
-    "extend": _extend,
-    "extendleft": _extendleft,
-    "rotate": _rotate,
-    "insert": _insert,
-    "clear": _clear,
-    "reverse": _reverse,
-    "appendleft": _appendleft,
-    "remove": _remove,
-    "sort": _sort,
-}
 
 
 class RangeVariable(Variable):
@@ -790,7 +749,7 @@ def read_items(tx: Tracer, real: Any, origin: Source) -> list[Variable]:
     why = "it was unpacked, indexed or iterated"
     tx.guard_type(real, origin, why)
     tx.add_guard(LengthMatch(origin, python_objects.builtin_len(real), cause=tx.guard_cause(why)))
-    plainly = list if isinstance(real, list) else tuple if isinstance(real, tuple) else collections.deque
+    plainly: Any = next(b for b in type(real).__mro__ if b in _ITERATOR_TYPES)
     return [tx.make_lazy(item, item_source(real, origin, n)) for n, item in enumerate(plainly.__iter__(real))]
 
 

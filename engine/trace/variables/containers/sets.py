@@ -56,6 +56,7 @@ class SetVariable(Variable):
     mutation_words = "contents of the {} are replaced"
     __slots__ = ("cls", "elements", "literal", "order_observed_at", "real_order", "source")
     is_mutable = True
+    is_set_like = True
     must_not_be_copied = True
 
     def __init__(self, elements: dict[Any, Variable], source: Source | None = None, cls: type = set) -> None:
@@ -84,6 +85,10 @@ class SetVariable(Variable):
             elements.setdefault(stands_for := item.hash_key(tx), item)
             mark_stored(stands_for)
         return cls(elements, None, kind)
+
+    @property
+    def set_contents(self) -> SetVariable:
+        return self
 
     @property
     def builtin_class(self) -> type:
@@ -126,14 +131,14 @@ class SetVariable(Variable):
         return ConstantVariable(len(self.elements))
 
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
-        other = right.builtin_contents
-        if op.symbol not in SET_OPERATORS or not isinstance(other, SetVariable):
+        other = right.set_contents
+        if op.symbol not in SET_OPERATORS or other is None:
             return NotImplemented
         return self.combine(tx, SET_OPERATORS[op.symbol], other)
 
     def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
-        other = left.builtin_contents
-        return other.binary(tx, op, self) if isinstance(other, SetVariable) else NotImplemented
+        other = left.set_contents
+        return NotImplemented if other is None else other.binary(tx, op, self)
 
     def inplace(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         if self.builtin_class is not set or op.plain is None:
@@ -146,8 +151,8 @@ class SetVariable(Variable):
         return self
 
     def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
-        other = right.builtin_contents
-        if not isinstance(other, SetVariable):
+        other = right.set_contents
+        if other is None:
             return NotImplemented
         return ConstantVariable(op.function(set(self.elements), set(other.elements)))
 
@@ -317,15 +322,15 @@ def _remove(self: SetVariable, tx: Tracer, item: Variable) -> None:
 
 @SET_METHODS.method("update", mutates=True, condition=_is_mutable_set)
 def _update(self: SetVariable, tx: Tracer, *others: Variable) -> None:
-    if len(others) == 1 and not self.elements:  # a set display is one update of an empty set
-        other = others[0]
-        if isinstance(other, SetVariable) and other.source is None and other.cls is frozenset:
-            self.literal = other.literal
     for other in others:
-        if isinstance(other, SetVariable) and not other.has_fixed_hashes(tx):  # copying does not call __hash__ again
-            self.elements = {**self.elements, **{k: v for k, v in other.elements.items() if k not in self.elements}}
+        given = other.set_contents
+        if given is not None and len(others) == 1 and not self.elements and given.source is None:
+            self.literal = given.literal if given.cls is frozenset else self.literal  # a set display is one update
+        if given is not None and not given.has_fixed_hashes(tx):  # copying does not call __hash__ again
+            for stands_for, item in given.elements.items():
+                self.elements.setdefault(stands_for, item)
             continue
-        for item in sequence_items(tx, other):
+        for item in sequence_items(tx, given or other):
             self.elements.setdefault(stands_for := realize(tx, item).hash_key(tx), item)
             mark_stored(stands_for)
 
@@ -394,8 +399,9 @@ _register_set_operations()
 
 @SET_METHODS.method("isdisjoint")
 def _isdisjoint(self: SetVariable, tx: Tracer, other: Variable) -> Variable:
-    if isinstance(other, SetVariable):
-        return ConstantVariable(set(self.elements).isdisjoint(other.elements))
+    given = other.set_contents
+    if given is not None and given is other:
+        return ConstantVariable(set(self.elements).isdisjoint(given.elements))
     # Checks one item at a time and stops at the first common element, as Python does.
     items = iterator_of(tx, other)
     while (found := items.next_item(tx)) is not None:
@@ -405,23 +411,18 @@ def _isdisjoint(self: SetVariable, tx: Tracer, other: Variable) -> Variable:
 
 
 def _as_set(tx: Tracer, other: Variable) -> SetVariable:
-    """Collect the items of any iterable into a set; the source order of a set is ignored."""
-    inner = other.builtin_contents
-    plain = inner if isinstance(inner, SetVariable) and not _has_python_iter(other) else other
-    if isinstance(plain, SetVariable):
-        return SetVariable(dict(plain.elements), None, plain.builtin_class)
+    """Collect the items of any iterable into a set; an ``__iter__`` of a set is not called."""
+    given = other.set_contents
+    if given is not None:
+        return SetVariable(dict(given.elements), None, given.builtin_class)
     return SetVariable.from_items(tx, sequence_items(tx, other))
-
-
-def _has_python_iter(other: Variable) -> bool:
-    return not isinstance(getattr(other.python_type(), "__iter__", None), WrapperDescriptorType)
 
 
 def _lookup_key(tx: Tracer, item: Variable) -> Any:
     """Return the hash key for a lookup; a set is looked up as a frozenset, as in Python."""
-    inner = item.builtin_contents
-    if isinstance(inner, SetVariable) and inner.builtin_class is set:
-        return frozenset(inner.elements)
+    given = item.set_contents
+    if given is not None and given.builtin_class is set:
+        return frozenset(given.elements)
     return item.hash_key(tx)
 
 
@@ -436,18 +437,15 @@ def _hashes_by_new_identity(key: Any, value: Variable) -> bool:
 def _has_fixed_hash(tx: Tracer, key: Any, value: Variable) -> bool:
     """Return True if the hash key of an element has the same hash as the element."""
     value = realize(tx, value)
-    if is_literal(key):
-        return True
-    if isinstance(key, (BuiltinFunctionType, FunctionType, MethodDescriptorType)):
+    if is_literal(key) or isinstance(key, (BuiltinFunctionType, FunctionType, MethodDescriptorType)):
         return True
     if isinstance(key, type):
         return key not in tx.objects.new_classes
-    if type(key) is frozenset and isinstance(value, SetVariable):
-        return all(_has_fixed_hash(tx, k, v) for k, v in value.elements.items())
-    items = getattr(value, "items", None)
-    if type(key) is not tuple or value.python_type() is not tuple or not isinstance(items, list):
-        return False
-    return all(_has_fixed_hash(tx, k, v) for k, v in zip(key, items, strict=True))
+    if value.python_type() is frozenset and value.set_contents is not None:
+        return all(_has_fixed_hash(tx, k, v) for k, v in value.set_contents.elements.items())
+    if value.python_type() is tuple and value.sequence_contents is not None:
+        return all(_has_fixed_hash(tx, k, v) for k, v in zip(key, value.sequence_contents.items, strict=True))
+    return False
 
 
 @register_builder(set, frozenset)
