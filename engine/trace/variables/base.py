@@ -21,6 +21,9 @@ from engine.trace.operators.table import CONSTANT_OPERATORS, Operator
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
+    from engine.trace.variables.exceptions.exception_groups import ExceptionGroupVariable
+    from engine.trace.variables.exceptions.exceptions import ExceptionVariable
+    from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
 
 
 def type_name(cls: type) -> str:
@@ -137,6 +140,18 @@ class ObjectFacts:
 
     def as_class(self) -> Any:
         """Return the class that this variable is; None for anything else."""
+        return None
+
+    def as_exception(self) -> ExceptionVariable | None:
+        """Return the exception that this variable is; None for anything else."""
+        return None
+
+    def as_exception_group(self) -> ExceptionGroupVariable | None:
+        """Return the exception group that this variable is; None for anything else."""
+        return None
+
+    def as_module(self) -> NNModuleVariable | None:
+        """Return the ``nn.Module`` that this variable is; None for anything else."""
         return None
 
     def as_python_object(self) -> Any:

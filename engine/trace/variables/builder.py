@@ -40,6 +40,11 @@ def register_builder_if(order: int, predicate: Callable[[Any], bool]) -> Callabl
     return register
 
 
+def register_subclass_builder(order: int, *bases: type) -> Callable[[VariableBuilder], VariableBuilder]:
+    """Register the builder for instances of these classes and of their subclasses."""
+    return register_builder_if(order, lambda real: isinstance(real, bases))
+
+
 def register_sourceless_builder(
     *types: type,
 ) -> Callable[[Callable[[Tracer, Any], Variable]], Callable[[Tracer, Any], Variable]]:

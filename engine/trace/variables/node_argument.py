@@ -26,6 +26,8 @@ class NodeArgument:
     """The symbolic number of a SymInt, SymFloat or SymBool; None for any other value."""
     is_numpy_array = False
     """True for an array or scalar of numpy over the memory of a tensor."""
+    symbol: Any = None
+    """The symbol that was created for a symbolic number; None for any other value."""
     may_have_torch_function = False
     """True for variables of user objects and of tensor subclasses."""
 

@@ -51,6 +51,11 @@ def sequence_items(tx: Tracer, value: Variable) -> list[Variable]:
     return realize(tx, value).iterated_items(tx)
 
 
+def items_or_value(tx: Tracer, value: Variable) -> list[Variable]:
+    """Return the items of a tuple; the value alone if it is anything else."""
+    return list(sequence_items(tx, value)) if issubclass(value.python_type(), tuple) else [value]
+
+
 _ITERATOR_TYPES: dict[type, type] = {cls: type(iter(cls())) for cls in (list, tuple, collections.deque)}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from engine.ir.introspection.python_objects import is_heap_type
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, UserErrors, Variable, is_none, realize
-from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, items_or_value, sequence_items
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable, resolve_exception_class
 from engine.trace.variables.objects.class_lookup import (
     call_python_method,
@@ -16,13 +16,11 @@ from engine.trace.variables.objects.class_lookup import (
     find_in_class,
     find_python_method,
 )
-from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.constructor_registry import register_constructor
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
-_HEAP_TYPE_FLAG = 1 << 9
 _COPIED_ATTRIBUTES = ("__cause__", "__context__", "__suppress_context__", "__notes__")
 
 
@@ -38,6 +36,9 @@ class ExceptionGroupVariable(ExceptionVariable):
         super().__init__(cls, args)
         self.members = inside
         self.split_from: ExceptionGroupVariable = self
+
+    def as_exception_group(self) -> ExceptionGroupVariable:
+        return self
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "message":
@@ -59,9 +60,7 @@ class ExceptionGroupVariable(ExceptionVariable):
     def as_builtin_exception(self, tx: Tracer) -> BaseException:
         if any(find_python_method(i.python_type(), "__repr__") is not None for i in self.members):
             raise self.unsupported("formatting it", "traceback")
-        alike: Any = (
-            type(self.cls.__name__, (BaseExceptionGroup,), {}) if self.cls.__flags__ & _HEAP_TYPE_FLAG else self.cls
-        )
+        alike: Any = type(self.cls.__name__, (BaseExceptionGroup,), {}) if is_heap_type(self.cls) else self.cls
         shown = [i.as_builtin_exception(tx) for i in self.members]
         given = tuple(shown) if issubclass(realize(tx, self.args[1]).python_type(), tuple) else shown
         made: BaseException = alike(realize(tx, self.args[0]).as_python_constant(tx), given)
@@ -81,15 +80,17 @@ class ExceptionGroupVariable(ExceptionVariable):
     def _derive(self, tx: Tracer, inside: Sequence[Variable]) -> ExceptionVariable | None:
         if not inside:
             return None
-        made = realize(tx, realize(tx, self.get_attr(tx, "derive")).call(tx, [ListVariable(list(inside))], {}))
-        if not isinstance(made, ExceptionGroupVariable):
+        derived = realize(tx, self.get_attr(tx, "derive")).call(tx, [ListVariable(list(inside))], {})
+        made = realize(tx, derived).as_exception_group()
+        if made is None:
             return tx.raise_type_error("derive must return an instance of BaseExceptionGroup")  # type: ignore[no-any-return]
         made.split_from = self.split_from
         made.raise_line, made.was_raised = self.raise_line, self.was_raised
         for name in _COPIED_ATTRIBUTES:
             if name in self.attributes:
                 value = realize(tx, self.attributes[name])
-                made.attributes[name] = ListVariable(list(value.items)) if isinstance(value, ListVariable) else value
+                notes = value.sequence_contents
+                made.attributes[name] = value if notes is None else ListVariable(list(notes.items))
         return made
 
 
@@ -99,14 +100,14 @@ ExceptionMatcher = Callable[[Variable], bool]
 def make_group(tx: Tracer, cls: Any, args: Args) -> Variable:
     """Construct an ``ExceptionGroup``; the real class checks dummy exceptions for errors."""
     new = find_in_class(cls, "__new__")
-    if new is not None and isinstance(new[1], (FunctionType, staticmethod)):
+    if new is not None and is_heap_type(new[0]):
         raise Unsupported("exception-creation", f"{cls.__qualname__} is created")
     forced = [realize(tx, a) for a in args]
     inside: list[ExceptionVariable] = []
-    stands: list[Any] = [a.value if isinstance(a, ConstantVariable) else object() for a in forced]
-    if len(forced) == 2 and isinstance(forced[1], (ListVariable, TupleVariable)):
+    stands: list[Any] = [a.constant if a.is_constant else object() for a in forced]
+    if len(forced) == 2 and forced[1].sequence_contents is not None:
         members = [realize(tx, i) for i in sequence_items(tx, forced[1])]
-        inside = [i for i in members if isinstance(i, ExceptionVariable)]
+        inside = [error for i in members if (error := i.as_exception()) is not None]
         stands[1] = [_dummy_exception(i) for i in members]
     alike = next(c for c in cls.__mro__ if c in (ExceptionGroup, BaseExceptionGroup))
     with UserErrors(tx, TypeError, ValueError):
@@ -131,8 +132,9 @@ def _construct_exception(tx: Tracer, of: Variable, args: Args, kwargs: dict[str,
         made = make_group(tx, cls, args)
     made = made or ExceptionVariable(resolve_exception_class(tx, cls, args), args)
     ran = call_python_method(tx, cls, "__init__", [made, *args], kwargs)
-    if ran is None and isinstance(made, ExceptionVariable):
-        made.set_keyword_attributes(tx, kwargs)
+    error = made.as_exception()
+    if ran is None and error is not None:
+        error.set_keyword_attributes(tx, kwargs)
     return made
 
 
@@ -144,14 +146,18 @@ def _dummy_exception(value: Variable) -> Any:
 
 def make_matcher(tx: Tracer, wanted: Variable) -> ExceptionMatcher:
     """Build the matcher of ``split`` and ``subgroup`` from a class, classes or a function."""
-    classes = wanted.items if isinstance(wanted, TupleVariable) else [wanted]
-    kinds = tuple(c.real_object for c in (realize(tx, c) for c in classes) if isinstance(c, ClassVariable))
-    if len(kinds) == len(classes) and all(issubclass(k, BaseException) for k in kinds):
+    kinds = _classes_in(tx, wanted)
+    if all(k is not None and issubclass(k, BaseException) for k in kinds):
         # Python compares classes here without asking their metaclass.
         return lambda error: any(base is kind for base in error.python_type().__mro__ for kind in kinds)
-    if wanted.lacks_methods("__call__") or isinstance(wanted, ClassVariable):
+    if wanted.lacks_methods("__call__") or wanted.as_class() is not None:
         tx.raise_type_error("expected a function, exception type or tuple of exception types")
     return lambda error: realize(tx, wanted.call(tx, [error], {})).is_truthy(tx)
+
+
+def _classes_in(tx: Tracer, wanted: Variable) -> list[Any]:
+    """Return the class or the classes of a tuple; None for anything that is no class."""
+    return [realize(tx, c).as_class() for c in items_or_value(tx, wanted)]
 
 
 def match_except_star(tx: Tracer, error: Variable, wanted: Variable) -> tuple[Variable, Variable]:
@@ -159,7 +165,7 @@ def match_except_star(tx: Tracer, error: Variable, wanted: Variable) -> tuple[Va
     if is_none(error):
         return NONE, NONE
     is_group = issubclass(error.python_type(), BaseExceptionGroup)
-    if is_group and not isinstance(error, ExceptionGroupVariable):
+    if is_group and error.as_exception_group() is None:
         raise Unsupported(
             "exception-handling", f"except* of a {error.describe()} that was created outside the function"
         )
@@ -169,18 +175,18 @@ def match_except_star(tx: Tracer, error: Variable, wanted: Variable) -> tuple[Va
         return (
             error if is_group else make_group(tx, ExceptionGroup, [ConstantVariable(""), TupleVariable([error])])
         ), NONE
-    if not isinstance(error, ExceptionVariable):
+    own = error.as_exception()
+    if own is None:
         return NONE, error
-    found, rest = error.split(tx, matches)
+    found, rest = own.split(tx, matches)
     return found or NONE, rest or NONE
 
 
 def _check_except_star_classes(tx: Tracer, wanted: Variable) -> None:
-    for cls in wanted.items if isinstance(wanted, TupleVariable) else [wanted]:
-        kind = realize(tx, cls)
-        if not isinstance(kind, ClassVariable) or not issubclass(kind.real_object, BaseException):
+    for cls in _classes_in(tx, wanted):
+        if cls is None or not issubclass(cls, BaseException):
             tx.raise_type_error("catching classes that do not inherit from BaseException is not allowed")
-        elif issubclass(kind.real_object, BaseExceptionGroup):
+        elif issubclass(cls, BaseExceptionGroup):
             tx.raise_type_error("catching ExceptionGroup with except* is not allowed. Use except instead.")
 
 
@@ -190,14 +196,16 @@ def prep_reraise_star(tx: Tracer, whole: Variable, raised: list[Variable]) -> Va
     It combines the exceptions that the handlers raised with the uncaught part.
     """
     present = [v for v in (realize(tx, r) for r in raised) if not is_none(v)]
-    if not isinstance(whole, ExceptionGroupVariable):
+    group = whole.as_exception_group()
+    if group is None:
         return present[0] if present else NONE
-    again = [v for v in present if isinstance(v, ExceptionGroupVariable) and v.split_from is whole.split_from]
+    groups = [g for v in present if (g := v.as_exception_group()) is not None]
+    again = [g for g in groups if g.split_from is group.split_from]
     anew = [v for v in present if v not in again]
     kept: Variable | None = None
     if again:
-        leaves = {id(leaf) for group in again for leaf in group.leaves(tx)}
-        kept, _ = whole.split(tx, lambda error: id(error) in leaves)
+        leaves = {id(leaf) for part in again for leaf in part.leaves(tx)}
+        kept, _ = group.split(tx, lambda error: id(error) in leaves)
     if not anew:
         return kept or NONE
     return make_group(

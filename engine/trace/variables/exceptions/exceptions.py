@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import sys
 import traceback
 import types
@@ -15,6 +16,7 @@ import torch
 from engine.bytecode.resume_functions import InstructionOffset
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.guards.python_values import HasAttrGuard
+from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
@@ -31,12 +33,12 @@ from engine.trace.variables.base import (
     is_none,
     realize,
 )
-from engine.trace.variables.builder import is_literal, register_builder_if, register_sourceless_builder
+from engine.trace.variables.builder import is_literal, register_sourceless_builder, register_subclass_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.call_expressions import emit_store_attributes
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
 from engine.trace.variables.objects.attribute_binding import class_attribute
-from engine.trace.variables.objects.class_lookup import call_python_method, find_in_class
+from engine.trace.variables.objects.class_lookup import call_python_method, find_in_class, is_data_descriptor
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -68,10 +70,6 @@ def _offset(tx: Tracer, value: InstructionOffset) -> Variable:
     return ConstantVariable(value)
 
 
-_HEAP_TYPE_FLAG = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: set for classes that Python code creates."""
-
-
 @dataclass(frozen=True, eq=False)
 class TracebackVariable(Variable):
     """The traceback of an exception; only its existence and its exception are known."""
@@ -96,10 +94,11 @@ class TracebackVariable(Variable):
 
 def traceback_of(error: Variable) -> Variable:
     """Return the current traceback of an exception; one object until the next raise."""
-    if not isinstance(error, ExceptionVariable):
+    own = error.as_exception()
+    if own is None:
         return TracebackVariable(error)
-    error.traceback = error.traceback or TracebackVariable(error)
-    return error.traceback
+    own.traceback = own.traceback or TracebackVariable(own)
+    return own.traceback
 
 
 def guard_not_in_except_block(tx: Tracer) -> None:
@@ -158,12 +157,8 @@ register_rule(traceback.TracebackException)(_traceback_frames_rule(traceback.Tra
 
 @register_rule(traceback.format_exception_only)
 def _exception_text(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    error = realize(tx, args[-1]) if args else NONE
-    if (
-        kwargs
-        or not isinstance(error, ExceptionVariable)
-        or issubclass(error.cls, (SyntaxError, NameError, AttributeError))
-    ):
+    error = realize(tx, args[-1]).as_exception() if args else None
+    if kwargs or error is None or issubclass(error.cls, (SyntaxError, NameError, AttributeError)):
         raise SkipFrame("traceback", "an exception is formatted")
     if "__notes__" in error.attributes or issubclass(error.cls, BaseExceptionGroup):
         raise SkipFrame("traceback", "an exception with notes is formatted")
@@ -191,9 +186,9 @@ def resolve_exception_class(tx: Tracer, cls: type[BaseException], args: list[Var
     if cls is not OSError or not 2 <= len(args) <= 5:
         return cls
     number = realize(tx, args[0])
-    if not isinstance(number, ConstantVariable):
+    if not number.is_constant:
         raise Unsupported("exception-creation", "OSError is created with an errno that is not known while tracing")
-    return type(OSError(number.value, ""))
+    return type(OSError(number.constant, ""))
 
 
 class ExceptionVariable(AttributeDictVariable):
@@ -215,6 +210,9 @@ class ExceptionVariable(AttributeDictVariable):
 
     def python_type(self) -> type:
         return self.cls
+
+    def as_exception(self) -> ExceptionVariable:
+        return self
 
     def describe(self) -> str:
         return f"{self.cls.__name__}({', '.join(a.describe() for a in self.args)})"
@@ -257,7 +255,7 @@ class ExceptionVariable(AttributeDictVariable):
                 )
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         own = find_in_class(self.cls, name)
-        if own is not None and isinstance(own[1], (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        if own is not None and is_data_descriptor(own[1]) and not is_heap_type(own[0]):
             if name == "obj" and self.real_exception is not None:
                 raise self.unsupported_attribute("reading", name)
             return tx.from_python(getattr(self.to_real_exception(tx), name))
@@ -282,8 +280,7 @@ class ExceptionVariable(AttributeDictVariable):
         tx.side_effects.record_mutation(self)
         forced = realize(tx, value)
         if name == "__traceback__":
-            if not (isinstance(forced, TracebackVariable) and forced.exception is self):
-                self._set_traceback(tx, forced)
+            self._set_traceback(tx, forced)
             return
         if name == "args":
             self.args = list(sequence_items(tx, value))
@@ -293,8 +290,11 @@ class ExceptionVariable(AttributeDictVariable):
             self.attributes["__suppress_context__"] = ConstantVariable(True)
 
     def _set_traceback(self, tx: Tracer, instead: Variable) -> None:
+        is_traced = isinstance(instead, TracebackVariable)
+        if is_traced and instead.child_variables() == [self]:
+            return
         self.attributes.pop("__traceback__", None)
-        if isinstance(instead, TracebackVariable):
+        if is_traced:
             self.attributes["__traceback__"] = instead
         elif not is_none(instead):
             if instead.python_type() is types.TracebackType:
@@ -318,7 +318,7 @@ class ExceptionVariable(AttributeDictVariable):
         if name == "add_note":
             return self._add_note(tx, realize(tx, args[0]))
         own = find_in_class(self.cls, name)
-        if own is not None and isinstance(own[1], (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        if own is not None and not is_heap_type(own[0]):
             return self._call_c_slot(tx, name, args)
         return super().call_method(tx, name, args, kwargs)
 
@@ -374,7 +374,7 @@ class ExceptionVariable(AttributeDictVariable):
             and list(self.real_exception.args) == tx.as_python_constants(self.args)
         ):
             return self.real_exception
-        base = next(c for c in self.cls.__mro__ if not c.__flags__ & _HEAP_TYPE_FLAG)
+        base = next(c for c in self.cls.__mro__ if not is_heap_type(c))
         alike = self.cls if base is self.cls else type(self.cls.__name__, (base,), {"__module__": self.cls.__module__})
         made: BaseException = alike(*tx.as_python_constants(self.args))
         return made
@@ -408,25 +408,22 @@ class ExceptionVariable(AttributeDictVariable):
         own = vars(self.real_exception) if self.real_exception is not None else {}
         if not all(is_literal(v) for v in own.values()):
             raise self.unsupported("rebuilding its attributes", "rebuild-value")
-        if (
-            isinstance(self.real_exception, (AttributeError, NameError))
-            and self.source is None
-            and self.real_exception.name is not None
-        ):
-            own = {**own, "name": self.real_exception.name}
+        name = getattr(self.real_exception, "name", None) if issubclass(self.cls, (AttributeError, NameError)) else None
+        if name is not None and self.source is None:
+            own = {**own, "name": name}
         return [(name, ConstantVariable(value)) for name, value in own.items()]
 
 
 def _exception_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Implement ``Exception.__new__(cls, ...)``."""
-    cls = realize(tx, args[0]).as_python_object() if args else None
-    if not (isinstance(cls, type) and issubclass(cls, BaseException)) or issubclass(cls, BaseExceptionGroup):
+    cls = realize(tx, args[0]).as_class() if args else None
+    if cls is None or not issubclass(cls, BaseException) or issubclass(cls, BaseExceptionGroup):
         raise Unsupported("exception-creation", "__new__ of an exception is called without a plain exception class")
     return ExceptionVariable(resolve_exception_class(tx, cls, args[1:]), list(args[1:]))
 
 
-for _cls in vars(builtins).values():
-    if isinstance(_cls, type) and issubclass(_cls, BaseException) and "__new__" in vars(_cls):
+for _, _cls in inspect.getmembers(builtins, inspect.isclass):
+    if issubclass(_cls, BaseException) and "__new__" in vars(_cls):
         register_rule(_cls.__new__)(_exception_new)
 
 
@@ -435,20 +432,17 @@ def set_attribute_error_context(error: Variable, of: Variable, name: str) -> Non
 
     Implements ``set_attribute_error_context`` of CPython.
     """
-    if (
-        not isinstance(error, ExceptionVariable)
-        or not issubclass(error.cls, AttributeError)
-        or error.source is not None
-    ):
+    own = error.as_exception()
+    if own is None or not issubclass(own.cls, AttributeError) or own.source is not None:
         return
-    if "obj" in error.attributes or "name" in error.attributes:
+    if "obj" in own.attributes or "name" in own.attributes:
         return
-    noted = getattr(error.real_exception, "obj", None)
+    noted = getattr(own.real_exception, "obj", None)
     if noted is not None and not _is_real_object_of(of, noted):
         return
-    error.attributes["obj"] = of
-    if getattr(error.real_exception, "name", None) is None:
-        error.attributes["name"] = ConstantVariable(name)
+    own.attributes["obj"] = of
+    if getattr(own.real_exception, "name", None) is None:
+        own.attributes["name"] = ConstantVariable(name)
 
 
 def _is_real_object_of(value: Variable, real: Any) -> bool:
@@ -480,16 +474,18 @@ def set_attr_with_error_context(tx: Tracer, of: Variable, name: str, value: Vari
 
 
 def _set_write_error_context(error: Variable, of: Variable, name: str) -> None:
+    own = error.as_exception()
     if _WRITES_SET_ERROR_CONTEXT or (
-        NO_DICT_SUFFIX and isinstance(error, ExceptionVariable) and str(error.real_exception).endswith(NO_DICT_SUFFIX)
+        NO_DICT_SUFFIX and own is not None and str(own.real_exception).endswith(NO_DICT_SUFFIX)
     ):
         set_attribute_error_context(error, of, name)
         return
-    if not isinstance(error, ExceptionVariable) or error.source is not None or "obj" in error.attributes:
+    if own is None or own.source is not None or "obj" in own.attributes:
         return
-    if isinstance(error.real_exception, AttributeError) and error.real_exception.obj is None:
-        error.real_exception.name = None
-        error.attributes["obj"] = NONE
+    real: Any = own.real_exception
+    if real is not None and issubclass(own.cls, AttributeError) and real.obj is None:
+        real.name = None
+        own.attributes["obj"] = NONE
 
 
 def _writes_set_error_context() -> bool:
@@ -505,11 +501,7 @@ def _writes_set_error_context() -> bool:
 _WRITES_SET_ERROR_CONTEXT = _writes_set_error_context()
 
 
-def _is_exception(real: Any) -> bool:
-    return isinstance(real, BaseException)
-
-
-@register_builder_if(15, _is_exception)
+@register_subclass_builder(15, BaseException)
 def _real_exception(tx: Tracer, real: BaseException, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it was read")
     args = read_items(tx, real.args, AttrSource(origin, "args"))
@@ -520,17 +512,14 @@ def _real_exception(tx: Tracer, real: BaseException, origin: Source) -> Variable
 
 def to_exception(tx: Tracer, value: Variable) -> ExceptionVariable:
     """Return the exception that ``raise value`` raises."""
-    cls = value.as_python_object()
-    if isinstance(cls, type) and issubclass(cls, BaseException):
+    cls = value.as_class()
+    if cls is not None and issubclass(cls, BaseException):
         value = realize(tx, value.call(tx, [], {}))
         if not issubclass(value.python_type(), BaseException):
             tx.raise_type_error(
                 f"calling {cls!r} should have returned an instance of BaseException, not {value.python_type()!r}"
             )
-    if issubclass(value.python_type(), BaseException) and (
-        not isinstance(value, ExceptionVariable) or value.source is not None
-    ):
+    own = value.as_exception()
+    if issubclass(value.python_type(), BaseException) and (own is None or own.source is not None):
         raise Unsupported("exception-handling", f"raising a {value.describe()} that was created outside the function")
-    if not isinstance(value, ExceptionVariable):
-        return tx.raise_type_error("exceptions must derive from BaseException")  # type: ignore[no-any-return]
-    return value
+    return own or tx.raise_type_error("exceptions must derive from BaseException")

@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from engine.ir.introspection.python_objects import is_heap_type
+
 NO_STAND_IN: Any = object()
 """Result of a search for a stand-in that found none."""
 _CONTAINER_TYPES: tuple[type, ...] = (
@@ -46,7 +48,6 @@ OPERATORS_NAMING_TYPES_ONLY = frozenset(
     for name in (plain, f"i{plain.rstrip('_')}")
 ) | {operator.lt, operator.le, operator.gt, operator.ge, operator.add}
 """Operators whose TypeErrors depend only on the names of the operand classes."""
-_HEAP_TYPE_FLAG = 1 << 9
 
 
 def has_method(cls: type, *names: str, below: type | None = None) -> bool:
@@ -69,6 +70,6 @@ def sample_of(cls: type) -> Any:
     if cls in SAMPLE_FACTORIES:
         return SAMPLE_FACTORIES[cls]()
     base = container_base_of(cls)
-    if base is not None and cls.__flags__ & _HEAP_TYPE_FLAG:  # methods that the class itself defines were tried before
+    if base is not None and is_heap_type(cls):  # methods that the class itself defines were tried before
         return type(cls.__name__, (base,), {})()
     return NO_STAND_IN
