@@ -213,11 +213,8 @@ class SetVariable(Variable):
     def get_iterator(self, tx: Tracer) -> Variable:
         ordered = [realize(tx, item).hash_key(tx) for item in self.iteration_order(tx)]
         return DictOrSetIteratorVariable(
-            ordered, type(iter(set())), self._read_element, lambda: _current_keys(self), "Set", self
+            ordered, type(iter(set())), lambda key: self.elements.get(key), lambda: _current_keys(self), "Set", self
         )
-
-    def _read_element(self, key: Any) -> Variable | None:
-        return self.elements.get(key)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "__class__":

@@ -11,15 +11,14 @@ import torch.overrides
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.containers import GetItemSource
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
-from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
+from engine.trace.variables.containers.sequences import items_or_value, sequence_items
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
+    from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
 
 
 @register_rule(torch.func.functional_call)
@@ -28,57 +27,45 @@ def _functional_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     module = realize(tx, given["module"])
     table = realize(tx, given["parameter_and_buffer_dicts"])
-    if isinstance(table, (TupleVariable, ListVariable)):
+    if table.sequence_contents is not None:
         merged = DictVariable({})
-        for part in table.items:
+        for part in sequence_items(tx, table):
             merged.update(tx, part)
         table = merged
+    called, tensors = module.as_module(), table.dict_contents
     ties, strict = (
         realize(tx, given.get(word, ConstantVariable(word == "tie_weights"))) for word in ("tie_weights", "strict")
     )
-    if (
-        not isinstance(module, NNModuleVariable)
-        or not isinstance(table, DictVariable)
-        or not isinstance(ties, ConstantVariable)
-        or not isinstance(strict, ConstantVariable)
-    ):
+    if called is None or tensors is None or not ties.is_constant or not strict.is_constant:
         raise Unsupported("functional-call", "torch.func.functional_call is called")
-    wanted = {str(k): v for k, (_, v) in table.entries.items()}
-    wanted = _expand_tied_weights(module.real_object, wanted) if ties.value else wanted
-    if strict.value and wanted.keys() != _tensor_names(module.real_object):
+    wanted = {str(k): v for k, (_, v) in tensors.entries.items()}
+    wanted = _expand_tied_weights(called.real_object, wanted) if ties.constant else wanted
+    if strict.constant and wanted.keys() != _tensor_names(called.real_object):
         raise Unsupported("functional-call", "torch.func.functional_call needs one tensor per name")
     inner = realize(tx, given["args"]) if "args" in given else NONE
     words = realize(tx, given["kwargs"]) if "kwargs" in given else NONE
-    positional = list(inner.items) if isinstance(inner, TupleVariable) else [] if _is_none(inner) else [inner]
+    positional = [] if is_none(inner) else items_or_value(tx, inner)
     named: dict[str, Variable] = {}
-    if isinstance(words, DictVariable):
-        named = {str(k): v for k, (_, v) in words.entries.items()}
+    if words.dict_contents is not None:
+        named = {str(k): v for k, (_, v) in words.dict_contents.entries.items()}
     replaced: list[tuple[NNModuleVariable, str]] = []
     try:
         for path, value in wanted.items():
             owner_path, _, name = path.rpartition(".")
-            owner = module.member_at_path(tx, owner_path)
-            if isinstance(owner, NNModuleVariable) and owner.functional_call_overrides.get(name) is realize(tx, value):
-                continue
-            if (
-                not isinstance(owner, NNModuleVariable)
-                or not _owns_tensor(owner, name)
-                or name in owner.functional_call_overrides
-            ):
-                raise Unsupported("functional-call", f"torch.func.functional_call replaces {path!r}")
+            owner = called.member_at_path(tx, owner_path).as_module()
             tensor = realize(tx, value)
-            if not isinstance(tensor, TensorVariable):
+            if owner is not None and owner.functional_call_overrides.get(name) is tensor:
+                continue
+            if owner is None or not _owns_tensor(owner, name) or name in owner.functional_call_overrides:
+                raise Unsupported("functional-call", f"torch.func.functional_call replaces {path!r}")
+            if tensor.fake is None:
                 raise Unsupported("functional-call", "torch.func.functional_call gets a value that is not a tensor")
             owner.functional_call_overrides[name] = tensor
             replaced.append((owner, name))
-        return module.call(tx, positional, named)
+        return called.call(tx, positional, named)
     finally:
         for owner, name in replaced:
             del owner.functional_call_overrides[name]
-
-
-def _is_none(value: Variable) -> bool:
-    return isinstance(value, ConstantVariable) and value.value is None
 
 
 def _owns_tensor(owner: NNModuleVariable, name: str) -> bool:
@@ -113,13 +100,8 @@ def _weights_have_changed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     Guards ensure that the flat weight list and the parameters hold the same tensors.
     """
-    module = realize(tx, args[0])
-    if (
-        not isinstance(module, NNModuleVariable)
-        or module.source is None
-        or module.attr_writes
-        or module.functional_call_overrides
-    ):
+    module = realize(tx, args[0]).as_module()
+    if module is None or module.source is None or module.attr_writes or module.functional_call_overrides:
         raise Unsupported("recurrent-weights", "the weights of a recurrent module may have changed")
     if module.real_object._weights_have_changed():
         raise Unsupported("recurrent-weights", "the weights of a recurrent module have changed")

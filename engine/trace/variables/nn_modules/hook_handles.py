@@ -19,7 +19,7 @@ from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.sequences import ListVariable
+from engine.trace.variables.containers.sequences import sequence_items
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -106,19 +106,13 @@ def _new_handle(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = [realize(tx, a) for a in (*args, *kwargs.values())]
     if len(args) == 1 and set(kwargs) <= {"extra_dict"}:
         others = given[1:]
-        if len(others) == 1 and isinstance(others[0], ListVariable):
-            others = [realize(tx, v) for v in others[0].items]
-        tables = [t for t in (given[0], *others) if isinstance(t, DictVariable) and _is_hook_dict(t)]
+        if len(others) == 1 and others[0].sequence_contents is not None:
+            others = [realize(tx, v) for v in sequence_items(tx, others[0])]
+        found = [t.dict_contents for t in (given[0], *others)]
+        tables = [t for t in found if t is not None and _is_hook_dict(t)]
         if len(tables) == 1 + len(others):
-            before = next(
-                (
-                    call
-                    for call, _ in reversed(tx.side_effects.side_effect_calls)
-                    if isinstance(call, ModuleHookHandleVariable)
-                ),
-                None,
-            )
-            made = ModuleHookHandleVariable(tables, before)
+            before = [c for c, _ in tx.side_effects.side_effect_calls if isinstance(c, ModuleHookHandleVariable)]
+            made = ModuleHookHandleVariable(tables, before[-1] if before else None)
             tx.side_effects.record_side_effect(made, "a hook id is assigned")
             return made
     raise Unsupported("module-hook", "a hook handle is created for tables other than those of an existing module")

@@ -16,7 +16,7 @@ from engine.ir.sources.roots import ConstantSource
 from engine.trace.exc import RestartTracing, Unsupported, UserException
 from engine.trace.variables.base import Args, Kwargs, Variable, is_none, realize
 from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.containers.sequences import TupleVariable, items_or_value
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -92,7 +92,7 @@ class ModuleCall:
         if table not in module.attr_writes and id(real) not in tx.objects.variables_by_id:
             return real
         found = realize(tx, module.get_attr(tx, table))
-        return found.entries if isinstance(found, DictVariable) else {}
+        return {} if found.dict_contents is None else found.dict_contents.entries
 
     def _has_global_hooks(self) -> bool:
         """Return True if global module hooks run, and guard on them."""
@@ -110,7 +110,7 @@ class ModuleCall:
 
     def _call_with_hooks(self, args: Args, kwargs: Kwargs) -> Variable:
         tx, module = self.tx, self.module
-        if isinstance(module.real_object, torch.nn.modules.lazy.LazyModuleMixin):
+        if issubclass(module.cls, torch.nn.modules.lazy.LazyModuleMixin):
             _infer_lazy_parameters(tx, module, args, kwargs)
         if self._hook_dict("_backward_hooks") or self._hook_dict("_backward_pre_hooks"):
             raise Unsupported("module-hook", f"the hooks of {module.describe()} run")
@@ -121,7 +121,7 @@ class ModuleCall:
             if with_keywords:
                 args, kwargs = self._arguments_from_hook(result)
             else:
-                args = list(result.items) if isinstance(result, TupleVariable) else [result]
+                args = items_or_value(tx, result)
         output = self._forward(args, kwargs)
         for hook, with_keywords in self._hooks("_forward_hooks"):
             result = self._call_hook(hook, with_keywords, args, kwargs, output)
@@ -151,10 +151,12 @@ class ModuleCall:
 
     def _arguments_from_hook(self, result: Variable) -> tuple[Args, Kwargs]:
         """Return the arguments that a pre-hook with kwargs returns."""
-        if isinstance(result, TupleVariable) and len(result.items) == 2:
-            positional, words = (realize(self.tx, i) for i in result.items)
-            if isinstance(positional, TupleVariable) and isinstance(words, DictVariable):
-                return list(positional.items), {str(k): v for k, (_, v) in words.entries.items()}
+        parts = items_or_value(self.tx, result)
+        if len(parts) == 2:
+            positional, words = (realize(self.tx, i) for i in parts)
+            given, named = positional.sequence_contents, words.dict_contents
+            if given is not None and given is positional and named is not None and named is words:
+                return list(given.items), {str(k): v for k, (_, v) in named.entries.items()}
         raise Unsupported(
             "module-hook",
             f"a hook of {self.module.describe()} does not return a tuple of arguments and keyword arguments",

@@ -13,17 +13,16 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
-from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, is_none, realize
+from engine.trace.variables.builder import register_subclass_builder
 from engine.trace.variables.callable_registry import RULES_BY_CODE
 from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
 from engine.trace.variables.nn_modules.module_calls import call_graph_module, call_module
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -63,6 +62,9 @@ class NNModuleVariable(UserDefinedObjectVariable):
         """Replacements of parameters and buffers during ``torch.func.functional_call``."""
         self.member_dicts: dict[str, DictVariable] = {}
         """Member dicts read as a whole or mutated. Other members are read from the real dict."""
+
+    def as_module(self) -> NNModuleVariable:
+        return self
 
     def describe(self) -> str:
         return f"module {self.cls.__name__}" + (f" ({self.path})" if self.path else "")
@@ -148,23 +150,19 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     def _member_dict_for(self, tx: Tracer, name: str, value: Variable) -> str | None:
         """Return the member dict that ``nn.Module.__setattr__`` picks; None for a plain attribute."""
-        if isinstance(value, TensorVariable) and issubclass(value.python_type(), torch.nn.Parameter):
+        if value.fake is not None and issubclass(value.python_type(), torch.nn.Parameter):
             return "_parameters"
-        is_none = isinstance(value, ConstantVariable) and value.value is None
         if self.has_member("_parameters", name):
-            return "_parameters" if is_none else self._wrong_member_type(tx, value, "parameter", name)
-        if isinstance(value, NNModuleVariable):
+            return "_parameters" if is_none(value) else self._wrong_member_type(tx, value, "parameter", name)
+        if value.as_module() is not None:
             return "_modules"
         if self.has_member("_modules", name):
-            return "_modules" if is_none else self._wrong_member_type(tx, value, "child module", name)
-        if isinstance(value, TensorVariable) and issubclass(value.python_type(), torch.nn.Buffer):
+            return "_modules" if is_none(value) else self._wrong_member_type(tx, value, "child module", name)
+        if value.fake is not None and issubclass(value.python_type(), torch.nn.Buffer):
             raise Unsupported("module-attribute", f"the buffer {name!r} of a module is set to a Buffer")
         if self.has_member("_buffers", name):
-            return (
-                "_buffers"
-                if is_none or isinstance(value, TensorVariable)
-                else self._wrong_member_type(tx, value, "buffer", name)
-            )
+            is_buffer = is_none(value) or value.fake is not None
+            return "_buffers" if is_buffer else self._wrong_member_type(tx, value, "buffer", name)
         return None
 
     def _wrong_member_type(self, tx: Tracer, value: Variable, kind: str, name: str) -> Any:
@@ -230,17 +228,17 @@ class NNModuleVariable(UserDefinedObjectVariable):
         return bool(self._members(tx)) if self._uses_container_method("__len__") else super().is_truthy(tx)
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        if self._uses_container_method("__getitem__") and isinstance(key, ConstantVariable):
-            members = self._members(tx)
+        if self._uses_container_method("__getitem__") and key.is_constant:
+            members, wanted = self._members(tx), key.constant
             if issubclass(self.cls, torch.nn.ModuleDict):
-                return members[key.value] if key.value in members else tx.raise_error(KeyError, key.value)
+                return members[wanted] if wanted in members else tx.raise_error(KeyError, wanted)
             values = list(members.values())
-            if type(key.value) is int:
-                if not -len(values) <= key.value < len(values):
-                    tx.raise_error(IndexError, f"index {key.value} is out of range")
-                return values[key.value]
+            if type(wanted) is int:
+                if not -len(values) <= wanted < len(values):
+                    tx.raise_error(IndexError, f"index {wanted} is out of range")
+                return values[wanted]
         is_list = self._uses_container_method("__getitem__") and issubclass(self.cls, torch.nn.ModuleList)
-        if is_list and isinstance(key, SliceVariable):
+        if is_list and key.python_type() is slice:
             return ListVariable(list(self._members(tx).values())[key.as_python_constant(tx)])
         return super().get_item(tx, key)
 
@@ -272,12 +270,8 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
         The real member dicts are then outdated.
         """
-        tables = (
-            t
-            for v, _ in tx.objects.variables_by_id.values()
-            if isinstance(v, NNModuleVariable)
-            for t in v.member_dicts.values()
-        )
+        modules = (v.as_module() for v, _ in tx.objects.variables_by_id.values())
+        tables = (t for m in modules if m is not None for t in m.member_dicts.values())
         return self.is_constructed or any(id(t) in tx.side_effects.mutated_variables for t in tables)
 
     def _named_members(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
@@ -303,11 +297,11 @@ class NNModuleVariable(UserDefinedObjectVariable):
         """Return a member by its dotted path."""
         value: Variable = self
         for part in path.split(".") if path else ():
-            assert isinstance(value, NNModuleVariable)
-            table = next((t for t in _MEMBER_DICTS if value.has_member(t, part)), None)
-            if table is None:
+            owner = value.as_module()
+            tables = [] if owner is None else [t for t in _MEMBER_DICTS if owner.has_member(t, part)]
+            if owner is None or not tables:
                 raise Unsupported("module-attribute", f"{value.describe()} has no member {part!r} of {path!r}")
-            value = realize(tx, value.member(tx, table, part))
+            value = realize(tx, owner.member(tx, tables[0], part))
         return value
 
 
@@ -340,11 +334,9 @@ def guard_module_structure(tx: Tracer, module: NNModuleVariable) -> None:
         )
     for name, child in module.real_object.__dict__["_modules"].items():
         if child is not None:
-            value = realize(tx, module.member(tx, "_modules", name))
-            if isinstance(value, NNModuleVariable) and value.source == ModuleMemberSource(
-                module.source, "_modules", name
-            ):
-                guard_module_structure(tx, value)
+            inner = realize(tx, module.member(tx, "_modules", name)).as_module()
+            if inner is not None and inner.source == ModuleMemberSource(module.source, "_modules", name):
+                guard_module_structure(tx, inner)
 
 
 def module_path(origin: Source | None) -> str:
@@ -359,14 +351,13 @@ def module_path(origin: Source | None) -> str:
     return ".".join(reversed(parts))
 
 
-def _is_module(real: Any) -> bool:
-    return isinstance(real, torch.nn.Module)
+@register_subclass_builder(1, torch.jit.ScriptModule)
+def _scripted_module(tx: Tracer, real: torch.jit.ScriptModule, origin: Source) -> Variable:
+    raise Unsupported("scripted-module", f"the scripted module {type(real).__name__} is used")
 
 
-@register_builder_if(2, _is_module)
+@register_subclass_builder(2, torch.nn.Module)
 def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
-    if isinstance(real, torch.jit.ScriptModule):
-        raise Unsupported("scripted-module", f"the scripted module {type(real).__name__} is used")
     tx.inputs.saw_tensor = True
     if ORIGINAL_MODULE_ATTR in type(real).__dict__:
         tx.guard_type(real, origin, "it is a compiled module, and its original was inlined")
@@ -389,8 +380,8 @@ def _call_graph_module_class(tx: Tracer, function: Any, args: Args, kwargs: Kwar
     Raises:
         Unsupported: the first argument is not a graph module of that class.
     """
-    graph = realize(tx, args[0]) if args else None
-    if not isinstance(graph, NNModuleVariable) or vars(graph.cls).get("__call__") is not function.real_object:
+    graph = realize(tx, args[0]).as_module() if args else None
+    if graph is None or vars(graph.cls).get("__call__") is not function.real_object:
         raise Unsupported("module-call", f"{function.describe()} is called")
     return graph.call(tx, args[1:], kwargs)
 

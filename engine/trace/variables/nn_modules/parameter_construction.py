@@ -14,7 +14,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.higher_order.subgraph import SubgraphBuilder
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -46,12 +45,12 @@ def _parameter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     wanted = realize(tx, given.get("requires_grad", ConstantVariable(True)))
     if (
         type(data) is not TensorVariable
-        or not isinstance(wanted, ConstantVariable)
+        or not wanted.is_constant
         or data.python_type() not in (torch.Tensor, torch.nn.Parameter)
-        or isinstance(tx.graph, SubgraphBuilder)
+        or tx.in_subgraph()
     ):
         raise Unsupported("module-creation", "torch.nn.parameter.Parameter is created")
-    return _emit_parameter(tx, data, bool(wanted.value))
+    return _emit_parameter(tx, data, bool(wanted.constant))
 
 
 def _emit_parameter(tx: Tracer, data: TensorVariable, requires_grad: bool) -> Variable:
