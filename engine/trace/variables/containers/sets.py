@@ -213,8 +213,11 @@ class SetVariable(Variable):
     def get_iterator(self, tx: Tracer) -> Variable:
         ordered = [realize(tx, item).hash_key(tx) for item in self.iteration_order(tx)]
         return DictOrSetIteratorVariable(
-            ordered, type(iter(set())), lambda key: self.elements.get(key), lambda: _current_keys(self), "Set", self
+            ordered, type(iter(set())), self._read_element, lambda: _current_keys(self), "Set", self
         )
+
+    def _read_element(self, key: Any) -> Variable | None:
+        return self.elements.get(key)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "__class__":
@@ -233,21 +236,8 @@ class SetVariable(Variable):
         order = [k for k in (*self.elements, *other.elements) if k in chosen]
         return SetVariable({k: both[k] for k in dict.fromkeys(order)}, None, self.builtin_class)
 
-    def _check_order_not_observed(self) -> None:
-        """Check that no traced code has observed an unspecified iteration order.
-
-        Raises:
-            Unsupported: the order depends on addresses, so a set rebuilt after the graph may have another order.
-        """
-        if self.order_observed_at is not None:
-            refused = Unsupported(
-                "object-address", "rebuilding a set whose order depends on object addresses after the graph"
-            )
-            refused.created_at = self.order_observed_at
-            raise refused
-
     def reconstruct(self, cg: PyCodegen) -> None:
-        self._check_order_not_observed()
+        _check_order_not_observed(self)
         if self.cls is set and cg.is_cyclic(self):
             cg.body.emit("BUILD_SET", 0)
             cg.cache_top(self)
@@ -271,13 +261,27 @@ class SetVariable(Variable):
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that pops the existing set on the stack and replaces its contents."""
-        self._check_order_not_observed()
+        _check_order_not_observed(self)
         check_keys_rebuildable(self.elements, self.cls.__name__)
         cg.load_helper(refill_set, 1)
         cg.load_all(list(self.elements.values()))
         cg.body.emit("BUILD_LIST", len(self.elements))
         cg.body.call(2)
         cg.body.emit("POP_TOP")
+
+
+def _check_order_not_observed(of: SetVariable) -> None:
+    """Check that no traced code has observed an unspecified iteration order.
+
+    Raises:
+        Unsupported: the order depends on addresses, so a set rebuilt after the graph may have another order.
+    """
+    if of.order_observed_at is not None:
+        refused = Unsupported(
+            "object-address", "rebuilding a set whose order depends on object addresses after the graph"
+        )
+        refused.created_at = of.order_observed_at
+        raise refused
 
 
 def _current_keys(of: SetVariable) -> list[Any]:
