@@ -569,7 +569,7 @@ def _is_deque(of: ListVariable) -> bool:
 
 
 def _register_direct_methods() -> None:
-    """Register the methods that compare no items: the real list or deque of variables runs them."""
+    """Register methods without comparisons: the real list or deque of variables runs them."""
 
     def register(name: str, numbers: int, condition: Callable[[ListVariable], bool] | None = None) -> None:
         @LIST_METHODS.method(name, condition=condition)
