@@ -60,8 +60,17 @@ def wrap_items(tx: Tracer, node: torch.fx.Node, result: Iterable[Any]) -> list[V
     return items
 
 
+@functools.singledispatch
 def is_constant_result(result: Any) -> bool:
     """Return True for a Python constant, or a list or tuple of constants."""
-    if isinstance(result, (tuple, list)):
-        return all(map(is_constant_result, result))
-    return isinstance(result, _CONSTANT_TYPES)
+    return False
+
+
+for _type in _CONSTANT_TYPES:
+    is_constant_result.register(_type, lambda result: True)
+
+
+@is_constant_result.register(list)
+@is_constant_result.register(tuple)
+def _(result: Iterable[Any]) -> bool:
+    return all(map(is_constant_result, result))

@@ -6,7 +6,8 @@ They are found while tracing, so that code before the error is not lost.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -24,6 +25,41 @@ _ELEMENTWISE_OPS = _BITWISE_OPS | frozenset(
 """Elementwise operators that reject some dtypes only when they run."""
 
 
+class _OperandKind(NamedTuple):
+    """The metadata of a tensor or the type of a number, by which operators reject operands."""
+
+    dtype: Any
+    dim: int = 0
+    device: torch.device | None = None
+    """None for a number."""
+
+    @property
+    def is_float(self) -> bool:
+        """False for integer tensors and bools, which some operators reject."""
+        return self.dtype is not bool if self.device is None else self.dtype.is_floating_point
+
+    def example(self) -> Any:
+        """Return an operand of this kind with the value 1."""
+        if self.device is None:
+            return self.dtype(1)
+        return torch.ones((1,) * self.dim, dtype=self.dtype, device=self.device)
+
+
+@functools.singledispatch
+def _operand_kind(operand: Any) -> _OperandKind | None:
+    """Return the kind of an operand; None if it is neither a plain tensor nor a number."""
+    return None
+
+
+@_operand_kind.register
+def _(operand: FakeTensor) -> _OperandKind:
+    return _OperandKind(operand.dtype, operand.dim(), operand.device)
+
+
+for _type in (bool, int, float):
+    _operand_kind.register(_type, lambda operand: _OperandKind(type(operand)))
+
+
 def check_dtypes(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Run an operator on one-element tensors to find dtype errors.
 
@@ -31,38 +67,27 @@ def check_dtypes(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         SkipFrame: the operator rejects these dtypes.
     """
     name = facts_of(target).name
-    if name not in _ELEMENTWISE_OPS or kwargs or not args or not isinstance(args[0], torch.Tensor):
+    if name not in _ELEMENTWISE_OPS or kwargs or not args:
         return
-    tensors = [a for a in args if isinstance(a, torch.Tensor)]
-    has_floats_only = all(t.is_floating_point() for t in tensors) and not any(isinstance(a, bool) for a in args)
-    if (has_floats_only and name not in _BITWISE_OPS) or any(type(t) is not FakeTensor for t in tensors):
+    kinds = [kind for kind in map(_operand_kind, args) if kind is not None]
+    if len(kinds) < len(args) or kinds[0].device is None:
         return
-    kinds = tuple((a.dtype, a.dim(), a.device) if isinstance(a, torch.Tensor) else _example_number(a) for a in args)
-    if None not in kinds:
-        refusal = _dtype_error(target, kinds)
-        if refusal:
-            shown = target if isinstance(target, str) else target.__name__
-            raise SkipFrame("raises", f"{shown} raises {refusal}")
-
-
-def _example_number(value: Any) -> Any:
-    """Return a number of the same type, which promotes alike; None if it is no plain number."""
-    return type(value)(1) if type(value) in (bool, int, float) else None
+    if name not in _BITWISE_OPS and all(kind.is_float for kind in kinds):
+        return
+    run = getattr(torch.Tensor, target) if isinstance(target, str) else target
+    if refusal := _dtype_error(run, tuple(kinds)):
+        raise SkipFrame("raises", f"{run.__name__} raises {refusal}")
 
 
 @functools.cache
-def _dtype_error(target: Any, kinds: tuple[Any, ...]) -> str:
-    """Return torch's error for operands of these types, or "" if it accepts them."""
-    devices = {kind[2].type for kind in kinds if isinstance(kind, tuple)}
+def _dtype_error(run: Callable[..., Any], kinds: tuple[_OperandKind, ...]) -> str:
+    """Return torch's error for operands of these kinds, or "" if it accepts them."""
+    devices = {kind.device.type for kind in kinds if kind.device is not None}
     if not all(d == "cpu" or (d == "cuda" and torch.cuda.is_available()) for d in devices):
         return ""
     with torch.no_grad(), torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        made = [torch.ones((1,) * k[1], dtype=k[0], device=k[2]) if isinstance(k, tuple) else k for k in kinds]
         try:
-            if isinstance(target, str):
-                getattr(made[0], target)(*made[1:])
-            else:
-                target(*made)
+            run(*(kind.example() for kind in kinds))
         except (RuntimeError, TypeError) as error:
             return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return ""

@@ -14,7 +14,7 @@ import torch.fx
 from engine.ir.graph_callable import GraphCallable
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, reachable_variables, realize
+from engine.trace.variables.base import NONE, Variable, reachable_variables, realize
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.higher_order.subgraph import (
     SubgraphBuilder,
@@ -68,10 +68,7 @@ class AutogradFunctionTracer:
         found = outputs_of(self.tx, result)
         own = {id(realize(self.tx, g)) for g in self.inputs}
         if not all(
-            o.fake is not None
-            or isinstance(o, ConstantVariable)
-            or id(o) in own
-            or self._is_unreachable_from_backward(o, known)
+            o.fake is not None or o.is_constant or id(o) in own or self._is_unreachable_from_backward(o, known)
             for o in found
         ):
             raise Unsupported(
@@ -81,7 +78,7 @@ class AutogradFunctionTracer:
 
     def _is_unreachable_from_backward(self, output: Variable, known: set[int]) -> bool:
         """Return True for a new object without graph values that the backward cannot reach."""
-        inside = [v for v in reachable_variables([output]) if not isinstance(v, ConstantVariable)]
+        inside = [v for v in reachable_variables([output]) if not v.is_constant]
         return output.source is None and not any(v.is_graph_value or id(v) in known for v in inside)
 
     def gradient_nodes(self, result: Variable) -> list[torch.fx.Node | None]:
@@ -94,7 +91,7 @@ class AutogradFunctionTracer:
         is_many = _is_tuple(self.tx, result) or result.python_type() is list
         found = [realize(self.tx, g) for g in result.argument_items()] if is_many else [result]
         count = len(self.inputs)
-        if len(found) < count or any(g.fake is None and not isinstance(g, ConstantVariable) for g in found):
+        if len(found) < count or any(g.fake is None and not g.is_constant for g in found):
             raise Unsupported(
                 "autograd-function-backward",
                 f"the backward of {self.cls.__name__} does not return one gradient per input",

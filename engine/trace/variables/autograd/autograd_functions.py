@@ -351,7 +351,7 @@ def check_traced_backwards(tx: Tracer) -> None:
 
 
 def _is_external_and_mutable(value: Variable) -> bool:
-    if value.source is None or value.is_graph_value or isinstance(value, ConstantVariable):
+    if value.source is None or value.is_graph_value or value.is_constant:
         return False
     return is_mutable_state(value.as_python_object())
 
@@ -425,7 +425,7 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
                 if any(id(v) in containers and not issubclass(v.python_type(), tuple) for v in kept):
                     raise _NeedsBodyGraphs
         torch._C._set_grad_enabled(grad)
-        if builder.has_free_tensors() or not all(o.is_graph_value or isinstance(o, ConstantVariable) for o in outputs):
+        if builder.has_free_tensors() or not all(o.is_graph_value or o.is_constant for o in outputs):
             raise _NeedsBodyGraphs
         builder.discard()
     for number in tx.symbols.symbolic_input_scalars[
@@ -447,7 +447,7 @@ def _check_containers_unmutated(tx: Tracer, cls: type[Function], inputs: list[Va
     Raises:
         _MutatesContainerArgument: one was mutated.
     """
-    given = {id(v) for v in reachable_variables(inputs) if not v.is_graph_value and not isinstance(v, ConstantVariable)}
+    given = {id(v) for v in reachable_variables(inputs) if not v.is_graph_value and not v.is_constant}
     before, tx.side_effects.subgraph_mutations = tx.side_effects.subgraph_mutations, []
     try:
         yield given

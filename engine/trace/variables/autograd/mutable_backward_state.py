@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _EMPTY_CELL = types.CellType()
-_IMMUTABLE_TYPES = (
+_VALUE_TYPES = (
     bool,
     int,
     float,
@@ -32,8 +32,51 @@ _IMMUTABLE_TYPES = (
     torch.dtype,
     torch.device,
     torch.layout,
+    torch.Tensor,
 )
-"""Types of immutable objects; only the variable that holds one can be reassigned."""
+"""Types of tensors and immutable objects, whose variable may still be reassigned."""
+_DESCRIPTOR_TYPES = (
+    classmethod,
+    staticmethod,
+    property,
+    functools.partial,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.MemberDescriptorType,
+)
+
+
+class _Capture(enum.Enum):
+    """Kind of an object that a backward reads, by what may change in it."""
+
+    FUNCTION = "its code and what it reads"
+    NAMESPACE = "the attributes of a class or module"
+    VALUE = "nothing but the variable that holds it"
+    DESCRIPTOR = "nothing: a C function, or a descriptor of a class"
+    MUTABLE = "its contents"
+
+
+@functools.singledispatch
+def _kind_of(held: Any) -> _Capture:
+    is_trusted = callable(held) and is_trusted_module(type(held).__module__)
+    return _Capture.DESCRIPTOR if is_trusted else _Capture.MUTABLE
+
+
+@_kind_of.register(tuple)
+@_kind_of.register(frozenset)
+def _(held: Iterable[Any]) -> _Capture:
+    return _Capture.MUTABLE if any(map(is_mutable_state, held)) else _Capture.VALUE
+
+
+def _register_kind(kind: _Capture, *held_types: type) -> None:
+    for cls in held_types:
+        _kind_of.register(cls, lambda held: kind)
+
+
+_register_kind(_Capture.FUNCTION, types.FunctionType)
+_register_kind(_Capture.NAMESPACE, type, types.ModuleType)
+_register_kind(_Capture.VALUE, *_VALUE_TYPES)
+_register_kind(_Capture.DESCRIPTOR, *_DESCRIPTOR_TYPES)
 
 
 def find_mutable_capture(functions: Iterable[Any]) -> str:
@@ -54,39 +97,33 @@ def find_mutable_capture(functions: Iterable[Any]) -> str:
         read: list[tuple[str, Any, bool]] = [(n, c.cell_contents, True) for n, c in cells if c != _EMPTY_CELL]
         read += [(n, function.__globals__[n], False) for n in sorted(names) if n in function.__globals__]
         for name, held, is_cell in read:
-            if isinstance(held, types.FunctionType):
-                if not is_trusted_module(held.__module__):
+            match _kind_of(held):
+                case _Capture.FUNCTION if not is_trusted_module(held.__module__):
                     todo.append(held)
-            elif isinstance(held, (type, types.ModuleType)):
-                attribute = _find_mutable_attribute(held, names)
-                if attribute:
+                case _Capture.NAMESPACE if attribute := _find_mutable_attribute(held, names):
                     return f"{name}.{attribute}"
-            elif is_mutable_state(held) or (
-                _is_immutable_or_tensor(held) and (is_cell or _is_reassigned_in_module(name, function.__globals__))
-            ):
-                return name
+                case _Capture.MUTABLE:
+                    return name
+                case _Capture.VALUE if is_cell or _is_reassigned_in_module(name, function.__globals__):
+                    return name
     return ""
 
 
 def is_mutable_state(held: Any) -> bool:
     """Return True if the contents of an object may change."""
-    if isinstance(held, (tuple, frozenset)):
-        return any(map(is_mutable_state, held))
-    if isinstance(held, (*_IMMUTABLE_TYPES, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
-        return False
-    return not isinstance(held, torch.Tensor) and not (callable(held) and is_trusted_module(type(held).__module__))
+    return _kind_of(held) is _Capture.MUTABLE
 
 
 def names_read_by(code: types.CodeType) -> set[str]:
     """Return the names of globals and attributes that the code and its nested code read."""
-    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(code.co_names).union(*map(names_read_by, inner))
+    return set().union(*(inner.co_names for inner in _with_nested_code(code)))
 
 
-def _is_immutable_or_tensor(held: Any) -> bool:
-    return isinstance(held, (*_IMMUTABLE_TYPES, torch.Tensor)) or (
-        isinstance(held, (tuple, frozenset)) and not is_mutable_state(held)
-    )
+def _with_nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _with_nested_code(constant)
 
 
 def _find_mutable_attribute(owner: Any, names: set[str]) -> str:
@@ -101,23 +138,11 @@ def _find_mutable_attribute(owner: Any, names: set[str]) -> str:
     spaces = [vars(c) for c in owner.__mro__ if not is_trusted_module(c.__module__)] if is_class else [vars(owner)]
     for name in sorted(names):
         held = next((space[name] for space in spaces if name in space), torch)
-        if (
-            not name.startswith("__")
-            and (_is_immutable_or_tensor(held) or is_mutable_state(held))
-            and not isinstance(held, _DESCRIPTOR_TYPES)
-        ):
+        if not name.startswith("__") and _kind_of(held) in (_Capture.VALUE, _Capture.MUTABLE):
             return name
     return ""
 
 
-_DESCRIPTOR_TYPES = (
-    classmethod,
-    staticmethod,
-    property,
-    functools.partial,
-    types.MethodDescriptorType,
-    types.MemberDescriptorType,
-)
 _STORE_GLOBAL_OPCODES = (dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"])
 
 
@@ -128,15 +153,14 @@ def _is_reassigned_in_module(name: str, space: dict[str, Any]) -> bool:
 
 
 def _code_objects_of(value: Any) -> Iterator[types.CodeType]:
-    for inner in (*vars(value).values(), value) if isinstance(value, type) else (value,):
+    members = vars(value).values() if _kind_of(value) is _Capture.NAMESPACE else ()
+    for inner in (*members, value):
         code = getattr(getattr(inner, "__func__", inner), "__code__", None)
         if isinstance(code, types.CodeType):
-            yield code
+            yield from _with_nested_code(code)
 
 
 def _stores_global(code: types.CodeType, name: str) -> bool:
-    if any(_stores_global(c, name) for c in code.co_consts if isinstance(c, types.CodeType)):
-        return True
     if name not in code.co_names:
         return False
     place, units = code.co_names.index(name) & 0xFF, code.co_code

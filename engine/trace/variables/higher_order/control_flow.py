@@ -99,7 +99,7 @@ def _metadata(fake: torch.Tensor) -> tuple[Any, ...]:
 def _cond(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     pred, true_fn, false_fn, operands = _bind_arguments(tx, args, kwargs, "pred", "true_fn", "false_fn", "operands")
     items = list(sequence_items(tx, operands))
-    if isinstance(pred, ConstantVariable):
+    if pred.is_constant:
         return (true_fn if pred.is_truthy(tx) else false_fn).call(tx, items, {})
     if not pred.is_graph_value:
         raise pred.unsupported("torch.cond", "higher-order-argument")

@@ -15,7 +15,7 @@ from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import GraphBuilder
-from engine.trace.variables.base import ConstantVariable, Variable, reachable_variables, realize
+from engine.trace.variables.base import Variable, reachable_variables, realize
 from engine.trace.variables.higher_order.pytrees import TreeSpec, flatten_variable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -47,7 +47,7 @@ class SubgraphBuilder(GraphBuilder):
         numbers: list[Any] = [v for v in given if v.sym is not None]
         if not numbers or any(v.depends_on_unbacked_float or has_unbacked_symbols(v.sym) for v in numbers):
             return self
-        if not all(v.sym is not None or isinstance(v, ConstantVariable) for v in given):
+        if not all(v.sym is not None or v.is_constant for v in given):
             return self
         owner: GraphBuilder = self
         while owner.outer is not None and all(v.node.graph is not owner.graph for v in numbers):

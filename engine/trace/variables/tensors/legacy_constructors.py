@@ -41,7 +41,7 @@ def _register_legacy_constructor(make: Any, dtype: torch.dtype | None) -> None:
             return emit_node(tx, "call_function", torch.empty, given, {"dtype": wanted})
         if len(given) == 1 and type(given[0]) in (ListVariable, TupleVariable):
             return tx.wrap_static(torch.tensor).call(tx, list(given), {"dtype": wanted})
-        if all((a.sym is not None or isinstance(a, ConstantVariable)) and a.python_type() is int for a in given):
+        if all((a.sym is not None or a.is_constant) and a.python_type() is int for a in given):
             sizes = TupleVariable(list(given) or [ConstantVariable(0)])
             return emit_node(tx, "call_function", torch.empty, [sizes], {"dtype": wanted})
         raise Unsupported("tensor-creation", f"{make.__name__} is created")

@@ -34,9 +34,9 @@ def floor_divide_by_power_of_two(tx: Tracer, sign: str, left: Any, right: Variab
     """
     if sign not in ("//", "%") or not left.is_symbolic or left.symbol is None or left.python_type() is not float:
         return None
-    if not isinstance(right, ConstantVariable) or type(right.value) not in (int, float):
+    if not right.is_constant or right.python_type() not in (int, float):
         return None
-    by = right.value
+    by = right.constant
     if not 1 / _MAX_DIVISOR <= by <= _MAX_DIVISOR or math.frexp(by)[0] != _POWER_OF_TWO_MANTISSA:
         return None
     low, high = _MIN_FLOAT, _MAX_EXACT_INT * by

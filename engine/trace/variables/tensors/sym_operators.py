@@ -37,8 +37,8 @@ def compare(tx: Tracer, op: Operator, left: Variable, right: Variable) -> Operat
         return NotImplemented
     if op.is_equality:
         truth, other = operands if _is_symbolic(operands[0], bool) else operands[::-1]
-        if _is_symbolic(truth, bool) and isinstance(other, ConstantVariable) and other.value in (0, 1):
-            same = bool(other.value) == (op.symbol == "==")
+        if _is_symbolic(truth, bool) and other.is_constant and other.constant in (0, 1):
+            same = bool(other.constant) == (op.symbol == "==")
             return truth if same else emit_node(tx, "call_function", torch.sym_not, [truth])
     operands = _specialize_symbools(tx, op, *operands)
     is_symbolic = any(v.is_symbolic for v in operands)
@@ -75,12 +75,12 @@ def _coerce(tx: Tracer, left: Variable, right: Variable) -> tuple[Variable, Vari
         other = operands[1 - n]
         if value.is_symbolic:
             continue
-        if not isinstance(value, ConstantVariable):
+        if not value.is_constant:
             return None
         if value.python_type().__module__ == "numpy":
             return _specialize(tx, left, right)
         if value.python_type() is bool and _is_symbolic(other, int):
-            operands[n] = ConstantVariable(int(value.value))
+            operands[n] = ConstantVariable(int(value.constant))
     return operands[0], operands[1]
 
 

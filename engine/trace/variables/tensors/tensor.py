@@ -134,12 +134,13 @@ class TensorVariable(TensorOperators):
     def size(self, tx: Tracer, dim: int) -> Variable:
         """Return the size of one dimension as a constant or a symbol."""
         size = self.fake.shape[dim]
-        now = size if isinstance(size, int) else size.node
+        is_constant = isinstance(size, int)
+        now: Any = size if is_constant else size.node  # type: ignore[attr-defined]
         read, known = self.size_cache.get(dim, (None, None))
         if known is None or read != now:  # an in-place operation may have changed the size since
             known = (
                 ConstantVariable(size)
-                if isinstance(size, int)
+                if is_constant
                 else emit_node(tx, "call_method", "size", [self, ConstantVariable(dim)])
             )
             self.size_cache[dim] = now, known

@@ -43,10 +43,10 @@ class TensorOperators(Variable):
 
     def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         operand = right.as_graph_operand(tx)
-        if isinstance(operand, ConstantVariable):
-            if operand.python_type().__module__ == "numpy" and hasattr(operand.value, "item"):
-                operand = ConstantVariable(operand.value.item())
-            if op.is_equality and not isinstance(operand.value, (int, float, complex)):
+        if operand is not None and operand.is_constant:
+            if operand.python_type().__module__ == "numpy" and hasattr(operand.constant, "item"):
+                operand = ConstantVariable(operand.constant.item())
+            if op.is_equality and not issubclass(operand.python_type(), (int, float, complex)):
                 return ConstantVariable(op.symbol == "!=")
         return NotImplemented if operand is None else emit_node(tx, "call_function", op.function, [self, operand])
 

@@ -86,8 +86,8 @@ def guard_all_flags(tx: Tracer, holder: Any) -> None:
     Values set afterwards need no guard.
     """
     written = tx.state_of(_BackendFlagWrites).flags
-    for name, prop in vars(type(holder)).items():
-        if isinstance(prop, torch.backends.ContextProp) and (holder, name) not in written:
+    for name in vars(type(holder)):
+        if is_flag(holder, name) and (holder, name) not in written:
             with contextlib.suppress(RuntimeError, AttributeError):  # torch may be built without that library
                 read_flag(tx, holder, name, getattr(holder, name))
             written.add((holder, name))

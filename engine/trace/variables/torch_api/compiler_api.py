@@ -19,9 +19,16 @@ from engine.ir.annotations import is_nonstrict_traced
 from engine.ir.graph_callable import GraphCallable
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import (
+    NONE,
+    Args,
+    Kwargs,
+    NotPythonConstant,
+    Variable,
+    is_none,
+    realize,
+)
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_marked_function_rule, register_rule
-from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.higher_order.pytrees import (
     FlatCall,
@@ -50,7 +57,7 @@ def _wrap(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(dynamo_bypassing_wrapper)
 def _bypassing(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     wrapper = realize(tx, args[0])
-    if isinstance(wrapper, ConstantVariable):
+    if wrapper.is_constant:
         raise Unsupported("compiler-api", "dynamo_bypassing_wrapper is called with the name of a wrapper")
     return realize(tx, wrapper.call(tx, [args[1]], {})).call(tx, args[2:], kwargs)
 
@@ -59,11 +66,11 @@ def _bypassing(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _hints(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("body_fn", "args", "kwargs"), args, strict=False)) | kwargs
     words, hints = realize(tx, given.get("kwargs", NONE)), realize(tx, given.get("hints", NONE))
-    named = tx.unpack_string_mapping(words) if isinstance(words, DictVariable) else {}
+    named = {} if is_none(words) else tx.unpack_string_mapping(words)
     positional = [realize(tx, a) for a in sequence_items(tx, given["args"])] if "args" in given else []
-    told = [realize(tx, h) for h in hints.values()] if isinstance(hints, DictVariable) else [NONE]
-    if not all(a.is_graph_value or isinstance(a, ConstantVariable) for a in positional) or not all(
-        isinstance(h.as_python_object(), (int, float, str)) for h in told
+    shown = [] if is_none(hints) else [realize(tx, h) for h in tx.unpack_string_mapping(hints).values()]
+    if not all(a.is_graph_value or a.is_constant for a in positional) or not (
+        shown and all(isinstance(h.constant, (int, float, str)) for h in shown)
     ):
         raise Unsupported("compiler-api", "hints_wrapper has unsupported arguments")
     return realize(tx, given["body_fn"]).call(tx, positional, named)
@@ -104,10 +111,10 @@ RULES_BY_NAME["torch._dynamo.decorators", "patch_dynamo_config"] = null_context
 def _error_on_graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``error_on_graph_break(...)``. Its caller has already imported its module."""
     given = [realize(tx, a) for a in (*args, *kwargs.values())]
-    if len(given) != 1 or set(kwargs) - {"error_on_graph_break"} or not isinstance(given[0], ConstantVariable):
+    if len(given) != 1 or set(kwargs) - {"error_on_graph_break"} or not given[0].is_constant:
         raise Unsupported("compiler-api", "error_on_graph_break needs one constant argument")
     make: type = sys.modules["torch._dynamo.decorators"].ErrorOnGraphBreakDecoratorContextManager
-    return ErrorOnGraphBreakVariable(make, bool(given[0].value))
+    return ErrorOnGraphBreakVariable(make, bool(given[0].constant))
 
 
 RULES_BY_NAME[("torch._dynamo.decorators", "error_on_graph_break")] = _error_on_graph_break

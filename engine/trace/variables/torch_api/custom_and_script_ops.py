@@ -12,7 +12,7 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.emit_node import emit_node
-from engine.trace.variables.base import Args, Kwargs, Variable
+from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 
@@ -53,17 +53,10 @@ def _compiled_module(tx: Tracer, real: Any, origin: Source) -> Variable:
     return tx.wrap(real._orig_mod, AttrSource(origin, "_orig_mod"))
 
 
-class FunctionNamespaceVariable(Variable):
+class FunctionNamespaceVariable(RealObjectVariable):
     """``torch._C._VariableFunctions``: a namespace of torch functions."""
 
-    __slots__ = ("real_object", "source")
-
-    def __init__(self, real_object: Any, source: Source) -> None:
-        self.real_object = real_object
-        self.source = source
-
-    def python_type(self) -> type:
-        return type(self.real_object)
+    __slots__ = ()
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         try:

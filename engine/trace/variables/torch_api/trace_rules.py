@@ -7,15 +7,11 @@ import math
 import operator
 import struct
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nested
 import torch.nn.functional
-
-if TYPE_CHECKING:
-    pass
-
 
 _NOT_IN_GRAPH = frozenset(
     "triplet_margin_with_distance_loss has_torch_function has_torch_function_unary has_torch_function_variadic handle_torch_function "
@@ -23,11 +19,17 @@ _NOT_IN_GRAPH = frozenset(
 )
 
 
+_FUNCTIONAL_MODULES = ("torch.nn.functional", "torch._jit_internal", "torch.functional")
+
+
 def _collect_in_graph_functions() -> dict[int, Any]:
     leaves: dict[int, Any] = {}
-    functional = vars(torch.nn.functional)
-    for name, found in functional.items():
-        if not name.startswith("_") and name not in _NOT_IN_GRAPH and _is_operator(found):
+    for name, found in vars(torch.nn.functional).items():
+        is_python = isinstance(found, types.FunctionType) and found.__module__ in _FUNCTIONAL_MODULES
+        if is_python and not name.startswith("_") and name not in _NOT_IN_GRAPH:
+            leaves[id(found)] = found
+    for name, found in _builtins_of(torch.nn.functional).items():
+        if not name.startswith("_") and name not in _NOT_IN_GRAPH and str(found.__module__).startswith("torch"):
             leaves[id(found)] = found
     for namespace in (
         torch._C._VariableFunctions,
@@ -41,15 +43,9 @@ def _collect_in_graph_functions() -> dict[int, Any]:
     for name in torch.functional.__all__:
         leaves[id(getattr(torch, name))] = getattr(torch, name)
     for namespace in (torch.linalg, torch.fft, torch.special):
-        for name, found in vars(namespace).items():
-            if not name.startswith("_") and isinstance(found, types.BuiltinFunctionType):
-                leaves[id(found)] = found
-    for name, found in vars(torch).items():
-        if (
-            isinstance(found, types.BuiltinFunctionType)
-            and hasattr(torch._C._VariableFunctions, name)
-            and name not in _NOT_IN_GRAPH
-        ):
+        leaves.update((id(f), f) for name, f in _builtins_of(namespace).items() if not name.startswith("_"))
+    for name, found in _builtins_of(torch).items():
+        if hasattr(torch._C._VariableFunctions, name) and name not in _NOT_IN_GRAPH:
             leaves[id(found)] = found
     nested = (torch.nested.nested_tensor_from_jagged, torch.nested.narrow, torch.nested.to_padded_tensor)
     for found in (torch.tensor, torch.as_tensor, *nested):
@@ -57,10 +53,9 @@ def _collect_in_graph_functions() -> dict[int, Any]:
     return leaves
 
 
-def _is_operator(found: Any) -> bool:
-    if isinstance(found, types.FunctionType):
-        return found.__module__ in ("torch.nn.functional", "torch._jit_internal", "torch.functional")
-    return isinstance(found, types.BuiltinFunctionType) and str(found.__module__).startswith("torch")
+def _builtins_of(module: Any) -> dict[str, Any]:
+    """Return the functions of a module that are written in C."""
+    return {name: f for name, f in vars(module).items() if isinstance(f, types.BuiltinFunctionType)}
 
 
 _IN_GRAPH_FUNCTIONS = _collect_in_graph_functions()

@@ -101,20 +101,28 @@ def _mutated_pointers(
     return frozenset(name for name, value in zip(pointers, entry, strict=True) if value in sources)
 
 
+@functools.singledispatch
 def _signature_type(value: Any) -> str:
+    """Return the type of an argument in the signature of a kernel."""
+    raise TypeError(type(value).__name__)
+
+
+@_signature_type.register
+def _(value: torch.Tensor) -> str:
     from triton._utils import canonicalize_dtype
 
-    if isinstance(value, torch.Tensor):
-        return f"*{canonicalize_dtype(str(value.dtype).removeprefix('torch.'))}"
-    if value is None or isinstance(value, str):
-        return "constexpr"
-    if isinstance(value, (bool, torch.SymBool)):
-        return "i1"
-    if isinstance(value, (int, torch.SymInt)):
-        return "i64"
-    if isinstance(value, (float, torch.SymFloat)):
-        return "fp32"
-    raise TypeError(type(value).__name__)
+    return f"*{canonicalize_dtype(str(value.dtype).removeprefix('torch.'))}"
+
+
+def _register_signature_type(name: str, *types: type) -> None:
+    for cls in types:
+        _signature_type.register(cls, lambda value: name)
+
+
+_register_signature_type("constexpr", type(None), str)
+_register_signature_type("i1", bool, torch.SymBool)
+_register_signature_type("i64", int, torch.SymInt)
+_register_signature_type("fp32", float, torch.SymFloat)
 
 
 @contextlib.contextmanager

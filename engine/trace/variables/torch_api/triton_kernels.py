@@ -13,7 +13,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.functions import (
@@ -196,7 +196,7 @@ class TritonKernelLaunchVariable(Variable):
 def _launch_argument(tx: Tracer, value: Variable) -> TreeSpec:
     """Return a constant argument of a launch."""
     real = value.as_python_object()
-    if not isinstance(value, ConstantVariable):
+    if not value.is_constant:
         if not type(real).__module__.startswith("triton.") or value.source is None:
             raise Unsupported("triton-kernel", f"{value.describe()} as an argument of a Triton kernel")
         tx.guard_identity(real, value.source, "it was passed to a Triton kernel")
