@@ -28,6 +28,7 @@ from engine.pipeline_cache import pipeline_for
 from engine.records.runtime import StageFailure
 from engine.records.session import CompilationRecord, FrameRecord
 from engine.standalone_graph import compile_standalone_graph
+from engine.torch_private.autograd import is_any_autocast_enabled
 
 Run = Callable[..., Any]
 
@@ -98,7 +99,7 @@ def _compile_backward(pipeline: Pipeline, backward: CapturedBackward) -> Run:
 
     def compiled(*lists: Any) -> Any:
         # Double backward needs operators that autograd records, autocast operators that it casts: run eagerly.
-        as_is = torch.is_grad_enabled() or torch._C._is_any_autocast_enabled()
+        as_is = torch.is_grad_enabled() or is_any_autocast_enabled()
         return backward.eager_run()(*lists) if as_is else run(*lists)
 
     return compiled

@@ -18,6 +18,7 @@ from engine.ir.sources.roots import LocalSource
 from engine.ir.traced_frame import ConstSlot, GraphInput, TracedGraph
 from engine.options import Options
 from engine.records.session import CompilationRecord
+from engine.torch_private.autograd import DisableAutocast
 
 Run = Callable[..., Any]
 
@@ -40,7 +41,7 @@ def compile_standalone_graph(
     with (
         without_capture(),
         torch.no_grad(),
-        torch._C._DisableAutocast(),
+        DisableAutocast(),
         record_compilation(record, backend_name(options.backend)) as work,
     ):
         run = call_backend(graph, options, work)

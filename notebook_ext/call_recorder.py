@@ -14,7 +14,8 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+
+from engine.torch_private.pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 MAX_CALLS = 16
 MAX_BYTES = 512_000_000

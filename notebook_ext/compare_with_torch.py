@@ -21,10 +21,11 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from engine.records.base import RecordError, from_jsonable
 from engine.records.session import Session, SessionData
+from engine.torch_private import inductor
+from engine.torch_private.pytree import tree_flatten, tree_unflatten
 from notebook_ext.call_recorder import CallRecorder, ClonedCall, tensor_arguments, tensor_results, version_counter
 from notebook_ext.compilers import CompileSettings, TorchCompiler
 
@@ -237,12 +238,10 @@ def _child(work: Callable[[], dict[str, Any]], writer: int) -> None:
         # Threads do not survive a fork. The pools that torch started before are gone: a kernel that was compiled (and cached)
         # to run on several threads would wait for them forever.
         torch.set_num_threads(1)
-        import torch._inductor.config as inductor  # Imported here: it would slow the start of every session by most of a second.
-
-        inductor.compile_threads = (
-            1  # The pool of an earlier torch.compile in this process is gone too and would never answer.
-        )
-        inductor.force_disable_caches = True
+        settings = inductor.inductor_config
+        # The pool of an earlier torch.compile in this process is gone too and would never answer.
+        settings.compile_threads = 1
+        settings.force_disable_caches = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.stdout = sys.stderr = io.StringIO()
         try:

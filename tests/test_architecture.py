@@ -374,7 +374,7 @@ def is_allowed_stock(file: str, module: str) -> bool:
     """
     allowed = {
         # backend="inductor" hands a graph to Inductor.
-        "engine/backends/external.py": ("torch._inductor", "engine.torch_private.inductor"),
+        "engine/backends/external.py": ("engine.torch_private.inductor",),
     }
     return is_under(module, allowed.get(file, ()))
 

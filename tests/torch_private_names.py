@@ -17,11 +17,7 @@ from typing import NamedTuple
 PACKAGE = "engine/torch_private/"
 ROOTS = ("engine", "notebook_ext", "tests")
 
-NOT_MOVED_YET = (
-    "engine/graph/", "engine/cache/", "engine/guards/", "engine/observe/", "engine/autograd/", "engine/aot/", "engine/runtime/",
-    "engine/kernels/", "engine/lowering/", "engine/backends/", "engine/api.py", "engine/backward_pipeline.py", "engine/standalone_graph.py",
-    "engine/ir/", "notebook_ext/", "engine/trace/", "tests/",
-)  # fmt: skip
+NOT_MOVED_YET = ("engine/trace/", "tests/")
 """Folders and files whose uses are not in the package yet."""
 
 TESTS_MAY: dict[str, str] = {}

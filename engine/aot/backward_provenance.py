@@ -8,14 +8,11 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx.experimental.proxy_tensor import (
-    get_proxy_mode,
-    get_proxy_slot,
-)
 
 from engine.aot.custom_function_outputs import is_user_function
 from engine.ir.node_metadata import BACKWARD_KEY, NodeProvenance, set_provenance
+from engine.torch_private.functionalization import FunctionalTensor, from_functional_tensor
+from engine.torch_private.fx import get_proxy_mode, get_proxy_slot
 
 
 def proxy_node(value: torch.Tensor) -> torch.fx.Node | None:
@@ -105,7 +102,7 @@ class BackwardProvenance:
     def _mark_grad_sum(self, gradient: Any, origin: NodeProvenance | None) -> None:
         if not self._pending_grad_sums or not isinstance(gradient, FunctionalTensor):
             return
-        todo = [proxy_node(torch._from_functional_tensor(gradient.elem))]
+        todo = [proxy_node(from_functional_tensor(gradient.elem))]
         while todo:
             node = todo.pop()
             if node is not None and node in self._pending_grad_sums:

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensor, output_args
@@ -19,6 +17,8 @@ from engine.aot.storage_geometry import offset_of, storage_id, with_hint_sizes
 from engine.aot.version_counters import write_count
 from engine.ir.aot.aot_metadata import IntOrSymInt, OutputAliasInfo, is_same_layout
 from engine.ir.fallback import FallbackRequired
+from engine.torch_private.dispatch import DisablePythonDispatcher, disable_current_modes
+from engine.torch_private.functionalization import FunctionalTensor, from_functional_tensor, sync_functional
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ class FunctionalResults:
         Raises:
             FallbackRequired: it has another dtype or no such layout.
         """
-        torch._sync(value)  # type: ignore[attr-defined, no-untyped-call]
-        plain: torch.Tensor = torch._from_functional_tensor(value.elem)
+        sync_functional(value)
+        plain: torch.Tensor = from_functional_tensor(value.elem)
         if plain.dtype != fake.dtype or plain.is_conj() or plain.is_neg():
             raise FallbackRequired(
                 AotFallback.RESULT_REPRESENTATION_DIFFERS,
@@ -144,7 +144,7 @@ def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
     here = {n: with_hint_sizes(f) for n in node.all_input_nodes if (f := example_tensor(n)) is not None}
     if len(here) < len(node.all_input_nodes) or any(h._has_symbolic_sizes_strides for h in here.values()):
         return False
-    with _disable_current_modes(), torch._C._DisablePythonDispatcher(), torch.no_grad():
+    with disable_current_modes(), DisablePythonDispatcher(), torch.no_grad():
         given = {n: torch.empty_strided(h.shape, h.stride(), dtype=h.dtype, device="meta") for n, h in here.items()}
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
         call: Any = operator.methodcaller(str(node.target), *args[1:], **kwargs) if is_method else node.target

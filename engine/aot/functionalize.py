@@ -17,11 +17,6 @@ import sympy
 import torch
 import torch.fx
 import torch.fx.traceback
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
-from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine.aot.checks.missing_kernels import check_missing_kernels_in_callees
 from engine.aot.fallback_kinds import AotFallback
@@ -45,6 +40,19 @@ from engine.ir.introspection.operator_facts import draws_random, facts_of, facts
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import node_id, provenance_of, set_provenance
 from engine.ir.traced_frame import GraphInput
+from engine.torch_private.autograd import enter_autocast, exit_autocast, set_grad_enabled
+from engine.torch_private.dispatch import DisablePythonDispatcher, enable_python_dispatcher
+from engine.torch_private.fake_tensors import FakeTensor, FakeTensorMode
+from engine.torch_private.functionalization import (
+    FunctionalTensor,
+    FunctionalTensorMode,
+    from_functional_tensor,
+    functionalize_has_data_mutation,
+    sync_functional,
+)
+from engine.torch_private.fx import make_fx
+from engine.torch_private.operators import HigherOrderOperator
+from engine.torch_private.symbolic_shapes import ShapeEnv
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ def _restore_grad_mode() -> Iterator[None]:
     try:
         yield
     finally:
-        torch._C._set_grad_enabled(was)
+        set_grad_enabled(was)
 
 
 @contextlib.contextmanager
@@ -149,7 +157,6 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
     for value in (*(i.fake for i in inputs), *(n.meta.get("example_value") for n in graph.graph.nodes)):
         if isinstance(value, FakeTensor):
             return value.fake_mode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return make_fake_mode(ShapeEnv())
 
@@ -250,7 +257,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             return super().run(*args, **kwargs)
         except BaseException:
             while self._autocasts:
-                _exit_autocast(self._autocasts.pop())
+                exit_autocast(self._autocasts.pop())
             raise
 
     def run_node(self, n: torch.fx.Node) -> Any:
@@ -280,9 +287,9 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             self._check_as_strided_layouts(n)
         if has_unbacked_symbols(traced):
             rebind_unbacked(traced, result)
-        if n.target is _enter_autocast:
+        if n.target is enter_autocast:
             self._autocasts.append(result)
-        elif n.target is _exit_autocast:
+        elif n.target is exit_autocast:
             self._autocasts.pop()
         return result
 
@@ -342,9 +349,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             target is getattr and args[1] == "data"
         ):  # same storage without autograd history; the metadata records that it is detached
             return args[0].detach()
-        own_form = (
-            torch._C._DisablePythonDispatcher() if _is_full_dropout(target, args, kwargs) else contextlib.nullcontext()
-        )
+        own_form = DisablePythonDispatcher() if _is_full_dropout(target, args, kwargs) else contextlib.nullcontext()
         with own_form:
             return super().call_function(replace_composite(target, needs_grad=self.under_autograd), args, kwargs)
 
@@ -372,7 +377,7 @@ def _returned_operand(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:
     """
     if not isinstance(traced, torch.Tensor) or may_mutate(n) or n.op not in ("call_function", "call_method"):
         return None
-    if isinstance(n.target, (GraphCallable, torch._ops.HigherOrderOperator)):
+    if isinstance(n.target, (GraphCallable, HigherOrderOperator)):
         return None
     return next((a for a in n.all_input_nodes if a.meta.get("example_value") is traced), None)
 
@@ -447,7 +452,7 @@ class FunctionalTracer:
             if not isinstance(arg, torch.Tensor):
                 continue
             value = unwrap_functional(wrapper)
-            if value is arg or not torch._functionalize_has_data_mutation(wrapper.elem):  # type: ignore[attr-defined]
+            if value is arg or not functionalize_has_data_mutation(wrapper.elem):
                 continue
             if value.dtype != arg.dtype or tuple(value.shape) != tuple(arg.shape):
                 raise FallbackRequired(
@@ -509,8 +514,9 @@ def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
 
 def unwrap_functional(t: FunctionalTensor) -> torch.Tensor:
     """Return the traced value of a functional tensor, after applying pending mutations."""
-    torch._sync(t)  # type: ignore[attr-defined, no-untyped-call]
-    return torch._from_functional_tensor(t.elem)
+    sync_functional(t)
+    plain: torch.Tensor = from_functional_tensor(t.elem)
+    return plain
 
 
 def _name_inputs(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:

@@ -13,8 +13,9 @@ from engine.aot.storage_geometry import (
     storage_id,
 )
 from engine.ir.traced_frame import GraphInput
+from engine.torch_private.autograd import set_grad_enabled
 
-GRAD_MODE_CALLS = (torch._C._set_grad_enabled, torch.set_grad_enabled)
+GRAD_MODE_CALLS = (set_grad_enabled, torch.set_grad_enabled)
 """Calls that set the grad mode inside a graph."""
 
 

@@ -12,14 +12,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._prims_common import is_non_overlapping_and_dense_or_false
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
-from torch.fx.experimental.proxy_tensor import (
-    disable_proxy_modes_tracing,
-    get_proxy_mode,
-    track_tensor_tree,
-)
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from engine.aot.backward_provenance import BackwardProvenance, proxy_node
 from engine.aot.custom_function_outputs import find_function_with_undefined_grads
@@ -44,6 +36,11 @@ from engine.ir.fallback import FallbackRequired
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import NodeProvenance, provenance_of, set_provenance
 from engine.ir.traced_frame import GraphInput
+from engine.torch_private.autograd import DisableAutocast, get_sequence_nr, set_grad_enabled
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
+from engine.torch_private.functionalization import FunctionalTensor, FunctionalTensorMode
+from engine.torch_private.fx import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
+from engine.torch_private.operators import is_non_overlapping_and_dense_or_false
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ class _SequenceNrInterpreter(FunctionalInterpreter):
         self.provenances: list[NodeProvenance] = []
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        self.sequence_nrs.append(torch._C._autograd._get_sequence_nr())
+        self.sequence_nrs.append(get_sequence_nr())
         self.provenances.append(provenance_of(n))
         listed = self.fetch_args_kwargs_from_env(n)[0][0] if _mutates_tensor_list(n) else ()
         known = [t._version for t in listed]
@@ -187,7 +184,7 @@ class _JointTracer(FunctionalTracer):
     def run(self, *args: Any) -> tuple[Any, ...]:
         grad = torch.is_grad_enabled()
         results, sources, originals = self.trace_results(args)
-        torch._C._set_grad_enabled(grad)
+        set_grad_enabled(grad)
         self.mutations_hidden_from_autograd = frozenset(
             n for n in self._mutated_results if n in self._grad_fns_at_entry and self._mutation_hidden_from_autograd(n)
         )
@@ -242,7 +239,7 @@ class _JointTracer(FunctionalTracer):
         marks = BackwardProvenance(self._interpreter.provenance_of)
         hooks = list(marks.register_hooks(needed))
         try:
-            with FunctionalTensorMode() as mode, torch._C._DisableAutocast(), torch.no_grad():
+            with FunctionalTensorMode() as mode, DisableAutocast(), torch.no_grad():
                 set_mode_tokens(mode)
                 functional = [FunctionalTensor.to_functional(t) for t in tangents]
                 given = [_functional_state(t) for t in functional]

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.utils import _pytree as pytree
 
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functional_results import FunctionalResults, TracedValues
@@ -24,6 +22,8 @@ from engine.ir.aot.aot_metadata import OutputAliasInfo, ViewSpec
 from engine.ir.fallback import FallbackRequired
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.traced_frame import GraphInput
+from engine.torch_private.functionalization import FunctionalTensor
+from engine.torch_private.pytree import tree_leaves
 
 
 class OutputAliasAnalyzer:
@@ -272,7 +272,7 @@ def _operand_of_result(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
 
     None unless the operator returns one result per operand (``broadcast_tensors``).
     """
-    given = [a for a in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(a, torch.fx.Node)]
+    given = [a for a in tree_leaves((node.args, node.kwargs)) if isinstance(a, torch.fx.Node)]
     made = node.meta.get("example_value")
     return (
         given[place] if isinstance(place, int) and isinstance(made, (tuple, list)) and len(made) == len(given) else None

@@ -8,9 +8,9 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.torch_private.symbolic_shapes import ShapeEnv
 
 _SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

@@ -15,11 +15,12 @@ import torch
 import torch.fx
 
 from engine.ir.node_metadata import is_backward_node
+from engine.torch_private.autograd import SavedTensor
 
 TangentSet = frozenset[int]
 """Positions of some of a backward's tangents."""
 
-CAN_UNPACK_SINGLE = hasattr(torch._C._autograd.SavedTensor, "unpack")
+CAN_UNPACK_SINGLE = hasattr(SavedTensor, "unpack")
 """True if this torch version can unpack one of several saved tensors."""
 
 ALREADY_FREED_MESSAGE = (

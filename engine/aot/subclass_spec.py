@@ -12,12 +12,12 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves, tree_map
 
 from engine.aot.fallback_kinds import AotFallback
 from engine.ir.fallback import FallbackRequired
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
+from engine.torch_private.pytree import tree_leaves, tree_map
+from engine.torch_private.symbolic_shapes import statically_known_true
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from engine.aot.fallback_kinds import AotFallback
 from engine.aot.storage_geometry import storage_id
 from engine.ir.fallback import FallbackRequired
 from engine.ir.traced_frame import GraphInput
+from engine.torch_private.autograd import unsafe_set_version_counter
 
 
 def write_count(fake: torch.Tensor) -> int:
@@ -29,14 +30,14 @@ def shares_version_counter(base: torch.Tensor, fake: torch.Tensor) -> bool:
     if storage_id(base) != storage_id(fake):
         return False
     before, other = base._version, fake._version
-    set_version = torch._C._autograd._unsafe_set_version_counter
+    set_version = unsafe_set_version_counter
     set_version((base,), (before + 1000,))
     together = fake._version != other
     set_version((base,), (before,))
     return together
 
 
-set_version_counter: Any = torch._C._autograd._unsafe_set_version_counter
+set_version_counter: Any = unsafe_set_version_counter
 """Sets the version counters of a tuple of tensors.
 
 A functional graph mutates nothing, but its caller sees the versions that eager counts.

@@ -11,6 +11,7 @@ from engine.aot.fallback_kinds import AotFallback
 from engine.aot.version_counters import shares_version_counter
 from engine.ir.aot.aot_metadata import CreationGradMode, DetachKind, IntOrSymInt, ViewSpec, is_same_size
 from engine.ir.fallback import FallbackRequired
+from engine.torch_private.autograd import CreationMeta, get_creation_meta
 
 
 def describe_view(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> ViewSpec:
@@ -38,14 +39,14 @@ def describe_view(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_
     )
 
 
-_CreationMeta: Any = torch._C._autograd.CreationMeta
+_CreationMeta: Any = CreationMeta
 
 
 _CUSTOM_FUNCTION_VIEW = _CreationMeta.IN_CUSTOM_FUNCTION
 
 
 def _creation_meta(t: torch.Tensor) -> Any:
-    return torch._C._autograd._get_creation_meta(t) if t._is_view() and not t.is_inference() else _CreationMeta.DEFAULT
+    return get_creation_meta(t) if t._is_view() and not t.is_inference() else _CreationMeta.DEFAULT
 
 
 def creation_meta(t: torch.Tensor) -> str:

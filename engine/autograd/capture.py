@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.autograd import cpp_engine_adapter
 from engine.autograd.fallback_kinds import CaptureFallback
 from engine.autograd.lifted_scalars import LiftedScalars, SizeExpression
 from engine.ir.fallback import FallbackRequired
+from engine.torch_private.dispatch import TorchDispatchMode
 
 
 @dataclass(eq=False)

@@ -14,8 +14,6 @@ from typing import Any, Literal
 
 import torch
 import torch.fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine.autograd.build_graph import CAPTURED_VALUES, NODE_CALL, STEP_KIND, captured_node_callable
 from engine.autograd.segment_inputs import (
@@ -27,6 +25,9 @@ from engine.autograd.segment_inputs import (
 )
 from engine.graph.codegen import EarlyExit, generate_function
 from engine.ir.node_metadata import NodeProvenance, node_id, set_provenance
+from engine.torch_private.autograd import DisableAutocast
+from engine.torch_private.dispatch import enable_python_dispatcher
+from engine.torch_private.fx import make_fx
 
 Run = Callable[..., Any]
 CompileSegment = Callable[["TracedSegment"], Run]
@@ -198,7 +199,7 @@ def _trace_to_aten(
             stack.enter_context(symbols.fake_mode)
             stack.enter_context(enable_python_dispatcher())
         stack.enter_context(torch.no_grad())
-        stack.enter_context(torch._C._DisableAutocast())
+        stack.enter_context(DisableAutocast())
         stack.enter_context(torch.fx.traceback.preserve_node_meta())
         made = make_fx(run, tracing_mode=how, _error_on_data_dependent_ops=True)(*[given[p] for p in places])
     for node in made.graph.nodes:

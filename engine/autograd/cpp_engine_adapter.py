@@ -8,15 +8,15 @@ one for each operation that it would run. Names and arguments are torch's
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+from engine.torch_private.compiled_autograd import capture_protocol
+from engine.torch_private.global_state import loaded_dynamo_module
 
-_protocol: Any = torch._C._dynamo.compiled_autograd
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class CaptureCallbacks(Protocol):
@@ -224,7 +224,9 @@ class AutogradCompilerAdapter:
 FORMULAS: dict[str, Callable[..., Any]] = {}
 """Formulas by name: ``run(grads, *args) -> list``; torch binds each once per process."""
 
-CALL_CPP_TENSOR_PRE_HOOK = cast("Callable[..., Any] | None", getattr(_protocol, "call_cpp_tensor_pre_hooks", None))
+CALL_CPP_TENSOR_PRE_HOOK = cast(
+    "Callable[..., Any] | None", getattr(capture_protocol, "call_cpp_tensor_pre_hooks", None)
+)
 """Calls a C++ tensor hook by its index in the running backward; None if torch has none."""
 
 
@@ -268,7 +270,7 @@ def share_formulas() -> None:
 
     torch binds each formula only once, to the capture that comes first.
     """
-    stock = sys.modules.get("torch._dynamo.compiled_autograd")
+    stock = loaded_dynamo_module("compiled_autograd")
     namespace = getattr(stock, "ops", None)
     if namespace is None:
         return
@@ -293,7 +295,7 @@ def torch_capture_count() -> int:
 
     Its entries in the shared cache must not run here.
     """
-    loaded = sys.modules.get("torch._dynamo.utils")
+    loaded = loaded_dynamo_module("utils")
     return int(loaded.counters["compiled_autograd"]["captures"]) if loaded is not None else 0
 
 
@@ -313,15 +315,15 @@ def set_compiler(factory: Callable[[], Any] | None, *, dynamic: bool = False) ->
 
 def restore_compiler(previous: PreviousCompiler) -> PreviousCompiler:
     """Restore a previous setting and return the setting that it replaces."""
-    found = _protocol.set_autograd_compiler(*previous)
+    found = capture_protocol.set_autograd_compiler(*previous)
     return found if isinstance(found, tuple) else (found, False)
 
 
 def clear_cache() -> None:
     """Clear all captures of this process."""
-    _protocol.clear_cache()
+    capture_protocol.clear_cache()
 
 
 def is_cache_empty() -> bool:
     """Return True if torch's cache has no captures."""
-    return bool(_protocol.is_cache_empty())
+    return bool(capture_protocol.is_cache_empty())

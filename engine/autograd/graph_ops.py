@@ -12,6 +12,9 @@ from typing import Any
 import torch
 
 from engine.autograd import cpp_engine_adapter
+from engine.torch_private.autograd import unsafe_set_version_counter
+from engine.torch_private.dispatch import TorchDispatchModeKey, get_dispatch_mode
+from engine.torch_private.tensors import storage_Use_Count
 
 _DTYPES: dict[int, torch.dtype] = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16, 6: torch.float32, 7: torch.float64,
@@ -19,8 +22,8 @@ _DTYPES: dict[int, torch.dtype] = {
 }  # fmt: skip
 """dtypes by their numbers in ``c10/core/ScalarType.h``."""
 
-_set_version: Any = torch._C._autograd._unsafe_set_version_counter
-_use_count = torch._C._storage_Use_Count
+_set_version: Any = unsafe_set_version_counter
+_use_count = storage_Use_Count
 
 
 class ValidateOutputs:
@@ -77,7 +80,7 @@ class ValidateOutputs:
 
     def _fit_subclass(self, n: int, grad: torch.Tensor, size: Any) -> torch.Tensor:
         """Fit a tensor subclass: a tensor used for tracing, or a user-defined wrapper at run time."""
-        if not torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) and not _is_tracing_tensor(grad):
+        if not get_dispatch_mode(TorchDispatchModeKey.FAKE) and not _is_tracing_tensor(grad):
             return self._validate_in_torch(n, grad, size)
         wanted = _DTYPES[self._metadata[n][0][3]]
         if grad.dim() != len(size) or any(a is not b and a != b for a, b in zip(grad.shape, size, strict=True)):

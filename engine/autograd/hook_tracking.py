@@ -18,6 +18,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from engine.autograd.execution_order import AutogradNode, NodeEdge
+from engine.torch_private.autograd import torch_c_module
 
 HookRegistry = Mapping[int, Any]
 """Hooks by handle id, in the order of registration."""
@@ -195,7 +196,7 @@ def track_hooks(running: ActiveBackward) -> Iterator[None]:
 
     Only one thread at a time runs a captured backward. Hook handles and the torch functions are patched only then.
     """
-    module: Any = torch._C
+    module: Any = torch_c_module
     handle: Any = RemovableHandle
     told = {name: getattr(module, name) for name in _PATCHED_TORCH_FUNCTIONS}
     for name, tell in _PATCHED_TORCH_FUNCTIONS.items():

@@ -18,6 +18,7 @@ from engine.autograd.graph_ops import check_saved_versions, zeros
 from engine.ir.aot.inlinable_backward import INLINABLE_ATTR, InlinableBackward
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import provenance_of, set_provenance
+from engine.torch_private.operators import OpOverload
 
 NodeValues = Mapping[torch.fx.Node, Any]
 
@@ -70,7 +71,7 @@ def _why_not_inlinable(node: torch.fx.Node, known: InlinableBackward) -> str:
 def _why_node_not_inlinable(inner: torch.fx.Node) -> str:
     if inner.op in ("placeholder", "output") or _is_size_computation(inner):
         return ""
-    if not isinstance(inner.target, torch._ops.OpOverload) or facts_of_node(inner).writes:
+    if not isinstance(inner.target, OpOverload) or facts_of_node(inner).writes:
         return f"{inner.name} is not a functional operator"
     if facts_of_node(inner).draws_random or inner.target.namespace not in ("aten", "prims"):
         return f"{inner.name} generates random numbers or is a custom operator, so its position is fixed"

@@ -29,6 +29,9 @@ from engine.autograd.fallback_kinds import CaptureFallback
 from engine.autograd.node_marks import find_mark
 from engine.autograd.to_records import nodes_from_capture
 from engine.ir.fallback import Fallback, FallbackRequired
+from engine.torch_private.autograd import execution_engine, saved_tensors_hooks_set_tracing, set_execution_engine
+from engine.torch_private.dispatch import len_torch_dispatch_stack
+from engine.torch_private.functorch import are_functorch_transforms_active, is_functorch_wrapped_tensor
 
 Run = Callable[..., Any]
 
@@ -334,12 +337,12 @@ def _why_not_captured(roots: Sequence[Any], *, creates_graph: bool) -> Fallback 
         return Fallback(
             CaptureFallback.STARTED_BY_BACKWARD, "a hook or a Python function of a captured backward started it"
         )
-    if torch._C._are_functorch_transforms_active():
+    if are_functorch_transforms_active():
         return Fallback(CaptureFallback.FUNCTORCH_TRANSFORM, "it runs inside a functional transform (torch.func)")
-    if any(isinstance(r, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(r) for r in roots):
+    if any(isinstance(r, torch.Tensor) and is_functorch_wrapped_tensor(r) for r in roots):
         what = "it differentiates through a functional transform (torch.func)"
         return Fallback(CaptureFallback.FUNCTORCH_TENSOR, what)
-    if torch._C._len_torch_dispatch_stack() > 0:
+    if len_torch_dispatch_stack() > 0:
         return Fallback(CaptureFallback.DISPATCH_MODE, "a Python dispatch mode is active")
     if torch.is_anomaly_enabled() and creates_graph:
         what = "anomaly mode with create_graph=True needs eager autograd"
@@ -432,28 +435,27 @@ def without_capture() -> Iterator[None]:
     Saved-tensors hooks of the user do not see the fake tensors of these backwards.
     """
     token = current_settings.set(None)
-    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    before = saved_tensors_hooks_set_tracing(True)
     try:
         yield
     finally:
-        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
+        saved_tensors_hooks_set_tracing(before)
         current_settings.reset(token)
 
 
 def _install() -> None:
-    variable: Any = torch.autograd.Variable
     with _ProcessState.lock:
         if _ProcessState.context_count == 0:
-            variable._execution_engine = InterceptedEngine(variable._execution_engine)
+            set_execution_engine(InterceptedEngine(execution_engine()))
         _ProcessState.context_count += 1
 
 
 def _remove() -> None:
-    variable: Any = torch.autograd.Variable
     with _ProcessState.lock:
         _ProcessState.context_count -= 1
-        if _ProcessState.context_count == 0 and isinstance(variable._execution_engine, InterceptedEngine):
-            variable._execution_engine = variable._execution_engine._engine
+        engine = execution_engine()
+        if _ProcessState.context_count == 0 and isinstance(engine, InterceptedEngine):
+            set_execution_engine(engine._engine)
 
 
 def clear_captures() -> None:

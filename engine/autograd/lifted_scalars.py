@@ -9,11 +9,10 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-
 from engine.autograd.fallback_kinds import CaptureFallback
 from engine.ir.fallback import FallbackRequired
 from engine.ir.sources.roots import LocalSource
+from engine.torch_private.symbolic_shapes import DimDynamic, ShapeEnv
 
 if TYPE_CHECKING:
     from engine.autograd.capture import CapturedValue

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from engine.autograd.execution_order import gradient_edges_of
+from engine.torch_private.pytree import tree_leaves
 
 MARK_KEY = "engine"
 """Key in a node's ``metadata`` of the capture settings for backwards that reach the node."""
@@ -27,7 +27,7 @@ def mark_outputs(result: Any, asked: Any) -> None:
 
 
 def _tensors_in(result: Any) -> Iterator[torch.Tensor]:
-    for leaf in _pytree.tree_leaves(result):
+    for leaf in tree_leaves(result):
         held = [leaf] if isinstance(leaf, torch.Tensor) else list(getattr(leaf, "__dict__", {}).values())
         yield from (t for t in held if isinstance(t, torch.Tensor))
 

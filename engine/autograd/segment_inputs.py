@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from engine.ir.sources.roots import LocalSource
+from engine.torch_private.fake_tensors import FakeTensorMode
+from engine.torch_private.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 SegmentKey = tuple[Any, ...]
 """Cache key of a segment: the ``input_spec`` of each value."""

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from engine.aot.layout_mutation import is_layout_mutated, original_fake
 from engine.backends.registry import backend_callable, backend_name
 from engine.compilation import Compilation
 from engine.graph.passes.lift_requires_grad import requires_grad_calls
 from engine.ir.traced_frame import GraphInput, TracedGraph
+from engine.torch_private import inductor
+from engine.torch_private.fake_tensors import FakeTensor, FakeTensorMode, TracingContext, tracing
 
 Run = Callable[..., Any]
 
@@ -41,9 +41,7 @@ def compile_externally(backend: str | Run, traced: TracedGraph, work: Compilatio
 
 def compile_with_inductor(graph: torch.fx.GraphModule, examples: list[Any]) -> Run:
     """Compile the graph with torch's AOTAutograd and Inductor."""
-    from torch._inductor.compile_fx import compile_fx
-
-    run: Any = compile_fx(graph, examples)
+    run: Any = inductor.compile_fx(graph, examples)
     compiled: Run = run
     return compiled
 

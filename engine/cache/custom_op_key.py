@@ -12,12 +12,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch._library import custom_ops, simple_registry
-from torch._library.custom_ops import CustomOpDef
-
 from engine.cache.environment_key import overridden_aten_kernels
 from engine.cache.function_key import CannotFingerprint, function_fingerprint
+from engine.torch_private.dispatch import dispatch_dump
+from engine.torch_private.operators import CustomOpDef, OpOverload, OpOverloadPacket, custom_ops, simple_registry
 
 Data = Any
 _RUNTIME_KEYS = re.compile(
@@ -42,7 +40,7 @@ def custom_op_fingerprint(operator: Any, plainly: Callable[[Any], Data]) -> str:
     Raises:
         CannotFingerprint: Something that determines the form cannot be read from code; the text says what.
     """
-    if isinstance(operator, torch._ops.OpOverloadPacket):
+    if isinstance(operator, OpOverloadPacket):
         return ".".join(custom_op_fingerprint(getattr(operator, n), plainly) for n in sorted(operator.overloads()))
     name = operator.name()
     if name in _in_progress.get():
@@ -70,7 +68,7 @@ def op_overload_of(value: Any) -> Any:
     """Return the operator behind a callable; None if it is no operator."""
     if isinstance(value, CustomOpDef):
         return value._opoverload
-    return value if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) else None
+    return value if isinstance(value, (OpOverload, OpOverloadPacket)) else None
 
 
 def _op_description(operator: Any, plainly: Callable[[Any], Data]) -> Data:
@@ -136,7 +134,7 @@ def _registered_kernels(name: str) -> dict[str, str]:
 
     Kernels that others have replaced are not included.
     """
-    lines = (line.partition(": ") for line in torch._C._dispatch_dump(name).splitlines())
+    lines = (line.partition(": ") for line in dispatch_dump(name).splitlines())
     return {
         key: where
         for key, _, where in lines

@@ -13,6 +13,9 @@ import torch
 from torch.backends import opt_einsum
 
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
+from engine.torch_private.dispatch import dispatch_dump
+from engine.torch_private.global_state import get_mkldnn_enabled
+from engine.torch_private.operators import python_kernels
 
 _GLOBAL_STATE_NAMES = ("attention_kernels", "deterministic", "deterministic_warn_only", "float32_matmul_precision")
 
@@ -32,7 +35,7 @@ def torch_flags_key() -> list[Any]:
     """Return torch's flags that select kernels, overridden ATen ops, and GPU capabilities."""
     states = [str(GLOBAL_STATES[name].read()) for name in _GLOBAL_STATE_NAMES]
     cudnn, mkldnn = torch.backends.cudnn, torch.backends.mkldnn
-    flags = [cudnn.enabled, cudnn.deterministic, cudnn.benchmark, mkldnn.is_available(), torch._C._get_mkldnn_enabled()]
+    flags = [cudnn.enabled, cudnn.deterministic, cudnn.benchmark, mkldnn.is_available(), get_mkldnn_enabled()]
     products = [opt_einsum.is_available(), str(opt_einsum.enabled), str(opt_einsum.strategy)]
     devices = [torch.cuda.get_device_capability(n) for n in range(torch.cuda.device_count())]
     return [states, flags, products, overridden_aten_kernels(), devices]
@@ -40,7 +43,7 @@ def torch_flags_key() -> list[Any]:
 
 def overridden_aten_kernels() -> list[str]:
     """Return the ATen kernels that Python outside of torch overrides, as "operator/key"."""
-    put = (name.split("/") for name in torch.library._impls if name.startswith("aten/") and not name.endswith("/Meta"))
+    put = (name.split("/") for name in python_kernels if name.startswith("aten/") and not name.endswith("/Meta"))
     return sorted(f"{name}/{key}" for _, name, key in put if not _is_registered_by_torch(name, key))
 
 
@@ -50,7 +53,7 @@ def _is_registered_by_torch(name: str, key: str) -> bool:
     Files through which anybody can register kernels do not count.
     """
     start = f"{key}: registered at {pathlib.Path(torch.__file__).parent}/"
-    lines = torch._C._dispatch_dump(f"aten::{name}").splitlines()
+    lines = dispatch_dump(f"aten::{name}").splitlines()
     return any(
         line.startswith(start) and not line.removeprefix(start).startswith(("library.py", "_library/"))
         for line in lines

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from engine.torch_private.tensors import TensorBase
+
 Data = Any
 _VERSIONED_MODULES = frozenset(
     "torch math cmath operator functools itertools collections typing typing_extensions numbers contextlib dataclasses enum".split()
@@ -207,7 +209,7 @@ def _reject_patched_attribute(name: str) -> None:
 @functools.cache
 def _native_tensor_attributes() -> frozenset[str]:
     """Return the tensor attributes that are implemented in C by ``TensorBase``."""
-    return frozenset(vars(torch._C.TensorBase))
+    return frozenset(vars(TensorBase))
 
 
 def stable_method_name(name: str) -> str:
@@ -216,7 +218,7 @@ def stable_method_name(name: str) -> str:
     It is empty if tensors have no such attribute, or if code outside of torch defined it.
     """
     found = inspect.getattr_static(torch.Tensor, name, None)
-    if name in _native_tensor_attributes() and found is vars(torch._C.TensorBase)[name]:
+    if name in _native_tensor_attributes() and found is vars(TensorBase)[name]:
         return name
     found = getattr(found, "__func__", getattr(found, "fget", found))
     if isinstance(found, types.FunctionType) and _is_defined_where_it_says(found):

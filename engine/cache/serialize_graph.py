@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.cache.serialize_symbols import (
     SymbolTable,
@@ -30,6 +29,7 @@ from engine.ir.node_metadata import (
     is_backward_node,
     provenance_of,
 )
+from engine.torch_private.fake_tensors import FakeTensorMode
 
 
 def serialize_graph(module: torch.fx.GraphModule) -> Data:

@@ -8,10 +8,10 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy import functions
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+from engine.torch_private.symbolic_shapes import ShapeEnv
+from engine.torch_private.sympy_functions import SymT, int_oo, symbol_is_type
+from engine.torch_private.sympy_functions import sympy_functions as functions
 
 Data = Any
 SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)

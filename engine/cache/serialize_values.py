@@ -11,10 +11,6 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
-from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto_functionalized_v2
-from torch._higher_order_ops.effects import with_effects
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from engine.cache.custom_op_key import custom_op_fingerprint, op_overload_of
 from engine.cache.function_key import CannotFingerprint
@@ -36,6 +32,10 @@ from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Const
 from engine.records.aot import PartitionRecord, SavedValue
 from engine.records.base import Record
 from engine.records.lowering import LoopOp, LoweringRecord
+from engine.torch_private.dispatch import disable_current_modes
+from engine.torch_private.fake_tensors import FakeTensor, FakeTensorMode
+from engine.torch_private.higher_order_ops import auto_functionalized, auto_functionalized_v2, with_effects
+from engine.torch_private.operators import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _MAX_CONSTANT_BYTES = 1 << 12
 """Maximum size in bytes of a tensor constant that is serialized."""
@@ -105,7 +105,7 @@ def serialize_value(value: Any, node: Callable[[torch.fx.Node], Data] | None = N
             return {"set": [go(i) for i in sorted(v)]}
         if type(v) is slice:
             return {"slice": [go(v.start), go(v.stop), go(v.step)]}
-        if isinstance(v, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+        if isinstance(v, (OpOverload, HigherOrderOperator)):
             return {"operator": serialize_target(v)}
         if v is Ellipsis:
             return {"ellipsis": True}
@@ -221,7 +221,7 @@ def deserialize_fake(data: Data, mode: FakeTensorMode, symbols: SymbolTable) -> 
     return FakeTensor(mode, made, torch.device(device))
 
 
-_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_OPERATORS = (OpOverload, OpOverloadPacket)
 
 
 _HIGHER_ORDER_TARGETS: Mapping[Any, str] = {
@@ -252,7 +252,7 @@ def serialize_target(target: Any) -> str:
     """
     if found := _HIGHER_ORDER_TARGETS.get(target) or _SIZE_FUNCTIONS.get(target):
         return found
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         if form := variant_name(target):
             return form
         name, overload = target._schema.name, target._overloadname
@@ -325,7 +325,7 @@ def _serialize_constant(value: torch.Tensor) -> Data:
 def _deserialize_constant(data: Data) -> torch.Tensor:
     dtype, shape, held = data
     kind: torch.dtype = _TORCH_ENUMS["dtype"][dtype]
-    with _disable_current_modes():
+    with disable_current_modes():
         if not held:
             return torch.empty(shape, dtype=kind)
         return torch.frombuffer(bytearray.fromhex(held), dtype=torch.uint8).view(kind).reshape(shape)

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch._higher_order_ops.effects import with_effects
 
 from engine.graph.composite_op_registry import composite_op, register_composite_ops, registered_composite_ops
 from engine.graph.composite_ops_autograd import (
@@ -25,6 +24,8 @@ from engine.graph.composite_ops_autograd import (
     is_padded_rnn_call,
 )
 from engine.graph.effect_tokens import run_with_token
+from engine.torch_private.higher_order_ops import with_effects
+from engine.torch_private.operators import OpOverload
 
 __all__ = ["composite_op", "eager_implementation", "registered_composite_ops", "replace_composite"]
 
@@ -100,7 +101,7 @@ def eager_implementation(target: Any) -> Function | None:
     """
     if target is with_effects:
         return run_with_token
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "engine":
+    if not isinstance(target, OpOverload) or target.namespace != "engine":
         return None
     known = registered_composite_ops().get(target.overloadpacket.__name__)
     return None if known is None else known[1]
@@ -132,7 +133,7 @@ def replace_composite(target: Any, *, needs_grad: bool = False) -> Any:
 
     It is a composite op, a copy of ``target`` that calls one, or ``target``. With ``needs_grad`` it is differentiable.
     """
-    if not callable(target) or isinstance(target, torch._ops.OpOverload):
+    if not callable(target) or isinstance(target, OpOverload):
         return target
     known = _replacements(needs_grad)
     if _is_replaceable(target, known):

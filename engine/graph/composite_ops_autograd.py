@@ -13,9 +13,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
-from torch.utils._python_dispatch import _disable_current_modes
 
 from engine.graph.composite_op_registry import composite_op
+from engine.torch_private.dispatch import disable_current_modes
+from engine.torch_private.operators import fused_sdp_choice
 
 Function = Callable[..., Any]
 aten = torch.ops.aten
@@ -116,7 +117,7 @@ def _fake_recurrent(*args: Any) -> list[torch.Tensor]:
     kind, x, hidden, params, *flags, autocast = args
     if autocast is None:
         return list(_outputs(kind, x, hidden, params, *flags, None))
-    with _disable_current_modes():
+    with disable_current_modes():
         dtypes = _autocast_result_dtypes(
             kind, x.dtype, hidden[0].dtype, params[0].dtype, flags[0], x.device.type, autocast
         )
@@ -225,10 +226,10 @@ def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
     if torch.is_autocast_enabled("cpu"):  # torch's own function includes the casts
         return False
     layouts = [(tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in given]
-    with _disable_current_modes():
+    with disable_current_modes():
         probes: Any = iter([torch.empty_strided(n, s, dtype=d).requires_grad_(g) for n, s, d, g in layouts])
         asked: list[Any] = [next(probes) if isinstance(t, torch.Tensor) else t for t in (query, *rest)]
-        choose: Function = torch._fused_sdp_choice
+        choose: Function = fused_sdp_choice
         return int(choose(*asked, **options)) == SDPBackend.FLASH_ATTENTION.value
 
 

@@ -12,11 +12,12 @@ from typing import Any, cast
 
 import torch
 import torch.fx
-from torch._higher_order_ops.effects import with_effects
-from torch._library.effects import EffectType
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
 from engine.ir.node_metadata import NodeProvenance, provenance_of, set_provenance
+from engine.torch_private.fake_tensors import detect_fake_mode
+from engine.torch_private.functionalization import FunctionalTensor, FunctionalTensorMode
+from engine.torch_private.higher_order_ops import with_effects
+from engine.torch_private.operators import EffectType, OpOverload
 
 Node = torch.fx.Node
 
@@ -74,7 +75,7 @@ def _has_only_effect(node: Node) -> bool:
     The only one of ATen is ``_linalg_check_errors``, to which newer torch itself passes a token.
     """
     target = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+    if node.op != "call_function" or not isinstance(target, OpOverload) or target._schema.is_mutable:
         return False
     if target is torch.ops.aten._linalg_check_errors.default:
         return True
@@ -92,7 +93,6 @@ def _create_token(graph: torch.fx.Graph, before: Node, half: bool) -> Node:
 
 
 def _value(node: Node) -> torch.Tensor:
-    from torch._guards import detect_fake_mode
 
     mode = detect_fake_mode([n.meta.get("val") for n in (*node.all_input_nodes, *node.graph.nodes)])
     if mode is None:
@@ -126,7 +126,7 @@ def _next_token(graph: torch.fx.Graph, node: Node, token: Node) -> Node:
 
 def _operator_name(node: Node) -> str:
     target: Any = node.args[1]
-    return target._schema.name.rpartition("::")[2] if isinstance(target, torch._ops.OpOverload) else str(target)
+    return target._schema.name.rpartition("::")[2] if isinstance(target, OpOverload) else str(target)
 
 
 def _is_token(node: Node) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.torch_private.operators import HigherOrderOperator, OpOverload
+
 _BINARY: dict[Any, str] = {
     operator.add: "+",
     operator.sub: "-",
@@ -185,12 +187,12 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _qualified(target: Any) -> str:
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         name = str(target)
         return name.removesuffix(".default")
     if isinstance(target, str):
         return target
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return str(target.name())
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or type(target).__name__
     if name.startswith("TensorBase."):
@@ -211,7 +213,7 @@ for _type in (
     type,
     types.FunctionType,
     types.BuiltinFunctionType,
-    torch._ops.OpOverload,
-    torch._ops.HigherOrderOperator,
+    OpOverload,
+    HigherOrderOperator,
 ):
     _format.register(_type, _qualified)

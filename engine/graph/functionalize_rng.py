@@ -20,20 +20,21 @@ import torch.fx
 
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import checkpoint_of
+from engine.torch_private.operators import OpOverload
 
 Node = torch.fx.Node
 
-_ORIGINAL_OPS: dict[Any, tuple[torch._ops.OpOverload, bool]] = {}
+_ORIGINAL_OPS: dict[Any, tuple[OpOverload, bool]] = {}
 """Random ops by their variant that takes an RNG state; True if they fill new memory."""
 
 
-_VARIANTS: dict[Any, tuple[torch._ops.OpOverload, bool, int]] = {}
+_VARIANTS: dict[Any, tuple[OpOverload, bool, int]] = {}
 """Both variants of random ops: (op, True if it fills new memory, variant number)."""
 
 
 def is_random(node: Node) -> bool:
     """Return True if a node samples from a random generator that outlives the call."""
-    return isinstance(node.target, torch._ops.OpOverload) and facts_of_node(node).draws_random
+    return isinstance(node.target, OpOverload) and facts_of_node(node).draws_random
 
 
 def get_rng_states(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
@@ -76,7 +77,7 @@ def _fake_rng_state(size: int, device: torch.device) -> torch.Tensor:
 
 
 @functools.cache
-def _rng_state_variants(target: torch._ops.OpOverload, is_filled: bool) -> tuple[Any, Any]:
+def _rng_state_variants(target: OpOverload, is_filled: bool) -> tuple[Any, Any]:
     """Return two variants of a random op: one takes an RNG state, one also returns its state."""
     library = _library()
     name, _, text = str(target._schema).partition("(")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.fx
 
+from engine.torch_private.operators import OpOverload
+
 Rule = Callable[[torch.fx.GraphModule], Iterator[str]]
 
 
@@ -60,7 +62,7 @@ def values_have_fakes(module: torch.fx.GraphModule) -> Iterator[str]:
 
 
 def _returns_nothing(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
+    return isinstance(node.target, OpOverload) and not node.target._schema.returns
 
 
 def calls_only_functions(module: torch.fx.GraphModule) -> Iterator[str]:
@@ -73,7 +75,7 @@ def calls_only_functions(module: torch.fx.GraphModule) -> Iterator[str]:
 def is_functional(module: torch.fx.GraphModule) -> Iterator[str]:
     """Check that no operator mutates an argument."""
     for node in module.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             yield f"{node.name} ({node.target}) mutates one of its arguments"
 
 

@@ -26,16 +26,17 @@ from engine.ir.guards.tensors import (
 )
 from engine.ir.introspection.python_objects import set_instance_dict
 from engine.ir.sources.base import Source
+from engine.torch_private.dispatch import DispatchKey, dispatch_tls_local_exclude_set
+from engine.torch_private.entries import is_available
+from engine.torch_private.guard_helpers import GlobalStateGuard, RootGuardManager, TensorGuards, dict_version
+from engine.torch_private.torch_function import len_torch_function_stack
 
 Sizes = tuple[int | None, ...]
 
-_helpers: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-HAS_C_HELPERS = hasattr(_helpers, "TensorGuards") and hasattr(_helpers, "GlobalStateGuard")
+HAS_C_HELPERS = is_available(TensorGuards) and is_available(GlobalStateGuard)
 """True if this torch has both helpers."""
 
-dict_version: Any = getattr(_helpers, "dict_version", None)
-"""Return the version of a dict: changed by every write, and unique to that dict."""
-HAS_DICT_VERSIONS = HAS_C_HELPERS and dict_version is not None
+HAS_DICT_VERSIONS = HAS_C_HELPERS and is_available(dict_version)
 """True if this torch exposes dict versions."""
 
 _INLINE_VALUES = 1 << 2
@@ -127,7 +128,7 @@ def new_guard_tree() -> Any:
     Raises:
         AttributeError: this torch has no guard trees.
     """
-    return _helpers.RootGuardManager()
+    return RootGuardManager()
 
 
 def always_false(*values: Any) -> bool:
@@ -137,7 +138,7 @@ def always_false(*values: Any) -> bool:
 
 def make_global_state_check() -> Callable[[], bool]:
     """Return a check that compares plain global state with its current value."""
-    check: Callable[[], bool] = _helpers.GlobalStateGuard().check
+    check: Callable[[], bool] = GlobalStateGuard().check
     return check
 
 
@@ -150,14 +151,14 @@ def make_tensor_check(
     """
     if torch.is_inference_mode_enabled():
         # torch.is_inference would run the code of a torch-function mode.
-        return None if torch._C._len_torch_function_stack() else _make_inference_check(values, facets)
-    excluded: Any = torch._C._dispatch_tls_local_exclude_set()
+        return None if len_torch_function_stack() else _make_inference_check(values, facets)
+    excluded: Any = dispatch_tls_local_exclude_set()
     if any(excluded.has(key) for key in _AUTOGRAD_KEYS):
         return None
     return _make_duplicate_safe_check(values, facets)
 
 
-_AUTOGRAD_KEYS = tuple(getattr(torch._C.DispatchKey, name) for name in ("AutogradCPU", "AutogradCUDA"))
+_AUTOGRAD_KEYS = tuple(getattr(DispatchKey, name) for name in ("AutogradCPU", "AutogradCUDA"))
 
 
 def _make_inference_check(
@@ -205,9 +206,7 @@ def _make_tensor_guards(
 ) -> Callable[..., bool]:
     sizes = [list(_sizes(found)) for found in facets]
     strides = [list(_strides(found)) for found in facets]
-    check: Callable[..., bool] = _helpers.TensorGuards(
-        *values, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
-    ).check
+    check: Callable[..., bool] = TensorGuards(*values, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     return check
 
 

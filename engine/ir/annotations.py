@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from engine.torch_private.global_state import loaded_dynamo_module
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -97,5 +98,5 @@ def is_nonstrict_traced(fn: object) -> bool:
 
 def _is_in_dynamo_table(table: str, fn: object) -> bool:
     """Return True if a table of ``torch._dynamo`` (if it is loaded) lists this function."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
+    rules = loaded_dynamo_module("trace_rules")
     return rules is not None and id(fn) in getattr(rules, table, ())

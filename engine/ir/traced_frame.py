@@ -14,6 +14,7 @@ from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import Source
 from engine.records.bytecode import Span
 from engine.records.trace import TraceRecord
+from engine.torch_private.autograd import set_grad_enabled
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +87,7 @@ class TracedGraph:
         A graph before a break inside ``with torch.no_grad()`` may only switch grad mode.
         """
         *nodes, output = self.graph.graph.nodes
-        return bool(output.args[0]) or any(n.target is not torch._C._set_grad_enabled for n in nodes)
+        return bool(output.args[0]) or any(n.target is not set_grad_enabled for n in nodes)
 
 
 @dataclass(frozen=True)

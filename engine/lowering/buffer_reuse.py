@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch.utils import _pytree as pytree
-
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, ProgramStep
 from engine.ir.loop_ir.index_expr import static_product
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.records.lowering import BufferReuse
+from engine.torch_private.operators import OpOverload
+from engine.torch_private.pytree import tree_leaves
 
 MIN_REUSE_BYTES = 1 << 16
 """Buffers of fewer bytes are not reused."""
@@ -39,7 +38,7 @@ def plan_buffer_reuse(
         if isinstance(step, AtenCall) and not _returns_fresh_memory(step)
         for name in step.touched_buffers()
     }
-    pinned |= {r.buffer for r in pytree.tree_leaves(list(outputs)) if isinstance(r, BufferRef)}
+    pinned |= {r.buffer for r in tree_leaves(list(outputs)) if isinstance(r, BufferRef)}
     pinned |= {name for name, buffer in buffers.items() if buffer.kind == "input"}
     free: set[str] = set()
     made: set[str] = set()
@@ -68,7 +67,7 @@ def plan_buffer_reuse(
 
 def _returns_fresh_memory(step: AtenCall) -> bool:
     """Return True if a call returns one new tensor that shares no memory with its arguments."""
-    if not isinstance(step.target, torch._ops.OpOverload) or not step.is_library_call or len(step.result_buffers) != 1:
+    if not isinstance(step.target, OpOverload) or not step.is_library_call or len(step.result_buffers) != 1:
         return False
     schema = step.target._schema
     return step.target.namespace == "aten" and all(value.alias_info is None for value in schema.returns)

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import torch
 import torch.fx
-from torch.utils import _pytree as pytree
 
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal
@@ -17,6 +16,7 @@ from engine.ir.loop_ir.tensor_def import Body, Coordinates, ReductionBody, Tenso
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.pad_strides import pad_row_stride
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, dense_stride
+from engine.torch_private.pytree import tree_leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +215,7 @@ class ExternNode:
 
     def input_defs(self) -> set[TensorDef]:
         """Return the definitions that the call reads."""
-        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        leaves = tree_leaves((self.args, self.kwargs))
         return {v.definition for v in leaves if isinstance(v, LoweredTensor)}
 
     def accept(self, visitor: StepVisitor) -> None:

@@ -28,6 +28,9 @@ from engine.lowering.ops import find_complex_lowering, find_lowering
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, non_overlapping_stride, symbolic_shape
 from engine.lowering.strided_views import strided_view_of
 from engine.records.bytecode import Span
+from engine.torch_private.fake_tensors import FakeTensor
+from engine.torch_private.operators import OpOverload
+from engine.torch_private.pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
 
@@ -189,7 +192,7 @@ class GraphLowering:
         if (
             value.numel() == 1
             and value.device.type == "cpu"
-            and not isinstance(value, torch._subclasses.FakeTensor)
+            and not isinstance(value, FakeTensor)
             and value.dtype != torch.complex64
         ):
             number = value.item()
@@ -213,12 +216,12 @@ class GraphLowering:
             return
         if (
             isinstance(value, (*SYMBOLIC_SCALARS, int, float))
-            and not (isinstance(value, bool) and isinstance(node.target, torch._ops.OpOverload))
+            and not (isinstance(value, bool) and isinstance(node.target, OpOverload))
             and not _is_item_call(node)
         ):
             self.values[node] = expression_of(value)
             return
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             raise LoweringError(f"The graph is not functional: {node.target} mutates its argument.")
         self.compute_node_count += 1
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._value_of)
@@ -293,7 +296,7 @@ class GraphLowering:
     def _add_extern(
         self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, fallback: Fallback, *, is_library: bool
     ) -> None:
-        args, kwargs = torch.utils._pytree.tree_map(
+        args, kwargs = tree_map(
             lambda v: self.realize(v) if isinstance(v, LoweredTensor) else v, (tuple(args), dict(kwargs))
         )
         value = node.meta.get("val")
@@ -428,7 +431,7 @@ def _node_names(module: torch.fx.GraphModule) -> set[str]:
 
 def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
     """Return True if a call takes or returns complex tensors of a dtype that loops support."""
-    given = torch.utils._pytree.tree_leaves((args, kwargs))
+    given = tree_leaves((args, kwargs))
     return any(isinstance(v, LoweredTensor) and v.is_complex for v in given) or any(
         made.dtype in REAL_DTYPES for made in _tensors_in(node.meta.get("val"))
     )
@@ -454,7 +457,7 @@ def _as_tuple(results: Any) -> tuple[Any, ...]:
 
 def _tensors_in(*values: Any) -> list[torch.Tensor]:
     """Return the fake tensors in values, nested ones too."""
-    return [v for v in torch.utils._pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
+    return [v for v in tree_leaves(values) if isinstance(v, torch.Tensor)]
 
 
 def _check_devices(node: torch.fx.Node) -> None:
@@ -481,7 +484,7 @@ def _check_not_empty(node: torch.fx.Node) -> None:
 
 def _has_only_empty_results(node: torch.fx.Node) -> bool:
     """Return True if no result has elements, so that ATen has nothing to compute."""
-    results = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    results = tree_leaves(node.meta.get("val"))
     tensors = _tensors_in(results)
     return bool(results) and len(tensors) == len(results) and all(map(_has_no_elements, tensors))
 

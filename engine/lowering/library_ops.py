@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-import torch.fx
-
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.operator_facts import facts_of
 from engine.lowering.fallbacks.kinds import LoweringFallback
 from engine.lowering.philox_ops import random_seeds
+from engine.torch_private.operators import OpOverload
 
 LIBRARY_OPS = frozenset(
     (
@@ -61,7 +59,7 @@ ALLOCATION_OPS = frozenset(("empty", "empty_like", "new_empty", "empty_strided",
 
 def is_library_op(target: Any) -> bool:
     """Return True if ATen runs an operator by design: a library has it, or it only allocates."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
     if target.namespace != "aten":
         return target.namespace == "engine"
@@ -70,7 +68,7 @@ def is_library_op(target: Any) -> bool:
 
 def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
     """Return the reason why ATen runs an operator without a (complex) lowering."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
     if _packet_name(target) in ALLOCATION_OPS:
         return Fallback(LoweringFallback.ALLOCATION, "It only allocates memory.")
@@ -91,6 +89,6 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
     return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
 
 
-def _packet_name(target: torch._ops.OpOverload) -> str:
+def _packet_name(target: OpOverload) -> str:
     name: str = target._schema.name
     return name.split("::")[1]

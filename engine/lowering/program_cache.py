@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch._decomp import decomposition_table
-
 from engine.cache.environment_key import torch_flags_key, version_key
 from engine.cache.serialize_graph import serialize_graph
 from engine.cache.serialize_symbols import SymbolTable, shape_env_facts, symbolic_numbers_in
@@ -24,6 +22,7 @@ from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
 from engine.lowering.driver import run_passes
 from engine.lowering.graph_lowering import format_user_line, reset_saved_row_stride, set_saved_row_stride
 from engine.lowering.registry import COMPLEX_LOWERINGS, LOWERINGS
+from engine.torch_private.operators import decomposition_table
 
 _COMPILATION_ID = "\ue000"
 """Placeholder on disk for the compilation id, which is part of node and op ids."""

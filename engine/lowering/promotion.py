@@ -9,12 +9,12 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from engine.ir.loop_ir.index_expr import ZERO, Size
 from engine.ir.loop_ir.tensor_def import Body
 from engine.lowering.context import LoweredTensor
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
+from engine.torch_private.operators import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 SUPPORTED_DTYPES = frozenset(
     (

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch.utils import _pytree as pytree
 
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram, ProgramStep, sizes_in
 from engine.ir.loop_ir.index_expr import symbols_of
@@ -29,6 +28,7 @@ from engine.lowering.templates.choose_templates import MatmulTemplate, ScheduleS
 from engine.lowering.templates.matmul import matmul_kernel
 from engine.lowering.wrapper_text import _op_name, wrapper_text
 from engine.records.lowering import ExternCall, LoweringRecord
+from engine.torch_private.pytree import tree_leaves, tree_map
 
 if TYPE_CHECKING:
     from engine.lowering.graph_lowering import GraphLowering
@@ -160,7 +160,7 @@ def _attention_steps(step: AttentionTemplate, walk: GraphLowering, printed: Kern
         Launch(printed.attention_source(*attention_kernel(step, kind), prefix, nodes)) for kind in step.kernel_kinds
     ]
     value = step.call.extern.node.meta.get("val")
-    devices = [v.device for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
+    devices = [v.device for v in tree_leaves(value) if isinstance(v, torch.Tensor)]
     for rest in step.call.unused_results:
         options = {"dtype": rest.dtype, "device": devices[0]}
         reason = "Without dropout, no random number state is needed."
@@ -222,8 +222,6 @@ def _make_ref(value: LoweredTensor) -> BufferRef:
 
 
 def _make_extern(step: ExternNode) -> AtenCall:
-    args, kwargs = pytree.tree_map(
-        lambda v: _make_ref(v) if isinstance(v, LoweredTensor) else v, (step.args, step.kwargs)
-    )
+    args, kwargs = tree_map(lambda v: _make_ref(v) if isinstance(v, LoweredTensor) else v, (step.args, step.kwargs))
     results = tuple(None if r is None else r.name for r in step.results)
     return AtenCall(_first_or_empty(step.origins), step.target, args, kwargs, results, step.reason, step.is_library)

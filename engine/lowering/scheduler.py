@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import (
     IndexExpr,
@@ -43,6 +41,7 @@ from engine.lowering.fusion_cost import (
 )
 from engine.lowering.strided_views import strided_view_of
 from engine.records.lowering import AutotuneChoice, FusionDecision
+from engine.torch_private.pytree import tree_leaves
 
 MAX_MEMBERS = 48
 
@@ -537,7 +536,7 @@ def _symbols_of_group(group: FusionGroup) -> frozenset[str]:
 def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
     """Return the symbols in an ATen call's arguments and in the layouts of its results."""
     found: list[object] = []
-    for value in pytree.tree_leaves((extern.args, extern.kwargs)):
+    for value in tree_leaves((extern.args, extern.kwargs)):
         if isinstance(value, LoweredTensor):
             placed = strided_view_of(value)
             found += [*value.definition.shape, *value.definition.stride, *value.shape]

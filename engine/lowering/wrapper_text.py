@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import AtenCall, BufferRef, Launch, LoweredProgram
+from engine.torch_private.operators import OpOverload
 
 if TYPE_CHECKING:
     pass
 
 
 def _op_name(target: Any) -> str:
-    return (
-        str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", type(target).__name__)
-    )
+    return str(target) if isinstance(target, OpOverload) else getattr(target, "__name__", type(target).__name__)
 
 
 def wrapper_text(program: LoweredProgram) -> str:

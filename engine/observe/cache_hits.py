@@ -16,7 +16,6 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch._C._dynamo import eval_frame
 
 from engine.observe.dynamo_guards import explain_code
 from engine.observe.trace_events import frame_id_of
@@ -25,6 +24,7 @@ from engine.records.guards import CallExplanation
 from engine.records.runtime import CallRecord
 from engine.records.session import Session
 from engine.runtime.dispatch.recorded_arguments import record_stock_arguments
+from engine.torch_private.stock import debug_get_cache_entry_list, set_guard_complete_hook
 
 _TORCH_DIR = str(pathlib.Path(torch.__file__).parent)
 _CALLEE_LOCALS = {"compile_wrapper": "fn", "_call_impl": "forward_call"}
@@ -56,10 +56,7 @@ class CacheHitRecorder:
     @contextlib.contextmanager
     def install(self) -> Iterator[None]:
         """Install the hook while the context is open; a previously installed hook is still called."""
-        swap: Any = getattr(eval_frame, "set_guard_complete_hook", None)
-        if swap is None:  # before torch 2.8
-            yield
-            return
+        swap: Any = set_guard_complete_hook
         self._previous_hook = swap(self)
         try:
             yield
@@ -92,7 +89,7 @@ class CacheHitRecorder:
             self._last_miss = place
             return
         code = _called_code(caller) or self._code_of_call_site.get(place)
-        entries = eval_frame._debug_get_cache_entry_list(code) if code is not None else []
+        entries = debug_get_cache_entry_list(code) if code is not None else []
         if not entries:
             return
         entry = str(entries[0].compile_id)  # torch moves the entry it found to the front

@@ -14,17 +14,16 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
-from torch._C._dynamo import guards as live
-from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from engine.errors import BadArgument
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.observe.parse_messages import PathResolver, parse_guards, parse_recompile_reasons
 from engine.records.guards import CallExplanation, GuardFailure, GuardRecord, GuardResult, GuardsRecord, Verdict
+from engine.torch_private.pytree import tree_map
+from engine.torch_private.stock import RelationalGuard, debug_get_cache_entry_list
 
 _MISSING_VALUE = object()
-_RELATIONAL_GUARDS: tuple[type, ...] = (live.RelationalGuard,)
+_RELATIONAL_GUARDS: tuple[type, ...] = (RelationalGuard,)
 """Guards with state between calls: evaluating one alone would change its next result."""
 
 
@@ -63,7 +62,7 @@ def explain_torch_call(value: Any, *arguments: Any, **keywords: Any) -> CallExpl
         TypeError: the arguments do not match its signature.
     """
     function, first = _function_and_self(value)
-    arguments, keywords = pytree.tree_map(_materialize, (arguments, keywords))
+    arguments, keywords = tree_map(_materialize, (arguments, keywords))
     scope = _frame_locals(function, (*first, *arguments), keywords)
     code = function.__code__
     return _explain_entries(function.__qualname__, _cache_entries(code), scope, _path_resolver(code.co_filename))
@@ -78,7 +77,7 @@ def explain_code(code: CodeType, arguments: Mapping[str, Any]) -> CallExplanatio
         BadArgument: a ``TensorSpec`` describes a tensor that cannot be allocated here.
     """
     file, entries = code.co_filename, _cache_entries(code)
-    scope = pytree.tree_map(_materialize, dict(arguments))
+    scope = tree_map(_materialize, dict(arguments))
     return _explain_entries(code.co_qualname, entries, scope, _path_resolver(file)) if entries else None
 
 
@@ -198,7 +197,7 @@ def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
 
 def _cache_entries(code: CodeType) -> list[Any]:
     """Return the cache entries in lookup order."""
-    return list(_debug_get_cache_entry_list(code))
+    return list(debug_get_cache_entry_list(code))
 
 
 def _compile_id(entry: Any) -> str:

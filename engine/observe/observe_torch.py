@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._logging import _internal as torch_logging
-from torch._logging import structured
 
 from engine.ir.user_code_files import source_file
 from engine.observe.cache_hits import CacheHitRecorder
@@ -24,6 +22,9 @@ from engine.observe.trace_events import frame_id_of, parse_event
 from engine.observe.trace_payloads import InMemoryPayload
 from engine.records.runtime import StageFailure
 from engine.records.session import Session
+from engine.torch_private import inductor
+from engine.torch_private.stock import structured_logging as structured
+from engine.torch_private.stock import torch_logging
 
 
 class _InternedNames:
@@ -142,10 +143,9 @@ def observe_torch() -> Iterator[Session]:
 @contextlib.contextmanager
 def _provenance_tracking() -> Iterator[None]:
     """Turn on Inductor's provenance tracking, if available; it does not affect its caches."""
-    from torch._inductor import config
-
     name = "trace.provenance_tracking_level"
     try:
+        config = inductor.inductor_config
         noting = config.patch({name: 1}) if config.trace.provenance_tracking_level == 0 else contextlib.nullcontext()
     except AttributeError:
         noting = contextlib.nullcontext()

@@ -15,6 +15,7 @@ from engine.graph.codegen import generate_function
 from engine.graph.composite_ops import eager_implementation
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.node_metadata import PADDED_ROWS_KEY
+from engine.torch_private.operators import VF, OpOverload, nn_functions
 
 Run = Callable[..., Any]
 
@@ -57,9 +58,9 @@ def _bindings() -> dict[str, Any]:
     """
     found = {name: getattr(torch, name) for name in _BINDINGS_BY_NAME.split()}
     found.update({name: getattr(torch.Tensor, name) for name in _METHODS})
-    found["split"] = torch._VF.split  # type: ignore[attr-defined]
-    found["gelu"] = torch._C._nn.gelu
-    found["silu"] = torch._C._nn.silu
+    found["split"] = VF.split
+    found["gelu"] = nn_functions.gelu
+    found["silu"] = nn_functions.silu
     return found
 
 
@@ -89,7 +90,7 @@ def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Gene
 
 def aten_callable(target: Any) -> Any:
     """Return the cheapest callable for an operator, with the same arguments."""
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
         return eager_implementation(target) or target
     name = target.overloadpacket.__name__
     if target._overloadname in _OVERLOADS_WITH_BINDING and name in _BINDINGS:

@@ -14,8 +14,16 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.torch_private.cuda import (
+    clear_cublas_workspaces,
+    current_device_index,
+    current_raw_stream,
+    is_stream_capturing,
+)
+from engine.torch_private.tensors import storage_Use_Count, to_dlpack
+
 Run = Callable[..., tuple[Any, ...]]
-use_count: Callable[[int], int] = torch._C._storage_Use_Count
+use_count: Callable[[int], int] = storage_Use_Count
 
 MAX_RECORDINGS_PER_SHAPE = 4
 """Maximum number of live recordings of one program per input shape."""
@@ -340,7 +348,7 @@ def _unresizable_storage(storage: torch.UntypedStorage, device: torch.device) ->
     if not storage.nbytes():
         return storage
     whole = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
-    capsule = torch._C._to_dlpack(whole)
+    capsule = to_dlpack(whole)
     return torch.utils.dlpack.from_dlpack(capsule).untyped_storage()
 
 
@@ -368,10 +376,10 @@ class CudaGraphRecorder:
 
     def current_stream(self) -> object | None:
         """Return the current device and stream; None while a capture is active on it."""
-        if torch._C._cuda_isCurrentStreamCapturing():
+        if is_stream_capturing():
             return None
-        device = torch._C._cuda_getDevice()
-        return device, torch._C._cuda_getCurrentRawStream(device)
+        device = current_device_index()
+        return device, current_raw_stream(device)
 
     def record(self, run: Callable[[], tuple[Any, ...]]) -> GraphRecording:
         """Capture a CUDA graph with its own memory pool.
@@ -402,11 +410,11 @@ class CudaGraphRecorder:
 @contextlib.contextmanager
 def _private_cublas_workspace() -> Any:
     """Allocate cuBLAS workspaces in the graph's memory pool, for this capture only."""
-    torch._C._cuda_clearCublasWorkspaces()
+    clear_cublas_workspaces()
     try:
         yield
     finally:
-        torch._C._cuda_clearCublasWorkspaces()
+        clear_cublas_workspaces()
 
 
 @contextlib.contextmanager

@@ -14,8 +14,6 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._sympy.printers import PythonPrinter
 
 from engine.errors import KernelBuildError
 from engine.ir.kernels.compile_triton import ALIGNMENT, compile_unit_of, static_size
@@ -23,6 +21,10 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram
 from engine.runtime.aten_fallback import UnexpectedSize
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
+from engine.torch_private.cuda import current_device_index, current_raw_stream
+from engine.torch_private.operators import OpOverload
+from engine.torch_private.pytree import tree_leaves
+from engine.torch_private.sympy_functions import PythonPrinter
 
 Run = Callable[..., tuple[Any, ...]]
 BUILD_THREADS = 4
@@ -124,7 +126,7 @@ class ProgramExecutor:
 
     def _with_device_guard(self, run: Run, writer: _ProgramWriter, device: torch.device) -> Run:
         """Return ``run`` under a device guard, which does nothing if the device is current."""
-        get_device, index = torch._C._cuda_getDevice, device.index
+        get_device, index = current_device_index, device.index
 
         def on_device(*inputs: Any) -> tuple[Any, ...]:
             if get_device() == index:
@@ -208,7 +210,7 @@ class _ProgramWriter:
             "device": self.device,
         }
         if self.device.type == "cuda":
-            self.constants["raw_stream"] = torch._C._cuda_getCurrentRawStream
+            self.constants["raw_stream"] = current_raw_stream
 
     def text(self, *, checks: bool = True) -> str:
         """Return the text of ``run``; without ``checks``, inputs may be misaligned."""
@@ -404,7 +406,7 @@ class _ProgramWriter:
                 if taken and name not in last:
                     last[taken] = number
                 last[name] = number
-        kept = {v.buffer for v in pytree.tree_leaves(self.program.outputs) if isinstance(v, BufferRef)}
+        kept = {v.buffer for v in tree_leaves(self.program.outputs) if isinstance(v, BufferRef)}
         if self.is_boxed:
             last = dict.fromkeys(self.program.inputs, -1) | last
         else:
@@ -421,7 +423,7 @@ def _has_data_dependent_size(target: Any) -> bool:
 
     The graph may have assumed that size.
     """
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return True
     return target.namespace != "aten" or torch.Tag.dynamic_output_shape in target.tags
 

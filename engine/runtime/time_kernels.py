@@ -18,6 +18,7 @@ from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.records.kernels import KernelTimingRecord
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.runtime.program_executor import program_executor
+from engine.torch_private.cuda import gpu_sleep
 
 REPEATS = 9
 FLUSH_BYTES = 256_000_000
@@ -78,7 +79,7 @@ def cold_cache_timer() -> DeviceTimer:
         flushed = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         flushed.zero_()
-        torch.cuda._sleep(SPIN_CYCLES)
+        gpu_sleep(SPIN_CYCLES)
         start.record()
         work()
         end.record()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch.autograd import Variable
+
 from engine.torch_private.entries import Entry, Feature, Kind, load
 
 if TYPE_CHECKING:
@@ -23,8 +25,11 @@ if TYPE_CHECKING:
     from torch.amp.autocast_mode import _enter_autocast as enter_autocast
     from torch.amp.autocast_mode import _exit_autocast as exit_autocast
     from torch.autograd import _is_checkpoint_valid as is_checkpoint_valid
+    from torch.autograd import forward_ad
 
     DelayedError: Any
+    initial_execution_engine: Any
+    torch_c_module: Any
 
 ENTRIES = (
     Entry(
@@ -165,7 +170,48 @@ ENTRIES = (
         without="traced code that calls it breaks the graph",
         calls=("()",),
     ),
+    Entry(
+        "torch.autograd:Variable._execution_engine",
+        Kind.VALUE,
+        "Autograd's engine, which is replaced while backwards are captured.",
+        without="backwards are not captured",
+        off=Feature.COMPILED_AUTOGRAD,
+        alias="initial_execution_engine",
+    ),
+    Entry(
+        "torch.autograd:forward_ad",
+        Kind.MODULE,
+        "Level of forward-mode differentiation.",
+        without="forward-mode differentiation would be missed",
+        off=Feature.COMPILATION,
+        members=("_current_level",),
+    ),
+    Entry(
+        "torch:_C",
+        Kind.MODULE,
+        "Module whose functions are patched while a captured backward runs.",
+        without="backwards are not captured",
+        off=Feature.COMPILED_AUTOGRAD,
+        members=("_current_autograd_node", "_current_graph_task_id"),
+        alias="torch_c_module",
+    ),
 )
 
 if not TYPE_CHECKING:
     load(globals(), ENTRIES)
+
+
+def execution_engine() -> Any:
+    """Return autograd's engine, which runs backwards."""
+    return Variable._execution_engine
+
+
+def set_execution_engine(engine: Any) -> None:
+    """Replace autograd's engine."""
+    Variable._execution_engine = engine
+
+
+def forward_ad_level() -> int:
+    """Return the level of forward-mode differentiation, or -1."""
+    level: int = forward_ad._current_level
+    return level

@@ -179,8 +179,8 @@ def resolve(path: str) -> Any:
     """Return the object at "module:attribute.attribute"."""
     module, _, attributes = path.partition(":")
     found: Any = importlib.import_module(module)
-    for name in attributes.split(".") if attributes else ():
-        found = getattr(found, name)
+    for name in attributes.split("."):
+        found = getattr(found, name) if hasattr(found, name) else importlib.import_module(f"{module}.{name}")
     return found
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch._higher_order_ops.base_hop import BaseHOP
     from torch._higher_order_ops.cond import cond_op
     from torch._higher_order_ops.effects import with_effects
+    from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_op
     from torch._higher_order_ops.hints_wrap import hints_wrapper
     from torch._higher_order_ops.map import map_impl
     from torch._higher_order_ops.out_dtype import out_dtype
@@ -107,6 +108,13 @@ ENTRIES = (
         Kind.VALUE,
         "Operator that wraps a call.",
         without="traced code that calls it breaks the graph",
+    ),
+    Entry(
+        "torch._higher_order_ops.flex_attention:flex_attention",
+        Kind.VALUE,
+        "Operator of ``flex_attention``.",
+        without="traced code that calls it breaks the graph",
+        alias="flex_attention_op",
     ),
 )
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 from engine.torch_private.entries import Entry, Kind, load_lazily
 
 if TYPE_CHECKING:
-    from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_op
+    from torch.distributed.tensor.experimental import _func_map as local_map_module
 
     torch_numpy: Any
 
 ENTRIES = (
     Entry(
-        "torch._higher_order_ops.flex_attention:flex_attention",
-        Kind.VALUE,
-        "Operator of ``flex_attention``.",
+        "torch.distributed.tensor.experimental:_func_map",
+        Kind.MODULE,
+        "Module of ``local_map``.",
         without="traced code that calls it breaks the graph",
-        alias="flex_attention_op",
+        alias="local_map_module",
     ),
     Entry(
         "torch:_numpy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.torch_private.entries import Entry, Feature, Kind, load
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch._C import _pop_torch_function_stack as pop_torch_function_stack
     from torch._C import _push_on_torch_function_stack as push_on_torch_function_stack
     from torch.utils._device import DeviceContext
+
+    device_context_module: Any
 
 ENTRIES = (
     Entry(
@@ -95,6 +97,15 @@ ENTRIES = (
         "Recognizes the mode of a default device.",
         without="a default device is taken for a mode of the user",
         off=Feature.COMPILATION,
+    ),
+    Entry(
+        "torch.utils:_device",
+        Kind.MODULE,
+        "Module with the default device.",
+        without="a change of the default device would be missed",
+        off=Feature.COMPILATION,
+        members=("CURRENT_DEVICE",),
+        alias="device_context_module",
     ),
 )
 

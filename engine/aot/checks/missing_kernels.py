@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
@@ -21,6 +19,9 @@ from engine.aot.node_properties import example_tensor, may_mutate
 from engine.aot.storage_geometry import with_hint_sizes
 from engine.ir.fallback import Fallback, FallbackRequired
 from engine.ir.graph_callable import GraphCallable
+from engine.torch_private.dispatch import disable_current_modes
+from engine.torch_private.operators import OpOverload, OpOverloadPacket
+from engine.torch_private.pytree import tree_leaves
 
 _MAX_OPERAND_ELEMENTS = 1 << 16
 """Maximum number of elements of an operand that is created for a probe."""
@@ -81,7 +82,7 @@ def check_missing_kernels_in_callees(graph: torch.fx.GraphModule, module: torch.
     if all(not isinstance(n.target, GraphCallable) for n in _dead_nodes(graph.graph)):
         return
     for node in _dead_nodes(module.graph):
-        if isinstance(node.target, torch._ops.OpOverload) and _is_torch_op(node) and _has_no_kernel(node):
+        if isinstance(node.target, OpOverload) and _is_torch_op(node) and _has_no_kernel(node):
             raise FallbackRequired(
                 AotFallback.MISSING_KERNEL,
                 f"{node.target} (whose result is unused) has no kernel for its operands",
@@ -122,7 +123,7 @@ def _is_torch_op(node: torch.fx.Node) -> bool:
     if node.op == "call_method":
         return True
     packet = getattr(node.target, "overloadpacket", node.target)
-    if isinstance(packet, torch._ops.OpOverloadPacket):
+    if isinstance(packet, OpOverloadPacket):
         return packet._qualified_op_name.partition("::")[0] in ("aten", "prims")
     module = getattr(node.target, "__module__", "") or ""
     return not isinstance(node.target, GraphCallable) and (
@@ -134,7 +135,7 @@ def _make_operand(node: torch.fx.Node) -> Any:
     value = node.meta.get("example_value", node.meta.get("val"))
     if not isinstance(value, torch.Tensor) or type(value).__name__ != "FakeTensor":
         raise _CannotMakeOperand
-    with _disable_current_modes(), torch.no_grad():
+    with disable_current_modes(), torch.no_grad():
         here = with_hint_sizes(value)
         if (
             here._has_symbolic_sizes_strides
@@ -155,7 +156,7 @@ def _devices() -> tuple[str, ...]:
 def _kernel_raises(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     try:
-        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices):
+        with disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices):
             if node.op == "call_method":
                 getattr(args[0], str(node.target))(*args[1:], **kwargs)
             else:

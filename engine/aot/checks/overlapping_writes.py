@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
@@ -23,6 +22,7 @@ from engine.aot.storage_geometry import (
 )
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.operator_facts import facts_of_node
+from engine.torch_private.fake_tensors import FakeTensor
 
 _OVERLAPS_INSIDE = (AotFallback.WRITE_TO_OVERLAPPING_ELEMENTS, "writes to a tensor whose elements overlap in memory")
 

@@ -24,6 +24,7 @@ from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.introspection.view_grad_fn import is_leaf_without_regeneration
 from engine.ir.node_metadata import checkpoint_of, policy_of
 from engine.ir.traced_frame import GraphInput
+from engine.torch_private.operators import OpOverload, OpOverloadPacket
 
 _KEYED_STATES = (
     "grad_mode inference_mode autocast default_device default_dtype float32_matmul_precision cuda_devices deterministic "
@@ -140,7 +141,7 @@ def _node(node: torch.fx.Node) -> Data:
 
 def _function_name(target: Any) -> str:
     """Return a name that finds this same function in any process."""
-    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
         return serialize_target(target)
     if found := stable_name(target):
         return found

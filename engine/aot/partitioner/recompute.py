@@ -12,6 +12,7 @@ from engine.graph.effect_tokens import is_with_effects
 from engine.graph.functionalize_rng import is_random
 from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.ir.introspection.operator_facts import facts_of, facts_of_node
+from engine.torch_private.operators import OpOverload
 
 _EXPENSIVE = frozenset(
     (
@@ -34,7 +35,7 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
     if node.op != "call_function":
         return ""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         if is_with_effects(node):
             return "it has side effects, which must happen only once"
         return "" if target is operator.getitem or is_scalar(node) else "it is not an operator"
@@ -57,7 +58,7 @@ def is_scalar(node: torch.fx.Node) -> bool:
 
 def is_view(node: torch.fx.Node) -> bool:
     """Return True if a node is a view of an argument: free to recompute, useless to save."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return False
     if not node.all_input_nodes:  # of a constant
         return False

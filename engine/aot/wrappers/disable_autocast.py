@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
 from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.records.aot import WrapperAction
+from engine.torch_private.autograd import DisableAutocast
 
 NAME = "autocast off"
 
@@ -20,4 +19,4 @@ def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None
 
 def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
     """Return code that disables autocast around the graph's run."""
-    return WrapperCode(context_manager="without_autocast()", namespace={"without_autocast": torch._C._DisableAutocast})
+    return WrapperCode(context_manager="without_autocast()", namespace={"without_autocast": DisableAutocast})

@@ -15,6 +15,8 @@ from torch.autograd import forward_ad
 from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.ir.aot.aot_metadata import AotMetadata
+from engine.torch_private.autograd import top_saved_tensors_default_hooks
+from engine.torch_private.functorch import are_functorch_transforms_active
 
 NAME = ""
 
@@ -57,9 +59,9 @@ def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
     names: dict[str, Any] = {
         "as_traced": change.call.run_eager,
         "no_grad": torch.no_grad,
-        "transforms": torch._C._are_functorch_transforms_active,
+        "transforms": are_functorch_transforms_active,
         "forward_ad": forward_ad,
-        "saving_hooks": torch._C._autograd._top_saved_tensors_default_hooks,
+        "saving_hooks": top_saved_tensors_default_hooks,
         "is_seen_by_users": _has_user_saved_tensor_hooks,
     }
     run_eager = f"    return as_traced({', '.join(f'i{n}' for n in range(len(change.call.input_names)))})"

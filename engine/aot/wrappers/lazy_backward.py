@@ -30,13 +30,20 @@ from engine.aot.wrappers.double_backward import EagerRerun
 from engine.aot.wrappers.undefined_grad_hooks import suppress_undefined_grad_hooks
 from engine.aot.wrappers.value_probe import ProbedCall, ValueProbe
 from engine.ir.fallback import FallbackRequired
+from engine.torch_private.autograd import (
+    DelayedError,
+    DisableAutocast,
+    get_current_graph_task_keep_graph,
+    is_any_autocast_enabled,
+)
+from engine.torch_private.functorch import is_legacy_batchedtensor
 
 Run = Callable[..., Any]
 Compile = Callable[[torch.fx.GraphModule], Run]
 
 _SINGLE_TANGENT: TangentSet = frozenset((0,))
-_is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
-_retains_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
+_is_batched: Callable[[torch.Tensor], bool] = is_legacy_batchedtensor
+_retains_graph: Callable[[], bool] = get_current_graph_task_keep_graph
 
 _DOUBLE_BACKWARD_MESSAGE = (
     "engine.compile cannot compute a second derivative through this compiled graph: {}. "
@@ -134,8 +141,8 @@ class LazyBackward:
         tangents.clear()
         inputs: Sequence[Any] = () if variant is None else ctx.inputs
         self._release_saved(ctx, there)
-        if torch._C._is_any_autocast_enabled():
-            with torch._C._DisableAutocast():
+        if is_any_autocast_enabled():
+            with DisableAutocast():
                 found: Sequence[Any] = run(values)
         else:
             found = run(values)
@@ -240,7 +247,7 @@ class LazyBackward:
         with torch.no_grad():
             found = self(ctx, [_detached(v) for v in values], [_detached(t) for t in tangents], layouts)
         tensors = [g.detach().requires_grad_() for g in found if g is not None]
-        told: Any = torch._C._functions.DelayedError(why, len(tensors))(*tensors) if tensors else ()
+        told: Any = DelayedError(why, len(tensors))(*tensors) if tensors else ()
         guarded = iter((told,) if isinstance(told, torch.Tensor) else told)
         return [None if g is None else next(guarded) for g in found]
 
@@ -456,5 +463,5 @@ def _detached(value: Any) -> Any:
 
 def _compile_without_modes(compile: Compile, graph: torch.fx.GraphModule) -> Run:
     """Compile without grad mode and autocast, whatever the backward's thread has enabled."""
-    with torch.no_grad(), torch._C._DisableAutocast():
+    with torch.no_grad(), DisableAutocast():
         return compile(graph)

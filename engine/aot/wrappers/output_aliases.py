@@ -14,6 +14,8 @@ from engine.aot.wrappers.codegen import WrapperCode
 from engine.aot.wrappers.size_codegen import offset_expr, size_expr, sizes_expr, symbol_reads, symbols_in
 from engine.ir.aot.aot_metadata import AotMetadata, OutputAliasInfo, ViewSpec, view_sizes
 from engine.records.aot import WrapperAction
+from engine.torch_private.autograd import CreationMeta, set_creation_meta
+from engine.torch_private.operators import neg_view
 
 NAME = "output aliasing"
 
@@ -139,13 +141,13 @@ def view_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str:
 
 def _creation_meta_setter(meta: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     def mark(view: torch.Tensor) -> torch.Tensor:
-        torch._C._autograd._set_creation_meta(view, meta)
+        set_creation_meta(view, meta)
         return view
 
     return mark
 
 
-_CreationMeta: Any = torch._C._autograd.CreationMeta
+_CreationMeta: Any = CreationMeta
 
 
 _mark_multi_output_view = _creation_meta_setter(_CreationMeta.MULTI_OUTPUT_NODE)
@@ -175,7 +177,7 @@ def _view_geometry_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str
         where = "" if size_expr(view.offset) == "0" else f", {offset_expr(base, view.offset)}"
         text = f"as_strided({base}, {sizes_expr(view.sizes)}, {sizes_expr(view.strides)}{where})"
     for flip in view.conj_neg_bits:
-        names[f"flip_{flip}"] = {"conj": torch.conj, "neg": torch._neg_view}[flip]
+        names[f"flip_{flip}"] = {"conj": torch.conj, "neg": neg_view}[flip]
         text = f"flip_{flip}({text})"
     match view.detach_kind:
         case "":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch.utils._sympy.printers import PythonPrinter
 
 from engine.ir.aot.aot_metadata import AotMetadata, IntOrSymInt
+from engine.torch_private.sympy_functions import PythonPrinter
 
 
 def sizes_expr(sizes: tuple[IntOrSymInt, ...]) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.layout_mutation import is_layout_mutated, mutated_layout
@@ -39,6 +38,8 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.aliasing import SharedStorage
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import WrapperAction
+from engine.torch_private.autograd import CreationMeta, get_creation_meta
+from engine.torch_private.fake_tensors import FakeTensor
 
 NAME = "synthetic bases"
 
@@ -71,8 +72,8 @@ def view_base(member: torch.Tensor) -> torch.Tensor:
 
 
 def _has_default_creation_meta(member: torch.Tensor) -> bool:
-    default: Any = torch._C._autograd.CreationMeta.DEFAULT
-    return bool(torch._C._autograd._get_creation_meta(member) == default)
+    default: Any = CreationMeta.DEFAULT
+    return bool(get_creation_meta(member) == default)
 
 
 @dataclass(frozen=True)

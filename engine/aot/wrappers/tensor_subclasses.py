@@ -15,7 +15,6 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.grad_mode import needs_autograd
@@ -35,6 +34,7 @@ from engine.ir.guards.aliasing import DisjointStorage
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import WrapperAction
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 
 NAME = "tensor subclasses"
 

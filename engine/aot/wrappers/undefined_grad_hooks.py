@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd.variable import Variable
 
-_task: Callable[[], int] = torch._C._current_graph_task_id
+from engine.torch_private.autograd import current_graph_task_id, execution_engine
+
+_task: Callable[[], int] = current_graph_task_id
 
 
 class _SuppressedHook:
@@ -63,7 +64,7 @@ def suppress_undefined_grad_hooks(tensors: Iterable[torch.Tensor]) -> None:
         keep(tensor._backward_hooks, partial(_SuppressedHook, task=task))
         keep(tensor._post_accumulate_grad_hooks, partial(_SuppressedPostAccumulateHook, task=task, tensor=tensor))
     if changed:
-        Variable._execution_engine.queue_callback(lambda: _restore_hooks(changed))
+        execution_engine().queue_callback(lambda: _restore_hooks(changed))
 
 
 def _restore_hooks(changed: Iterable[tuple[dict[int, Any], int, _SuppressedHook]]) -> None:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from engine.ir.current_session import current_session
 from engine.records.aot import CallValuesRecord, WrapperValuesRecord
 from engine.records.session import Session
+from engine.torch_private.dispatch import disable_current_modes
+from engine.torch_private.functorch import is_functorch_wrapped_tensor
+from engine.torch_private.torch_function import DisableTorchFunction
 
 Run = Callable[..., Any]
 RecordValues = Callable[[str, str, Sequence[str], Sequence[Any]], None]
@@ -165,17 +167,13 @@ def describe_value(value: Any) -> str:
     """
     if not isinstance(value, torch.Tensor):
         return repr(value)[:60] if isinstance(value, (int, float, bool, complex)) else type(value).__name__
-    if (
-        type(value) not in PLAIN_TENSOR_TYPES
-        or value.layout != torch.strided
-        or torch._C._functorch.is_functorch_wrapped_tensor(value)
-    ):
+    if type(value) not in PLAIN_TENSOR_TYPES or value.layout != torch.strided or is_functorch_wrapped_tensor(value):
         return f"not shown: {type(value).__name__}"
     count = value.numel()
     if count > MAX_FULL_ELEMENTS and not value.is_contiguous():
         return f"not shown: {count:,} elements, not contiguous"
     try:
-        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+        with DisableTorchFunction(), disable_current_modes(), torch.no_grad():
             plain = value.detach()
             held = plain.tolist() if count <= MAX_FULL_ELEMENTS else plain.view(-1)[:NUM_FIRST_ELEMENTS].tolist()
     except (RuntimeError, NotImplementedError):

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _BypassDispatchCache
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from engine.graph.fake_tensors.eager_stride_rules import eager_strides, stride_rule_for
+from engine.torch_private.fake_tensors import BypassDispatchCache, FakeTensor, FakeTensorMode
+from engine.torch_private.operators import OpOverload
+from engine.torch_private.symbolic_shapes import ShapeEnv
 
 
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
@@ -23,8 +24,8 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     validate, dispatch = mode._validate_cache_key, mode.dispatch
 
     def validate_views_too(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        if isinstance(func, torch._ops.OpOverload) and func.namespace == "prims" and _returns_view(func):
-            raise _BypassDispatchCache("a view that autograd does not track as a view")
+        if isinstance(func, OpOverload) and func.namespace == "prims" and _returns_view(func):
+            raise BypassDispatchCache("a view that autograd does not track as a view")
         validate(func, args, kwargs)
 
     def dispatch_laid_out(
@@ -53,5 +54,5 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     return mode
 
 
-def _returns_view(func: torch._ops.OpOverload) -> bool:
+def _returns_view(func: OpOverload) -> bool:
     return any(r.alias_info is not None for r in func._schema.returns)

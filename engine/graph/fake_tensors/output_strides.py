@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from engine.torch_private.symbolic_shapes import statically_known_true
 
 Sizes = Sequence[Any]
 SizesAndStrides = tuple[Sizes, Sizes]

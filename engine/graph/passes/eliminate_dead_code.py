@@ -6,6 +6,7 @@ import torch
 import torch.fx
 
 from engine.ir.introspection.operator_facts import facts_of
+from engine.torch_private.operators import OpOverload
 
 
 def eliminate_dead_code(module: torch.fx.GraphModule) -> int:
@@ -28,7 +29,7 @@ def is_removable(node: torch.fx.Node) -> bool:
     if node.op in ("placeholder", "output", "call_module", "call_method"):
         return False
     target = node.target
-    if node.op == "get_attr" or not isinstance(target, torch._ops.OpOverload):
+    if node.op == "get_attr" or not isinstance(target, OpOverload):
         return node.op == "get_attr" or getattr(target, "__module__", "") in ("_operator", "builtins", "math")
     facts = facts_of(target)
     if facts.writes or not target._schema.returns:

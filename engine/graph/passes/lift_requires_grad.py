@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.ir.traced_frame import GraphInput
+from engine.torch_private.fake_tensors import FakeTensor
 
 Run = Callable[..., Any]
 RequiresGradCalls = tuple[tuple[int, bool], ...]

@@ -12,8 +12,9 @@ from itertools import repeat
 from operator import is_
 from typing import Any
 
-from engine.guards.torch_c_helpers import dict_version, new_guard_tree
+from engine.guards.torch_c_helpers import new_guard_tree
 from engine.ir.sources.base import MISSING
+from engine.torch_private.guard_helpers import dict_version
 
 UnchangedCheck = Callable[[], bool]
 AttributeValue = tuple[Any, str, Any]

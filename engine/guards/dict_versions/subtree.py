@@ -21,12 +21,13 @@ from typing import Any
 
 from engine.guards.dict_versions.check import make_unchanged_check
 from engine.guards.dict_versions.collect import SubtreeDependencies, collect_dependencies
-from engine.guards.torch_c_helpers import always_false, dict_version, make_tensor_check
+from engine.guards.torch_c_helpers import always_false, make_tensor_check
 from engine.ir.guards.base import Guard
 from engine.ir.guards.tensors import TensorPropertyGuard
 from engine.ir.introspection import python_objects
 from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import MISSING, Source
+from engine.torch_private.guard_helpers import dict_version
 
 MIN_GUARDS = 24
 """With fewer guards below a module, checking them one by one is as fast."""

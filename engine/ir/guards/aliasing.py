@@ -11,6 +11,7 @@ from engine.ir.guards.base import Guard, KnownType, user_expr
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.ir.sources.base import ConstName, Source
 from engine.records.guards import Fix
+from engine.torch_private.torch_function import DisableTorchFunction
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ class DistinctObjects(NoAliasing):
 def _storage_id(tensor: Any) -> int:
     if type(tensor) is TensorSpec:
         return id(tensor)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return int(torch.Tensor.untyped_storage(tensor)._cdata)
 
 
@@ -211,7 +212,7 @@ def _storage_range(tensor: Any) -> tuple[int, int, int]:
     """
     if type(tensor) is TensorSpec:
         return 0, 0, id(tensor)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         storage = torch.Tensor.untyped_storage(tensor)
     try:
         start = storage.data_ptr()
@@ -282,10 +283,10 @@ def byte_offsets_in_storage(first: Any, *others: Any) -> tuple[int | None, ...]:
 
 
 def _storage_bytes(tensor: Any) -> int:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return int(torch.Tensor.untyped_storage(tensor).nbytes())
 
 
 def _start_byte(tensor: Any) -> int:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return int(torch.Tensor.storage_offset(tensor)) * int(torch.Tensor.element_size(tensor))

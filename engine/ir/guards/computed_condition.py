@@ -14,6 +14,7 @@ import torch
 from engine.ir.guards.base import Guard, KnownType, user_expr
 from engine.ir.sources.base import ConstName, Source
 from engine.records.guards import Fix
+from engine.torch_private.torch_function import DisableTorchFunction
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def evaluate_condition(steps: tuple[ConditionOp, ...], *inputs: Any) -> bool | N
 
     Tensors are cloned first, because operations may mutate them.
     """
-    with torch.no_grad(), torch._C.DisableTorchFunction():
+    with torch.no_grad(), DisableTorchFunction():
         try:
             known = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
             for step in steps:

@@ -16,6 +16,7 @@ from engine.ir.introspection import describe_values
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.ir.sources.base import ConstName, Source
 from engine.records.guards import Fix
+from engine.torch_private.torch_function import DisableTorchFunction
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def _size_at(value: Any, dimension: int) -> int | float:
     if dimension >= 0 and type(value) is TensorSpec:
         return int(value.shape[dimension])
     if dimension >= 0:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             size: int = torch.Tensor.size(value)[dimension]
             return size
     if type(value) not in (int, float):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import sympy
-from torch.utils._sympy.printers import PythonPrinter
 
 from engine.ir.sources.base import ConstName
+from engine.torch_private.sympy_functions import PythonPrinter
 
 
 class _Printer(PythonPrinter):

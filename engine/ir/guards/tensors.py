@@ -18,6 +18,9 @@ from engine.ir.introspection import describe_values
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.ir.sources.base import ConstName
 from engine.records.guards import Fix
+from engine.torch_private.dispatch import DispatchKeySet, dispatch_key_parse
+from engine.torch_private.dispatch import dispatch_keys as torch_dispatch_keys
+from engine.torch_private.torch_function import DisableTorchFunction
 
 PLAIN_TENSOR_TYPES: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
 """Exact types whose attributes are read in C without overrides."""
@@ -27,13 +30,13 @@ _Tensor: Any = torch.Tensor
 
 def dispatch_keys_of(tensor: Any) -> str:
     """Return the tensor's own dispatch keys as text, as in ``TensorMatch.dispatch_keys``."""
-    return tensor.dispatch_keys if type(tensor) is TensorSpec else str(torch._C._dispatch_keys(tensor))
+    return tensor.dispatch_keys if type(tensor) is TensorSpec else str(torch_dispatch_keys(tensor))
 
 
 def _dispatch_key_bits(tensor: Any) -> int:
     if type(tensor) is TensorSpec:
         return _parse_dispatch_keys(tensor.dispatch_keys) or 0
-    return int(torch._C._dispatch_keys(tensor).raw_repr())
+    return int(torch_dispatch_keys(tensor).raw_repr())
 
 
 def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
@@ -51,7 +54,7 @@ def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
         if type(value) is TensorSpec:
             told = getattr(value, name)
             return told() if name in ("size", "stride") else told
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return found(value) if get is None else get(value)
 
     read.__name__ = f"{name}_of"
@@ -197,7 +200,7 @@ class DispatchKeysMatch(TensorPropertyGuard):
         raw = _parse_dispatch_keys(self.keys)
         if raw is None:
             return f"{const(dispatch_keys_of, 'dispatch_keys_of')}({expr}) == {self.keys!r}"
-        return f"{const(torch._C._dispatch_keys, 'dispatch_keys')}({expr}).raw_repr() == {raw}"
+        return f"{const(torch_dispatch_keys, 'dispatch_keys')}({expr}).raw_repr() == {raw}"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
         raw = _parse_dispatch_keys(self.keys)
@@ -216,12 +219,11 @@ class DispatchKeysMatch(TensorPropertyGuard):
 @functools.lru_cache(maxsize=256)
 def _parse_dispatch_keys(text: str) -> int | None:
     """Return the bits of a dispatch key set, or None if its text is not complete."""
-    c: Any = torch._C
     names = [n for n in text.removeprefix("DispatchKeySet(").removesuffix(")").split(", ") if n]
     try:
-        found = c.DispatchKeySet.from_raw_repr(0)
+        found = DispatchKeySet.from_raw_repr(0)
         for name in names:
-            found = found.add(c._dispatch_key_parse(name))
+            found = found.add(dispatch_key_parse(name))
     except (RuntimeError, TypeError, AttributeError):
         return None
     return int(found.raw_repr()) if str(found) == text else None

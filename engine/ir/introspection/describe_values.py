@@ -19,6 +19,7 @@ from engine.ir.introspection.python_objects import (
 )
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.ir.sources.base import STACK_PARAM_PREFIX
+from engine.torch_private.torch_function import DisableTorchFunction
 
 SHORT_DTYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
@@ -73,7 +74,7 @@ def describe(value: Any, depth: int = 0) -> str:
 
 def _describe_tensor(value: Any) -> str:
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             sizes = ", ".join(map(str, torch.Tensor.size(value)))
             text = f"{short_dtype(torch.Tensor.dtype.__get__(value))}[{sizes}]"  # type: ignore[attr-defined]
             device = torch.Tensor.device.__get__(value)

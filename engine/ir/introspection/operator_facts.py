@@ -17,6 +17,9 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
+from engine.torch_private.dispatch import DispatchKey, dispatch_has_kernel
+from engine.torch_private.operators import OpOverload, OpOverloadPacket, fft_functions, linalg_functions
+
 _UNDECLARED_ALIASES = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "_unsafe_view"))
 """Operators whose results share memory with an argument that no schema declares."""
 
@@ -49,12 +52,12 @@ _NO_DRAW = frozenset(("_fused_sdp_choice",))
 
 _LINALG = frozenset(
     (
-        *vars(torch._C._linalg),  # type: ignore[attr-defined]
+        *vars(linalg_functions),
         *"_linalg_check_errors _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd".split(),
     )
 )
 
-_FFT = frozenset(vars(torch._C._fft))  # type: ignore[attr-defined]
+_FFT = frozenset(vars(fft_functions))
 
 _UNMARKED_BACKWARD = frozenset(("_convolution_double_backward", "conv_tbc_backward"))
 """Derivative formulas that take no argument named as a gradient."""
@@ -116,11 +119,11 @@ def facts_of(target: Any) -> OperatorFacts:
         return _OTHER_FACTS[target]
     if target in PYTHON_OPERATORS:
         return _facts_of_python_operator(*PYTHON_OPERATORS[target])
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return facts_of_overload(target)
     if isinstance(target, str):
         return _facts_of_name(target)
-    if isinstance(target, torch._ops.OpOverloadPacket):
+    if isinstance(target, OpOverloadPacket):
         return _merge(getattr(target, o) for o in target.overloads())
     if isinstance(target, _FUNCTION_TYPES) and _is_from_torch(target):
         return _facts_of_name(target.__name__)
@@ -143,7 +146,7 @@ def draws_random(node: torch.fx.Node) -> bool:
 
 
 @functools.cache
-def facts_of_overload(op: torch._ops.OpOverload) -> OperatorFacts:
+def facts_of_overload(op: OpOverload) -> OperatorFacts:
     """Return the facts about one overload."""
     schema = op._schema
     name = schema.name.partition("::")[2]
@@ -181,23 +184,23 @@ def facts_of_overload(op: torch._ops.OpOverload) -> OperatorFacts:
     )
 
 
-def _is_composite(op: torch._ops.OpOverload) -> bool:
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return torch._C._dispatch_has_kernel(op.name()) and op.has_kernel_for_dispatch_key(key)
+def _is_composite(op: OpOverload) -> bool:
+    key = DispatchKey.CompositeImplicitAutograd
+    return dispatch_has_kernel(op.name()) and op.has_kernel_for_dispatch_key(key)
 
 
 @functools.cache
 def _facts_of_name(name: str) -> OperatorFacts:
     """Return the facts about the function or method of torch with this name, which is ATen's."""
     packet = getattr(torch.ops.aten, name, None)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
+    if not isinstance(packet, OpOverloadPacket):
         return _NOTHING
     return _merge(getattr(packet, o) for o in packet.overloads())
 
 
-def _merge(overloads: Iterable[torch._ops.OpOverload]) -> OperatorFacts:
+def _merge(overloads: Iterable[OpOverload]) -> OperatorFacts:
     """Return what is true for any overload; a call chooses one of them."""
-    every = [facts_of_overload(o) for o in overloads if torch._C._dispatch_has_kernel(o.name())]
+    every = [facts_of_overload(o) for o in overloads if dispatch_has_kernel(o.name())]
     found = [f for f in every if not f.has_out] or every
     if not found:
         return _NOTHING

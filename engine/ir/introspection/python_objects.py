@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.torch_private.dispatch import DispatchKeySet
+from engine.torch_private.torch_function import DisableTorchFunction
 
 NO_ATTRIBUTE = object()
 """Sentinel for a missing attribute."""
@@ -87,7 +89,7 @@ def constants_equal(value: Any, expected: Any) -> bool:
         return _floats_equal(value, expected)
     if kind is complex:
         return _floats_equal(value.real, expected.real) and _floats_equal(value.imag, expected.imag)
-    if kind in (int, str, bytes, torch.device, range, torch._C.DispatchKeySet):
+    if kind in (int, str, bytes, torch.device, range, DispatchKeySet):
         return bool(value == expected)
     if kind.__module__.partition(".")[0] == "numpy":
         return _numpy_constants_equal(value, expected)
@@ -256,7 +258,7 @@ def _lookup_in_mro(cls: type, name: str) -> Any:
 
 def _read_descriptor(descriptor: Any, value: Any) -> Any:
     try:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return descriptor.__get__(value, type(value))
     except (AttributeError, TypeError, RuntimeError):
         return NO_ATTRIBUTE

@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from engine.torch_private.dispatch import dispatch_keys as torch_dispatch_keys
+from engine.torch_private.torch_function import DisableTorchFunction
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class TensorSpec:
@@ -61,7 +64,7 @@ class TensorSpec:
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor) -> TensorSpec:
         """Return the metadata of a tensor."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             is_parameter = isinstance(tensor, torch.nn.Parameter)
             made = cls(tensor.shape, tensor.dtype, tensor.stride(), tensor.device, parameter=is_parameter)
             # Integer tensors may require grad after an in-place write; the constructor rejects that.
@@ -117,8 +120,8 @@ def _dispatch_keys_for_device(kind: str) -> str:
     They are the CPU keys with the device's name.
     """
     if kind == "meta":
-        return str(torch._C._dispatch_keys(torch.empty(0, device="meta")))
-    keys = str(torch._C._dispatch_keys(torch.empty(0, device="cpu")))
+        return str(torch_dispatch_keys(torch.empty(0, device="meta")))
+    keys = str(torch_dispatch_keys(torch.empty(0, device="cpu")))
     return keys if kind == "cpu" else keys.replace("CPU", kind.upper())
 
 

@@ -10,13 +10,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils._device
+
+from engine.torch_private import global_state
+from engine.torch_private.autograd import is_any_autocast_enabled
+from engine.torch_private.dispatch import get_dispatch_stack_at, len_torch_dispatch_stack
+from engine.torch_private.entries import is_available
+from engine.torch_private.functorch import peek_interpreter_stack, pop_dynamic_layer_stack, push_dynamic_layer_stack
+from engine.torch_private.global_state import get_float32_matmul_precision
+from engine.torch_private.torch_function import (
+    DeviceContext,
+    device_context_module,
+    get_function_stack_at,
+    is_torch_function_all_disabled,
+    is_torch_function_enabled,
+    len_torch_function_stack,
+    pop_torch_function_stack,
+    push_on_torch_function_stack,
+)
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia")
 """Device types whose autocast state is read; on others autocast counts only as enabled."""
-
-_C: Any = torch._C
-_functorch: Any = torch._C._functorch
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ def _autocast() -> tuple[Any, ...]:
 
     Empty if autocast is off on every device.
     """
-    if not _C._is_any_autocast_enabled():
+    if not is_any_autocast_enabled():
         return ()
     enabled = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES if torch.is_autocast_enabled(d)]
     return (*enabled, torch.is_autocast_cache_enabled())
@@ -53,8 +66,8 @@ def _torch_function_modes() -> tuple[Any, ...]:
 
 def torch_function_modes() -> tuple[Any, ...]:
     """Return the active torch-function modes, outermost first."""
-    count = _C._len_torch_function_stack()
-    return tuple(_C._get_function_stack_at(i) for i in range(count)) if count else ()
+    count = len_torch_function_stack()
+    return tuple(get_function_stack_at(i) for i in range(count)) if count else ()
 
 
 def are_traced_modes(modes: tuple[Any, ...]) -> bool:
@@ -62,7 +75,7 @@ def are_traced_modes(modes: tuple[Any, ...]) -> bool:
 
     A default device (``DeviceContext``) stays active.
     """
-    return bool(modes) and not any(isinstance(m, torch.utils._device.DeviceContext) for m in modes)
+    return bool(modes) and not any(isinstance(m, DeviceContext) for m in modes)
 
 
 @contextlib.contextmanager
@@ -73,25 +86,25 @@ def without_torch_function_modes() -> Iterator[None]:
         yield
         return
     for _ in modes:
-        _C._pop_torch_function_stack()
+        pop_torch_function_stack()
     try:
         yield
     finally:
         for mode in modes:
-            _C._push_on_torch_function_stack(mode)
+            push_on_torch_function_stack(mode)
 
 
 @contextlib.contextmanager
 def without_functorch_transforms() -> Iterator[None]:
     """Disable the active ``torch.func`` transforms inside the block."""
     taken = []
-    while _functorch.peek_interpreter_stack() is not None:
-        taken.append(_functorch.pop_dynamic_layer_stack())
+    while peek_interpreter_stack() is not None:
+        taken.append(pop_dynamic_layer_stack())
     try:
         yield
     finally:
         for transform in reversed(taken):
-            _functorch.push_dynamic_layer_stack(transform)
+            push_dynamic_layer_stack(transform)
 
 
 def _torch_function_enabled() -> bool | None:
@@ -99,13 +112,13 @@ def _torch_function_enabled() -> bool | None:
 
     True: enabled. False: disabled for subclasses. None: disabled for modes too.
     """
-    return True if _C._is_torch_function_enabled() else None if _C._is_torch_function_all_disabled() else False
+    return True if is_torch_function_enabled() else None if is_torch_function_all_disabled() else False
 
 
 def _dispatch_modes() -> tuple[Any, ...]:
     """Return the stack of torch-dispatch modes, outermost first."""
-    count = _C._len_torch_dispatch_stack()
-    return tuple(_C._get_dispatch_stack_at(i) for i in range(count)) if count else ()
+    count = len_torch_dispatch_stack()
+    return tuple(get_dispatch_stack_at(i) for i in range(count)) if count else ()
 
 
 def _functorch_active() -> str | None:
@@ -113,34 +126,36 @@ def _functorch_active() -> str | None:
 
     The kind and depth of the transform are guarded with the tensors: graphs run under it as traced.
     """
-    return None if _functorch.peek_interpreter_stack() is None else "active"
+    return None if peek_interpreter_stack() is None else "active"
 
 
 def _default_device() -> torch.device | None:
-    return torch.utils._device.CURRENT_DEVICE
+    device: torch.device | None = device_context_module.CURRENT_DEVICE
+    return device
 
 
 SDPA_BACKENDS = tuple(
     name
     for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
-    if hasattr(_C, f"_get_{name}_sdp_enabled") and hasattr(_C, f"_set_sdp_use_{name}")
+    if is_available(getattr(global_state, f"get_{name}_sdp_enabled"))
+    and is_available(getattr(global_state, f"set_sdp_use_{name}"))
 )
 """SDPA backends that can be switched on and off."""
 
 
 def sdpa_backends() -> tuple[Any, ...]:
     """Return the enabled flag of each SDPA backend, then their priority order."""
-    order = getattr(_C, "_get_sdp_priority_order", tuple)
-    return (*(getattr(_C, f"_get_{name}_sdp_enabled")() for name in SDPA_BACKENDS), tuple(order()))
+    order = global_state.get_sdp_priority_order() if is_available(global_state.get_sdp_priority_order) else ()
+    return (*(getattr(global_state, f"get_{name}_sdp_enabled")() for name in SDPA_BACKENDS), tuple(order))
 
 
 def restore_sdpa_backends(wanted: tuple[Any, ...]) -> None:
     """Restore the state that ``sdpa_backends`` returned."""
     *enabled, order = wanted
     for name, on in zip(SDPA_BACKENDS, enabled, strict=True):
-        getattr(_C, f"_set_sdp_use_{name}")(on)
+        getattr(global_state, f"set_sdp_use_{name}")(on)
     if order:
-        _C._set_sdp_priority_order(list(order))
+        global_state.set_sdp_priority_order(list(order))
 
 
 def error_on_graph_break() -> bool:
@@ -185,7 +200,7 @@ GLOBAL_STATES: Mapping[str, GlobalStateItem] = {
         GlobalStateItem("functorch", "functorch stack", _functorch_active),
         GlobalStateItem("default_device", "default device", _default_device),
         GlobalStateItem("default_dtype", "default dtype", torch.get_default_dtype),
-        GlobalStateItem("float32_matmul_precision", "float32 matmul precision", _C._get_float32_matmul_precision),
+        GlobalStateItem("float32_matmul_precision", "float32 matmul precision", get_float32_matmul_precision),
         GlobalStateItem("attention_kernels", "enabled attention kernels", sdpa_backends),
         GlobalStateItem("anomaly", "anomaly detection", torch.is_anomaly_enabled),
         GlobalStateItem("cuda_devices", "number of CUDA devices", torch.cuda.device_count),
@@ -203,11 +218,11 @@ GLOBAL_STATES: Mapping[str, GlobalStateItem] = {
 """All items of global state that guards know, by ``GlobalStateMatch.state_name``."""
 
 FAST_CHECKS: Mapping[tuple[str, Any], tuple[str, Any]] = {
-    ("autocast", ()): ("not {}()", _C._is_any_autocast_enabled),
-    ("torch_function_modes", ()): ("{}() == 0", _C._len_torch_function_stack),
-    ("torch_function_enabled", True): ("{}()", _C._is_torch_function_enabled),
-    ("dispatch_modes", ()): ("{}() == 0", _C._len_torch_dispatch_stack),
-    ("functorch", None): ("{}() is None", _functorch.peek_interpreter_stack),
+    ("autocast", ()): ("not {}()", is_any_autocast_enabled),
+    ("torch_function_modes", ()): ("{}() == 0", len_torch_function_stack),
+    ("torch_function_enabled", True): ("{}()", is_torch_function_enabled),
+    ("dispatch_modes", ()): ("{}() == 0", len_torch_dispatch_stack),
+    ("functorch", None): ("{}() is None", peek_interpreter_stack),
 }
 """(state, usual value) -> a cheaper equivalent expression and the function that it calls."""
 

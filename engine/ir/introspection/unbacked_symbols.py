@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from engine.torch_private.symbolic_shapes import free_unbacked_symbols
 
 
 def has_unbacked_symbols(value: Any) -> bool:

@@ -9,7 +9,9 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch._C import _autograd
+
+from engine.torch_private.autograd import CreationMeta, get_creation_meta, set_creation_meta, unsafe_set_version_counter
+from engine.torch_private.functorch import is_functorch_wrapped_tensor
 
 _UNREACHABLE_VERSION = (1 << 31) - 1
 """A version number above any tensor's real version."""
@@ -26,18 +28,18 @@ def has_stale_grad_fn(tensor: torch.Tensor) -> bool:
     A read regenerates it from the view's current layout. Code that gives the view other memory can observe
     that.
     """
-    base = None if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor._base
+    base = None if is_functorch_wrapped_tensor(tensor) else tensor._base
     if base is None or not tensor.requires_grad or not base.requires_grad:
         return False
-    was = _autograd._get_creation_meta(tensor)
+    was = get_creation_meta(tensor)
     # Under this creation meta, torch raises before it regenerates grad_fn and changes anything.
-    _autograd._set_creation_meta(tensor, _autograd.CreationMeta.NO_GRAD_MODE)
+    set_creation_meta(tensor, CreationMeta.NO_GRAD_MODE)
     try:
         _ = tensor.is_leaf
     except RuntimeError:
         return True
     finally:
-        _autograd._set_creation_meta(tensor, was)
+        set_creation_meta(tensor, was)
     return False
 
 
@@ -52,7 +54,7 @@ def preserve_stale_grad_fn(tensor: torch.Tensor) -> Iterator[None]:
     finally:
         version = tensor._version
         # A grad_fn regenerated at an unreachable version is stale again, and stays stale after mutations.
-        _autograd._unsafe_set_version_counter((tensor,), (_UNREACHABLE_VERSION,))
+        unsafe_set_version_counter((tensor,), (_UNREACHABLE_VERSION,))
         with contextlib.suppress(RuntimeError):  # A grad_fn that cannot be regenerated stays as it is.
             _ = tensor.is_leaf
-        _autograd._unsafe_set_version_counter((tensor,), (version,))
+        unsafe_set_version_counter((tensor,), (version,))

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import torch
 import torch.fx
-from torch.utils import _pytree as pytree
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel, Size
 from engine.records.lowering import LoweringRecord
+from engine.torch_private.pytree import tree_leaves
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class BufferRef:
 def sizes_in(values: Any) -> list[Any]:
     """Return the sizes and numbers in arguments or outputs, symbolic ones as expressions."""
     found: list[Any] = []
-    for value in pytree.tree_leaves(values):
+    for value in tree_leaves(values):
         found += (
             value.sizes() if isinstance(value, BufferRef) else [getattr(getattr(value, "node", None), "expr", value)]
         )
@@ -117,7 +117,7 @@ class AtenCall:
 
     def touched_buffers(self) -> Iterator[str]:
         """Yield the buffers that it reads or writes."""
-        leaves = pytree.tree_leaves((self.args, dict(self.kwargs)))
+        leaves = tree_leaves((self.args, dict(self.kwargs)))
         yield from (v.buffer for v in leaves if isinstance(v, BufferRef))
         yield from (r for r in self.result_buffers if r is not None)
 

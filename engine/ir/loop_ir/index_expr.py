@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 
 import sympy
 
+from engine.torch_private.symbolic_shapes import statically_known_true
+
 Size: TypeAlias = int | sympy.Expr
 
 
@@ -38,7 +40,6 @@ def _is_known_one(value: Any) -> bool:
     node = value.node
     if node.expr.is_Symbol or node.expr.is_number or not node.has_hint() or node.hint != 1:
         return False
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return bool(statically_known_true(value == 1))
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from torch._guards import GuardSource
-from torch._guards import Source as TorchSource
+from engine.torch_private.fake_tensors import GuardSource, TorchSource
 
 STACK_PARAM_PREFIX = "__stack_"
 """Name prefix of resume function parameters that carry stack values over a graph break."""

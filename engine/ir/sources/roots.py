@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from types import CellType
 from typing import Any, ClassVar
 
-import torch
-
 from engine.ir.sources.base import MISSING, ConstName, FrameScope, GlobalsNamespace, Source, SourceEmitter
+from engine.torch_private.torch_function import get_function_stack_at
 
 
 @dataclass(frozen=True)
@@ -98,13 +97,13 @@ class TorchFunctionModeSource(Source):
         return f"torch_function_mode[{self.index}]"
 
     def code(self, base: str, const: ConstName) -> str:
-        return f"{const(torch._C._get_function_stack_at, 'mode_at')}({self.index})"
+        return f"{const(get_function_stack_at, 'mode_at')}({self.index})"
 
     def emit(self, out: SourceEmitter) -> None:
-        out.call_root(torch._C._get_function_stack_at, self.index)
+        out.call_root(get_function_stack_at, self.index)
 
     def read(self, base: FrameScope) -> Any:
-        return torch._C._get_function_stack_at(self.index)
+        return get_function_stack_at(self.index)
 
 
 @dataclass(frozen=True)

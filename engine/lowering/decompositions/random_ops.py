@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._guards import detect_fake_mode
 
 from engine.lowering.philox_ops import random_bits, random_seeds, random_uniform
+from engine.torch_private.fake_tensors import detect_fake_mode
+from engine.torch_private.fx import make_fx
 
 aten = torch.ops.aten
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -97,7 +98,6 @@ class RandomDecomposer:
         """Trace a random operator over the seeds and its inputs; None for other operators."""
         if node not in self._first_seed:
             return None
-        from torch.fx.experimental.proxy_tensor import make_fx
 
         like = _first_result(node)
         sources = list(node.all_input_nodes)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, Size
@@ -23,6 +22,7 @@ from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
 from engine.lowering.registry import LOWERINGS, LoweringFn, register_complex_lowering
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, symbolic_shape
+from engine.torch_private.pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -438,7 +438,7 @@ class _RealNode:
 def _as_real_result(low: LoweringContext) -> Iterator[None]:
     node = low.current_node
     assert node is not None
-    low.current_node = _RealNode(node.name, node.target, {"val": pytree.tree_map(as_real_meta, node.meta["val"])})  # type: ignore[assignment]
+    low.current_node = _RealNode(node.name, node.target, {"val": tree_map(as_real_meta, node.meta["val"])})  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -524,7 +524,7 @@ def _as_complex(value: Any) -> Any:
 
 def _lower_structural(operator: Any, changed: AdaptArgs) -> LoweringFn:
     def lowered(low: LoweringContext, a: LoweredTensor, *args: Any, **kwargs: Any) -> Any:
-        _real_dtype(low, next(iter(pytree.tree_leaves(fake_result(low)))))
+        _real_dtype(low, next(iter(tree_leaves(fake_result(low)))))
         kept = kwargs.pop("dtype", None)
         is_changed = not a.is_complex or (kept is not None and REAL_DTYPES.get(kept) != a.dtype)
         if is_changed or any(isinstance(v, complex) for v in args):

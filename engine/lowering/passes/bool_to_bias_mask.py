@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 import torch.fx
-from torch._guards import detect_fake_mode
 
 from engine.ir.node_metadata import provenance_of, set_provenance
+from engine.torch_private.fake_tensors import detect_fake_mode
+from engine.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 
@@ -38,11 +39,7 @@ def bool_to_bias_mask(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def _bool_mask_of(node: torch.fx.Node) -> torch.fx.Node | None:
     """Return the bool mask of an attention call, None without one."""
     target = node.target
-    if (
-        not isinstance(target, torch._ops.OpOverload)
-        or target._schema.name != ATTENTION_OP
-        or len(node.args) <= MASK_POSITION
-    ):
+    if not isinstance(target, OpOverload) or target._schema.name != ATTENTION_OP or len(node.args) <= MASK_POSITION:
         return None
     mask = node.args[MASK_POSITION]
     return mask if isinstance(mask, torch.fx.Node) and mask.meta["val"].dtype == torch.bool else None

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._guards import detect_fake_mode
 
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.introspection.operator_facts import facts_of
@@ -18,6 +17,9 @@ from engine.lowering.decompositions.missing_in_torch import MISSING_DECOMPOSITIO
 from engine.lowering.decompositions.random_ops import RandomDecomposer
 from engine.lowering.library_ops import is_library_op
 from engine.lowering.ops import has_lowering
+from engine.torch_private.fake_tensors import detect_fake_mode
+from engine.torch_private.fx import make_fx
+from engine.torch_private.operators import OpOverload, decomposition_table
 
 aten = torch.ops.aten
 
@@ -38,8 +40,6 @@ def all_decompositions() -> dict[Any, Callable[..., Any]]:
 
     Operators that a library runs and random operators are left out.
     """
-    from torch._decomp import decomposition_table
-
     return {
         op: fn
         for op, fn in {**decomposition_table, **MISSING_DECOMPOSITIONS}.items()
@@ -103,7 +103,7 @@ def _get_attribute(module: torch.nn.Module, path: str) -> Any:
 
 
 def _can_decompose(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload) or has_lowering(target) or is_library_op(target):
+    if not isinstance(target, OpOverload) or has_lowering(target) or is_library_op(target):
         return False
     return target in all_decompositions() or facts_of(target).is_composite
 
@@ -112,7 +112,6 @@ def _trace_decomposition(node: torch.fx.Node) -> torch.fx.GraphModule | None:
     """Trace one node's decomposition over its tensor and size arguments; None without one."""
     if not _can_decompose(node.target):
         return None
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     sources = list(node.all_input_nodes)
     values = [n.meta.get("val") for n in sources]
@@ -141,7 +140,7 @@ def _is_computable(target: Any) -> bool:
 
     Otherwise the whole operator is better left to ATen.
     """
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return True
     return (
         has_lowering(target) or is_library_op(target) or facts_of(target).draws_random or facts_of(target).returns_sizes

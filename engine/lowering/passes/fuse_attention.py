@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._guards import detect_fake_mode
 
 from engine.graph.composite_ops import composite_op
 from engine.ir.loop_ir.index_expr import as_size, static_product
@@ -31,6 +30,7 @@ from engine.lowering.passes.match_scores import (
 )
 from engine.lowering.value_ranges import ValueRanges
 from engine.records.lowering import FusionDecision
+from engine.torch_private.fake_tensors import detect_fake_mode
 
 aten = torch.ops.aten
 

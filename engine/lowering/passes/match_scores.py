@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from engine.ir.loop_ir.index_expr import as_size, product, sizes_equal
+from engine.torch_private.fake_tensors import FakeTensor
 
 aten = torch.ops.aten
 
@@ -166,7 +167,7 @@ def _constant_value(value: Any) -> float | None:
             return _constant_value(value.args[0])
         elif value.op == "get_attr" and value.graph.owning_module is not None:
             held = getattr(value.graph.owning_module, str(value.target), None)
-            if not isinstance(held, torch.Tensor) or isinstance(held, torch._subclasses.FakeTensor):
+            if not isinstance(held, torch.Tensor) or isinstance(held, FakeTensor):
                 return None
             value = None if held.dim() or held.device.type != "cpu" else held.item()
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

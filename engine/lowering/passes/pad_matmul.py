@@ -10,10 +10,10 @@ from typing import Any, TypeGuard
 
 import torch
 import torch.fx
-from torch._guards import detect_fake_mode
 
 from engine.ir.node_metadata import provenance_of, set_provenance
 from engine.lowering.library_ops import is_library_op
+from engine.torch_private.fake_tensors import detect_fake_mode
 
 aten = torch.ops.aten
 

@@ -20,6 +20,7 @@ from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, vari
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
 from engine.lowering.templates.matmul import INT32_LIMIT, MATMUL_DTYPES, MAX_GRID_Y, matmul_precision
+from engine.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 
@@ -103,9 +104,7 @@ OPERAND_ROLES = ("query", "key", "value", "mask", "grad", "out", "logsumexp")
 def match_attention(extern: ExternNode) -> AttentionCall | None:
     """Match the attention of a call; None for other calls and where unsupported."""
     target = extern.target
-    made = (
-        RESULT_ROLES.get(target._schema.name.partition("::")[2]) if isinstance(target, torch._ops.OpOverload) else None
-    )
+    made = RESULT_ROLES.get(target._schema.name.partition("::")[2]) if isinstance(target, OpOverload) else None
     if made is None:
         return None
     names = [a.name for a in target._schema.arguments]

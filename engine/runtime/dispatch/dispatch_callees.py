@@ -19,7 +19,6 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
-import torch.nn.modules.module as module_hooks
 
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.ir.annotations import is_disabled
@@ -29,6 +28,8 @@ from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
 from engine.ir.user_code_files import is_traceable_torch_module
 from engine.runtime.dispatch.codegen import DISPATCH_FILE
 from engine.runtime.dispatch.dispatcher import make_dispatcher
+from engine.torch_private.global_state import get_tracing_state
+from engine.torch_private.modules import call_impl, module_hooks
 
 Callee = Callable[[Any], Any]
 
@@ -230,7 +231,7 @@ class CalleeDispatcher:
 
     def module_call(self, module: torch.nn.Module) -> Any:
         """Return the dispatched ``Module.__call__``; only the forward if there are no hooks."""
-        if torch._C._get_tracing_state() is not None:
+        if get_tracing_state() is not None:
             return module._call_impl
         if not has_hooks(module):
             return self.forward(module)
@@ -299,7 +300,7 @@ _CALLING_BUILTINS: dict[Any, _BuiltinCallSpec] = {
 }
 """Builtins that call an argument or consume an iterator, and do nothing else with it."""
 
-_CALL_IMPL: FunctionType = torch.nn.Module._call_impl  # type: ignore[assignment]
+_CALL_IMPL: FunctionType = call_impl
 _BUILTIN_TYPES = frozenset(
     (
         types.BuiltinFunctionType,

@@ -15,8 +15,6 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any, cast
 
-import torch
-
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.errors import EngineError, RecompileLimit
 from engine.ir.annotations import is_disabled
@@ -34,6 +32,7 @@ from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_cach
 from engine.runtime.dispatch.codegen import copy_metadata, make_dispatch_function, signature_of
 from engine.runtime.dispatch.record_calls import active_frames, record_call, record_frame
 from engine.runtime.dispatch.recorded_arguments import record_arguments
+from engine.torch_private.torch_function import DisableTorchFunction
 
 __all__ = ["DispatcherState", "dispatcher_state_of", "make_dispatcher", "unwrap_compiled"]
 
@@ -208,7 +207,7 @@ class DispatcherState:
             outcome = "compiled"
         told = "python" if entry.runs_python else outcome
         arguments = self.arguments(values)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             index = record_call(session, self.cache, told, entry.id, arguments, asked, rejections, seconds)
             record_arguments(session, self, index, entry.id, arguments, keep_beyond_next=outcome != "hit")
         active_frames.frames.append(self.cache.frame.id)

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.torch_private.operators import OpOverload
+
 
 class NoFp64Reference(Exception):
     """Raised with the reason why the float64 reference of a kernel cannot be computed."""
@@ -86,7 +88,7 @@ def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping
         return _double(getattr(module, str(node.target)))
     if node.op != "call_function" or not callable(node.target):
         raise NoFp64Reference(f"{node.name} cannot run in double precision")
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             raise NoFp64Reference(f"{node.name} generates random numbers")
         if node.target._schema.is_mutable:
