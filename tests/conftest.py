@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.markers import thorough_items
+
 EXPECTED = pathlib.Path(__file__).parent / "expected"
 DEPTH = sys.getrecursionlimit()
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -22,8 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--accept", action="store_true", help="write tests/expected from what the tests see")
 
 
+@pytest.hookimpl(tryfirst=True)  # markers decide what -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the gpu ring where there is no GPU."""
+    """Leave out the gpu ring where there is no GPU, and mark what ``make quick`` leaves out."""
+    for item in thorough_items(items):
+        item.add_marker(pytest.mark.thorough)
     if any(item.get_closest_marker("gpu") for item in items) and not _has_gpu():
         for item in items:
             if item.get_closest_marker("gpu"):

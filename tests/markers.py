@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 import pytest
+
+MANY_CASES, QUICK_SHARE = 8, 16
+"""A test with more cases than the first number runs one in the second in ``make quick``."""
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -14,3 +20,14 @@ needs_triton = pytest.mark.skipif(
 
 ``tests/conftest.py`` ends a CI run without Triton.
 """
+
+
+def thorough_items(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield most cases of tests that have many; which ones depends on nothing but their names."""
+    cases = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append((zlib.crc32(item.nodeid.encode()), item))
+    for group in cases.values():
+        if len(group) > MANY_CASES:
+            lowest = min(number for number, _ in group)
+            yield from (item for number, item in group if number % QUICK_SHARE and number != lowest)

@@ -137,9 +137,10 @@ def cases() -> Iterator[Any]:
 
     Modules run once more without gradients where kernels are generated.
     """
+    loaded = {stem: load_copy(stem, "listing") for stem in {name.partition(".")[0] for name in NAMES}}
     for name in NAMES:
         stem, _, function = name.partition(".")
-        program = program_of(getattr(load_copy(stem, "listing"), function))
+        program = program_of(getattr(loaded[stem], function))
         assert program is not None
         for backend in BACKENDS:
             marks = [pytest.mark.skip(reason=program.skip[backend])] if backend in program.skip else []

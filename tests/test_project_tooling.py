@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -280,7 +281,7 @@ def test_pytest_settings_bite(tmp_path: Path) -> None:
         "import pytest\n@pytest.mark.invented\ndef test_a(): pass\n", encoding="utf-8"
     )
     assert "'invented' not found in `markers`" in check("pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path).stdout
-    assert {m.partition(":")[0] for m in settings["markers"]} == {"browser", "gpu", "slow"}
+    assert {m.partition(":")[0] for m in settings["markers"]} == {"browser", "gpu", "slow", "thorough"}
 
 
 def test_ci_script_stops_at_the_first_failure() -> None:
@@ -336,3 +337,37 @@ def test_the_top_level_stays_small() -> None:
         "pyproject.toml", "notebook_ext", "engine", "notebooks", "tests", "binder", "README.md", "Makefile", "LICENSE", "CONTRIBUTING.md",
         "CHANGELOG.md", ".ci", ".github", ".gitignore",
     }  # fmt: skip
+
+
+def test_make_quick_leaves_out_repetition_only(tmp_path: Path) -> None:
+    """Every test function keeps a case, few cases stay complete, and names alone decide.
+
+    The full run, whose selection does not name the marker, keeps all cases.
+    """
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\nfrom tests.markers import thorough_items\n"
+        "@pytest.hookimpl(tryfirst=True)\n"
+        "def pytest_collection_modifyitems(items):\n"
+        "    for item in thorough_items(items): item.add_marker(pytest.mark.thorough)\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = thorough\npythonpath = " + str(ROOT), encoding="utf-8")
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('n', range(400))\ndef test_many(n): pass\n"
+        "@pytest.mark.parametrize('n', range(9))\ndef test_more_than_few(n): pass\n"
+        "@pytest.mark.parametrize('n', range(8))\ndef test_few(n): pass\n"
+        "def test_one(): pass\n",
+        encoding="utf-8",
+    )
+
+    def collected(*arguments: str) -> Counter[str]:
+        ran = check("pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments, cwd=tmp_path)
+        return Counter(re.findall(r"::(\w+)", ran.stdout))
+
+    assert collected() == {"test_many": 400, "test_more_than_few": 9, "test_few": 8, "test_one": 1}
+    quick = collected("-m", "not thorough")
+    assert (quick["test_few"], quick["test_one"]) == (8, 1)
+    assert 15 <= quick["test_many"] <= 40
+    assert 1 <= quick["test_more_than_few"] <= 3
+    assert quick == collected("-m", "not thorough")

@@ -22,6 +22,7 @@ def lines(notebook: Any) -> list[str]:
     return str(nbformat.writes(notebook)).splitlines()  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_a_notebook_runs_and_teaches(
     path: pathlib.Path, tmp_path: pathlib.Path, request: pytest.FixtureRequest
