@@ -50,7 +50,7 @@ def _list(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(tuple)
 def _tuple(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    if args and isinstance(of := realize(tx, args[0]), TupleVariable) and of.cls is tuple:
+    if args and (of := realize(tx, args[0])).python_type() is tuple:
         return of
     return TupleVariable(list(sequence_items(tx, args[0])) if args else [])
 
@@ -62,8 +62,8 @@ def _set(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 def _new_set(tx: Tracer, args: Args, kind: type) -> Variable:
     of = realize(tx, args[0]) if args else None
-    if isinstance(of, SetVariable):
-        return of.copy_as(tx, kind)
+    if of is not None and of.set_contents is not None:
+        return of.set_contents.copy_as(tx, kind)
     if type(of) is DictVariable and of.cls is dict:  # copying from a dict does not hash the keys again
         return SetVariable({k: key for k, (key, _) in of.entries.items()}, None, kind)
     return SetVariable.from_items(tx, [] if of is None else sequence_items(tx, of), kind)
@@ -71,7 +71,7 @@ def _new_set(tx: Tracer, args: Args, kind: type) -> Variable:
 
 @register_rule(frozenset)
 def _frozenset(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    if args and isinstance(of := realize(tx, args[0]), SetVariable) and of.cls is frozenset:
+    if args and (of := realize(tx, args[0])).python_type() is frozenset:
         return of
     return _new_set(tx, args, frozenset)
 

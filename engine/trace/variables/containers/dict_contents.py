@@ -82,8 +82,8 @@ class DictContents(Variable):
 
     def pending_store(self, key: Variable) -> DictEntry | None:
         """Return the entry that was set for ``key`` while the dict is not loaded yet."""
-        is_plain = self.load_entries is not None and isinstance(key, ConstantVariable) and type(key.value) in (str, int)
-        return self.pending_stores.get(key.value) if is_plain else None  # type: ignore[attr-defined]
+        is_plain = self.load_entries is not None and type(key.constant) in (str, int)
+        return self.pending_stores.get(key.constant) if is_plain else None
 
     def python_type(self) -> type:
         return self.cls

@@ -50,7 +50,7 @@ def _call_dict_method_on_ordered(tx: Tracer, of: Variable, name: str, args: Args
     """
     if not issubclass(of.python_type(), collections.OrderedDict) or name not in _ORDER_BYPASSING_METHODS:
         return None
-    contents = dict_contents_of(of)
+    contents = of.dict_contents
     if (
         name == "__setitem__"
         and contents is not None
@@ -83,12 +83,6 @@ _ORDER_BYPASSING_METHODS = frozenset(
     "__setitem__ __delitem__ __eq__ __ne__ __ior__ __or__ __ror__ __iter__ __reversed__ __repr__ pop popitem setdefault update clear "
     "copy keys values items __init__".split()
 )
-
-
-def dict_contents_of(value: Variable) -> DictVariable | None:
-    """Return the contents of a dict or of a dict subclass instance; None for anything else."""
-    inner = value.builtin_contents
-    return inner if isinstance(inner, DictVariable) else None
 
 
 def subclass_fromkeys(tx: Tracer, cls: type, args: Args, kwargs: Kwargs) -> Variable:
@@ -153,14 +147,14 @@ def _ordered_copy(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: K
     if args or kwargs:
         return None
     made = realize(tx, _class_variable(tx, of.cls).call(tx, [], {}))
-    for key, _ in list(dict_contents_of(of).entries.values()):  # type: ignore[union-attr]
+    for key, _ in list(of.dict_contents.entries.values()):  # type: ignore[union-attr]
         key = realize(tx, key)
         made.set_item(tx, key, of.get_item(tx, key))
     return made
 
 
 def _ordered_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
-    if dict_contents_of(left) is None or dict_contents_of(right) is None:
+    if left.dict_contents is None or right.dict_contents is None:
         return ConstantVariable(NotImplemented)
     cls = left.python_type() if issubclass(left.python_type(), collections.OrderedDict) else right.python_type()
     made = realize(tx, _class_variable(tx, cls).call(tx, [left], {}))
@@ -186,22 +180,22 @@ def _ordered_ior(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kw
 def _default_copy(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
     if args or kwargs:
         return None
-    return _class_variable(tx, of.cls).call(tx, [dict_contents_of(of).default_factory or NONE, of], {})  # type: ignore[union-attr]
+    return _class_variable(tx, of.cls).call(tx, [of.dict_contents.default_factory or NONE, of], {})  # type: ignore[union-attr]
 
 
 def _default_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
-    if dict_contents_of(left) is None or dict_contents_of(right) is None:
+    if left.dict_contents is None or right.dict_contents is None:
         return ConstantVariable(NotImplemented)
     of = left if issubclass(left.python_type(), collections.defaultdict) else right
     made = realize(
         tx,
         _class_variable(tx, of.python_type()).call(
             tx,
-            [dict_contents_of(of).default_factory or NONE, left],  # type: ignore[union-attr]
+            [of.dict_contents.default_factory or NONE, left],  # type: ignore[union-attr]
             {},
         ),
     )
-    contents = dict_contents_of(made)
+    contents = made.dict_contents
     if contents is None:
         raise made.unsupported("merging into the result of the class", "builtin-subclass")
     contents.update(tx, right)
@@ -209,7 +203,7 @@ def _default_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
 
 
 def _default_missing(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable:
-    contents = dict_contents_of(of)
+    contents = of.dict_contents
     assert contents is not None
     return contents.call_default_factory(tx, realize(tx, args[0]), of)
 
@@ -220,12 +214,12 @@ def _default_missing(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs
 def _copy(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
     if args or kwargs:
         return None
-    return DictVariable(dict(dict_contents_of(of).entries))  # type: ignore[union-attr]
+    return DictVariable(dict(of.dict_contents.entries))  # type: ignore[union-attr]
 
 
 def _or(tx: Tracer, left: Variable, right: Variable) -> Variable:
-    of = dict_contents_of(left)
-    if of is None or dict_contents_of(right) is None:
+    of = left.dict_contents
+    if of is None or right.dict_contents is None:
         return ConstantVariable(NotImplemented)
     made = DictVariable(dict(of.entries))
     made.update(tx, right)

@@ -28,7 +28,7 @@ from engine.trace.variables.containers.iterators import (
     make_enumerate,
     make_zip,
 )
-from engine.trace.variables.containers.sequences import ListVariable, SequenceVariable, TupleVariable
+from engine.trace.variables.containers.sequences import TupleVariable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -81,13 +81,8 @@ class ExternalIteratorVariable(IteratorVariable):
 
     def reads_mutated_list(self, tx: Tracer) -> bool:
         """Return True if traced code mutated a list that this or an inner iterator reads from."""
-        moving = (
-            k.inner for k in (self, *self.all_inner_iterators()) if isinstance(k.inner, ItemGuardedIteratorVariable)
-        )
-        lists = [
-            *(s for s in self.iterated_lists() if isinstance(s, ListVariable)),
-            *(m.underlying_list(tx) for m in moving),
-        ]
+        inner = [k.inner for k in (self, *self.all_inner_iterators())]
+        lists = [s for s in self.iterated_lists() if s.is_mutable] + [k.underlying_list(tx) for k in inner]
         return any(id(v) in tx.side_effects.mutated_variables for v in lists)
 
     def describe_mutation(self) -> str:
@@ -114,6 +109,8 @@ class ItemGuardedIteratorVariable(IteratorVariable):
 
     The guards cover each item that is read, not the position.
     """
+
+    position_varies = True
 
     def __init__(self, real_object: Any, origin: Source) -> None:
         self.real_object = real_object
@@ -198,7 +195,7 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
     if type(real) is enumerate:
         beneath = _build_inner_iterators(tx, state[1][:1], arguments)
         number = GetItemSource(arguments, 1)
-        if isinstance(beneath[0].inner, ItemGuardedIteratorVariable):
+        if beneath[0].inner.position_varies:
             tx.symbols.known_dynamic_sources.add(number)
             return ExternalIteratorVariable(
                 real, origin, _enumerate_from(beneath[0], tx.wrap(state[1][1], number)), beneath
@@ -275,10 +272,11 @@ def _build_sequence_iterator(tx: Tracer, state: Any, origin: Source) -> Variable
     if len(state) == 2:
         return SequenceIteratorVariable([], type(iter(())))  # an exhausted iterator no longer references its sequence
     over = realize(tx, tx.wrap(state[1][0], origin))
-    if not isinstance(over, SequenceVariable):
+    contents = over.sequence_contents
+    if contents is None or contents is not over:
         raise Unsupported(
             "outside-iterator", f"an iterator over a {over.python_type().__name__} was created outside the function"
         )
-    found = SequenceIteratorVariable(over.items, type(iter(())), source=over)
+    found = SequenceIteratorVariable(contents.items, type(iter(())), source=over)
     found.position = state[2]
     return found

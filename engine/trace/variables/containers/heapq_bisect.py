@@ -11,7 +11,7 @@ from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize, type_name
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
+from engine.trace.variables.containers.sequences import ListVariable, SequenceVariable, sequence_items
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class _ComparableItem:
     """An item of a heap or of a sorted list; its ``__lt__`` runs traced code."""
 
-    def __init__(self, tx: Tracer, value: Variable, of: ListVariable | None = None) -> None:
+    def __init__(self, tx: Tracer, value: Variable, of: SequenceVariable | None = None) -> None:
         self.tx = tx
         self.value = value
         self.heap = of
@@ -37,11 +37,12 @@ class _ComparableItem:
 
 def _heap_rule(function: Any) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        heap = realize(tx, args[0])
-        if not issubclass(heap.python_type(), list):
-            return tx.fold_constant(function, type(type_name(heap.python_type()), (), {})(), *[None] * len(args[1:]))
-        if not isinstance(heap, ListVariable) or heap.cls is not list:
-            raise heap.unsupported(f"{function.__name__}()", "builtin-arguments")
+        given = realize(tx, args[0])
+        if not issubclass(given.python_type(), list):
+            return tx.fold_constant(function, type(type_name(given.python_type()), (), {})(), *[None] * len(args[1:]))
+        heap = given.sequence_contents
+        if heap is None or given.python_type() is not list:
+            raise given.unsupported(f"{function.__name__}()", "builtin-arguments")
         items = [_ComparableItem(tx, realize(tx, i), heap) for i in heap.items]
         rest = [_ComparableItem(tx, realize(tx, a), heap) for a in args[1:]]
         try:
@@ -64,11 +65,10 @@ def _bisect_rule(function: Any, *, inserts: bool) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if len(args) < 2:
             raise Unsupported("builtin-arguments", f"{function.__name__}() with keyword arguments")
-        into = realize(tx, args[0])
-        if not isinstance(into, (ListVariable, TupleVariable)) or into.python_type() is not (
-            list if inserts else into.python_type()
-        ):
-            raise into.unsupported(f"{function.__name__}()", "builtin-arguments")
+        given = realize(tx, args[0])
+        into = given.sequence_contents
+        if into is None or into is not given or (inserts and into.python_type() is not list):
+            raise given.unsupported(f"{function.__name__}()", "builtin-arguments")
         bounds = tx.as_python_constants(args[2:])
         words: dict[str, Any] = {k: realize(tx, v).as_python_constant(tx) for k, v in kwargs.items() if k != "key"}
         key = realize(tx, kwargs.get("key", NONE))
@@ -81,7 +81,6 @@ def _bisect_rule(function: Any, *, inserts: bool) -> Any:
             raise tx.make_user_exception(error) from error
         if not inserts:
             return ConstantVariable(found)
-        assert isinstance(into, ListVariable)
         tx.side_effects.record_mutation(into)
         into.items[:] = [i.value for i in items]
         return NONE

@@ -15,7 +15,7 @@ import torch
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import UserException
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
@@ -30,7 +30,6 @@ from engine.trace.variables.exceptions.stand_ins import has_method
 from engine.trace.variables.exceptions.type_errors import raise_missing_method
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -70,9 +69,9 @@ def _iter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(next)
 def _next(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__next__") is None:
+    if of.is_user_object and of.lookup_special_method(tx, "__next__") is None:
         raise_missing_method(tx, of.python_type(), "__next__")
-    if len(args) == 1 and isinstance(of, (UserDefinedObjectVariable, iterators.IteratorVariable)):
+    if len(args) == 1 and not of.lacks_methods("__next__"):
         return of.call_method(tx, "__next__", [], {})
     found = of.next_item(tx)
     if found is not None:
@@ -128,39 +127,62 @@ def _item_or_end(tx: Tracer, of: Variable, index: int) -> Variable | None:
 @register_rule(reversed)
 def _reversed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    if isinstance(of, RangeVariable):
-        return iterators.RangeIteratorVariable(of.value[::-1])
     own = find_in_class(of.python_type(), "__reversed__")
     if own is not None and own[1] is None:
         raise_missing_method(tx, of.python_type(), "__reversed__")
-    if isinstance(of, UserDefinedObjectVariable) and of.lookup_special_method(tx, "__reversed__") is not None:
-        return of.call_special_method(tx, "__reversed__", [])
+    made = of.call_user_method(tx, "__reversed__", [])
+    if made is not None:
+        return made
     if not has_method(of.python_type(), "__reversed__") and not (
         has_method(of.python_type(), "__len__") and has_method(of.python_type(), "__getitem__")
     ):
         raise_missing_method(tx, of.python_type(), "__reversed__")
-    if isinstance(of, UserDefinedObjectVariable):
-        count = _length_as_int(tx, of)
-        return iterators.ReversedIteratorVariable(
-            reversed, of, count, lambda tx: _length_as_int(tx, of), lambda n: _item_or_end(tx, of, n)
-        )
-    if isinstance(of, (TupleVariable, ConstantVariable)) or (isinstance(of, ListVariable) and of.cls is list):
-        items = sequence_items(tx, of)
-        kind: type = type(reversed([])) if isinstance(of, ListVariable) else reversed
-        return iterators.ReversedIteratorVariable(
-            kind, of, len(items), lambda tx: len(items), lambda n: items[n] if n < len(items) else None
-        )
-    return iterators.SequenceIteratorVariable(list(reversed(sequence_items(tx, of))), _reversed_type(of))
+    return _reverse(of, tx)
 
 
-def _reversed_type(of: Variable) -> type:
-    """Return the class of ``reversed(...)`` of a dict, a dict view, a deque or another object."""
-    if isinstance(of, DictViewVariable):
-        return type(
-            reversed(getattr(of.dict_variable.python_type()() if of.dict_variable.is_ordered else {}, of.view_kind)())
+@functools.singledispatch
+def _reverse(of: Variable, tx: Tracer) -> Variable:
+    """Return the iterator of ``reversed(of)``."""
+    cls: Any = of.python_type()
+    kind = type(reversed(cls())) if cls in (dict, collections.OrderedDict, collections.deque) else reversed
+    return iterators.SequenceIteratorVariable(list(reversed(sequence_items(tx, of))), kind)
+
+
+@_reverse.register(DictViewVariable)
+def _reverse_view(of: DictViewVariable, tx: Tracer) -> Variable:
+    like: Any = collections.OrderedDict() if of.dict_variable.is_ordered else {}
+    kind = type(reversed(getattr(like, of.view_kind)()))
+    return iterators.SequenceIteratorVariable(list(reversed(of.items())), kind)
+
+
+@_reverse.register(RangeVariable)
+def _reverse_range(of: RangeVariable, tx: Tracer) -> Variable:
+    return iterators.RangeIteratorVariable(of.value[::-1])
+
+
+@_reverse.register(UserDefinedObjectVariable)
+def _reverse_object(of: UserDefinedObjectVariable, tx: Tracer) -> Variable:
+    return iterators.ReversedIteratorVariable(
+        reversed, of, _length_as_int(tx, of), lambda tx: _length_as_int(tx, of), lambda n: _item_or_end(tx, of, n)
+    )
+
+
+@_reverse.register(ConstantVariable)
+@_reverse.register(TupleVariable)
+@_reverse.register(ListVariable)
+def _reverse_sequence(of: Variable, tx: Tracer) -> Variable:
+    if issubclass(of.python_type(), collections.deque):
+        return iterators.SequenceIteratorVariable(
+            list(reversed(sequence_items(tx, of))), type(reversed(of.python_type()()))
         )
-    made: Any = of.python_type()
-    return type(reversed(made())) if made in (dict, collections.OrderedDict, collections.deque) else reversed
+    items = sequence_items(tx, of)
+    return iterators.ReversedIteratorVariable(
+        type(reversed([])) if of.python_type() is list else reversed,
+        of,
+        len(items),
+        lambda tx: len(items),
+        lambda n: items[n] if n < len(items) else None,
+    )
 
 
 @register_rule(sum)
@@ -193,13 +215,13 @@ def _min_max_rule(fn: Any, symbol: str) -> Any:
                 return kwargs["default"]
             tx.raise_error(ValueError, f"{fn.__name__}() arg is an empty sequence")
         key = realize(tx, kwargs["key"]) if "key" in kwargs else NONE
-        plain = isinstance(key, ConstantVariable) and key.value is None
+        plain = is_none(key)
         best = realize(tx, items[0])
         best_key = best if plain else realize(tx, key.call(tx, [best], {}))
         for item in items[1:]:
             item_key = realize(tx, item if plain else key.call(tx, [item], {}))
             numbers = (best_key, item_key)
-            if plain and any(isinstance(k, SymNodeVariable) for k in numbers) and _have_same_number_type(numbers):
+            if plain and any(k.is_symbolic for k in numbers) and _have_same_number_type(numbers):
                 best = best_key = emit_node(
                     tx, "call_function", torch.sym_min if fn is min else torch.sym_max, [best, item_key]
                 )

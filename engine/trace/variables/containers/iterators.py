@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_reversed, skip_items
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import ConstantVariable, Variable, is_none, realize
 from engine.trace.variables.builder import register_sourceless_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
@@ -27,6 +27,8 @@ class IteratorVariable(Variable):
     """Base class of iterators: ``next_item`` advances and returns an item, None at the end."""
 
     is_mutable = True
+    position_varies = False
+    """True if the position differs between calls, so that no guard covers it."""
 
     def get_iterator(self, tx: Tracer) -> Variable:
         return self
@@ -63,6 +65,10 @@ class IteratorVariable(Variable):
     def length_hint(self, tx: Tracer) -> int:
         """Return the number of remaining items, for ``operator.length_hint``."""
         raise self.unsupported("operator.length_hint()")
+
+    def underlying_list(self, tx: Tracer) -> Variable | None:
+        """Return the list that the iterator reads item by item if tracing knows that list."""
+        return None
 
     def raise_stop_iteration(self, tx: Tracer) -> Variable:
         """Raise the StopIteration that ``next`` raises at the end."""
@@ -453,8 +459,7 @@ def make_filter(tx: Tracer, function: Variable, over: Variable) -> Variable:
     def advance(tx: Tracer) -> Variable | None:
         while (item := inner.next_item(tx)) is not None:
             forced = realize(tx, function)
-            is_identity = isinstance(forced, ConstantVariable) and forced.value is None
-            if realize(tx, item if is_identity else forced.call(tx, [item], {})).is_truthy(tx):
+            if realize(tx, item if is_none(forced) else forced.call(tx, [item], {})).is_truthy(tx):
                 return item
         return None
 

@@ -57,7 +57,7 @@ class MappingProxyVariable(DictVariable):
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         if op.symbol != "|":
             return NotImplemented
-        return binary_op(tx, "|", self.mapping, right.mapping if isinstance(right, MappingProxyVariable) else right)
+        return binary_op(tx, "|", self.mapping, right)
 
     def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
         return binary_op(tx, "|", left, self.mapping) if op.symbol == "|" else NotImplemented

@@ -305,10 +305,10 @@ def _copy_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(contextvars.ContextVar)
 def _new_context_var(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    name = realize(tx, args[0]) if len(args) == 1 else None
-    if not isinstance(name, ConstantVariable) or name.python_type() is not str or set(kwargs) - {"default"}:
+    name = realize(tx, args[0]) if len(args) == 1 else NONE
+    if type(name.constant) is not str or set(kwargs) - {"default"}:
         raise Unsupported("non-constant-arguments", "a context variable is created without a constant name")
-    return ContextVarVariable(name.value, kwargs.get("default"), None, None)
+    return ContextVarVariable(name.constant, kwargs.get("default"), None, None)
 
 
 @register_builder(contextvars.ContextVar)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,6 @@ from engine.trace.variables.callables.functions import NestedUserFunctionVariabl
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
-from engine.trace.variables.objects.classes import ClassVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -28,19 +28,34 @@ if TYPE_CHECKING:
 @register_rule(inspect.signature)
 def _signature(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    if isinstance(of, UserFunctionVariable):
-        return tx.wrap_static(inspect.signature(of.real_object), "signature")
-    if isinstance(of, BoundMethodVariable) and isinstance(of.function, UserFunctionVariable):
-        return tx.wrap_static(inspect.signature(types.MethodType(of.function.real_object, object())), "signature")
-    if isinstance(of, NestedUserFunctionVariable):
-        return tx.wrap_static(inspect.signature(_function_with_same_signature(tx, of)), "signature")
-    if isinstance(of, ClassVariable) and len(args) == 1 and not kwargs:
-        with UserErrors(tx, TypeError, ValueError):  # functions from C may have no signature
-            return tx.wrap_static(inspect.signature(of.real_object), "signature")
-    raise Unsupported("inspect", f"inspect.signature() of {of.describe()}")
+    described = _function_like(of, tx)
+    if described is None and len(args) == 1 and not kwargs:
+        described = of.as_class()
+    if described is None:
+        raise Unsupported("inspect", f"inspect.signature() of {of.describe()}")
+    with UserErrors(tx, TypeError, ValueError):  # functions from C may have no signature
+        return tx.wrap_static(inspect.signature(described), "signature")
 
 
-def _function_with_same_signature(tx: Tracer, of: NestedUserFunctionVariable) -> types.FunctionType:
+@functools.singledispatch
+def _function_like(of: Variable, tx: Tracer) -> Any:
+    """Return a real function or method with the parameters of this one; None for anything else."""
+    return None
+
+
+@_function_like.register(UserFunctionVariable)
+def _user_function(of: UserFunctionVariable, tx: Tracer) -> Any:
+    return of.real_object
+
+
+@_function_like.register(BoundMethodVariable)
+def _bound_method(of: BoundMethodVariable, tx: Tracer) -> Any:
+    function = _function_like(of.function, tx)
+    return None if function is None else types.MethodType(function, object())
+
+
+@_function_like.register(NestedUserFunctionVariable)
+def _function_with_same_signature(of: NestedUserFunctionVariable, tx: Tracer) -> types.FunctionType:
     """Return a real function with the signature of one created in traced code."""
     if of.annotations or of.annotate is not None:
         raise Unsupported("inspect", "inspect.signature() of a function that traced code created with annotations")
@@ -56,29 +71,35 @@ def _introspection_rule(function: Callable[..., Any]) -> Callable[[Tracer, Args,
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0]) if args else NONE
-        real = of.as_python_object()
-        is_method = isinstance(of, BoundMethodVariable) and isinstance(of.function, UserFunctionVariable)
-        if is_method:
-            real = types.MethodType(of.function.real_object, object())  # type: ignore[attr-defined]
+        real = _function_like(of, tx) if of.python_type() is types.MethodType else of.as_python_object()
         if not isinstance(real, (types.FunctionType, types.MethodType, type, types.ModuleType)) or len(args) > 1:
             raise Unsupported("inspect", f"{function.__name__}() of {of.describe()}")
         with UserErrors(tx, NameError, TypeError, ValueError):
             found = function(real, **dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True)))
-        return _introspection_result(tx, found)
+        return _introspection_result(found, tx)
 
     return rule
 
 
-def _introspection_result(tx: Tracer, found: Any) -> Variable:
-    if type(found) is dict:
-        return DictVariable(
-            {name: (ConstantVariable(name), _introspection_result(tx, item)) for name, item in found.items()}
-        )
-    if isinstance(found, tuple):
-        return TupleVariable([_introspection_result(tx, item) for item in found], type(found))
-    if isinstance(found, list):
-        return ListVariable([_introspection_result(tx, item) for item in found])
+@functools.singledispatch
+def _introspection_result(found: Any, tx: Tracer) -> Variable:
+    """Return the variable of a result; containers are new."""
     return ConstantVariable(found) if is_literal(found) else tx.wrap_static(found, str(found))
+
+
+@_introspection_result.register(dict)
+def _dict_result(found: dict[str, Any], tx: Tracer) -> Variable:
+    return DictVariable.from_str_keys({name: _introspection_result(item, tx) for name, item in found.items()})
+
+
+@_introspection_result.register(tuple)
+def _tuple_result(found: tuple[Any, ...], tx: Tracer) -> Variable:
+    return TupleVariable([_introspection_result(item, tx) for item in found], type(found))
+
+
+@_introspection_result.register(list)
+def _list_result(found: list[Any], tx: Tracer) -> Variable:
+    return ListVariable([_introspection_result(item, tx) for item in found])
 
 
 for _question in (inspect.get_annotations, inspect.getfullargspec, typing.get_type_hints):
@@ -88,7 +109,7 @@ for _question in (inspect.get_annotations, inspect.getfullargspec, typing.get_ty
 @register_rule(dataclasses.fields)
 def _fields(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    cls = of.as_python_object() if isinstance(of.as_python_object(), type) else of.python_type()
+    cls = of.as_class() or of.python_type()
     return TupleVariable([tx.wrap_static(f, f.name) for f in dataclasses.fields(cls)])
 
 
@@ -111,17 +132,20 @@ def _map_aggregate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 def _map_aggregate_variable(tx: Tracer, of: Variable, fn: Variable) -> Variable:
-    if isinstance(of, TupleVariable):
-        items = [_map_aggregate_variable(tx, realize(tx, i), fn) for i in of.items]
-        return TupleVariable(items, of.cls if of.is_namedtuple() else tuple)
-    if isinstance(of, ListVariable) and of.cls is list:
-        made = ListVariable([_map_aggregate_variable(tx, realize(tx, i), fn) for i in of.items])
-        return realize(tx, tx.wrap_static(torch.fx.immutable_collections.immutable_list).call(tx, [made], {}))
-    if isinstance(of, DictVariable) and of.cls is dict:
-        held = DictVariable(
-            {k: (key, _map_aggregate_variable(tx, realize(tx, v), fn)) for k, (key, v) in of.entries.items()}
+    def map_inside(items: Iterable[Variable]) -> list[Variable]:
+        return [_map_aggregate_variable(tx, realize(tx, item), fn) for item in items]
+
+    immutable = torch.fx.immutable_collections
+    cls, sequence, mapping = of.python_type(), of.sequence_contents, of.dict_contents
+    if sequence is not None and sequence is of and issubclass(cls, tuple):
+        return TupleVariable(map_inside(sequence.items), cls if hasattr(cls, "_fields") else tuple)
+    if sequence is not None and cls is list:
+        return realize(
+            tx, tx.wrap_static(immutable.immutable_list).call(tx, [ListVariable(map_inside(sequence.items))], {})
         )
-        return realize(tx, tx.wrap_static(torch.fx.immutable_collections.immutable_dict).call(tx, [held], {}))
+    if mapping is not None and cls is dict:
+        mapped = dict(zip(mapping.entries, zip(mapping.keys(), map_inside(mapping.values()), strict=True), strict=True))
+        return realize(tx, tx.wrap_static(immutable.immutable_dict).call(tx, [DictVariable(mapped)], {}))
     return realize(tx, fn.call(tx, [of], {}))
 
 

@@ -68,7 +68,7 @@ class LockVariable(Variable):
         timeout: Variable = ConstantVariable(-1),  # noqa: B008
     ) -> Variable:
         waits = realize(tx, blocking).is_truthy(tx)
-        if not isinstance(realize(tx, timeout), ConstantVariable) or realize(tx, timeout).as_python_constant(tx) != -1:
+        if realize(tx, timeout).constant != -1:
             raise Unsupported("lock", "a lock is acquired with a timeout")
         if self.acquire_count and not self.is_reentrant:
             if waits:

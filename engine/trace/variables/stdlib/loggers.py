@@ -16,7 +16,7 @@ from engine.ir.sources.base import Source
 from engine.trace.codegen_runtime.warnings_logging import log_at_line
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
-from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.builder import is_literal, register_subclass_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
@@ -53,7 +53,7 @@ class LoggerVariable(RealObjectVariable):
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         assert self.source is not None
         own = vars(self.real_object).get(name)
-        if isinstance(own, (str, int, bool)):
+        if own is not None and is_literal(own):
             return tx.wrap(own, AttrSource(self.source, name))
         added = find_in_class(type(self.real_object), name)
         if own is None and added is not None and type(added[1]) is functools._lru_cache_wrapper:
@@ -139,11 +139,7 @@ def _is_plain_handler(handler: logging.Handler) -> bool:
     return isinstance(stream, io.TextIOWrapper) or stream is sys.stderr or stream is sys.stdout
 
 
-def _is_logger(real: Any) -> bool:
-    return isinstance(real, logging.Logger)
-
-
-@register_builder_if(12, _is_logger)
+@register_subclass_builder(12, logging.Logger)
 def _logger(tx: Tracer, real: logging.Logger, origin: Source) -> Variable:
     tx.guard_identity(real, origin, "a message was logged")
     return LoggerVariable(real, origin)

@@ -26,12 +26,8 @@ from engine.trace.variables.base import (
     type_name,
 )
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.containers.sequences import (
-    SequenceVariable,
-    TupleVariable,
-)
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.exceptions.type_errors import check_operand_types
-from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.id_and_hash import HashVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable, has_hint
@@ -92,7 +88,7 @@ def _checked_number(tx: Tracer, kind: type, of: UserDefinedObjectVariable, name:
         tx.raise_type_error(f"{owner}{name} returned non-{wanted.__name__} (type {made.python_type().__name__})")
     if wanted is not kind:
         return realize(tx, tx.wrap_static(kind).call(tx, [made], {}))
-    if made.python_type() is not kind and not isinstance(made, (SymNodeVariable, TensorVariable)):
+    if made.python_type() is not kind and not made.is_graph_value:
         raise Unsupported("warning", f"{kind.__name__}() by {name}, which raises a warning")
     return made
 
@@ -106,7 +102,7 @@ register_rule(torch.sym_float)(_number_constructor(float))
 @register_rule(bool)
 def _bool(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0]) if args else ConstantVariable(False)
-    if isinstance(of, TensorVariable) and config.capture_scalar_outputs and of.fake.numel() == 1:
+    if of.fake is not None and config.capture_scalar_outputs and of.fake.numel() == 1:
         whole = (
             of if of.fake.dtype is torch.bool else realize(tx, arithmetic.compare_op(tx, "!=", of, ConstantVariable(0)))
         )
@@ -136,14 +132,14 @@ def _divmod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) != 2 or kwargs:
         tx.fold_constant(divmod, *[1] * len(args), **dict.fromkeys(kwargs))
     left, right = realize(tx, args[0]), realize(tx, args[1])
-    if isinstance(left, ConstantVariable) and isinstance(right, ConstantVariable):
-        return tx.fold_constant(divmod, left.value, right.value)
+    if left.is_constant and right.is_constant:
+        return tx.fold_constant(divmod, left.constant, right.constant)
     if left.is_user_object or right.is_user_object:
         found: Variable = arithmetic.call_operator_methods(tx, DIVMOD, left, right)
         if found is not NotImplemented:
             return found
         check_operand_types(tx, divmod, left, right)
-    elif isinstance(left, TensorVariable) or isinstance(right, TensorVariable):
+    elif left.fake is not None or right.fake is not None:
         kinds = f"'{type_name(left.python_type())}' and '{type_name(right.python_type())}'"
         tx.raise_type_error(f"unsupported operand type(s) for divmod(): {kinds}")
     return TupleVariable([arithmetic.binary_op(tx, "//", left, right), arithmetic.binary_op(tx, "%", left, right)])
@@ -152,20 +148,20 @@ def _divmod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(round)
 def _round(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    if isinstance(of, TensorVariable) and of.lacks_methods("__round__"):
+    if of.fake is not None and of.lacks_methods("__round__"):
         tx.raise_type_error(f"type {of.python_type().__name__} doesn't define __round__ method")
-    if isinstance(of, TensorVariable):
+    if of.fake is not None:
         return of.call_method(tx, "round", [], {"decimals": args[1]} if len(args) > 1 else kwargs)
     if (made := of.call_user_method(tx, "__round__", args[1:])) is not None:
         return made
-    if isinstance(of, SymNodeVariable) and of.python_type() is float and not kwargs:
+    if of.is_symbolic and of.python_type() is float and not kwargs:
         return emit_node(
             tx,
             "call_function",
             round,
             [of, *(ConstantVariable(n) for n in tx.as_python_constants(args[1:]) if n is not None)],
         )
-    if isinstance(of, SymNodeVariable) and of.python_type() is int and len(args) == 1 and not kwargs:
+    if of.is_symbolic and of.python_type() is int and len(args) == 1 and not kwargs:
         return of
     return arithmetic.fold_constant_call(tx, round, args, kwargs, f"round() of {of.describe()}")
 
@@ -177,7 +173,7 @@ def _hash(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return made
     if of.python_type().__hash__ is None:
         tx.raise_type_error(f"unhashable type: '{type_name(of.python_type())}'")
-    if isinstance(of, (ConstantVariable, TupleVariable)) or of.python_type() is frozenset:
+    if of.is_constant or of.sequence_contents is of or of.python_type() is frozenset:
         try:
             return tx.fold_constant(hash, of.as_python_constant(tx))
         except NotPythonConstant:
@@ -190,9 +186,9 @@ def _register_by_special_method(function: Any, name: str) -> None:
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0])
-        if isinstance(of, SymNodeVariable) and of.python_type() is int:
+        if of.is_symbolic and of.python_type() is int:
             return of
-        if isinstance(of, SymNodeVariable) and of.python_type() is float and function is not operator.index:
+        if of.is_symbolic and of.python_type() is float and function is not operator.index:
             return emit_node(tx, "call_function", function, [of])
         return of.call_user_method(tx, name, args[1:]) or arithmetic.fold_constant_call(
             tx, function, args, kwargs, f"{function.__name__}() of {of.describe()}"
@@ -231,7 +227,7 @@ def _register_symbolic_function(function: Any) -> None:
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0]) if len(args) == 1 else NONE
-        if isinstance(of, SymNodeVariable) and of.python_type() is not bool and has_hint(of.sym) and not kwargs:
+        if of.is_symbolic and of.python_type() is not bool and has_hint(of.sym) and not kwargs:
             bounds = [
                 realize(tx, arithmetic.compare_op(tx, sign, of, ConstantVariable(bound)))
                 for sign, bound in _FUNCTION_DOMAINS[function]
@@ -257,7 +253,7 @@ def _register_finiteness_test(function: Any) -> None:
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0]) if len(args) == 1 else NONE
-        if isinstance(of, SymNodeVariable) and (of.symbol is not None or of.python_type() is int) and not kwargs:
+        if of.is_symbolic and (of.symbol is not None or of.python_type() is int) and not kwargs:
             return ConstantVariable(function is math.isfinite)
         return arithmetic.fold_constant_call(
             tx, function, args, kwargs, f"{function.__name__}() of a value that is not known while tracing"
@@ -273,14 +269,13 @@ for _function in (math.isnan, math.isinf, math.isfinite):
 @register_rule(math.prod)
 def _prod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0]) if len(args) == 1 and kwargs.keys() <= {"start"} else NONE
-    if not isinstance(of, SequenceVariable) or not any(
-        isinstance(realize(tx, item), SymNodeVariable) for item in of.items
-    ):
+    items = [] if of.sequence_contents is None else [realize(tx, item) for item in sequence_items(tx, of)]
+    if not any(item.is_symbolic for item in items):
         return arithmetic.fold_constant_call(
             tx, math.prod, args, kwargs, "prod() of a value that is not known while tracing"
         )
     total = realize(tx, kwargs.get("start", ConstantVariable(1)))
-    for item in of.items:
+    for item in items:
         total = arithmetic.binary_op(tx, "*", total, item)
     return total
 
@@ -288,6 +283,6 @@ def _prod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(bool.__new__)
 def _bool_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    if not isinstance(of, ClassVariable) or of.real_object is not bool or kwargs or len(args) > 2:
+    if of.as_class() is not bool or kwargs or len(args) > 2:
         return arithmetic.fold_constant_call(tx, bool.__new__, args, kwargs, "bool.__new__ is called")
     return _bool(tx, args[1:], {})

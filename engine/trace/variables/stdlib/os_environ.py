@@ -62,8 +62,8 @@ def _environment(tx: Tracer, real: Any, origin: Source) -> Variable:
 @register_rule(os.fspath)
 def _fspath(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
-    if isinstance(of, ConstantVariable):
-        return tx.fold_constant(os.fspath, of.value)
+    if of.is_constant:
+        return tx.fold_constant(os.fspath, of.constant)
     if not hasattr(of.python_type(), "__fspath__"):
         tx.raise_type_error(f"expected str, bytes or os.PathLike object, not {of.python_type().__name__}")
     return realize(tx, of.get_attr(tx, "__fspath__")).call(tx, [], {})

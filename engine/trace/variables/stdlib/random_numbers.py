@@ -5,8 +5,8 @@ The numbers of any other generator are graph inputs.
 
 from __future__ import annotations
 
+import inspect
 import random
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,7 @@ from engine.ir.sources.stdlib import RandomDrawSource, RandomStateSource
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, realize
+from engine.trace.variables.base import NONE, Args, Kwargs, UserErrors, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -146,8 +146,8 @@ class RandomVariable(Variable):
         return NONE
 
     def _shuffle(self, tx: Tracer, over: Variable) -> Variable:
-        items = realize(tx, over)
-        if not isinstance(items, ListVariable) or self.known_generator is None:
+        items = realize(tx, over).sequence_contents
+        if items is None or not items.is_mutable or items is not over.resolved or self.known_generator is None:
             raise self.unsupported("random.shuffle()")
         order = list(range(len(items.items)))
         tx.side_effects.record_mutation(self)
@@ -182,7 +182,7 @@ class RandomVariable(Variable):
 
 
 def _is_number(value: Variable) -> bool:
-    return isinstance(value, ConstantVariable) and type(value.value) in (int, float)
+    return type(value.constant) in (int, float)
 
 
 def _fits_int64(name: str, args: tuple[Any, ...]) -> bool:
@@ -239,6 +239,6 @@ def _method_rule(name: str) -> Any:
 for _name, _found in vars(random).items():
     if getattr(_found, "__self__", None) is _GLOBAL_RANDOM:
         register_rule(_found)(_global_random_rule(_name))
-for _name, _found in vars(random.Random).items():
-    if isinstance(_found, FunctionType) and not _name.startswith("__"):
+for _name, _found in inspect.getmembers(random.Random, inspect.isfunction):
+    if not _name.startswith("__"):
         register_rule(_found)(_method_rule(_name))

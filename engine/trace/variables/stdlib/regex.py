@@ -42,8 +42,8 @@ class RegexPatternVariable(ConstantVariable):
         replacement = realize(tx, args[0] if args else words.pop("repl"))
         values = tx.as_python_constants(args[1:])
         rest = dict(zip(words, tx.as_python_constants(words.values()), strict=True))
-        if isinstance(replacement, ConstantVariable):
-            return tx.fold_constant(getattr(self.value, name), replacement.value, *values, **rest)
+        if replacement.is_constant:
+            return tx.fold_constant(getattr(self.value, name), replacement.constant, *values, **rest)
 
         def replace(match: re.Match[Any]) -> Any:
             return realize(tx, replacement.call(tx, [tx.from_python(match)], {})).as_python_constant(tx)

@@ -16,8 +16,7 @@ from engine.trace.variables.objects.repr_addresses import default_repr
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.stdlib.io_buffers import IOBufferVariable, print_to_buffer
 from engine.trace.variables.stdlib.string_format import container_repr
-from engine.trace.variables.tensors.sym_node import SymNodeVariable
-from engine.trace.variables.tensors.tensor import TensorMethodVariable, TensorVariable
+from engine.trace.variables.tensors.tensor import TensorMethodVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -44,9 +43,9 @@ def _text_rule(fn: Any, name: str) -> Any:
                 return of.call_special_method(tx, name, [])
             if name == "__str__" and of.lookup_special_method(tx, "__repr__") is not None:
                 return of.call_special_method(tx, "__repr__", [])
-        if isinstance(of, (TensorVariable, TensorMethodVariable)):
+        if of.fake is not None or isinstance(of, TensorMethodVariable):
             raise Unsupported("tensor-text", f"{name.strip('_')}() of a tensor shows its values")
-        if hasattr(of, "to_real_exception"):
+        if of.as_exception() is not None:
             return of.call_method(tx, name, [], {})
         text = container_repr(tx, of) or default_repr(tx, of)
         if text is not None:
@@ -66,12 +65,11 @@ def _format(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     spec = realize(tx, args[1]) if len(args) > 1 else ConstantVariable("")
     if (made := of.call_user_method(tx, "__format__", [spec])) is not None:
         return made
-    if not isinstance(of, (ConstantVariable, TensorVariable, SymNodeVariable)) and not has_method(
-        of.python_type(), "__format__", below=object
-    ):
-        if isinstance(spec, ConstantVariable) and spec.value == "":
+    is_formatted_by_value = of.is_constant or of.is_graph_value
+    if not is_formatted_by_value and not has_method(of.python_type(), "__format__", below=object):
+        if spec.is_constant and spec.constant == "":
             return realize(tx, tx.wrap_static(str).call(tx, [of], {}))
-        if isinstance(spec, ConstantVariable) and isinstance(spec.value, str):
+        if spec.is_constant and issubclass(spec.python_type(), str):
             tx.raise_type_error(f"unsupported format string passed to {type_name(of.python_type())}.__format__")
     return arithmetic.fold_constant_call(tx, format, args, kwargs, f"format() of {of.describe()}")
 

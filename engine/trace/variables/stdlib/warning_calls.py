@@ -19,7 +19,6 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.sequences import ListVariable
-from engine.trace.variables.exceptions.exceptions import ExceptionVariable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -56,10 +55,9 @@ def _warn(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         raise Unsupported("warning", "warnings.warn is called with unsupported arguments")
     message = realize(tx, given["message"])
     category = realize(tx, given["category"]).as_python_constant(tx) if "category" in given else None
-    is_instance = isinstance(message, ExceptionVariable)
-    if is_instance:
+    if message.as_exception() is not None:
         category = message.python_type()
-    if not is_instance and not isinstance(message, ConstantVariable):
+    elif not message.is_constant:
         raise Unsupported("warning", f"warnings.warn({message.describe()}) is called")
     level = int(realize(tx, given["stacklevel"]).as_python_constant(tx)) if "stacklevel" in given else 1
     _guard_warnings_do_not_raise(tx)
