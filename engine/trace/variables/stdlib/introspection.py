@@ -39,7 +39,7 @@ def _signature(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @functools.singledispatch
 def _function_like(of: Variable, tx: Tracer) -> Any:
-    """Return a real function or method with the parameters of this one; None for anything else."""
+    """Return a real function or method with the same parameters; None for anything else."""
     return None
 
 
