@@ -17,7 +17,7 @@ from typing import NamedTuple
 PACKAGE = "engine/torch_private/"
 ROOTS = ("engine", "notebook_ext", "tests")
 
-NOT_MOVED_YET = ("engine/trace/", "tests/")
+NOT_MOVED_YET = ("tests/",)
 """Folders and files whose uses are not in the package yet."""
 
 TESTS_MAY: dict[str, str] = {}

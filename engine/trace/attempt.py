@@ -29,6 +29,7 @@ from engine.ir.user_code_files import innermost_user_span, is_library_file
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord, DiscardedAttempt, TraceRecord
+from engine.torch_private.torch_function import is_torch_function_all_disabled
 from engine.trace.codegen import PyCodegen
 from engine.trace.codegen_runtime.torch_contexts import switch_function_modes
 from engine.trace.exc import RestartTracing, SkipFrame, TracingFinished, Unsupported, UserException
@@ -93,7 +94,7 @@ class TraceAttempt:
         self.restart = restart
         self.tx = Tracer(request, options)
         modes = torch_function_modes()
-        is_asked = not torch._C._is_torch_function_all_disabled()
+        is_asked = not is_torch_function_all_disabled()
         self.function_modes = modes if is_asked and are_traced_modes(modes) else ()
         self.tx.torch_state.is_compiling = restart is None or not restart.hide_compiler
         self.tx.random_state.mode = "" if restart is None else restart.rng_mode

@@ -24,6 +24,7 @@ from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.roots import ConstantSource, LocalSource
 from engine.ir.traced_frame import CALLEE_SLOT, TracedGraph
+from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.constant_table import ConstantTable
 from engine.trace.prologue import PrologueCodegen
 from engine.trace.variables.base import Variable
@@ -280,7 +281,7 @@ class PyCodegen:
     def restore_grad_mode(self) -> None:
         """Set grad mode as the traced code left it, whatever the graph switched."""
         if torch.is_grad_enabled() != self.tx.torch_state.entry_global_state["grad_mode"]:
-            self.body.callable(lambda: self.load_const(torch._C._set_grad_enabled))
+            self.body.callable(lambda: self.load_const(set_grad_enabled))
             self.body.const(torch.is_grad_enabled())
             self.body.call(1)
             self.body.emit("POP_TOP")

@@ -17,6 +17,7 @@ from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import LocalSource
 from engine.ir.sources.stdlib import RandomDrawSource
+from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.fold_buffers import is_pure_node
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _is_scalar_cpu_tensor(tensor: torch.Tensor) -> bool:
         and tensor.device.type == "cpu"
         and tensor.layout is torch.strided
         and not (tensor.is_complex() or tensor.is_quantized or tensor.requires_grad or tensor.is_inference())
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not is_functorch_wrapped_tensor(tensor)
     )
 
 

@@ -11,8 +11,6 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from torch._guards import TracingContext, tracing
-
 import engine.trace.variables.register_all  # noqa: F401 -- fills the tables of builders, rules and handlers
 from engine import errors
 from engine.bytecode.source_positions import span_of
@@ -27,6 +25,7 @@ from engine.ir.introspection.torch_global_state import (
 from engine.ir.traced_frame import TracedFrame
 from engine.options import Options
 from engine.records.trace import DiscardedAttempt, TraceRecord
+from engine.torch_private.fake_tensors import TracingContext, tracing
 from engine.trace.attempt import TraceAttempt
 from engine.trace.exc import RestartTracing, SkipFrame, TracerException, TracingFinished
 from engine.trace.graph_breaks.reasons import make_break_record

@@ -19,6 +19,7 @@ import torch.fx
 from engine.ir.node_metadata import CHECKPOINT_KEY, CHECKPOINT_POLICY_KEY, NodeProvenance, set_provenance
 from engine.ir.sources.base import Source
 from engine.ir.traced_frame import ConstSlot, GraphInput, TracedGraph
+from engine.torch_private.functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
 
@@ -181,10 +182,10 @@ def emitting_into(tx: Tracer, builder: GraphBuilder) -> Iterator[None]:
 
 def _is_vmapped(real: Any) -> bool:
     """Return True if the tensor is batched by a ``vmap`` that is running now."""
-    while isinstance(real, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(real):
-        if torch._C._functorch.is_batchedtensor(real):
+    while isinstance(real, torch.Tensor) and is_functorch_wrapped_tensor(real):
+        if is_batchedtensor(real):
             return True
-        real = torch._C._functorch.get_unwrapped(real)
+        real = get_unwrapped(real)
     return False
 
 

@@ -20,6 +20,7 @@ from engine.ir.prefetched_params import InputRuns, PrefetchedParams, parameter_r
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.stdlib import RandomDrawSource
 from engine.ir.traced_frame import TracedGraph
+from engine.torch_private.autograd import enter_autocast, set_grad_enabled
 from engine.trace.codegen_runtime.fallback_state import (
     check_condition,
     save_grad_context,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 def _switches_torch_state(graph: torch.fx.Graph) -> bool:
     """Return True if the graph switches grad mode or autocast while it runs."""
-    switches = (torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast)
+    switches = (set_grad_enabled, enter_autocast)
     return any(
         node.op == "call_function" and (node.target in switches or getattr(node.target, "changes_state", False))
         for node in graph.nodes

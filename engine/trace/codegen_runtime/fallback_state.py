@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 
+from engine.torch_private.autograd import set_grad_enabled, unsafe_set_version_counter
 from engine.trace.codegen_runtime.torch_contexts import _autocast, _set_autocast
 
 
@@ -39,7 +40,7 @@ def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
             if (tensor.shape, tensor.stride(), tensor.storage_offset()) != layout:
                 tensor.as_strided_(*layout)
             tensor.copy_(kept)
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+        unsafe_set_version_counter((tensor,), (version,))
 
     return restore
 
@@ -58,7 +59,7 @@ def save_grad_context() -> Callable[[], None]:
     grad, autocast = torch.is_grad_enabled(), _autocast()
 
     def regain() -> None:
-        torch._C._set_grad_enabled(grad)
+        set_grad_enabled(grad)
         _set_autocast(autocast)
 
     return regain

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from engine.torch_private.torch_function import DisableTorchFunctionSubclass
+
 
 def make_removable_handle(before: RemovableHandle | None, table: Any, *others: Any) -> RemovableHandle:
     """Return a handle for a hook that is about to be stored in these tables.
@@ -18,7 +20,7 @@ def make_removable_handle(before: RemovableHandle | None, table: Any, *others: A
 
 def as_subclass(tensor: torch.Tensor, cls: type) -> Any:
     """Return ``tensor.as_subclass(cls)`` without ``__torch_function__`` dispatch."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return tensor.as_subclass(cls)
 
 

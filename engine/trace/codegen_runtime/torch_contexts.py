@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from engine.ir.introspection.torch_global_state import without_torch_function_modes
+from engine.torch_private.autograd import set_grad_enabled
+from engine.torch_private.torch_function import pop_torch_function_stack, push_on_torch_function_stack
 
 
 def call_without_function_modes(run: Callable[..., Any], *inputs: Any) -> Any:
@@ -20,9 +22,9 @@ def call_without_function_modes(run: Callable[..., Any], *inputs: Any) -> Any:
 def switch_function_modes(left: int, *entered: Any) -> None:
     """Exit ``left`` torch-function modes, innermost first, and enter others."""
     for _ in range(left):
-        torch._C._pop_torch_function_stack()
+        pop_torch_function_stack()
     for mode in entered:
-        torch._C._push_on_torch_function_stack(mode)
+        push_on_torch_function_stack(mode)
 
 
 def call_restoring_grad_state(graph: Callable[..., Any], *inputs: Any) -> Any:
@@ -43,7 +45,7 @@ def call_leaving_with_block(grad: bool, graph: Callable[..., Any], *inputs: Any)
     except BaseException:
         while len(_ENTERED.contexts) > entered:
             _ENTERED.contexts.pop().__exit__(None, None, None)
-        torch._C._set_grad_enabled(grad)
+        set_grad_enabled(grad)
         _set_autocast(autocast)
         raise
 

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
 
 from engine.ir.introspection.operator_facts import PYTHON_OPERATORS, facts_of
+from engine.torch_private.autograd import unsafe_set_version_counter
+from engine.torch_private.dispatch import AutoDispatchBelowAutograd
+from engine.torch_private.fake_tensors import FakeTensor
+from engine.torch_private.operators import OpOverload, OpOverloadPacket
+from engine.torch_private.pytree import tree_leaves
 from engine.trace.emit.operation import Operation, OperationArguments
 
 if TYPE_CHECKING:
@@ -45,10 +48,10 @@ class FakeMetadata:
         """Restore the metadata and the version of the fake tensor."""
         now = FakeMetadata.of(self.fake)
         if self._guard_free_layout() != now._guard_free_layout():
-            with tx.symbols.fake_mode, torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+            with tx.symbols.fake_mode, torch.no_grad(), AutoDispatchBelowAutograd():
                 self.fake.as_strided_(self.shape, self.stride, self.offset)
         if self.fake._version != self.version:
-            torch._C._autograd._unsafe_set_version_counter((self.fake,), (self.version,))
+            unsafe_set_version_counter((self.fake,), (self.version,))
 
     def _guard_free_layout(self) -> list[Any]:
         """Return the layout in a form that can be compared without adding a guard."""
@@ -148,9 +151,9 @@ def _custom_op_writes(target: Any, arguments: OperationArguments) -> Iterator[to
 
     The operator's fake implementation need not mutate them.
     """
-    if isinstance(target, torch._ops.OpOverloadPacket):
+    if isinstance(target, OpOverloadPacket):
         target = target.default if "default" in target.overloads() else None
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace == "aten":
+    if not isinstance(target, OpOverload) or target.namespace == "aten":
         return
     for n, argument in enumerate(target._schema.arguments):
         if _is_written(argument):

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.operator_facts import facts_of
+from engine.torch_private.operators import nn_functions
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
 
@@ -58,7 +59,7 @@ class OperationArguments:
 
 def _functions_named(*names: str) -> frozenset[Any]:
     """Return torch's functions of these names, and the names: the targets of method calls."""
-    namespaces: tuple[Any, ...] = (torch, torch._C._nn, F, torch.ops.aten)
+    namespaces: tuple[Any, ...] = (torch, nn_functions, F, torch.ops.aten)
     return frozenset(names).union(getattr(space, n) for space in namespaces for n in names if hasattr(space, n))
 
 

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.ir.introspection.operator_facts import facts_of
+from engine.torch_private.dispatch import DisableTorchDispatch
+from engine.torch_private.fake_tensors import FakeTensor
+from engine.torch_private.torch_function import DisableTorchFunction
 from engine.trace.exc import SkipFrame
 
 _BITWISE_OPS = frozenset(
@@ -85,7 +87,7 @@ def _dtype_error(run: Callable[..., Any], kinds: tuple[_OperandKind, ...]) -> st
     devices = {kind.device.type for kind in kinds if kind.device is not None}
     if not all(d == "cpu" or (d == "cuda" and torch.cuda.is_available()) for d in devices):
         return ""
-    with torch.no_grad(), torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+    with torch.no_grad(), DisableTorchDispatch(), DisableTorchFunction():
         try:
             run(*(kind.example() for kind in kinds))
         except (RuntimeError, TypeError) as error:

@@ -6,16 +6,15 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch._dispatch.python import enable_python_dispatcher
-from torch._library.custom_ops import OPDEFS
-from torch._subclasses.fake_tensor import (
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.torch_private.dispatch import enable_python_dispatcher
+from engine.torch_private.fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.torch_private.operators import OPDEFS
+from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 

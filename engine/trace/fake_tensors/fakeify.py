@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from engine.ir.introspection.view_grad_fn import preserve_stale_grad_fn
 from engine.ir.sources.base import Source
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
+from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes
 
 if TYPE_CHECKING:
@@ -74,11 +75,7 @@ def fakeify(tx: Tracer, tensor: torch.Tensor, origin: Source) -> torch.Tensor:
         with torch.inference_mode(False):
             return fakeify(tx, tensor, origin)
     with preserve_stale_grad_fn(tensor):
-        seen = (
-            _plain_like_functorch_tensor(tensor)
-            if torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-            else as_fakeable(tensor)
-        )
+        seen = _plain_like_functorch_tensor(tensor) if is_functorch_wrapped_tensor(tensor) else as_fakeable(tensor)
         context = symbolic_context(tx, seen, origin)
         if context is None:
             return tx.symbols.fake_mode.from_tensor(seen, static_shapes=True, source=origin)

@@ -11,6 +11,7 @@ from engine.graph.passes.lift_requires_grad import requires_grad_calls
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.introspection.view_grad_fn import is_leaf_without_regeneration
 from engine.ir.sources.base import Source
+from engine.torch_private.operators import debug_has_internal_overlap
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
             return None
         if held.requires_grad and not (is_leaf_without_regeneration(held) and is_leaf_without_regeneration(fake)):
             return None  # its autograd history changed too
-        if torch._debug_has_internal_overlap(held):
+        if debug_has_internal_overlap(held):
             return None  # elements share memory, so a copy cannot be written back
         found.append(value.source)
     return found

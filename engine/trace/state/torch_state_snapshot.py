@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils._device
 
 from engine.ir.introspection.torch_global_state import AUTOCAST_DEVICES, restore_sdpa_backends, sdpa_backends
+from engine.torch_private.autograd import is_any_autocast_enabled, set_grad_enabled
+from engine.torch_private.torch_function import device_context_module
 
 _Getter = Callable[[], Any]
 _Setter = Callable[[Any], Any]
 
 
 def _autocast() -> tuple[Any, ...]:
-    if not torch._C._is_any_autocast_enabled():
+    if not is_any_autocast_enabled():
         return ()
     return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES)
 
@@ -40,12 +41,12 @@ def _set_deterministic(wanted: tuple[bool, bool]) -> None:
 
 
 _SETTINGS: Mapping[str, tuple[_Getter, _Setter]] = {
-    "grad mode": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "grad mode": (torch.is_grad_enabled, set_grad_enabled),
     "autocast": (_autocast, _set_autocast),
     "autocast cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     "deterministic": (_deterministic, _set_deterministic),
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "default device": (lambda: torch.utils._device.CURRENT_DEVICE, torch.set_default_device),
+    "default device": (lambda: device_context_module.CURRENT_DEVICE, torch.set_default_device),
     "enabled attention kernels": (sdpa_backends, restore_sdpa_backends),
     "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
 }

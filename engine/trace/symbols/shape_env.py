@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import sympy
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from engine.ir.guards.base import Cause
 from engine.options import config
+from engine.torch_private.symbolic_shapes import ShapeEnv
 
 
 class RecordingShapeEnv(ShapeEnv):

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sympy
-from torch.fx.experimental.symbolic_shapes import is_nested_int
-from torch.utils._sympy.functions import FloorDiv, Mod
-from torch.utils._sympy.singleton_int import SingletonInt
 
 from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.python_values import EqualsMatch
@@ -19,6 +16,8 @@ from engine.ir.guards.sympy_printer import relation_display
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.tensors import StrideSource
+from engine.torch_private.symbolic_shapes import is_nested_int
+from engine.torch_private.sympy_functions import FloorDiv, Mod, SingletonInt
 from engine.trace.exc import SkipFrame
 from engine.trace.fake_tensors.fakeify import symbolic_layout
 from engine.trace.state.guard_set import GuardSet

@@ -8,12 +8,10 @@ import sympy
 import torch
 import torch.fx
 from torch.fx.proxy import GraphAppendingTracer
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import set_provenance
+from engine.torch_private.sympy_functions import PythonReferenceAnalysis, SymT, symbol_is_type, sympy_interp
 from engine.trace.exc import Unsupported
 
 if TYPE_CHECKING:

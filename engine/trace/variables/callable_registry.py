@@ -7,8 +7,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch._compile
-
+from engine.torch_private.global_state import disable_dynamo
 from engine.trace.variables.base import Variable
 
 if TYPE_CHECKING:
@@ -130,11 +129,7 @@ def builtin_of_first_import(fn: Any) -> Any:
 
 
 DISABLE_DYNAMO_CODE = next(
-    (
-        c
-        for c in torch._compile._disable_dynamo.__code__.co_consts
-        if isinstance(c, types.CodeType) and c.co_name == "inner"
-    ),
+    (c for c in disable_dynamo.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == "inner"),
     None,
 )
 """Code of the wrapper that ``torch._disable_dynamo`` puts around torch's functions."""

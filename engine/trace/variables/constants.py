@@ -11,6 +11,7 @@ from engine.ir.guards.python_values import EqualsMatch, is_numpy_number
 from engine.ir.introspection.python_objects import is_dtensor_placement
 from engine.ir.sources.attributes import MethodResultSource
 from engine.ir.sources.base import Source
+from engine.torch_private.dispatch import DispatchKeySet
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.literals import (
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     bytes,
     bool,
     *TORCH_LITERAL_TYPES,
-    torch._C.DispatchKeySet,
+    DispatchKeySet,
 )
 def _literal(tx: Tracer, real: Any, origin: Source) -> Variable:
     why = f"its value ({_short_repr(real)}) decided what was traced"

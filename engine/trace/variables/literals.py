@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from engine.torch_private.dispatch import DispatchKeySet
+
 DATETIME_TYPES = (dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone)
 """Immutable classes of ``datetime``."""
 
@@ -46,7 +48,7 @@ LITERAL_TYPES = frozenset(
         type(Ellipsis),
         type(NotImplemented),
         *TORCH_LITERAL_TYPES,
-        torch._C.DispatchKeySet,
+        DispatchKeySet,
         type(sys.version_info),
         type(sys.flags),
         type(sys.float_info),

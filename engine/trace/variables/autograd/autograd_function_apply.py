@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
+from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Variable, reachable_variables, realize
@@ -148,7 +149,7 @@ def trace_forward_and_backward(
     bodies = AutogradFunctionTracer(tx, cls, given, ctx.needs_input_grad)
     grad = torch.is_grad_enabled()
     with building_subgraph(tx, allow_side_effects=True) as forward:
-        torch._C._set_grad_enabled(False)
+        set_grad_enabled(False)
         inputs = bodies.forward_inputs(forward)
         result = realize(tx, result_of("forward", inputs))
         outputs = bodies.check_outputs(
@@ -156,15 +157,15 @@ def trace_forward_and_backward(
         )
         check_no_attribute_writes(cls, [*inputs, *outputs])
         nodes = [o.as_node_arg(tx)[0] for o in outputs if o.fake is not None]
-        torch._C._set_grad_enabled(grad)
+        set_grad_enabled(grad)
     before = _tensor_versions(forward)
     try:
         with building_subgraph(tx) as backward:
             backward.is_autograd_function_body = True
-            torch._C._set_grad_enabled(False)
+            set_grad_enabled(False)
             grads = [NONE if o.fake is None else add_parameter_like(tx, backward, o.fake.detach()) for o in outputs]
             found = bodies.gradient_nodes(result_of("backward", [ctx, *grads]))
-            torch._C._set_grad_enabled(grad)
+            set_grad_enabled(grad)
             if _tensor_versions(forward) != before:
                 raise Unsupported(
                     "autograd-function-backward", f"the backward of {cls.__name__} mutates a tensor of its forward"

@@ -19,6 +19,7 @@ from torch.autograd.function import Function, FunctionCtx
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.autograd_apply_method import APPLY, bind_apply
+from engine.torch_private.autograd import CreationMeta, FunctionBase, set_creation_meta, set_grad_enabled
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import RestartTracing, Unsupported, UserException
 from engine.trace.variables.autograd.autograd_function_apply import (
@@ -148,7 +149,7 @@ def _function_instance(tx: Tracer, cls: type[Function], args: list[Variable], kw
     return UserDefinedObjectVariable(cls, None, NotImplemented)
 
 
-C_CLASS_CONSTRUCTORS[torch._C._FunctionBase] = _function_instance
+C_CLASS_CONSTRUCTORS[FunctionBase] = _function_instance
 
 
 @register_rule(torch.autograd.Function.__init__)
@@ -394,7 +395,7 @@ def _alias_returned_input(tx: Tracer, output: Variable, given: list[Variable], d
 
 def _mark_custom_function_view(view: torch.Tensor) -> None:
     if view._is_view() and view.requires_grad:
-        torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION)
+        set_creation_meta(view, CreationMeta.IN_CUSTOM_FUNCTION)
 
 
 _MARK_CUSTOM_FUNCTION_VIEW = GraphCallable("mark_custom_function_view", _mark_custom_function_view)
@@ -409,7 +410,7 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
     with building_subgraph(tx) as builder:
         builder.is_autograd_function_body = True
         grad = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
+        set_grad_enabled(False)
         inputs = [_subgraph_input(tx, builder, a) for a in given]
         with _check_containers_unmutated(tx, cls, inputs) as containers:
             outputs = outputs_of(tx, _call_forward(tx, cls, ctx, inputs))
@@ -424,7 +425,7 @@ def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) ->
                 kept = reachable_variables(v for v in ctx.attr_writes.values() if v is not None)
                 if any(id(v) in containers and not issubclass(v.python_type(), tuple) for v in kept):
                     raise _NeedsBodyGraphs
-        torch._C._set_grad_enabled(grad)
+        set_grad_enabled(grad)
         if builder.has_free_tensors() or not all(o.is_graph_value or o.is_constant for o in outputs):
             raise _NeedsBodyGraphs
         builder.discard()

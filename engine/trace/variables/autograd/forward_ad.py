@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch.autograd import forward_ad
-
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.roots import ConstantSource
+from engine.torch_private.autograd import forward_ad
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable

@@ -12,6 +12,8 @@ import torch.fx
 import torch.utils.hooks
 
 from engine.ir.graph_callable import GraphCallable
+from engine.torch_private.autograd import set_grad_enabled
+from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.emit.effects import append_node, emit_effect
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -147,11 +149,11 @@ def register_hook(tx: Tracer, tensor: TensorVariable, hook: Variable) -> Variabl
         return [TensorVariable(builder.add_parameter(gradient), gradient)]
 
     grad = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(False)
+    set_grad_enabled(False)
     try:
         body = trace_subgraph(tx, hook, parameters)
     finally:
-        torch._C._set_grad_enabled(grad)
+        set_grad_enabled(grad)
     nodes += lift_shared_free_variables([body])
     return _emit_registration(tx, _RegisterHook(body.module(), body.output_tree), nodes)
 
@@ -247,7 +249,7 @@ def _can_change_requires_grad(tx: Tracer, tensor: TensorVariable) -> bool:
         return False
     if held.is_inference() or held._base is not None or not held.is_leaf or not tensor.fake.is_leaf:
         return False
-    if torch._C._functorch.is_functorch_wrapped_tensor(held):
+    if is_functorch_wrapped_tensor(held):
         return False
     tensor.guard_is_leaf(tx)
     return True

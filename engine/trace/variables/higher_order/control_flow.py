@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch._higher_order_ops.associative_scan import associative_scan_op
-from torch._higher_order_ops.cond import cond_op
-from torch._higher_order_ops.map import map_impl
-from torch._higher_order_ops.scan import scan_op
-from torch._higher_order_ops.while_loop import while_loop_op
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from engine.torch_private.higher_order_ops import associative_scan_op, cond_op, map_impl, scan_op, while_loop_op
+from engine.torch_private.operators import torch_check
+from engine.torch_private.symbolic_shapes import statically_known_true
 from engine.trace.emit.node_results import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
@@ -228,7 +225,7 @@ def _merge_tensors(tx: Tracer, left: torch.Tensor, right: torch.Tensor) -> torch
             for a, b in zip(left.shape, right.shape, strict=True)
         ]
         for size in sizes:
-            torch._check(size >= 0)
+            torch_check(size >= 0)
         return torch.empty(sizes, dtype=left.dtype, device=left.device)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_op
 
+from engine.torch_private.higher_order_ops import flex_attention_op
 from engine.trace.emit.node_results import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes

@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
+from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import VMAP_META
@@ -148,10 +149,10 @@ class _fake_grad_mode:  # noqa: N801
         self._before = torch.is_grad_enabled()
 
     def __enter__(self) -> None:
-        torch._C._set_grad_enabled(self._wanted)
+        set_grad_enabled(self._wanted)
 
     def __exit__(self, *_: object) -> None:
-        torch._C._set_grad_enabled(self._before)
+        set_grad_enabled(self._before)
 
 
 def _trace_transformed_body(

@@ -13,6 +13,7 @@ import torch.fx
 
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.base import Source
+from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import GraphBuilder
 from engine.trace.variables.base import Variable, reachable_variables, realize
@@ -120,7 +121,7 @@ def building_subgraph(tx: Tracer, *, allow_side_effects: bool = False) -> Iterat
         raise
     finally:
         tx.graph = outer
-        torch._C._set_grad_enabled(grad)
+        set_grad_enabled(grad)
     changed = any(_version_of(fake) != version for fake, version in versions)
     if changed or (not allow_side_effects and outside != tx.side_effects.external_mutation_count):
         builder.discard()

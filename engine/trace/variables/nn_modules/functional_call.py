@@ -10,6 +10,7 @@ import torch.overrides
 
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.containers import GetItemSource
+from engine.torch_private.modules import weights_have_changed
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
@@ -94,7 +95,7 @@ def _expand_tied_weights(module: torch.nn.Module, given: dict[str, Variable]) ->
     return spread
 
 
-@register_rule(torch.nn.RNNBase._weights_have_changed)
+@register_rule(weights_have_changed)
 def _weights_have_changed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return False for ``RNNBase._weights_have_changed``.
 

@@ -13,6 +13,7 @@ from engine.ir.sources.attributes import AttrSource, ModuleHooksSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
+from engine.torch_private.modules import infer_parameters, module_hooks
 from engine.trace.exc import RestartTracing, Unsupported, UserException
 from engine.trace.variables.base import Args, Kwargs, Variable, is_none, realize
 from engine.trace.variables.containers.dicts import DictVariable
@@ -139,7 +140,7 @@ class ModuleCall:
     def _forward(self, args: Args, kwargs: Kwargs) -> Variable:
         """Call ``forward``. Break the graph if it raises and a hook has ``always_call=True``."""
         always = self._hook_dict("_forward_hooks_always_called")
-        always_around = torch.nn.modules.module.__dict__["_global_forward_hooks_always_called"]
+        always_around = module_hooks._global_forward_hooks_always_called
         try:
             return realize(self.tx, self.module.get_attr(self.tx, "forward")).call(self.tx, args, kwargs)
         except UserException as error:
@@ -197,7 +198,7 @@ def _infer_lazy_parameters(tx: Tracer, module: NNModuleVariable, args: Args, kwa
     held: Any = module.real_object
     hooks = module.real_object.__dict__["_forward_pre_hooks"]
     first = next(iter(hooks.values()), None)
-    if getattr(first, "__func__", None) is not torch.nn.modules.lazy.LazyModuleMixin._infer_parameters:
+    if getattr(first, "__func__", None) is not infer_parameters:
         raise Unsupported("lazy-module", f"the hooks of the lazy {module.describe()} run")
     random = next(
         (n for n in tx.graph.graph.nodes if _RANDOM_OPS.search(str(getattr(n.target, "__name__", n.target)))), None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from engine.torch_private.tensors import TensorBase
 from engine.trace.variables.base import Variable
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.objects.attribute_binding import class_attribute
@@ -37,7 +38,7 @@ class SuperVariable(Variable):
         base = self._defining_class(cls, name)
         if of.is_user_object and base in (object, None):
             return _object_method(tx, name, of)
-        if base in (torch.Tensor, torch._C.TensorBase):
+        if base in (torch.Tensor, TensorBase):
             return base_tensor_attribute(tx, of, name)
         return self._attribute(tx, cls, name, of)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.torch_private.global_state import unwrap_optional
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal
@@ -118,7 +119,7 @@ def _annotate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return args[1]
 
 
-@register_rule(vars(torch.jit)["_unwrap_optional"])
+@register_rule(unwrap_optional)
 def _unwrap_optional(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if is_none(realize(tx, args[0])):
         tx.raise_error(AssertionError, "Unwrapping null optional")

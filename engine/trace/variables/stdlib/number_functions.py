@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.options import config
+from engine.torch_private import sympy_functions
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
@@ -223,7 +224,7 @@ Outside its domain a function raises, which a graph must not do.
 
 
 def _register_symbolic_function(function: Any) -> None:
-    in_graph = getattr(torch, f"_sym_{function.__name__}")
+    in_graph = getattr(sympy_functions, f"sym_{function.__name__}")
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0]) if len(args) == 1 else NONE

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 import torch.fx
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    StatelessSymbolicContext,
-    StrictMinMaxConstraint,
-    SubclassSymbolicContext,
-    is_nested_int,
-)
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
+from engine.torch_private.operators import torch_check
+from engine.torch_private.symbolic_shapes import (
+    DimDynamic,
+    StatelessSymbolicContext,
+    StrictMinMaxConstraint,
+    SubclassSymbolicContext,
+    is_nested_int,
+)
+from engine.torch_private.sympy_functions import ValueRanges, int_oo
 from engine.trace.variables.base import Variable
 from engine.trace.variables.tensors.sym_node import _MAX_FLOAT, PYTHON_TYPES, SymNodeVariable
 
@@ -145,7 +145,7 @@ def unify_inner_shapes(fake: Any, real: Any) -> None:
         inside = getattr(fake, name)
         if part.shape == real.shape:
             for outer, inner in zip(fake.shape, inside.shape, strict=True):
-                torch._check(outer == inner)
+                torch_check(outer == inner)
         unify_inner_shapes(inside, part)
 
 

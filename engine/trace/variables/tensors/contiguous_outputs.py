@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch.autograd import forward_ad
 
+from engine.torch_private.autograd import forward_ad
 from engine.trace.emit_node import emit_node
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import register_rule

@@ -6,7 +6,6 @@ Operations on it need no rule: it is a wrapper subclass of its local tensor (``t
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import torch
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.attributes import AttrSource
+from engine.torch_private import lazily_loaded
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
@@ -91,7 +91,7 @@ RULES_BY_NAME[(_API_MODULE, "from_local")] = _from_local
 
 def _local_map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``local_map(func, ...)``: the returned function is inlined with these placements."""
-    module: Any = importlib.import_module("torch.distributed.tensor.experimental._func_map")
+    module: Any = lazily_loaded.local_map_module
     parameters = inspect.signature(module.local_map).parameters
     given = dict(zip(parameters, args, strict=False)) | kwargs
     wanted = [

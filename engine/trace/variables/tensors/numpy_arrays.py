@@ -7,7 +7,6 @@ shape or aliasing, the graph breaks.
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 import types
 from collections.abc import Callable, Sequence
@@ -16,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.sources.tensors import NumpyTensorSource, tensor_from_array
+from engine.torch_private import lazily_loaded
+from engine.torch_private.pytree import tree_leaves
 from engine.trace.codegen_runtime.tensors import to_numpy
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -429,9 +429,8 @@ class _TorchNumpyCall:
         return _torch_numpy().ndarray(tensor.double() if self._as_doubles and is_integral else tensor)
 
 
-@functools.cache
 def _torch_numpy() -> Any:
-    return importlib.import_module("torch._numpy")
+    return lazily_loaded.torch_numpy
 
 
 def _as_torch_constant(constant: Any) -> Any:

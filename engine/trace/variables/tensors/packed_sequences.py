@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.torch_private.operators import pack_padded_sequence, pad_packed_sequence
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
@@ -37,6 +38,6 @@ for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
     _register_recurrent(_function)
 
 
-@register_rule(torch._pack_padded_sequence, torch._pad_packed_sequence)
+@register_rule(pack_padded_sequence, pad_packed_sequence)
 def _break_on_packing(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     raise Unsupported("dynamic-output", "the length of a packed sequence depends on data")

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 import torch.fx
-from torch.fx.experimental.symbolic_shapes import (
-    GuardOnDataDependentSymNode,
-)
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.base import Source
+from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.computed_conditions import fold_condition
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch.nested._internal.nested_tensor import NestedTensor
 
 from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.torch_private.tensors import NestedTensor, TensorBase
 from engine.trace.codegen_runtime.objects import set_attributes
 from engine.trace.computed_conditions import fold_condition
 from engine.trace.emit.node_results import build_node_result
@@ -281,9 +281,7 @@ def _dispatch_member(
     tx: Tracer, op: str, name: str, args: list[Variable], kwargs: dict[str, Variable]
 ) -> Variable | None:
     """Dispatch an attribute or method to the active torch-function modes, or return None."""
-    owner, wanted = (
-        (torch._C.TensorBase, GetSetDescriptorType) if op == "get_attr" else (torch.Tensor, MethodDescriptorType)
-    )
+    owner, wanted = (TensorBase, GetSetDescriptorType) if op == "get_attr" else (torch.Tensor, MethodDescriptorType)
     if type(getattr(owner, name, None)) is not wanted or name in ("__class__", "__dict__"):
         return None
     return dispatch_torch_function(tx, op, name, args, kwargs)

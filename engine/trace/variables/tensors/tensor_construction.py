@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from engine.options import config
+from engine.torch_private.operators import shape_as_tensor, tensor_from_symbols
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
@@ -129,7 +130,7 @@ def _tensor_from_scalars(tx: Tracer, make: Any, data: Variable, args: Args, kwar
     if any(v.sym is not None for v in reachable_variables([plain])):
         if all(leaf.python_type() is bool for leaf in _flat_items(tx, data)):
             kinds.add(torch.bool)
-        make = torch._refs.tensor  # unlike the constructors of torch, this one accepts symbols
+        make = tensor_from_symbols  # unlike the constructors of torch, this one accepts symbols
     elif not kinds:
         return emit_node(tx, "call_function", make, args, kwargs)
     words = (
@@ -169,11 +170,11 @@ def _unwrap_scalar_tensors(tx: Tracer, value: Variable, kinds: set[torch.dtype])
     return data
 
 
-@register_rule(torch._shape_as_tensor)
+@register_rule(shape_as_tensor)
 def _shape_as_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
     if of.fake is None or len(args) > 1 or kwargs:
-        return emit_node(tx, "call_function", torch._shape_as_tensor, args, kwargs)
+        return emit_node(tx, "call_function", shape_as_tensor, args, kwargs)
     sizes = ListVariable(list(sequence_items(tx, of.get_attr(tx, "shape"))))
     return realize(tx, tx.wrap_static(torch.tensor).call(tx, [sizes], {"dtype": ConstantVariable(torch.int64)}))
 

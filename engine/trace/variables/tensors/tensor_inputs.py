@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from engine.ir.guards.python_values import TypeMatch
 from engine.ir.guards.tensors import TensorMatch, TensorSubclassMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.torch_private.dispatch import disabled_torch_dispatch_impl, dispatch_keys
+from engine.torch_private.fake_tensors import FakeTensor
+from engine.torch_private.functionalization import is_functional_tensor
+from engine.torch_private.functorch import is_functorch_wrapped_tensor
+from engine.torch_private.torch_function import DisableTorchFunctionSubclass, disabled_torch_function_impl
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.fake_tensors.fakeify import fakeify, symbolic_layout
 from engine.trace.variables.base import Variable
@@ -26,18 +30,18 @@ if TYPE_CHECKING:
 
 @register_builder_if(0, lambda real: isinstance(real, torch.Tensor))
 def _tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return _build_tensor(tx, real, origin)
 
 
 def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
     is_wrapper = _is_plain_wrapper_subclass(real)
     plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or is_wrapper
-    has_protocol = not plain and type(real).__torch_function__ is not torch._C._disabled_torch_function_impl
+    has_protocol = not plain and type(real).__torch_function__ is not disabled_torch_function_impl
     if isinstance(real, FakeTensor):
         tx.add_guard(TypeMatch(origin, FakeTensor, cause=tx.guard_cause("fake tensors run as plain Python")))
         raise SkipFrame("fake-tensor", f"{origin.expr} is a fake tensor")
-    if not is_wrapper and type(real).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+    if not is_wrapper and type(real).__torch_dispatch__ is not disabled_torch_dispatch_impl:
         raise Unsupported("tensor-subclass", f"a tensor of the subclass {type(real).__name__}")
     if is_jagged(real):
         tx.guard_type(real, origin, "it is a jagged tensor")
@@ -45,13 +49,13 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
         real.layout is not torch.strided
         or real.is_quantized
         or real.is_nested
-        or (torch._is_functional_tensor(real) and tx.torch_state.entry_global_state["functorch"] is None)
+        or (is_functional_tensor(real) and tx.torch_state.entry_global_state["functorch"] is None)
     ):
         kind = "nested tensor" if real.is_nested else "quantized tensor" if real.is_quantized else "tensor"
         raise Unsupported("tensor-layout", f"a {kind} of layout {real.layout}")
     if real.requires_grad and not (real.is_floating_point() or real.is_complex()):
         raise Unsupported("tensor-layout", f"a tensor of {real.dtype} that requires gradients")
-    if torch._C._functorch.is_functorch_wrapped_tensor(real) and tx.torch_state.entry_global_state["functorch"] is None:
+    if is_functorch_wrapped_tensor(real) and tx.torch_state.entry_global_state["functorch"] is None:
         raise Unsupported("functorch-state", "a tensor of a torch.func transform that has ended")
     if is_wrapper:
         _check_inner_tensors(real)
@@ -80,7 +84,7 @@ def _is_plain_wrapper_subclass(real: Any) -> bool:
         return True
     own = type(real).__torch_function__
     plain: Any = torch.Tensor.__torch_function__
-    return own is torch._C._disabled_torch_function_impl or getattr(own, "__func__", None) is plain.__func__
+    return own is disabled_torch_function_impl or getattr(own, "__func__", None) is plain.__func__
 
 
 def _check_inner_tensors(real: Any) -> None:
@@ -128,6 +132,6 @@ def _tensor_match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: So
         real.requires_grad,
         sizes,
         strides,
-        str(torch._C._dispatch_keys(real)),
+        str(dispatch_keys(real)),
         cause=tx.guard_cause("the tensor is used in the graph"),
     )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
+from engine.torch_private.fake_tensors import FakeTensor
 from engine.trace.emit_node import emit_node
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator

@@ -17,6 +17,20 @@ import torch.overrides
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.base import Source
+from engine.torch_private.dispatch import disabled_torch_dispatch_impl, len_torch_dispatch_stack
+from engine.torch_private.tensors import TensorBase, make_subclass
+from engine.torch_private.torch_function import (
+    DeviceContext,
+    DisableTorchFunction,
+    DisableTorchFunctionSubclass,
+    disabled_torch_function_impl,
+    get_function_stack_at,
+    is_torch_function_all_disabled,
+    is_torch_function_enabled,
+    len_torch_function_stack,
+    pop_torch_function_stack,
+    push_on_torch_function_stack,
+)
 from engine.trace.codegen_runtime.tensors import as_subclass
 from engine.trace.emit.effects import append_node
 from engine.trace.emit.torch_function import (
@@ -347,7 +361,7 @@ def _protocol_arguments(tx: Tracer, args: Args, kwargs: Kwargs) -> tuple[Variabl
     return realize(tx, given["func"]), positional, {} if is_none(words) else tx.unpack_string_mapping(words)
 
 
-@register_rule(torch._C._disabled_torch_function_impl)
+@register_rule(disabled_torch_function_impl)
 def _disabled_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace the disabled ``__torch_function__`` of ``nn.Parameter``; it wraps no results."""
     function, positional, named = _protocol_arguments(tx, args[-4:] if len(args) != 5 else args[1:], kwargs)
@@ -363,7 +377,7 @@ def call_intercepted_function(tx: Tracer, function: Variable, args: Args, kwargs
         of: Any = realize(tx, args[0])
         get = TensorVariable.get_attr if _is_subclass_tensor(of) else type(of).get_attr
         return get(of, tx, descriptor.__name__)
-    if getattr(real, "__objclass__", None) in (torch.Tensor, torch._C.TensorBase) and args:
+    if getattr(real, "__objclass__", None) in (torch.Tensor, TensorBase) and args:
         of = realize(tx, args[0])
         if _is_subclass_tensor(of):  # call the base class's method, which the class may override
             return TensorVariable.call_method(of, tx, real.__name__, args[1:], kwargs)
@@ -387,7 +401,7 @@ def as_subclass_variable(tx: Tracer, value: Variable, cls: type) -> Variable:
     """Trace ``value.as_subclass(cls)``."""
     if not _is_subclass_tensor(value) and cls is torch.Tensor:
         return emit_node(tx, "call_function", torch.ops.aten.alias.default, [value])
-    if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and "__torch_dispatch__" in dir(cls):  # type: ignore[attr-defined]
+    if cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and "__torch_dispatch__" in dir(cls):  # type: ignore[attr-defined]
         raise Unsupported("tensor-subclass", f"a tensor of the subclass {cls.__name__}")
     node, fake = value.as_node_arg(tx)
     return TensorVariable(node, fake) if cls is torch.Tensor else TensorWithTFOverrideVariable(cls, node, fake)
@@ -396,7 +410,7 @@ def as_subclass_variable(tx: Tracer, value: Variable, cls: type) -> Variable:
 def _uses_tensor_new(cls: type) -> bool:
     """Return True if the class inherits ``torch.Tensor.__new__``, which aliases its argument."""
     own = find_in_class(cls, "__new__")
-    return issubclass(cls, torch.Tensor) and own is not None and own[0] in (torch.Tensor, torch._C.TensorBase)
+    return issubclass(cls, torch.Tensor) and own is not None and own[0] in (torch.Tensor, TensorBase)
 
 
 def _is_tensor_subclass(cls: Any) -> bool:
@@ -445,7 +459,7 @@ def _tensor_base_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 RULES_BY_NAME["TensorBase", "__new__"] = _tensor_base_new
 
 
-@register_rule(torch.Tensor._make_subclass)
+@register_rule(make_subclass)
 def _make_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``torch.Tensor._make_subclass``: a detached alias with another class."""
     given = dict(zip(("cls", "data", "require_grad"), args, strict=False)) | kwargs
@@ -489,14 +503,14 @@ def _handle_torch_function(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 # Modes.
 
 
-@register_rule(torch._C._push_on_torch_function_stack)
+@register_rule(push_on_torch_function_stack)
 def _push_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     tx.side_effects.mutation_count += 1
     tx.torch_state.function_modes.append(realize(tx, args[0]))
     return NONE
 
 
-@register_rule(torch._C._pop_torch_function_stack)
+@register_rule(pop_torch_function_stack)
 def _pop_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not tx.torch_state.function_modes:
         raise Unsupported(
@@ -509,7 +523,7 @@ def _pop_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(torch.device.__enter__)
 def _enter_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``with torch.device("meta")``: a mode that sets the device of factory functions."""
-    context = tx.wrap_static(torch.utils._device.DeviceContext).call(tx, [args[0]], {})
+    context = tx.wrap_static(DeviceContext).call(tx, [args[0]], {})
     tx.side_effects.mutation_count += 1
     tx.torch_state.function_modes.append(realize(tx, context))
     return args[0]
@@ -527,7 +541,7 @@ class DisableTorchFunctionSubclassVariable(ContextVariable):
     __slots__ = ()
 
     methods = ("__enter__", "__exit__")
-    cls: Any = torch._C.DisableTorchFunctionSubclass
+    cls: Any = DisableTorchFunctionSubclass
 
     def python_type(self) -> type:
         return self.cls  # type: ignore[no-any-return]
@@ -548,7 +562,7 @@ class DisableTorchFunctionVariable(DisableTorchFunctionSubclassVariable):
 
     __slots__ = ()
 
-    cls = torch._C.DisableTorchFunction
+    cls = DisableTorchFunction
 
     def enter(self, tx: Tracer) -> Variable:
         tx.torch_state.suspended_function_modes.append(tx.torch_state.function_modes)
@@ -568,14 +582,14 @@ _register_disabling_context(DisableTorchFunctionSubclassVariable)
 _register_disabling_context(DisableTorchFunctionVariable)
 
 
-@register_rule(torch._C._is_torch_function_all_disabled)
+@register_rule(is_torch_function_all_disabled)
 def _is_all_disabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     entry = tx.torch_state.entry_global_state["torch_function_enabled"]
     guard_global_state(tx, "torch_function_enabled", entry)
     return ConstantVariable(entry is None or bool(tx.torch_state.suspended_function_modes))
 
 
-@register_rule(torch._C._get_function_stack_at)
+@register_rule(get_function_stack_at)
 def _mode_at(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     index = int(realize(tx, args[0]).as_python_constant(tx))
     if len(tx.torch_state.entry_function_modes) != len(
@@ -585,7 +599,7 @@ def _mode_at(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return tx.torch_state.function_modes[index]
 
 
-@register_rule(torch._C._is_torch_function_enabled)
+@register_rule(is_torch_function_enabled)
 def _is_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     guard_global_state(tx, "torch_function_enabled", tx.torch_state.entry_global_state["torch_function_enabled"])
     return ConstantVariable(
@@ -594,7 +608,7 @@ def _is_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     )
 
 
-@register_rule(torch._C._len_torch_function_stack)
+@register_rule(len_torch_function_stack)
 def _number_of_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     guard_global_state(tx, "torch_function_modes", tx.torch_state.entry_global_state["torch_function_modes"])
     modes = sum(map(len, tx.torch_state.suspended_function_modes), len(tx.torch_state.function_modes))
@@ -605,7 +619,7 @@ def _number_of_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     )
 
 
-@register_rule(torch._C._len_torch_dispatch_stack)
+@register_rule(len_torch_dispatch_stack)
 def _number_of_dispatch_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     guard_global_state(tx, "dispatch_modes", tx.torch_state.entry_global_state["dispatch_modes"])
     return ConstantVariable(len(tx.torch_state.entry_global_state["dispatch_modes"]))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.nested._internal.nested_tensor import NestedTensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
+from engine.torch_private.fake_tensors import FakeTensor
+from engine.torch_private.tensors import NestedTensor
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable

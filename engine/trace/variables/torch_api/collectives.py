@@ -18,6 +18,7 @@ import torch.nn.parallel
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
+from engine.torch_private.modules import inside_ddp_forward
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
@@ -178,7 +179,7 @@ def _inside_forward(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 if torch.distributed.is_available():
-    register_rule(torch.nn.parallel.DistributedDataParallel._inside_ddp_forward)(_inside_forward)
+    register_rule(inside_ddp_forward)(_inside_forward)
 
 
 # In-place collectives.

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch._higher_order_ops.base_hop import BaseHOP
-from torch._higher_order_ops.hints_wrap import hints_wrapper
-from torch._higher_order_ops.out_dtype import out_dtype
-from torch._higher_order_ops.strict_mode import strict_mode_op
-from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper, wrap
-from torch.utils._pytree import SUPPORTED_NODES
 
 from engine.ir.annotations import is_nonstrict_traced
 from engine.ir.graph_callable import GraphCallable
+from engine.torch_private.dispatch import TorchDispatchModeKey, get_dispatch_mode
+from engine.torch_private.global_state import loaded_dynamo_module
+from engine.torch_private.higher_order_ops import (
+    BaseHOP,
+    dynamo_bypassing_wrapper,
+    hints_wrapper,
+    out_dtype,
+    strict_mode_op,
+    wrap,
+)
+from engine.torch_private.pytree import SUPPORTED_NODES
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
@@ -113,7 +118,7 @@ def _error_on_graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = [realize(tx, a) for a in (*args, *kwargs.values())]
     if len(given) != 1 or set(kwargs) - {"error_on_graph_break"} or not given[0].is_constant:
         raise Unsupported("compiler-api", "error_on_graph_break needs one constant argument")
-    make: type = sys.modules["torch._dynamo.decorators"].ErrorOnGraphBreakDecoratorContextManager
+    make: type = loaded_dynamo_module("decorators").ErrorOnGraphBreakDecoratorContextManager
     return ErrorOnGraphBreakVariable(make, bool(given[0].constant))
 
 
@@ -143,7 +148,7 @@ def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Kwargs, fake: Any
 
     def call_on_fakes(packed: Any) -> Any:
         """Call on fakes. Real tensors that the function holds are allowed."""
-        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        mode = get_dispatch_mode(TorchDispatchModeKey.FAKE)
         assert mode is not None
         before, mode.allow_non_fake_inputs = mode.allow_non_fake_inputs, True
         try:

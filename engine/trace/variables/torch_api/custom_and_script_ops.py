@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nested
-from torch._library.custom_ops import CustomOpDef
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.torch_private.operators import CustomOpDef, VariableFunctions
 from engine.trace.emit_node import emit_node
 from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable
 from engine.trace.variables.builder import register_builder, register_builder_if
@@ -65,6 +65,6 @@ class FunctionNamespaceVariable(RealObjectVariable):
             raise tx.make_user_exception(error) from error
 
 
-@register_builder(type(torch._C._VariableFunctions))
+@register_builder(type(VariableFunctions))
 def _function_table(tx: Tracer, real: Any, origin: Source) -> Variable:
     return FunctionNamespaceVariable(real, origin)

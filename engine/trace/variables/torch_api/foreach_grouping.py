@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
+from engine.torch_private.operators import group_tensors_by_device_and_dtype
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
-@register_rule(torch._C._group_tensors_by_device_and_dtype)
+@register_rule(group_tensors_by_device_and_dtype)
 def _group_by_device_and_dtype(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """Group the fake tensors with torch's own function and apply the groups to the variables."""
     words = dict(zip(("tensorlistlist", "with_indices"), args, strict=False)) | kwargs
@@ -26,7 +25,7 @@ def _group_by_device_and_dtype(tx: Tracer, args: list[Variable], kwargs: dict[st
         raise Unsupported("torch-internals", "tensors are grouped together with other objects")
     fakes = [[t.fake for t in row] for row in lists]
     try:
-        groups = torch._C._group_tensors_by_device_and_dtype(fakes, True)
+        groups = group_tensors_by_device_and_dtype(fakes, True)
     except (RuntimeError, TypeError):
         raise Unsupported("torch-internals", "grouping tensors by device and dtype raises") from None
     entries: dict[object, tuple[Variable, Variable]] = {}

@@ -12,6 +12,10 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
+from engine.torch_private.autograd import is_any_autocast_enabled
+from engine.torch_private.dispatch import dispatch_keys, dispatch_tls_local_exclude_set, dispatch_tls_local_include_set
+from engine.torch_private.functorch import are_functorch_transforms_active
+from engine.torch_private.global_state import get_deterministic_algorithms_warn_only, get_float32_matmul_precision
 from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.state.torch_state_snapshot import TorchStateSnapshot
@@ -29,9 +33,9 @@ if TYPE_CHECKING:
 _QUERIES: dict[Callable[..., Any], str] = {
     torch.are_deterministic_algorithms_enabled: "deterministic",
     torch.is_deterministic_algorithms_warn_only_enabled: "deterministic_warn_only",
-    torch._C._get_deterministic_algorithms_warn_only: "deterministic_warn_only",
-    torch._C._get_float32_matmul_precision: "float32_matmul_precision",
-    torch._C._is_any_autocast_enabled: "autocast",
+    get_deterministic_algorithms_warn_only: "deterministic_warn_only",
+    get_float32_matmul_precision: "float32_matmul_precision",
+    is_any_autocast_enabled: "autocast",
     torch.get_autocast_dtype: "autocast",
     torch.get_autocast_gpu_dtype: "autocast",
     torch.is_anomaly_enabled: "anomaly",
@@ -58,7 +62,7 @@ for _ask, _state in _QUERIES.items():
     register_state_query(_ask, _state)
 
 
-@register_rule(torch._C._dispatch_keys)
+@register_rule(dispatch_keys)
 def _dispatch_keys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return the dispatch keys of a plain tensor; they follow from dtype and device."""
     of = realize(tx, args[0])
@@ -71,7 +75,7 @@ def _dispatch_keys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         or fake.is_neg()
     ):
         raise Unsupported("torch-internals", "torch._C._dispatch_keys is called")
-    return ConstantVariable(torch._C._dispatch_keys(torch.empty(0, dtype=fake.dtype, device=fake.device)))
+    return ConstantVariable(dispatch_keys(torch.empty(0, dtype=fake.dtype, device=fake.device)))
 
 
 def _register_dispatch_key_query(ask: Callable[[], Any]) -> None:
@@ -84,7 +88,7 @@ def _register_dispatch_key_query(ask: Callable[[], Any]) -> None:
         return ConstantVariable(ask())
 
 
-for _ask_keys in (torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set):
+for _ask_keys in (dispatch_tls_local_include_set, dispatch_tls_local_exclude_set):
     _register_dispatch_key_query(_ask_keys)
 
 
@@ -123,7 +127,7 @@ def _device_module(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         raise tx.make_user_exception(error) from error
 
 
-@register_rule(torch._C._are_functorch_transforms_active)
+@register_rule(are_functorch_transforms_active)
 def _are_functorch_transforms_active(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     guard_global_state(tx, "functorch", tx.torch_state.entry_global_state["functorch"])
     return ConstantVariable(tx.torch_state.entry_global_state["functorch"] is not None)

@@ -12,6 +12,8 @@ from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import STACK_PARAM_PREFIX, Source
 from engine.ir.sources.roots import LocalSource
+from engine.torch_private.autograd import enter_autocast, set_grad_enabled
+from engine.torch_private.autograd import exit_autocast as exit_autocast_node
 from engine.trace.codegen_runtime.torch_contexts import exit_autocast, make_grad_context, wrap_in_grad_mode
 from engine.trace.emit.effects import append_node
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
@@ -88,11 +90,11 @@ def set_grad_mode(tx: Tracer, mode: bool) -> None:
     if torch.is_grad_enabled() == mode:
         return
     last = next(iter(reversed(tx.graph.graph.nodes)), None)
-    if last is not None and last.target is torch._C._set_grad_enabled and not last.users:
+    if last is not None and last.target is set_grad_enabled and not last.users:
         tx.graph.erase_last_node(last)
     else:
-        append_node(tx, torch._C._set_grad_enabled, (mode,))
-    torch._C._set_grad_enabled(mode)
+        append_node(tx, set_grad_enabled, (mode,))
+    set_grad_enabled(mode)
 
 
 _GRAD_MODES: dict[Any, bool] = {torch.no_grad: False, torch.enable_grad: True}
@@ -149,7 +151,7 @@ def _set_grad_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return context
 
 
-@register_rule(torch._C._set_grad_enabled)
+@register_rule(set_grad_enabled)
 def _set_grad_enabled_c(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     set_grad_mode(tx, bool(realize(tx, args[0]).is_truthy(tx)))
     return NONE
@@ -186,10 +188,10 @@ class AutocastModeVariable(GraphContextVariable):
 
     def emit_enter(self, tx: Tracer, real: Any, shown: dict[str, Any] | None = None) -> torch.fx.Node:
         words = (real.device, real.fast_dtype, real._enabled, real._cache_enabled)
-        return append_node(tx, torch.amp.autocast_mode._enter_autocast, words)
+        return append_node(tx, enter_autocast, words)
 
     def emit_exit(self, tx: Tracer, entered: torch.fx.Node) -> None:
-        append_node(tx, torch.amp.autocast_mode._exit_autocast, (entered,))
+        append_node(tx, exit_autocast_node, (entered,))
 
 
 def emit_context_exits(tx: Tracer) -> None:

@@ -11,6 +11,7 @@ from torch.backends.cuda import SDPAParams
 from engine.ir.introspection.torch_global_state import SDPA_BACKENDS, sdpa_backends
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.torch_private import global_state
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
@@ -100,13 +101,12 @@ for _kind in ("flash", "efficient", "cudnn"):
 
 
 for _name in SDPA_BACKENDS:
-    register_state_query(getattr(torch._C, f"_get_{_name}_sdp_enabled"), "attention_kernels")
-    register_state_setter(getattr(torch._C, f"_set_sdp_use_{_name}"))
+    register_state_query(getattr(global_state, f"get_{_name}_sdp_enabled"), "attention_kernels")
+    register_state_setter(getattr(global_state, f"set_sdp_use_{_name}"))
     if hasattr(torch.backends.cuda, f"enable_{_name}_sdp"):
         register_state_query(getattr(torch.backends.cuda, f"{_name}_sdp_enabled"), "attention_kernels")
         register_state_setter(getattr(torch.backends.cuda, f"enable_{_name}_sdp"))
 
 
-if hasattr(torch._C, "_get_sdp_priority_order"):
-    register_state_query(torch._C._get_sdp_priority_order, "attention_kernels")
-    register_state_setter(torch._C._set_sdp_priority_order)
+register_state_query(global_state.get_sdp_priority_order, "attention_kernels")
+register_state_setter(global_state.set_sdp_priority_order)

@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.overrides
-from torch.fx.experimental import symbolic_shapes
-from torch.fx.experimental.symbolic_shapes import (
-    _advise_is_bounded,
-    _advise_is_size,
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.torch_private.operators import (
+    torch_assert,
+    torch_check,
+    torch_check_index,
+    torch_check_not_implemented,
+    torch_check_type,
+    torch_check_value,
+)
+from engine.torch_private.symbolic_shapes import (
+    advise_is_bounded,
+    advise_is_size,
     guard_or_false,
     guard_or_true,
+    guard_size_oblivious,
     has_free_unbacked_symbols,
+    has_static_value,
+    is_concrete_int,
+    is_nested_int,
+    statically_known_false,
+    statically_known_true,
+    sym_and,
+    sym_or,
 )
-
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.operators.arithmetic import binary_op
@@ -29,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @register_rule(
-    torch._check, torch._check_value, torch._check_index, torch._check_type, torch._check_not_implemented, torch._assert
+    torch_check, torch_check_value, torch_check_index, torch_check_type, torch_check_not_implemented, torch_assert
 )
 def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     condition: Any = realize(tx, args[0] if args else kwargs.get("cond", kwargs.get("condition", NONE)))
@@ -45,7 +57,7 @@ def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
                 return NONE
         else:
             # the graph checks at run time what torch assumes here
-            evaluate_on_fakes(tx, "call_function", torch._check, [condition.sym], {})
+            evaluate_on_fakes(tx, "call_function", torch_check, [condition.sym], {})
             emit_runtime_asserts(tx)
             return NONE
     raise Unsupported("torch-check", "torch._check or torch._assert of a condition that is not known while tracing")
@@ -81,19 +93,11 @@ def _symbol_query_rule(ask: Callable[[Any], Any]) -> Callable[..., Variable]:
     return rule
 
 
-for _name in (
-    "statically_known_true",
-    "statically_known_false",
-    "has_static_value",
-    "is_nested_int",
-    "is_concrete_int",
-):
-    if hasattr(symbolic_shapes, _name):
-        _ask_of = getattr(symbolic_shapes, _name)
-        register_rule(_ask_of)(_symbol_query_rule(_ask_of))
+for _ask in (statically_known_true, statically_known_false, has_static_value, is_nested_int, is_concrete_int):
+    register_rule(_ask)(_symbol_query_rule(_ask))
 
 
-@register_rule(symbolic_shapes.guard_size_oblivious)
+@register_rule(guard_size_oblivious)
 def _guard_size_oblivious(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     condition = realize(tx, [*args, *kwargs.values()][0])
     return ConstantVariable(condition.is_truthy(tx))
@@ -109,10 +113,10 @@ def _chained_operator_rule(symbol: str) -> Callable[..., Variable]:
     return rule
 
 
-register_rule(symbolic_shapes.sym_and)(_chained_operator_rule("&"))
+register_rule(sym_and)(_chained_operator_rule("&"))
 
 
-register_rule(symbolic_shapes.sym_or)(_chained_operator_rule("|"))
+register_rule(sym_or)(_chained_operator_rule("|"))
 
 
 @register_rule(has_free_unbacked_symbols)
@@ -136,7 +140,7 @@ def _register_size_advice(tell: Callable[..., None]) -> None:
         return NONE
 
 
-_register_size_advice(_advise_is_size)
+_register_size_advice(advise_is_size)
 
 
-_register_size_advice(_advise_is_bounded)
+_register_size_advice(advise_is_bounded)

@@ -20,6 +20,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.unwrap_compiled import is_error_on_graph_break_context
+from engine.torch_private.dispatch import DisableTorchDispatch
 from engine.trace.exc import Unsupported
 from engine.trace.inline import inline_call
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
@@ -212,7 +213,7 @@ def _break_policy(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 for _name in ("__enter__", "__exit__"):
     RULES_BY_NAME["torch._dynamo.decorators", _name] = unbound_context_method(_name)
-register_rule(torch.profiler.record_function, torch.fx.traceback.annotate, torch._C._DisableTorchDispatch)(null_context)
+register_rule(torch.profiler.record_function, torch.fx.traceback.annotate, DisableTorchDispatch)(null_context)
 
 
 _CONTEXT_FACTORIES: dict[Any, Any] = {

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx._symbolic_trace
 import torch.nested
 import torch.nn.functional
 import torch.overrides
@@ -15,6 +14,9 @@ from engine.ir.annotations import TracerSnapshot, graph_break, while_tracing
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.sources.roots import ConstantSource
 from engine.options import config
+from engine.torch_private.autograd import is_checkpoint_valid
+from engine.torch_private.global_state import get_tracing_state, is_compiling, is_tracing, symbolic_trace_queries
+from engine.torch_private.operators import get_privateuse1_backend_name, infer_size, log_api_usage_once
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, register_rule
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 @register_rule(
     torch.compiler.is_compiling,
     torch.compiler.is_dynamo_compiling,
-    torch._utils.is_compiling if hasattr(torch._utils, "is_compiling") else torch.compiler.is_compiling,
+    is_compiling,
 )
 def _is_compiling(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     tx.torch_state.read_is_compiling = True
@@ -56,10 +58,10 @@ if hasattr(torch.compiler, "nested_compile_region"):
         return args[0]
 
 
-@register_rule(torch._C._infer_size)
+@register_rule(infer_size)
 def _infer_size(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return the broadcast size; Python broadcasts if a size is symbolic."""
-    return tx.fold_constant(torch._C._infer_size, *map(torch.Size, tx.as_python_constants(args)))
+    return tx.fold_constant(infer_size, *map(torch.Size, tx.as_python_constants(args)))
 
 
 @register_rule(graph_break)
@@ -100,15 +102,14 @@ def _constant_rule(value: bool | None) -> CallRule:
 
 
 _CONSTANT_FUNCTIONS: dict[Any, bool | None] = {
-    torch._C._get_tracing_state: None,
-    torch._C._is_tracing: False,  # nn.Module's __call__ asks since torch 2.14
-    torch._C._log_api_usage_once: None,
-    torch._jit_internal.is_scripting: False,
+    get_tracing_state: None,
+    is_tracing: False,  # nn.Module's __call__ asks since torch 2.14
+    log_api_usage_once: None,
     torch.compiler.is_exporting: False,
     vars(torch.jit)["is_scripting"]: False,
     vars(torch.jit)["is_tracing"]: False,
     torch.onnx.is_in_onnx_export: False,
-    **{f: False for n, f in vars(torch.fx._symbolic_trace).items() if n in ("is_fx_tracing", "is_fx_symbolic_tracing")},
+    **{f: False for n, f in vars(symbolic_trace_queries).items() if n in ("is_fx_tracing", "is_fx_symbolic_tracing")},
 }
 """Functions whose result is known in traced code."""
 _IGNORED_FUNCTIONS = (
@@ -141,8 +142,8 @@ for _function in (
     torch.cuda.is_available,
     torch.accelerator.is_available,
     torch.accelerator.current_accelerator,
-    torch.autograd._is_checkpoint_valid,
-    torch._C._get_privateuse1_backend_name,
+    is_checkpoint_valid,
+    get_privateuse1_backend_name,
     torch.device,
 ):
     _register_folded_function(_function)

@@ -13,6 +13,17 @@ import torch
 import torch.nested
 import torch.nn.functional
 
+from engine.torch_private.operators import (
+    OpOverload,
+    OpOverloadPacket,
+    VariableFunctions,
+    fft_functions,
+    linalg_functions,
+    nn_functions,
+    sparse_functions,
+    special_functions,
+)
+
 _NOT_IN_GRAPH = frozenset(
     "triplet_margin_with_distance_loss has_torch_function has_torch_function_unary has_torch_function_variadic handle_torch_function "
     "boolean_dispatch assert_int_or_pair list_to_tuple from_numpy frombuffer from_file asarray get_device is_grad_enabled".split()
@@ -32,9 +43,12 @@ def _collect_in_graph_functions() -> dict[int, Any]:
         if not name.startswith("_") and name not in _NOT_IN_GRAPH and str(found.__module__).startswith("torch"):
             leaves[id(found)] = found
     for namespace in (
-        torch._C._VariableFunctions,
-        torch._C._nn,
-        *(getattr(torch._C, n) for n in ("_linalg", "_fft", "_special", "_sparse")),
+        VariableFunctions,
+        nn_functions,
+        linalg_functions,
+        fft_functions,
+        special_functions,
+        sparse_functions,
     ):
         for name in dir(namespace):
             found = getattr(namespace, name)
@@ -45,7 +59,7 @@ def _collect_in_graph_functions() -> dict[int, Any]:
     for namespace in (torch.linalg, torch.fft, torch.special):
         leaves.update((id(f), f) for name, f in _builtins_of(namespace).items() if not name.startswith("_"))
     for name, found in _builtins_of(torch).items():
-        if hasattr(torch._C._VariableFunctions, name) and name not in _NOT_IN_GRAPH:
+        if hasattr(VariableFunctions, name) and name not in _NOT_IN_GRAPH:
             leaves[id(found)] = found
     nested = (torch.nested.nested_tensor_from_jagged, torch.nested.narrow, torch.nested.to_padded_tensor)
     for found in (torch.tensor, torch.as_tensor, *nested):
@@ -81,7 +95,7 @@ def is_in_graph_function(fn: Any) -> bool:
     known = _IN_GRAPH_FUNCTIONS.get(id(fn))
     if known is not None:
         return known is fn
-    return isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+    return isinstance(fn, (OpOverload, OpOverloadPacket))
 
 
 def can_constant_fold(fn: Any) -> bool:
