@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import operator
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -276,9 +277,12 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         if given_back is not None:
             return self.env[given_back]
         with torch.fx.traceback.set_current_meta(n):
-            result = (
-                self._replace_layout_mutation(n) if self.under_autograd and mutates_layout(n) else super().run_node(n)
-            )
+            if facts_of_node(n).name == "resize" and self._grows_unshared_storage(n):
+                result = self._replace_growth(n)
+            elif self.under_autograd and mutates_layout(n):
+                result = self._replace_layout_mutation(n)
+            else:
+                result = super().run_node(n)
         # If ``out`` is a view, only the traced fake value shows the resize.
         if given is not None and (given != _shapes(result) or given != _shapes(traced)):
             raise FallbackRequired(AotFallback.OUT_RESIZED, f"{n.name} resizes its out= tensor")
@@ -302,11 +306,35 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         was = args[0]
         with torch.enable_grad():  # autograd tracks the tensor as before, whatever the grad mode of the layout change
             made = getattr(was, facts_of_node(n).name)(*args[1:], **kwargs)
+        return self._replace_value(was, made)
+
+    def _replace_value(self, was: Any, made: Any) -> Any:
         for node, value in self.env.items():
             if value is was:
                 self.env[node] = made
                 self.functional_by_fake[id(node.meta.get("example_value"))] = made
         return made
+
+    def _grows_unshared_storage(self, n: torch.fx.Node) -> bool:
+        """Return True if ``resize_`` adds elements to a tensor of the graph without aliases."""
+        args, _ = self.fetch_args_kwargs_from_env(n)
+        was = args[0]
+        if was.requires_grad or math.prod(_resize_sizes(args)) <= math.prod(_shapes(was)[0]):
+            return False
+        own, known = storage_id(n.all_input_nodes[0].meta["example_value"]), self.env.items()
+        if any(value is was and node.op not in {"call_function", "call_method"} for node, value in known):
+            return False
+        others = (t for node, value in known if value is not was for t in tensors_in(node.meta.get("example_value")))
+        return all(storage_id(t) != own for t in others)
+
+    def _replace_growth(self, n: torch.fx.Node) -> Any:
+        """Replace a growing ``resize_`` by the functional operator.
+
+        Functionalization rejects it since torch 2.15: ``FunctionalTensor`` reads the storage of the tensor that it wraps, and
+        the second reference to the storage passes for a view.
+        """
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        return self._replace_value(args[0], torch.ops.aten.resize(args[0], _resize_sizes(args), **kwargs))
 
     def _check_as_strided_layouts(self, n: torch.fx.Node) -> None:
         """Raise if memory that ``as_strided`` reads is laid out otherwise than in eager."""
@@ -380,6 +408,10 @@ def _returned_operand(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:
     if isinstance(n.target, (GraphCallable, HigherOrderOperator)):
         return None
     return next((a for a in n.all_input_nodes if a.meta.get("example_value") is traced), None)
+
+
+def _resize_sizes(args: Sequence[Any]) -> Sequence[Any]:
+    return args[1] if isinstance(args[1], Sequence) else args[1:]
 
 
 def _shapes(value: Any) -> list[torch.Size]:
