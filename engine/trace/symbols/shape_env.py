@@ -57,7 +57,7 @@ class RecordingShapeEnv(ShapeEnv):
             self.specialization_causes[a] = self.cause("the traced code needed this concrete value")
 
     def _maybe_evaluate_singleton_int(self, expr: sympy.Basic) -> sympy.Basic | None:
-        """Leave a relation of two ragged sizes to a guard: torch 2.14 and newer adds none.
+        """Leave a relation of two ragged sizes to a guard: torch 2.15 adds none.
 
         Other calls may have other ragged sizes. One ragged size differs from every number in all calls.
         """

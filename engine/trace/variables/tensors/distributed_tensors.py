@@ -95,7 +95,7 @@ def _local_map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     parameters = inspect.signature(module.local_map).parameters
     given = dict(zip(parameters, args, strict=False)) | kwargs
     wanted = [
-        n
+        "spmd_types" if n == "enable_spmd_types" else n  # new in torch 2.14, under two names
         for n, p in inspect.signature(module._local_map_wrapped).parameters.items()
         if p.kind is p.POSITIONAL_OR_KEYWORD
     ]

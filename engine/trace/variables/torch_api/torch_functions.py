@@ -103,7 +103,7 @@ def _constant_rule(value: bool | None) -> CallRule:
 
 _CONSTANT_FUNCTIONS: dict[Any, bool | None] = {
     get_tracing_state: None,
-    is_tracing: False,  # nn.Module's __call__ asks since torch 2.14
+    is_tracing: False,  # nn.Module's __call__ asks since torch 2.15
     log_api_usage_once: None,
     torch.compiler.is_exporting: False,
     vars(torch.jit)["is_scripting"]: False,

@@ -115,6 +115,9 @@ def test_modules_are_made_after_torch_compile_has_run(monkeypatch: pytest.Monkey
     monkeypatch.setattr(nn.Module, "__init__", nn.Module.__init__)
     monkeypatch.setattr(nn.Module, "__setstate__", nn.Module.__setstate__)
     monkeypatch.setattr(nn.Module, "___needs_generation_tag_patch", True, raising=False)
+    done = "___has_generation_tag_patch"  # torch 2.15 asks whether there is this one
+    monkeypatch.setattr(nn.Module, done, True, raising=False)
+    monkeypatch.delattr(nn.Module, done)
     plain = nn.Module.__init__
     install_generation_tagging_init()
     assert nn.Module.__init__ is not plain
