@@ -17,6 +17,7 @@ from engine.errors import BadArgument
 from engine.ir.current_session import set_current_session
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.ir.introspection.view_grad_fn import is_leaf_without_regeneration
+from engine.ir.node_values import tensors_in
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import AotRecord
 from engine.records.session import Session
@@ -163,11 +164,11 @@ def _copy_sharing_storage(
 
 def _run(run: Callable[..., Any], inputs: Sequence[Any], *, trains: bool) -> None:
     """Run the call, and its backward with tangents of ones, under a forked RNG state."""
-    devices = {x.device for x in inputs if isinstance(x, torch.Tensor) and x.device.type == "cuda"}
+    devices = {x.device for x in tensors_in(inputs) if x.device.type == "cuda"}
     with torch.random.fork_rng(devices=list(devices)), set_current_session(None), torch.set_grad_enabled(trains):
         results = run(*inputs)
         if not trains:
             return
-        ends = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+        ends = [r for r in tensors_in(results) if r.requires_grad]
         if ends:
             torch.autograd.backward(ends, [torch.ones_like(r) for r in ends])

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from engine.errors import BadArgument
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.node_values import tensors_in
 from engine.records.kernels import KernelRecord, KernelTimingRecord, TargetRecord, VerifyRecord
 from engine.records.session import CompilationRecord, Session
 from engine.runtime.time_kernels import time_kernels
@@ -161,7 +160,7 @@ def time_session_kernels(session: Session) -> int:
     )
     for compilation, graphs in lowered_graphs_of(session).items():
         for lowered in graphs:
-            if not any(isinstance(x, torch.Tensor) and x.is_cuda for x in lowered.inputs):
+            if not any(x.is_cuda for x in tensors_in(lowered.inputs)):
                 problem = problem or "its tensors are not on a GPU"
                 continue
             session.set_stage(f"measure {compilation}")

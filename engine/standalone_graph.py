@@ -14,6 +14,7 @@ from engine.backends.call_backend import call_backend
 from engine.backends.registry import backend_name, eager_run
 from engine.compilation import record_compilation
 from engine.guards.codegen import compile_check
+from engine.ir.node_values import tensors_in
 from engine.ir.sources.roots import LocalSource
 from engine.ir.traced_frame import ConstSlot, GraphInput, TracedGraph
 from engine.options import Options
@@ -52,7 +53,7 @@ def compile_standalone_graph(
 
 def _share_no_storage(_: tuple[()], *inputs: Any) -> bool:
     """Return True if no two tensors share storage."""
-    storages = [i.untyped_storage()._cdata for i in inputs if isinstance(i, torch.Tensor)]
+    storages = [i.untyped_storage()._cdata for i in tensors_in(inputs)]
     return len(storages) == len(set(storages))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.fx
@@ -14,6 +13,8 @@ from engine.aot.joint import JointGraph
 from engine.aot.node_properties import output_args
 from engine.aot.partitioner.partition import PartitionedGraphs
 from engine.ir.node_metadata import is_backward_node
+from engine.ir.node_values import tensor_meta
+from engine.ir.static_sizes import static_sizes
 
 TangentLayout = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -85,7 +86,7 @@ def build_autograd_metadata(
     derived from them.
     """
     nodes = output_args(halves.forward.graph)
-    tensors = [k for k, n in enumerate(nodes[: halves.num_results]) if isinstance(_value(n), torch.Tensor)]
+    tensors = [k for k, n in enumerate(nodes[: halves.num_results]) if tensor_meta(n) is not None]
     flowing = {n for n, g in zip(joint.grad_inputs, output_args(halves.backward.graph), strict=True) if g is not None}
     apart = tuple(sorted(set(requiring) - flowing)) if flowing else ()
     names = {n.name for k, n in enumerate(halves.forward.graph.nodes) if k in apart}
@@ -125,10 +126,6 @@ def _saved_by_eager(backward: torch.fx.GraphModule) -> set[str]:
     return {n.name for n in backward.graph.nodes if n.op == "placeholder" and any(map(is_backward_node, n.users))}
 
 
-def _value(node: Any) -> Any:
-    return node.meta["val"] if isinstance(node, torch.fx.Node) else node
-
-
 def _layout(tangent: torch.Tensor) -> TangentLayout | None:
     size, stride = tuple(tangent.shape), tangent.stride()
-    return (size, stride) if all(isinstance(n, int) for n in (*size, *stride)) else None
+    return (size, stride) if static_sizes((*size, *stride)) is not None else None

@@ -10,8 +10,9 @@ import torch
 import torch.fx
 
 from engine.aot.custom_function_outputs import is_user_function
+from engine.aot.functional_tensors import functional_tensors
 from engine.ir.node_metadata import BACKWARD_KEY, NodeProvenance, set_provenance
-from engine.torch_private.functionalization import FunctionalTensor, from_functional_tensor
+from engine.torch_private.functionalization import from_functional_tensor
 from engine.torch_private.fx import get_proxy_mode, get_proxy_slot
 
 
@@ -74,7 +75,7 @@ class BackwardProvenance:
             self.phase_dependent_op = name
 
     def _record_user_function_grads(self, name: str, gradients: Sequence[Any]) -> None:
-        self.user_function_grads += [(name, g) for g in gradients if isinstance(g, FunctionalTensor)]
+        self.user_function_grads += [(name, g) for g in functional_tensors(gradients)]
 
     def mark_traced(self, origin: NodeProvenance | None) -> None:
         """Mark the nodes traced since the last call."""
@@ -100,9 +101,9 @@ class BackwardProvenance:
             self._mark_grad_sum(gradient, origin)
 
     def _mark_grad_sum(self, gradient: Any, origin: NodeProvenance | None) -> None:
-        if not self._pending_grad_sums or not isinstance(gradient, FunctionalTensor):
+        if not self._pending_grad_sums:
             return
-        todo = [proxy_node(from_functional_tensor(gradient.elem))]
+        todo = [proxy_node(from_functional_tensor(g.elem)) for g in functional_tensors((gradient,))]
         while todo:
             node = todo.pop()
             if node is not None and node in self._pending_grad_sums:

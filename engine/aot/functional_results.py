@@ -12,11 +12,13 @@ import torch
 import torch.fx
 
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import example_tensor, output_args
+from engine.aot.node_properties import output_args
 from engine.aot.storage_geometry import offset_of, storage_id, with_hint_sizes
 from engine.aot.version_counters import write_count
 from engine.ir.aot.aot_metadata import IntOrSymInt, OutputAliasInfo, is_same_layout
 from engine.ir.fallback import FallbackRequired
+from engine.ir.node_values import example_tensor, tensors_in
+from engine.ir.static_sizes import static_sizes
 from engine.torch_private.dispatch import DisablePythonDispatcher, disable_current_modes
 from engine.torch_private.functionalization import FunctionalTensor, from_functional_tensor, sync_functional
 
@@ -74,7 +76,7 @@ class FunctionalResults:
 
     def __init__(self, args: Sequence[Any], traced: TracedValues) -> None:
         self._traced = traced
-        self._storages = {storage_id(a) for a in args if isinstance(a, torch.Tensor)}
+        self._storages = {storage_id(a) for a in tensors_in(args)}
         """Storages of inputs and of earlier results, which no other result may share."""
         self._by_fake: dict[int, OutputAliasInfo] = {}
         self.values: list[Any] = []
@@ -157,9 +159,10 @@ def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
 
 def _covers_storage(t: torch.Tensor) -> bool:
     """Return True if a tensor covers its whole storage, as far as sizes are known."""
-    held, seen = t.untyped_storage().nbytes(), t.numel()
-    if not isinstance(held, int) or not isinstance(seen, int) or not isinstance(offset_of(t), int):
+    known = static_sizes((t.untyped_storage().nbytes(), t.numel(), offset_of(t)))
+    if known is None:
         return True
+    held, seen, _ = known
     return t.storage_offset() == 0 and (seen == 0 or held <= _reach(t) * t.element_size())
 
 

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,9 +21,10 @@ import torch.fx.traceback
 
 from engine.aot.checks.missing_kernels import check_missing_kernels_in_callees
 from engine.aot.fallback_kinds import AotFallback
+from engine.aot.functional_tensors import functional_tensors, unwrap_functional
 from engine.aot.grad_mode import GRAD_MODE_CALLS, inputs_read_after_last_write, inputs_with_layout_mutated_in_grad_mode
 from engine.aot.layout_mutation import fake_at_entry, is_layout_mutated, mutated_layout, mutates_layout
-from engine.aot.node_properties import is_as_strided, may_mutate, output_args, tensors_in
+from engine.aot.node_properties import is_as_strided, may_mutate, output_args
 from engine.aot.output_aliasing import OutputAliasAnalyzer
 from engine.aot.rebind_unbacked import has_unbacked_values, rebind_unbacked
 from engine.aot.storage_geometry import has_internal_overlap, storage_id
@@ -38,22 +39,22 @@ from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, is_same_layo
 from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.operator_facts import draws_random, facts_of, facts_of_node
+from engine.ir.introspection.symbols import symbol_of, symbolic_numbers_in, symbols_in
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import node_id, provenance_of, set_provenance
+from engine.ir.node_values import called_overload, example_tensor, fake_tensors, tensors_by_position, tensors_in
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.autograd import enter_autocast, exit_autocast, set_grad_enabled
 from engine.torch_private.dispatch import DisablePythonDispatcher, enable_python_dispatcher
-from engine.torch_private.fake_tensors import FakeTensor, FakeTensorMode
+from engine.torch_private.fake_tensors import FakeTensorMode
 from engine.torch_private.functionalization import (
     FunctionalTensor,
     FunctionalTensorMode,
-    from_functional_tensor,
     functionalize_has_data_mutation,
-    sync_functional,
 )
 from engine.torch_private.fx import make_fx
 from engine.torch_private.operators import HigherOrderOperator
-from engine.torch_private.symbolic_shapes import ShapeEnv
+from engine.torch_private.pytree import tree_map_only
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,12 @@ def drop_redundant_fixups(plan: AotMetadata, module: torch.fx.GraphModule) -> Ao
 
 def is_output_of_view_op(node: Any) -> bool:
     """Return True if a view operator returns the value, alone or as one of several outputs."""
-    while isinstance(node, torch.fx.Node) and node.target is operator.getitem:
+    target = getattr(node, "target", None)
+    while target is operator.getitem:
         node = node.args[0]
-    schema = getattr(getattr(node, "target", None), "_schema", None)
-    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+        target = node.target
+    called = called_overload(target)
+    return called is not None and any(r.alias_info is not None for r in called._schema.returns)
 
 
 @contextlib.contextmanager
@@ -155,17 +158,18 @@ def _silence_fake_tensor_log() -> Iterator[None]:
 
 def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> FakeTensorMode:
     """Return the fake mode that the graph was traced under; a new one if it has no tensors."""
-    for value in (*(i.fake for i in inputs), *(n.meta.get("example_value") for n in graph.graph.nodes)):
-        if isinstance(value, FakeTensor):
-            return value.fake_mode
+    values = [*(i.fake for i in inputs), *(n.meta.get("example_value") for n in graph.graph.nodes)]
+    if fakes := fake_tensors(values):
+        return fakes[0].fake_mode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return make_fake_mode(ShapeEnv())
 
 
 def _check_inputs_fake(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
-    for fake, i in zip(fakes, inputs, strict=True):
-        if isinstance(fake, torch.Tensor) and not isinstance(fake, FakeTensor):
-            raise FallbackRequired(AotFallback.INPUT_WITHOUT_FAKE, f"{i.name} has no fake tensor")
+    for n in tensors_by_position(fakes):
+        if not fake_tensors((fakes[n],)):
+            raise FallbackRequired(AotFallback.INPUT_WITHOUT_FAKE, f"{inputs[n].name} has no fake tensor")
 
 
 def _check_symbols_readable(plan: AotMetadata) -> None:
@@ -173,7 +177,7 @@ def _check_symbols_readable(plan: AotMetadata) -> None:
     known = {name for name, *_ in plan.symbol_sources}
     views = (*(o.view for o in (*plan.outputs, *plan.detached_bases)), *(i.new_layout for i in plan.inputs))
     for size in view_sizes(views):
-        if isinstance(size, torch.SymInt) and not known.issuperset(map(str, size.node.expr.free_symbols)):
+        if not known.issuperset(map(str, symbols_in(size))):
             raise FallbackRequired(
                 AotFallback.VIEW_SIZE_UNREADABLE, f"a returned view depends on {size}, which no input provides"
             )
@@ -193,28 +197,23 @@ def _is_symbolic(fakes: Sequence[Any]) -> bool:
 
     Only then is the Python dispatcher needed: its forms of operators preserve symbols, but may compute differently.
     """
-    return any(
-        isinstance(f, (torch.SymInt, torch.SymFloat)) or (isinstance(f, torch.Tensor) and f._has_symbolic_sizes_strides)
-        for f in fakes
-    )
+    return bool(symbolic_numbers_in(fakes))
 
 
 def symbol_sources(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
     """Return where each size symbol can be read (``AotMetadata.symbol_sources``)."""
     found: dict[str, tuple[str, int, int]] = {}
+    places: list[tuple[Any, int, int]] = []
+    tensors = {n: t for n, t in tensors_by_position(fakes).items() if t._has_symbolic_sizes_strides}
     for n, fake in enumerate(fakes):
-        sizes = [(-1, fake)] if not isinstance(fake, torch.Tensor) else list(enumerate(fake.shape))
-        for dim, size in sizes:
-            if isinstance(size, (torch.SymInt, torch.SymFloat)) and size.node.expr.is_Symbol:
-                found.setdefault(str(size.node.expr), (str(size.node.expr), n, dim))
-    for n, fake in enumerate(fakes):  # symbols that occur in no size: the input may be a slice
-        strides: Sequence[Any] = fake.stride() if isinstance(fake, torch.Tensor) else ()
-        for dim, stride in enumerate(strides):
-            if isinstance(stride, torch.SymInt) and stride.node.expr.is_Symbol:
-                found.setdefault(str(stride.node.expr), (str(stride.node.expr), n, -3 - dim))
-        start = fake.storage_offset() if isinstance(fake, torch.Tensor) else 0
-        if isinstance(start, torch.SymInt) and start.node.expr.is_Symbol:
-            found.setdefault(str(start.node.expr), (str(start.node.expr), n, -2))
+        sizes = enumerate(fake.shape) if n in tensors else [(-1, fake)]
+        places += [(size, n, dim) for dim, size in sizes]
+    for n, tensor in tensors.items():  # symbols that occur in no size: the input may be a slice
+        places += [(stride, n, -3 - dim) for dim, stride in enumerate(tensor.stride())]
+        places.append((tensor.storage_offset(), n, -2))
+    for number, n, dim in places:
+        if (symbol := symbol_of(number)) is not None:
+            found.setdefault(str(symbol), (str(symbol), n, dim))
     return tuple(found.values())
 
 
@@ -246,9 +245,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         """Functional values, by the ``id`` of the traced fake value that they represent."""
         self._autocasts: list[Any] = []
         self._as_strided_storages: set[int] = {
-            storage_id(seen)
-            for n in graph.graph.nodes
-            if is_as_strided(n) and isinstance(seen := n.meta.get("example_value"), torch.Tensor)
+            storage_id(seen) for n in graph.graph.nodes if is_as_strided(n) and (seen := example_tensor(n)) is not None
         }
         """Storages of traced fake values on which ``as_strided`` is called."""
 
@@ -338,13 +335,9 @@ class FunctionalInterpreter(torch.fx.Interpreter):
 
     def _check_as_strided_layouts(self, n: torch.fx.Node) -> None:
         """Raise if memory that ``as_strided`` reads is laid out otherwise than in eager."""
-        for node in (*self.env, n):
-            traced, value = (
-                node.meta.get("example_value"),
-                self.functional_by_fake.get(id(node.meta.get("example_value"))),
-            )
-            if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
-                continue
+        nodes = (*self.env, n)
+        current = {node: self.functional_by_fake.get(id(node.meta.get("example_value"))) for node in nodes}
+        for traced, value in _traced_and_functional(current):
             if storage_id(traced) in self._as_strided_storages and not is_same_layout(value, unwrap_functional(value)):
                 raise FallbackRequired(
                     AotFallback.AS_STRIDED_OF_OTHER_LAYOUT,
@@ -356,10 +349,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
 
         Kernels generate random numbers in memory order, so the operand must have eager's layout.
         """
-        for node in n.all_input_nodes:
-            traced, value = node.meta.get("example_value"), self.env.get(node)
-            if not isinstance(traced, torch.Tensor) or not isinstance(value, FunctionalTensor):
-                continue
+        for traced, value in _traced_and_functional({node: self.env.get(node) for node in n.all_input_nodes}):
             if traced.shape == value.shape and not is_same_layout(traced, unwrap_functional(value)):
                 raise FallbackRequired(
                     AotFallback.RANDOM_MEMORY_ORDER,
@@ -403,7 +393,7 @@ def _returned_operand(n: torch.fx.Node, traced: Any) -> torch.fx.Node | None:
 
     The operator's symbolic form may return a copy instead (``dropout``).
     """
-    if not isinstance(traced, torch.Tensor) or may_mutate(n) or n.op not in ("call_function", "call_method"):
+    if example_tensor(n) is None or may_mutate(n) or n.op not in ("call_function", "call_method"):
         return None
     if isinstance(n.target, (GraphCallable, HigherOrderOperator)):
         return None
@@ -416,7 +406,9 @@ def _resize_sizes(args: Sequence[Any]) -> Sequence[Any]:
 
 def _shapes(value: Any) -> list[torch.Size]:
     # The wrapper of a resized functional tensor still has the old shape.
-    return [unwrap_functional(v).shape if isinstance(v, FunctionalTensor) else v.shape for v in tensors_in(value)]
+    tensors = tensors_in(value)
+    functional = functional_tensors(tensors)
+    return [unwrap_functional(v).shape for v in functional] if functional else [v.shape for v in tensors]
 
 
 class FunctionalTracer:
@@ -452,7 +444,7 @@ class FunctionalTracer:
         interpreter = self.make_interpreter()
         with FunctionalTensorMode() as mode:
             set_mode_tokens(mode)
-            originals = [FunctionalTensor.to_functional(a) if isinstance(a, torch.Tensor) else a for a in args]
+            originals = tree_map_only(torch.Tensor, FunctionalTensor.to_functional, list(args))
             # An input whose layout changes in place is read through an alias that has the original layout.
             kept = [
                 w.detach() if is_layout_mutated(i.fake, i.example_value) else w
@@ -480,9 +472,8 @@ class FunctionalTracer:
     def _mutated_contents(self, args: Sequence[Any], wrapped: Sequence[Any], first: int) -> list[Any]:
         self._mutated_results = {}
         new: list[Any] = []
-        for n, (arg, wrapper) in enumerate(zip(args, wrapped, strict=True)):
-            if not isinstance(arg, torch.Tensor):
-                continue
+        for n, arg in tensors_by_position(args).items():
+            wrapper = wrapped[n]
             value = unwrap_functional(wrapper)
             if value is arg or not functionalize_has_data_mutation(wrapper.elem):
                 continue
@@ -496,7 +487,7 @@ class FunctionalTracer:
                     f"{self._inputs[n].name} is mutated, and its elements overlap in memory",
                 )
             self._mutated_results[n] = first + len(new)
-            new.append(value.clone() if storage_id(value) in map(storage_id, _tensors(args)) else value)
+            new.append(value.clone() if storage_id(value) in map(storage_id, tensors_in(args)) else value)
         return new
 
     def build_metadata(self) -> AotMetadata:
@@ -540,15 +531,11 @@ class FunctionalTracer:
         )
 
 
-def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
-    return [a for a in args if isinstance(a, torch.Tensor)]
-
-
-def unwrap_functional(t: FunctionalTensor) -> torch.Tensor:
-    """Return the traced value of a functional tensor, after applying pending mutations."""
-    sync_functional(t)
-    plain: torch.Tensor = from_functional_tensor(t.elem)
-    return plain
+def _traced_and_functional(values: Mapping[torch.fx.Node, Any]) -> Iterator[tuple[torch.Tensor, FunctionalTensor]]:
+    """Yield the traced tensor and the functional tensor of nodes that have both."""
+    for node, value in values.items():
+        if (traced := example_tensor(node)) is not None:
+            yield from ((traced, found) for found in functional_tensors((value,)))
 
 
 def _name_inputs(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:

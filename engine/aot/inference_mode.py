@@ -13,7 +13,8 @@ import torch.fx
 
 from engine.aot.node_properties import may_mutate
 from engine.aot.storage_geometry import storage_id
-from engine.ir.graph_callable import GraphCallable
+from engine.ir.graph_callable import graph_callable_of
+from engine.ir.node_values import example_tensor
 from engine.ir.traced_frame import GraphInput
 
 Run = Callable[..., Any]
@@ -32,7 +33,11 @@ def strip_inference_mode(graph: torch.fx.GraphModule, inputs: Sequence[GraphInpu
         or not _is_inference_mode_call(calls[-1], "exit")
     ):
         return None
-    if calls[-1].args != (calls[0],) or len(calls[0].users) != 1 or _enter_arguments(calls[0]).get("mode") is not True:
+    if (
+        calls[-1].args != (calls[0],)
+        or len(calls[0].users) != 1
+        or graph_callable_of(calls[0]).context_args.get("mode") is not True
+    ):
         return None
     if any(_is_inference_mode_call(n, "enter") or _is_inference_mode_call(n, "exit") for n in calls[1:-1]):
         return None
@@ -52,7 +57,7 @@ def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphIn
     if any(f.is_inference() for f in fakes):
         return False
     given = {storage_id(f) for f in fakes}
-    values = [v for n in graph.nodes if isinstance(v := n.meta.get("example_value"), torch.Tensor)]
+    values = [v for n in graph.nodes if (v := example_tensor(n)) is not None]
     seen = [v for v in values if storage_id(v) in given and all(v is not f for f in fakes)]
     if not all(v._is_view() for v in seen):
         return False
@@ -63,17 +68,11 @@ def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphIn
 
 def _operands(node: torch.fx.Node) -> list[torch.Tensor]:
     found = [node.kwargs.get("out") or node.args[0]] if node.args else []
-    values = [a.meta.get("example_value") for a in found if isinstance(a, torch.fx.Node)]
-    return [v for v in values if isinstance(v, torch.Tensor)]
+    return [v for v in map(example_tensor, found) if v is not None]
 
 
 def _is_inference_mode_call(node: torch.fx.Node, word: str) -> bool:
-    return isinstance(node.target, GraphCallable) and node.target.__name__ == f"{word}_inference_mode"
-
-
-def _enter_arguments(node: torch.fx.Node) -> Any:
-    assert isinstance(node.target, GraphCallable)
-    return node.target.context_args
+    return graph_callable_of(node).__name__ == f"{word}_inference_mode"
 
 
 def run_in_inference_mode(run: Run) -> Run:

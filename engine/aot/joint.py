@@ -16,13 +16,13 @@ import torch.fx
 from engine.aot.backward_provenance import BackwardProvenance, proxy_node
 from engine.aot.custom_function_outputs import find_function_with_undefined_grads
 from engine.aot.fallback_kinds import AotFallback
+from engine.aot.functional_tensors import functional_tensors, unwrap_functional
 from engine.aot.functionalize import (
     FunctionalInterpreter,
     FunctionalTracer,
     copy_with_provenance,
     fake_mode_of,
     trace_functional,
-    unwrap_functional,
 )
 from engine.aot.layout_mutation import is_layout_mutated
 from engine.aot.node_properties import dependents_of, may_mutate
@@ -35,6 +35,7 @@ from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.fallback import FallbackRequired
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import NodeProvenance, provenance_of, set_provenance
+from engine.ir.node_values import tensors_by_position
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.autograd import DisableAutocast, get_sequence_nr, set_grad_enabled
 from engine.torch_private.dispatch import is_traceable_wrapper_subclass
@@ -193,7 +194,7 @@ class _JointTracer(FunctionalTracer):
             self._mutated_results[n] for n in self.mutations_hidden_from_autograd
         } | self._outputs.detached_results
         self.differentiable_results = tuple(
-            k for k, s in enumerate(sources) if isinstance(s, torch.Tensor) and s.requires_grad and k not in hidden
+            k for k, s in tensors_by_position(sources).items() if s.requires_grad and k not in hidden
         )
         self._check_requires_grad()
         if not self.differentiable_results:
@@ -284,8 +285,8 @@ class _JointTracer(FunctionalTracer):
                 )
 
     def _gradient(self, position: int, gradient: Any) -> Any:
-        if isinstance(gradient, FunctionalTensor):
-            return unwrap_functional(gradient)
+        for functional in functional_tensors((gradient,)):
+            return unwrap_functional(functional)
         if is_traceable_wrapper_subclass(gradient):
             name = self._inputs[position].name
             raise FallbackRequired(
@@ -311,9 +312,8 @@ class _JointTracer(FunctionalTracer):
 
 def _functional_state(value: Any) -> tuple[Any, list[str]] | None:
     """Return the state of a functional tensor that changes when it is mutated in place."""
-    if not isinstance(value, FunctionalTensor):
-        return None
-    return unwrap_functional(value), [str(n) for n in (*value.shape, *value.stride())]
+    states = [(unwrap_functional(t), [str(n) for n in (*t.shape, *t.stride())]) for t in functional_tensors((value,))]
+    return states[0] if states else None
 
 
 def _is_unchanged(value: Any, was: tuple[Any, list[str]] | None) -> bool:

@@ -52,7 +52,7 @@ _LAYOUT_OPS = frozenset(("t", "transpose", "swapaxes", "swapdims", "squeeze", "u
 def mutates_layout(n: torch.fx.Node) -> bool:
     """Return True if a traced node changes sizes or strides of a tensor in place."""
     facts = facts_of_node(n)
-    return facts.writes_first and facts.name in _LAYOUT_OPS and isinstance(n.args[0], torch.fx.Node)
+    return facts.writes_first and facts.name in _LAYOUT_OPS and n.args[0] in n.all_input_nodes
 
 
 def mutated_layout(i: GraphInput) -> ViewSpec:

@@ -9,17 +9,12 @@ import torch
 import torch.fx
 
 from engine.ir.introspection.operator_facts import facts_of_node
+from engine.ir.node_values import results_of, tensors_in
 
 
 def output_args(graph: torch.fx.Graph) -> tuple[Any, ...]:
     """Return the arguments of the output node as a flat tuple."""
-    returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
-    return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return the tensors of a value that is a tensor, a list or something else."""
-    return [v for v in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(v, torch.Tensor)]
+    return results_of(next(n for n in reversed(graph.nodes) if n.op == "output").args[0])
 
 
 def traced_tensors(graph: torch.fx.GraphModule) -> Iterator[torch.Tensor]:
@@ -35,12 +30,6 @@ def example_tensors(node: torch.fx.Node) -> list[torch.Tensor]:
 def is_data_access(node: torch.fx.Node) -> bool:
     """Return True if the node reads ``tensor.data``."""
     return node.target is getattr and node.args[1] == "data"
-
-
-def example_tensor(node: Any) -> torch.Tensor | None:
-    """Return the example value of a node if it is a tensor."""
-    value = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
-    return value if isinstance(value, torch.Tensor) else None
 
 
 def is_as_strided(node: torch.fx.Node) -> bool:

@@ -14,16 +14,16 @@ import torch.fx
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functional_results import FunctionalResults, TracedValues
 from engine.aot.layout_mutation import is_layout_mutated
-from engine.aot.node_properties import example_tensor, example_tensors
+from engine.aot.node_properties import example_tensors
 from engine.aot.storage_geometry import has_internal_overlap, storage_id
 from engine.aot.version_counters import shares_version_counter, write_count
 from engine.aot.view_replay import describe_view, is_view_from_custom_function
 from engine.ir.aot.aot_metadata import OutputAliasInfo, ViewSpec
 from engine.ir.fallback import FallbackRequired
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.node_values import example_tensor, nodes_in
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.functionalization import FunctionalTensor
-from engine.torch_private.pytree import tree_leaves
 
 
 class OutputAliasAnalyzer:
@@ -64,8 +64,7 @@ class OutputAliasAnalyzer:
 
         ``node`` is what the traced graph returns; ``value`` is its value in the functional run.
         """
-        name = node.name if isinstance(node, torch.fx.Node) else repr(node)
-        self.outputs.append(self._analyze_output(name, node, value))
+        self.outputs.append(self._analyze_output(repr(node), node, value))
 
     def analyze_alias_of_inputs(self, node: Any, inputs: Container[int]) -> OutputAliasInfo | None:
         """Return the alias info of an output that is or aliases one of ``inputs``; else None."""
@@ -272,7 +271,7 @@ def _operand_of_result(node: torch.fx.Node, place: Any) -> torch.fx.Node | None:
 
     None unless the operator returns one result per operand (``broadcast_tensors``).
     """
-    given = [a for a in tree_leaves((node.args, node.kwargs)) if isinstance(a, torch.fx.Node)]
+    given = nodes_in((node.args, node.kwargs))
     made = node.meta.get("example_value")
     return (
         given[place] if isinstance(place, int) and isinstance(made, (tuple, list)) and len(made) == len(given) else None

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import sympy
 import torch
 import torch.fx
 
+from engine.ir.introspection.symbols import numbers_in, symbolic_sizes_in
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.torch_private.symbolic_shapes import ShapeEnv
-
-_SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def has_unbacked_values(graph: torch.fx.GraphModule) -> bool:
@@ -22,8 +19,8 @@ def has_unbacked_values(graph: torch.fx.GraphModule) -> bool:
 
 def rebind_unbacked(traced: Any, again: Any) -> None:
     """Replace the unbacked symbols of a traced value by those of its retraced value."""
-    for old, new in zip(_flat_scalars(traced), _flat_scalars(again), strict=False):
-        if not isinstance(old, _SYMBOLIC_TYPES) or not isinstance(new, _SYMBOLIC_TYPES):
+    for old, new in zip(numbers_in(traced), numbers_in(again), strict=False):
+        if len(symbolic_sizes_in((old, new))) < 2:
             continue
         was, now = old.node.expr, new.node.expr
         env = old.node.shape_env
@@ -32,14 +29,4 @@ def rebind_unbacked(traced: Any, again: Any) -> None:
 
 
 def _is_unbacked_symbol(env: ShapeEnv, expression: Any) -> bool:
-    return isinstance(expression, sympy.Symbol) and env.is_unbacked_symint(expression)
-
-
-def _flat_scalars(value: Any) -> Iterator[Any]:
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _flat_scalars(item)
-    elif isinstance(value, torch.Tensor):
-        yield from value.shape
-    else:
-        yield value
+    return bool(expression.is_Symbol) and env.is_unbacked_symint(expression)

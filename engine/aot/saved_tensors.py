@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from engine.ir.node_metadata import is_backward_node
+from engine.ir.node_values import is_scalar, tensor_meta
 from engine.torch_private.autograd import SavedTensor
 
 TangentSet = frozenset[int]
@@ -55,7 +56,7 @@ def tangent_dependencies(
             comes_from[node] = late
             if node.op != "output" and (is_read or _is_scalar_product_grad(node)):
                 found.add(late)
-        elif not _is_number(node) and (is_read or not is_backward_node(node)):
+        elif not is_scalar(node) and (is_read or not is_backward_node(node)):
             saved.add(node)  # a forward node that is recomputed here, or one computed from saved values
     return frozenset(found)
 
@@ -64,12 +65,7 @@ def _is_scalar_product_grad(node: torch.fx.Node) -> bool:
     """Return True for the gradient of a product with a scalar; autograd saves a tensor there."""
     if node.target not in (torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor) or not is_backward_node(node):
         return False
-    factor = node.args[1]
-    return not isinstance(factor, torch.fx.Node) or _is_number(factor)
-
-
-def _is_number(value: torch.fx.Node) -> bool:
-    return isinstance(value.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat))
+    return tensor_meta(node.args[1]) is None
 
 
 def share_saved_values(meetings: Collection[TangentSet], some: TangentSet, others: TangentSet) -> bool:

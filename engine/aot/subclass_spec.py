@@ -15,6 +15,8 @@ import torch
 
 from engine.aot.fallback_kinds import AotFallback
 from engine.ir.fallback import FallbackRequired
+from engine.ir.introspection.symbols import symbols_in
+from engine.ir.static_sizes import static_size
 from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 from engine.torch_private.pytree import tree_leaves, tree_map
 from engine.torch_private.symbolic_shapes import statically_known_true
@@ -53,8 +55,8 @@ class SubclassSpec:
         parts: list[tuple[str, Any]] = [(n, getattr(whole, n)) for n in names]
         tensors: list[tuple[str, Any]] = [(n, p) for n, p in parts if isinstance(p, torch.Tensor)]
         inside = tuple(cls.from_tensor(name, p) if is_traceable_wrapper_subclass(p) else None for _, p in tensors)
-        fixed = tuple((n, p) for n, p in parts if not isinstance(p, torch.Tensor))
         plain = tuple(n for n, _ in tensors)
+        fixed = tuple((n, p) for n, p in parts if n not in plain)
         varies = varies or any(i is not None and i.is_dynamic for i in inside)
         return cls(type(whole), plain, context, tuple(whole.shape), tuple(whole.stride()), inside, fixed, varies)
 
@@ -77,10 +79,7 @@ class SubclassSpec:
 
     def symbols(self) -> set[sympy.Symbol]:
         """Return the symbols that the sizes depend on."""
-        sizes = [*self.size, *self.stride]
-        for leaf in tree_leaves(self.context):
-            sizes += leaf if isinstance(leaf, torch.Size) else [leaf]
-        own = {symbol for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
+        own = symbols_in([*self.size, *self.stride, *tree_leaves(self.context)])
         return own.union(*(i.symbols() for i in self.inner_specs if i is not None))
 
     def flatten(self, whole: Any) -> Iterator[Any]:
@@ -166,22 +165,20 @@ def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> Any:
     if not isinstance(size, torch.SymInt):
         return size
     expression = size.node.expr
-    return known[expression] if isinstance(expression, sympy.Symbol) else int(expression.xreplace(known))
+    return known[expression] if expression.is_Symbol else int(expression.xreplace(known))
 
 
 def _is_shape(given: Sequence[Any], expected: Sequence[Any]) -> bool:
     """Return True if a shape equals the expected one, as far as is known without a call."""
     if len(given) != len(expected):
         return False
-    pairs = zip(given, expected, strict=True)
-    return all(
-        isinstance(e, torch.SymInt) if isinstance(e, torch.SymInt) != isinstance(g, torch.SymInt) else _same(g, e)
-        for g, e in pairs
-    )
+    return all(_is_size(g, e) for g, e in zip(given, expected, strict=True))
 
 
-def _same(left: Any, right: Any) -> bool:
-    return left == right if isinstance(left, int) else statically_known_true(left == right)
+def _is_size(given: Any, expected: Any) -> bool:
+    if (static_size(given) is None) != (static_size(expected) is None):
+        return static_size(expected) is None
+    return statically_known_true(given == expected)
 
 
 def _tensor_flatten(whole: Any) -> tuple[list[str], Any]:

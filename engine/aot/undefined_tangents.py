@@ -15,8 +15,11 @@ import torch.fx
 
 from engine.aot.fallback_kinds import AotFallback
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
-from engine.ir.aot.aot_metadata import is_same_layout, is_same_size
+from engine.ir.aot.aot_metadata import IntOrSymInt, is_same_layout, is_same_size
 from engine.ir.fallback import FallbackRequired
+from engine.ir.introspection.symbols import symbolic_numbers_in
+from engine.ir.node_values import tensor_meta
+from engine.ir.static_sizes import static_size
 
 
 def specialize_to_defined_tangents(
@@ -72,7 +75,8 @@ def _copy_with_zeros(
     if node.target is torch.ops.aten.add.Tensor and not node.kwargs:
         left, right = node.args[:2]
         other = right if left in gone else left
-        if isinstance(other, torch.fx.Node) and is_same_layout(other.meta["val"], node.meta["val"]):
+        seen = tensor_meta(other)
+        if seen is not None and is_same_layout(seen, node.meta["val"]):
             copies[node] = copies[other]
             return
     filled = {n: copies[n] if n not in gone else _zeros(graph, n, copies) for n in node.all_input_nodes}
@@ -81,29 +85,28 @@ def _copy_with_zeros(
 
 
 def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
-    value = node.meta["val"]
-    if not isinstance(value, torch.Tensor):
+    value = tensor_meta(node)
+    if value is None:
         raise FallbackRequired(AotFallback.UNDEFINED_TANGENT_SIZE_UNKNOWN, f"{node.name} is no tensor", node.name)
-    sizes = [size if isinstance(size, int) else _size(graph, size, copies) for size in value.shape]
+    sizes = [_size(graph, size, copies) if static_size(size) is None else size for size in value.shape]
     made = graph.call_function(torch.ops.aten.full.default, (sizes, 0), {"dtype": value.dtype, "device": value.device})
     with value.fake_mode:  # type: ignore[attr-defined]
         made.meta = {"val": torch.zeros(value.shape, dtype=value.dtype, device=value.device)}
     return made
 
 
-def _size(graph: torch.fx.Graph, size: torch.SymInt, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+def _size(graph: torch.fx.Graph, size: IntOrSymInt, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
     """Return a node for a symbolic size: an existing scalar or a size of an existing tensor.
 
     Raises:
         FallbackRequired: no node has this size.
     """
     for copy in copies.values():
-        value = copy.meta.get("val")
-        if isinstance(value, torch.SymInt) and is_same_size(value, size):
+        if any(is_same_size(n, size) for n in symbolic_numbers_in([copy.meta.get("val")]) if tensor_meta(copy) is None):
             return copy  # type: ignore[no-any-return]
     for copy in reversed(list(copies.values())):  # later nodes first: a saved tensor may have been mutated since
-        value = copy.meta.get("val")
-        for dim, other in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+        value = tensor_meta(copy)
+        for dim, other in enumerate(() if value is None else value.shape):
             if is_same_size(other, size):
                 made = graph.call_function(torch.ops.aten.sym_size.int, (copy, dim))
                 made.meta = {"val": size}

@@ -11,6 +11,7 @@ from engine.aot.fallback_kinds import AotFallback
 from engine.aot.version_counters import shares_version_counter
 from engine.ir.aot.aot_metadata import CreationGradMode, DetachKind, IntOrSymInt, ViewSpec, is_same_size
 from engine.ir.fallback import FallbackRequired
+from engine.ir.static_sizes import static_size, static_sizes
 from engine.torch_private.autograd import CreationMeta, get_creation_meta
 
 
@@ -155,17 +156,18 @@ def _offset_in_view_dtype(name: str, base: torch.Tensor, fake: torch.Tensor, rat
     if ratio:
         return fake.storage_offset() - start * ratio
     per = fake.element_size() // base.element_size()
-    if not isinstance(start, int) or start % per:
+    known = static_size(start)
+    if known is None or known % per:
         raise FallbackRequired(
             AotFallback.DTYPE_VIEW_RETURNED,
             f"{name} views its memory as a wider dtype, and its offset is not aligned to that dtype",
         )
-    return fake.storage_offset() - start // per
+    return fake.storage_offset() - known // per
 
 
 def _reach(t: torch.Tensor, name: str) -> int:
     sizes = [*t.shape, *t.stride()]
-    if not all(isinstance(s, int) for s in sizes):
+    if static_sizes(sizes) is None:
         raise FallbackRequired(
             AotFallback.DTYPE_VIEW_RETURNED, f"{name} views memory of symbolic size as a dtype of another element size"
         )

@@ -14,11 +14,10 @@ import torch
 import torch.fx
 
 from engine.autograd import anomaly_mode, cpp_engine_adapter, graph_ops, hooks
-from engine.autograd.capture import BackwardCapture, CapturedValue, NodeCall, NodeStep, values_in
+from engine.autograd.capture import BackwardCapture, CapturedValue, NodeCall, NodeStep, map_captured, values_in
 from engine.autograd.hook_tracking import PositionedHook
-from engine.autograd.lifted_scalars import SizeExpression
 from engine.ir.aot.inlinable_backward import INLINABLE_ATTR
-from engine.ir.graph_callable import GraphCallable
+from engine.ir.graph_callable import NO_CALLABLE, GraphCallable, graph_callable_of
 from engine.ir.node_metadata import NodeProvenance, set_provenance
 
 PLACEHOLDERS = ("inputs", "sizes", "scalars", "hooks", "packed_data")
@@ -79,7 +78,7 @@ class CapturedGraphBuilder:
         calls = [self.captured.calls[n] for n in self.execution_order]
         self._read_inputs(calls)
         self._plan_sums(calls)
-        for term in [t for t in self._sums if isinstance(t.source, str)]:
+        for term in [t for t in self._sums if t.step is None]:
             self._add_to_sums(term, None)
         for call in calls:
             self._add_call(call)
@@ -117,7 +116,7 @@ class CapturedGraphBuilder:
         found = []
         for value in values_in(thing):
             parts = value.terms or (value,)
-            found += [p for p in parts if isinstance(p.source, str)]
+            found += [p for p in parts if p.step is None]
         return found
 
     def _plan_sums(self, calls: Sequence[NodeCall]) -> None:
@@ -146,7 +145,7 @@ class CapturedGraphBuilder:
             self._has_run_users_code = self._has_run_users_code or runs_users_code(step)
         if self.checks_anomalies:
             self._add_nan_check(call)
-        for term in [t for t in self._sums if isinstance(t.source, NodeStep) and t.source.call is call]:
+        for term in [t for t in self._sums if t.step is not None and t.step.call is call]:
             self._add_to_sums(term, call)
 
     def _add_nan_check(self, call: NodeCall) -> None:
@@ -175,7 +174,7 @@ class CapturedGraphBuilder:
             return args
         versions, places = self._nodes["versions"], tuple(found)
         if step.kind == "python":
-            return (*args, versions, places) if all(isinstance(v.source, str) for v in values_in(saved)) else args
+            return (*args, versions, places) if all(v.step is None for v in values_in(saved)) else args
         unchanged = named_target("unchanged", graph_ops.check_saved_versions)
         self._create_node(
             unchanged, (versions, places, tuple(map(self._value, found.values()))), "unchanged", step.call, "check"
@@ -196,16 +195,11 @@ class CapturedGraphBuilder:
             node.meta[CAPTURED_VALUES] = (("sum", whole, joined),)
 
     def _argument(self, thing: Any) -> Any:
-        if isinstance(thing, CapturedValue):
-            return self._value(thing)
-        if isinstance(thing, SizeExpression):
-            return self._create_node(thing.run, tuple(map(self._argument, thing.args)), "size", None, "size")
-        if isinstance(thing, (list, tuple)):
-            return type(thing)(map(self._argument, thing))
-        return thing
+        return map_captured(thing, self._value, lambda run, args: self._create_node(run, args, "size", None, "size"))
 
     def _value(self, value: CapturedValue) -> Any:
-        if isinstance(value.source, str):
+        step = value.step
+        if step is None:
             return self._nodes[value.source, value.index]
         if value.terms:
             return self._nodes[value]
@@ -214,7 +208,6 @@ class CapturedGraphBuilder:
         key = (value.source, value.index)
         if key not in self._nodes:
             made = self._nodes[value.source]
-            step = value.source
             # Take items right after their list is computed: an unused list must not hold the other items.
             with self.graph.inserting_after(made):
                 self._nodes[key] = self._create_node(
@@ -297,4 +290,5 @@ def node_call_index(node: torch.fx.Node) -> int | None:
 
 def captured_node_callable(node: torch.fx.Node) -> Any:
     """Return the callable that computes a node of a captured graph."""
-    return node.target.fn if isinstance(node.target, GraphCallable) else node.target
+    called = graph_callable_of(node)
+    return node.target if called is NO_CALLABLE else called.fn

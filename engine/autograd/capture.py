@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,16 @@ class CapturedValue:
     source: NodeStep | str
     index: int | None = None
     terms: tuple[CapturedValue, ...] = ()
+
+    @property
+    def step(self) -> NodeStep | None:
+        """The step that computes the value; None for an input of the backward."""
+        return None if isinstance(self.source, str) else self.source
+
+    @property
+    def is_zeros(self) -> bool:
+        """True if the value stands for an undefined gradient."""
+        return self.step is not None and self.step.kind == "zeros"
 
 
 @dataclass(eq=False)
@@ -247,8 +257,7 @@ class CaptureRecorder:
         )
 
     def copy_slices_epilogue(self, needed: Sequence[bool], result: Any, grads: Sequence[Any], part: Any) -> list[Any]:
-        before = self._resolve(part).source
-        assert isinstance(before, NodeStep)
+        before = self._resolve(part).step
         # Create the view of the written part again: the steps between may be compiled separately.
         step = self._add_step("copy_slices_epilogue", "copy_slices_epilogue", tuple(needed), result, list(grads))
         step.args = (*step.args, *before.args[3:])
@@ -303,14 +312,14 @@ def _before_hooks(value: CapturedValue) -> CapturedValue:
 
     If the backward ends at the node, the node has no other steps. The hooks then count.
     """
-    step = value.source
+    step = value.step
     while (
-        isinstance(step, NodeStep)
+        step is not None
         and step.kind in TENSOR_HOOK_KINDS
         and any(s.kind not in TENSOR_HOOK_KINDS for s in step.call.steps)
     ):
         value = step.args[1]
-        step = value.source
+        step = value.step
     return value
 
 
@@ -320,12 +329,24 @@ def _as_meta_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def values_in(thing: Any) -> Iterator[CapturedValue]:
-    """Yield all captured values in a step's arguments."""
+def map_captured(
+    thing: Any, on_value: Callable[[CapturedValue], Any], on_size: Callable[[Any, tuple[Any, ...]], Any]
+) -> Any:
+    """Replace captured values and size expressions in a step's arguments, lists included.
+
+    ``on_size`` gets the function that computes a size, and its replaced arguments.
+    """
     if isinstance(thing, CapturedValue):
-        yield thing
-    elif isinstance(thing, SizeExpression):
-        yield from values_in(thing.args)
-    elif isinstance(thing, (list, tuple)):
-        for part in thing:
-            yield from values_in(part)
+        return on_value(thing)
+    if isinstance(thing, SizeExpression):
+        return on_size(thing.run, tuple(map_captured(a, on_value, on_size) for a in thing.args))
+    if isinstance(thing, (list, tuple)):
+        return type(thing)([map_captured(t, on_value, on_size) for t in thing])
+    return thing
+
+
+def values_in(thing: Any) -> list[CapturedValue]:
+    """Return all captured values in a step's arguments."""
+    found: list[CapturedValue] = []
+    map_captured(thing, found.append, lambda _, args: args)
+    return found

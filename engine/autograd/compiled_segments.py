@@ -25,6 +25,7 @@ from engine.autograd.segment_inputs import (
 )
 from engine.graph.codegen import EarlyExit, generate_function
 from engine.ir.node_metadata import NodeProvenance, node_id, set_provenance
+from engine.ir.node_values import map_tensors, tensors_by_position
 from engine.torch_private.autograd import DisableAutocast
 from engine.torch_private.dispatch import enable_python_dispatcher
 from engine.torch_private.fx import make_fx
@@ -129,7 +130,7 @@ class Segment:
                 )
                 self._symbolic_runs.append((key, symbols, run))
                 return run
-            fakes = tuple(_detach_keeping_requires_grad(v) if isinstance(v, torch.Tensor) else v for v in values)
+            fakes = map_tensors(_detach_keeping_requires_grad, values)
             return self._trace_and_compile(
                 fakes,
                 values,
@@ -151,7 +152,7 @@ class Segment:
         """
         places = tuple(n for n, g in enumerate(given) if isinstance(g, (torch.Tensor, torch.SymInt)))
         module, keep, count = _trace_to_aten(self.module, given, places, symbols)
-        reals = tuple(values[p].detach() if isinstance(values[p], torch.Tensor) else values[p] for p in places)
+        reals = map_tensors(lambda t: t.detach(), [values[p] for p in places])
         return _adapt_calling_convention(
             self.compile(TracedSegment(self.name, module, reals, why)), places, keep, count
         )
@@ -190,8 +191,9 @@ def _trace_to_aten(
         for place, value in zip(places, traced, strict=True):
             values[place] = value
         found = interpreter.run(*values)
-        shape[:] = [isinstance(v, torch.Tensor) for v in found]
-        return [v for v in found if isinstance(v, torch.Tensor)]
+        tensors = tensors_by_position(found)
+        shape[:] = [n in tensors for n in range(len(found))]
+        return list(tensors.values())
 
     how: Literal["fake", "real"] = "fake" if symbols is None else "real"
     with contextlib.ExitStack() as stack:

@@ -13,7 +13,15 @@ import torch
 
 from engine.autograd import anomaly_mode, graph_ops, hooks
 from engine.autograd.build_graph import CAPTURED_VALUES, RETURNING_KINDS, runs_users_code, step_arguments, step_target
-from engine.autograd.capture import TENSOR_HOOK_KINDS, BackwardCapture, CapturedValue, NodeCall, NodeStep, values_in
+from engine.autograd.capture import (
+    TENSOR_HOOK_KINDS,
+    BackwardCapture,
+    CapturedValue,
+    NodeCall,
+    NodeStep,
+    map_captured,
+    values_in,
+)
 from engine.autograd.hook_tracking import (
     ActiveBackward,
     PositionedHook,
@@ -22,7 +30,6 @@ from engine.autograd.hook_tracking import (
     hooks_changed,
     read_hooks,
 )
-from engine.autograd.lifted_scalars import SizeExpression
 from engine.graph.codegen import EarlyExit
 from engine.ir.aot.inlinable_backward import INLINABLE_ATTR
 
@@ -82,13 +89,7 @@ class EagerContinuation:
         Raises:
             _Unused: The captured graph did not compute one of them.
         """
-        if isinstance(thing, CapturedValue):
-            return self._lookup(thing)
-        if isinstance(thing, SizeExpression):
-            return thing.run(*map(self._value, thing.args))
-        if isinstance(thing, (list, tuple)):
-            return type(thing)(map(self._value, thing))
-        return thing
+        return map_captured(thing, self._lookup, lambda run, args: run(*args))
 
     def _lookup(self, value: CapturedValue) -> Any:
         if value.terms:
@@ -99,7 +100,7 @@ class EagerContinuation:
             if key in self.values:
                 found = self.values[key]
                 return found[value.index] if key is value.source and value.index is not None else found
-        if isinstance(value.source, NodeStep) and value.source.call in self._inlined_calls:
+        if value.step is not None and value.step.call in self._inlined_calls:
             return None
         raise _Unused
 
@@ -129,7 +130,7 @@ class EagerContinuation:
         """Add the results of a call to the sums that contain them."""
         for whole, (so_far, joined) in list(self._sums.items()):
             for term in whole.terms:
-                if term in joined or not isinstance(term.source, NodeStep) or term.source.call is not call:
+                if term in joined or term.step is None or term.step.call is not call:
                     continue
                 so_far, joined = graph_ops.add(so_far, self._value(term)), (*joined, term)
             self._sums[whole] = (so_far, joined)
@@ -194,7 +195,7 @@ class EagerContinuation:
         return [(n, v) for n, v in enumerate(self.captured.results) if n < len(wanted) and wanted[n][0] is node]
 
     def _value_or_none(self, value: Any) -> Any:
-        if isinstance(value, CapturedValue) and isinstance(value.source, NodeStep) and value.source.kind == "zeros":
+        if _is_zeros(value):
             return None
         try:
             return self._value(value)
@@ -332,7 +333,7 @@ class EagerContinuation:
         found = {v.index or 0: self._value(v) for v in values_in(saved) if v.source == "inputs"}
         versions, places = self.values["versions"], tuple(found)
         if step.kind == "python":
-            is_plain = all(isinstance(v.source, str) for v in values_in(saved))
+            is_plain = all(v.step is None for v in values_in(saved))
             return (*args, versions, places) if found and is_plain else args
         graph_ops.check_saved_versions(versions, places, tuple(found.values()))
         return args
@@ -380,7 +381,7 @@ def _result_step(call: NodeCall, *but: str) -> NodeStep | None:
 
 
 def _is_zeros(value: Any) -> bool:
-    return isinstance(value, CapturedValue) and isinstance(value.source, NodeStep) and value.source.kind == "zeros"
+    return isinstance(value, CapturedValue) and value.is_zeros
 
 
 def make_exit_hook(captured: BackwardCapture, order: Sequence[int], *, checks_anomalies: bool = False) -> EarlyExit:

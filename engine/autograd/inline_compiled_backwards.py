@@ -18,14 +18,14 @@ from engine.autograd.graph_ops import check_saved_versions, zeros
 from engine.ir.aot.inlinable_backward import INLINABLE_ATTR, InlinableBackward
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import provenance_of, set_provenance
-from engine.torch_private.operators import OpOverload
+from engine.ir.node_values import called_overload
 
 NodeValues = Mapping[torch.fx.Node, Any]
 
 
 def inline_compiled_backwards(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, tuple[str, ...]]:
     """Return a copy of the graph with compiled backwards inlined, and a note on each."""
-    calls = [n for n in module.graph.nodes if isinstance(_inlinable_backward_of(n), InlinableBackward)]
+    calls = [n for n in module.graph.nodes if _inlinable_backward_of(n) is not None]
     if not calls:
         return _copy_graph(module), ()
     graph = torch.fx.Graph()
@@ -71,9 +71,10 @@ def _why_not_inlinable(node: torch.fx.Node, known: InlinableBackward) -> str:
 def _why_node_not_inlinable(inner: torch.fx.Node) -> str:
     if inner.op in ("placeholder", "output") or _is_size_computation(inner):
         return ""
-    if not isinstance(inner.target, OpOverload) or facts_of_node(inner).writes:
+    called = called_overload(inner.target)
+    if called is None or facts_of_node(inner).writes:
         return f"{inner.name} is not a functional operator"
-    if facts_of_node(inner).draws_random or inner.target.namespace not in ("aten", "prims"):
+    if facts_of_node(inner).draws_random or called.namespace not in ("aten", "prims"):
         return f"{inner.name} generates random numbers or is a custom operator, so its position is fixed"
     return ""
 

@@ -29,9 +29,10 @@ from engine.autograd.fallback_kinds import CaptureFallback
 from engine.autograd.node_marks import find_mark
 from engine.autograd.to_records import nodes_from_capture
 from engine.ir.fallback import Fallback, FallbackRequired
+from engine.ir.node_values import tensors_in
 from engine.torch_private.autograd import execution_engine, saved_tensors_hooks_set_tracing, set_execution_engine
 from engine.torch_private.dispatch import len_torch_dispatch_stack
-from engine.torch_private.functorch import are_functorch_transforms_active, is_functorch_wrapped_tensor
+from engine.torch_private.functorch import are_functorch_transforms_active
 
 Run = Callable[..., Any]
 
@@ -339,7 +340,7 @@ def _why_not_captured(roots: Sequence[Any], *, creates_graph: bool) -> Fallback 
         )
     if are_functorch_transforms_active():
         return Fallback(CaptureFallback.FUNCTORCH_TRANSFORM, "it runs inside a functional transform (torch.func)")
-    if any(isinstance(r, torch.Tensor) and is_functorch_wrapped_tensor(r) for r in roots):
+    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in(roots))):
         what = "it differentiates through a functional transform (torch.func)"
         return Fallback(CaptureFallback.FUNCTORCH_TENSOR, what)
     if len_torch_dispatch_stack() > 0:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from engine.autograd.execution_order import gradient_edges_of
+from engine.ir.node_values import tensors_by_position, tensors_in
 from engine.torch_private.pytree import tree_leaves
 
 MARK_KEY = "engine"
@@ -28,13 +29,13 @@ def mark_outputs(result: Any, asked: Any) -> None:
 
 def _tensors_in(result: Any) -> Iterator[torch.Tensor]:
     for leaf in tree_leaves(result):
-        held = [leaf] if isinstance(leaf, torch.Tensor) else list(getattr(leaf, "__dict__", {}).values())
-        yield from (t for t in held if isinstance(t, torch.Tensor))
+        held = getattr(leaf, "__dict__", {}).values()
+        yield from tensors_in(leaf) or tensors_by_position(held).values()
 
 
 def find_mark(roots: Sequence[Any]) -> Any:
     """Return the mark that a backward from these roots reaches first; None if it reaches none."""
-    if any(isinstance(r, torch.Tensor) and not r.requires_grad for r in roots):
+    if any(not r.requires_grad for r in tensors_in(roots)):
         return None
     work = deque(node for node, _ in gradient_edges_of(roots))
     seen = set(work)

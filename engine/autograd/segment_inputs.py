@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.introspection.symbols import symbols_in
 from engine.ir.sources.roots import LocalSource
 from engine.torch_private.fake_tensors import FakeTensorMode
 from engine.torch_private.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
@@ -51,15 +52,7 @@ class SymbolicInputs:
     @property
     def symbol_count(self) -> int:
         """Number of sizes that are symbols."""
-        return len(
-            {
-                s
-                for f in self.fakes
-                for n in _sizes_and_strides(f)
-                if isinstance(n, torch.SymInt)
-                for s in n.node.expr.free_symbols
-            }
-        )
+        return len(symbols_in(self.fakes))
 
     def accepts(self, values: Sequence[Any]) -> bool:
         """Return True if the values satisfy all assumptions about the symbols.

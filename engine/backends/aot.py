@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from engine import replay_values
 from engine.aot.driver import AotSettings, compile_graph
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.node_values import map_tensors
 from engine.ir.traced_frame import TracedGraph
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
@@ -67,4 +66,4 @@ def _remember_inputs(traced: TracedGraph, work: Compilation) -> None:
     """Retain the call's inputs, detached, if there are kernels to verify on them."""
     if work.program is not None:
         values = (i.example_value for i in traced.inputs)
-        work.inputs = tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in values)
+        work.inputs = map_tensors(lambda t: t.detach(), values)

@@ -11,6 +11,7 @@ from engine.aot.layout_mutation import is_layout_mutated, original_fake
 from engine.backends.registry import backend_callable, backend_name
 from engine.compilation import Compilation
 from engine.graph.passes.lift_requires_grad import requires_grad_calls
+from engine.ir.node_values import fake_tensors
 from engine.ir.traced_frame import GraphInput, TracedGraph
 from engine.torch_private import inductor
 from engine.torch_private.fake_tensors import FakeTensor, FakeTensorMode, TracingContext, tracing
@@ -49,7 +50,7 @@ def compile_with_inductor(graph: torch.fx.GraphModule, examples: list[Any]) -> R
 def _call_compiler(compiler: Callable[..., Run], traced: TracedGraph) -> Run:
     if not any(_is_symbolic(i.fake) for i in traced.inputs):
         return compiler(traced.graph, [i.example_value for i in traced.inputs])
-    mode = next((i.fake.fake_mode for i in traced.inputs if isinstance(i.fake, FakeTensor)), None)
+    mode = next((f.fake_mode for f in fake_tensors([i.fake for i in traced.inputs])), None)
     with tracing(TracingContext(mode)):
         return compiler(traced.graph, [_example_input(mode, i) for i in traced.inputs])
 

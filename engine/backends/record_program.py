@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from engine import session_jobs
 from engine.compilation import Compilation, RecordUpdater
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.node_values import map_tensors, tensors_in
 from engine.kernels.targets import default_target
 from engine.kernels.to_records import kernel_records
 from engine.records.session import CompilationRecord
@@ -62,8 +61,8 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
     def first(values: list[Any]) -> Any:
         session = record.session if waiting and waiting.pop() else None
         if session is not None:
-            kept = tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in values)
-            if sum(v.nbytes for v in kept if isinstance(v, torch.Tensor)) <= MAX_KEPT_BACKWARD_BYTES:
+            kept = map_tensors(lambda t: t.detach(), values)
+            if sum(v.nbytes for v in tensors_in(kept)) <= MAX_KEPT_BACKWARD_BYTES:
                 lowered = session_jobs.LoweredGraph(program, graph, kept)
                 session_jobs.add_lowered_graph(session, record.compilation, lowered, target=program.target)
         return run(values)

@@ -82,24 +82,39 @@ class _FunctionWalk:
         if known := stable_name(value):
             _reject_process_state(value, known)
             return {"named": known}
-        if isinstance(value, (staticmethod, classmethod)):
-            return {type(value).__name__: self.describe(value.__func__, name)}
-        if isinstance(value, functools.partial):
-            return {"partial": [self.describe(v, name) for v in (value.func, value.args, value.keywords)]}
+        return self._describe(value, name)
+
+    @functools.singledispatchmethod
+    def _describe(self, value: Any, name: str) -> Data:
         if type(value) in (tuple, list):
             return [self.describe(v, name) for v in value]
         if type(value) is dict and all(type(k) is str for k in value):
             return {"dict": [[k, self.describe(v, f"{name}[{k!r}]")] for k, v in value.items()]}
-        if isinstance(value, types.FunctionType):
-            return self._function(value)
-        if isinstance(value, types.ModuleType):
-            raise CannotFingerprint(f"it reads the module {value.__name__}")
-        if isinstance(value, type):
-            raise CannotFingerprint(f"it uses the class {value.__qualname__}")
         try:
             return self.serialize(value)
         except CannotFingerprint as error:
             raise CannotFingerprint(f"it reads {name}, and {error}") from None
+
+    @_describe.register(staticmethod)
+    @_describe.register(classmethod)
+    def _(self, value: Any, name: str) -> Data:
+        return {type(value).__name__: self.describe(value.__func__, name)}
+
+    @_describe.register(functools.partial)
+    def _(self, value: Any, name: str) -> Data:
+        return {"partial": [self.describe(v, name) for v in (value.func, value.args, value.keywords)]}
+
+    @_describe.register(types.FunctionType)
+    def _(self, value: types.FunctionType, name: str) -> Data:
+        return self._function(value)
+
+    @_describe.register(types.ModuleType)
+    def _(self, value: types.ModuleType, name: str) -> Data:
+        raise CannotFingerprint(f"it reads the module {value.__name__}")
+
+    @_describe.register(type)
+    def _(self, value: type, name: str) -> Data:
+        raise CannotFingerprint(f"it uses the class {value.__qualname__}")
 
     def _function(self, function: types.FunctionType) -> Data:
         if id(function) in self.seen:
@@ -148,16 +163,25 @@ def _cell_contents(cell: types.CellType, name: str) -> Any:
 
 
 def _code_fingerprint(code: types.CodeType, walk: _FunctionWalk) -> Data:
-    constants = [
-        _code_fingerprint(c, walk) if isinstance(c, types.CodeType) else _constant(c, walk) for c in code.co_consts
-    ]
+    constants = [_constant(c, walk) for c in code.co_consts]
     counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags]
     names = [code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars]
     return [code.co_code.hex(), code.co_exceptiontable.hex(), constants, counts, [list(n) for n in names]]
 
 
+@functools.singledispatch
 def _constant(value: Any, walk: _FunctionWalk) -> Data:
-    return {"bytes": value.hex()} if isinstance(value, bytes) else walk.serialize(value)
+    return walk.serialize(value)
+
+
+@_constant.register(bytes)
+def _(value: bytes, walk: _FunctionWalk) -> Data:
+    return {"bytes": value.hex()}
+
+
+@_constant.register(types.CodeType)
+def _(value: types.CodeType, walk: _FunctionWalk) -> Data:
+    return _code_fingerprint(value, walk)
 
 
 def _reject_process_state(value: Any, known: str) -> None:

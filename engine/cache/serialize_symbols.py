@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
 
+from engine.ir.introspection.symbols import symbolic_numbers_in
+from engine.ir.static_sizes import static_size
 from engine.torch_private.symbolic_shapes import ShapeEnv
 from engine.torch_private.sympy_functions import SymT, int_oo, symbol_is_type
 from engine.torch_private.sympy_functions import sympy_functions as functions
 
 Data = Any
-SYMBOLIC_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
 _KINDS: Mapping[str, type] = {"int": torch.SymInt, "float": torch.SymFloat, "bool": torch.SymBool}
 _TORCH_FUNCTIONS = (
     "FloorDiv ModularIndexing Where PythonMod Mod CleanDiv CeilToInt FloorToInt CeilDiv LShift RShift Max Min PowByNatural FloatPow "
@@ -40,16 +42,17 @@ def serialize_expression(expression: sympy.Basic) -> Data:
     Raises:
         CannotSerializeExpression: A part of it has an unsupported type.
     """
-    if isinstance(expression, sympy.Integer):
-        return int(expression)
-    if isinstance(expression, sympy.Symbol):
-        return expression.name
+    known: Any = expression
+    if known.is_Integer:
+        return int(known)
+    if known.is_Symbol:
+        return known.name
     if expression in (sympy.true, sympy.false):
         return {"bool": bool(expression)}
-    if isinstance(expression, sympy.Rational):
-        return {"ratio": [int(expression.p), int(expression.q)]}
-    if isinstance(expression, sympy.Float):
-        return {"float": repr(float(expression))}
+    if known.is_Rational:
+        return {"ratio": [int(known.p), int(known.q)]}
+    if known.is_Float:
+        return {"float": repr(float(known))}
     name = type(expression).__name__
     if _EXPRESSION_TYPES.get(name) is not type(expression):
         raise CannotSerializeExpression(f"a size is computed with {name}, which cannot be serialized")
@@ -163,7 +166,7 @@ def serialize_unbacked_symbols(env: ShapeEnv | None, values: Sequence[Any], trac
     return [
         [
             *(name, symbol_is_type(s, SymT.UNBACKED_FLOAT), s in env.size_like),
-            [int(b) if isinstance(b, sympy.Integer) else None for b in _bounds(env, s)],
+            [static_size(b) for b in _bounds(env, s)],
             sorted(str(old) for old, new in env.replacements.items() if new == s and str(old) in before),
             [serialize_expression(env.replace(a.expr)) for a in env.deferred_runtime_asserts.get(s, ())],
         ]
@@ -178,18 +181,7 @@ def _bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[Any, Any]:
 
 def is_unbacked_symbol(expression: Any) -> bool:
     """Return True for an unbacked symbol."""
-    return isinstance(expression, sympy.Symbol) and symbol_is_type(expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
-
-
-def symbolic_numbers_in(value: Any) -> Iterator[Any]:
-    """Yield the symbolic numbers of a value: itself, or sizes, strides and offset of a tensor."""
-    if isinstance(value, (tuple, list)):
-        for v in value:
-            yield from symbolic_numbers_in(v)
-    elif isinstance(value, SYMBOLIC_TYPES):
-        yield value
-    elif isinstance(value, torch.Tensor) and value._has_symbolic_sizes_strides:
-        yield from symbolic_numbers_in((*value.shape, *value.stride(), value.storage_offset()))
+    return bool(expression.is_Symbol) and symbol_is_type(expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
 
 
 def shape_env_facts(values: Sequence[Any]) -> Data:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 import torch
@@ -15,7 +15,6 @@ import torch.fx
 from engine.cache.custom_op_key import custom_op_fingerprint, op_overload_of
 from engine.cache.function_key import CannotFingerprint
 from engine.cache.serialize_symbols import (
-    SYMBOLIC_TYPES,
     CannotSerializeExpression,
     SymbolTable,
     serialize_expression,
@@ -26,6 +25,7 @@ from engine.graph.composite_ops import registered_composite_ops
 from engine.graph.effect_tokens import effect_token_op
 from engine.graph.functionalize_rng import variant_by_name, variant_name
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo, ViewSpec, is_same_size
+from engine.ir.introspection.symbols import SYMBOLIC_TYPES
 from engine.ir.kernels.compile_triton import KernelConfig
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, ConstantTensor, Launch, LoweredProgram
@@ -71,14 +71,47 @@ _SERIALIZABLE_CLASSES: Mapping[str, Any] = {
 _RECORDS: Mapping[str, type[Record]] = {c.__name__: c for c in (LoweringRecord, LoopOp)}
 
 
+_KINDS: Mapping[type, str] = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory format"}
+
+
 _TORCH_ENUMS: Mapping[str, Mapping[str, Any]] = {
-    "dtype": {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)},
-    "layout": {str(v): v for v in vars(torch).values() if isinstance(v, torch.layout)},
-    "memory format": {str(v): v for v in vars(torch).values() if isinstance(v, torch.memory_format)},
+    name: {str(v): v for v in vars(torch).values() if isinstance(v, kind)} for kind, name in _KINDS.items()
 }
 
 
-_KINDS: Mapping[type, str] = {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory format"}
+Writer: TypeAlias = Callable[[Any, Callable[[Any], Data]], Data]
+"""Returns a value as JSON; the second argument writes the values inside."""
+
+
+def _write_fields(v: Any, go: Callable[[Any], Data]) -> Data:
+    return {"class": type(v).__name__, "fields": {f.name: go(getattr(v, f.name)) for f in dataclasses.fields(v)}}
+
+
+_WRITERS: Mapping[type, Writer] = {
+    **dict.fromkeys((type(None), bool, int, str), lambda v, _: v),
+    float: lambda v, _: {"float": repr(v)},
+    complex: lambda v, _: {"complex": [repr(v.real), repr(v.imag)]},
+    **dict.fromkeys((list, torch.fx.immutable_collections.immutable_list), lambda v, go: [go(i) for i in v]),
+    **dict.fromkeys((tuple, torch.Size), lambda v, go: {"tuple": [go(i) for i in v]}),
+    frozenset: lambda v, go: {"set": [go(i) for i in sorted(v)]},
+    slice: lambda v, go: {"slice": [go(v.start), go(v.stop), go(v.step)]},
+    type(...): lambda _, __: {"ellipsis": True},
+    **dict.fromkeys(_KINDS, lambda v, _: {_KINDS[type(v)]: str(v)}),
+    torch.device: lambda v, _: {"device": str(v)},
+    torch.Tensor: lambda v, _: {"tensor": _serialize_constant(v)},
+    **dict.fromkeys(_RECORDS.values(), lambda v, _: {"record": [type(v).__name__, v.to_dict()]}),
+    **dict.fromkeys(_SERIALIZABLE_CLASSES.values(), _write_fields),
+}
+"""Writers by exact type."""
+
+
+_SUBCLASS_WRITERS: tuple[tuple[tuple[type, ...], Writer], ...] = (
+    ((dict,), lambda v, go: {"dict": [[go(k), go(i)] for k, i in v.items()]}),
+    ((OpOverload, HigherOrderOperator), lambda v, _: {"operator": serialize_target(v)}),
+    (SYMBOLIC_TYPES, lambda v, _: {"number": _serialize_symbolic(serialize_symbolic_number, v)}),
+    ((sympy.Basic,), lambda v, _: {"relation": _serialize_symbolic(serialize_expression, v)}),
+)
+"""Writers of classes and their subclasses."""
 
 
 def serialize_value(value: Any, node: Callable[[torch.fx.Node], Data] | None = None) -> Data:
@@ -89,45 +122,11 @@ def serialize_value(value: Any, node: Callable[[torch.fx.Node], Data] | None = N
     """
 
     def go(v: Any) -> Data:
-        if v is None or type(v) in (bool, int, str):
-            return v
-        if type(v) is float:
-            return {"float": repr(v)}
-        if type(v) is complex:
-            return {"complex": [repr(v.real), repr(v.imag)]}
-        if type(v) in (list, torch.fx.immutable_collections.immutable_list):
-            return [go(i) for i in v]
-        if type(v) in (tuple, torch.Size):
-            return {"tuple": [go(i) for i in v]}
-        if isinstance(v, dict):
-            return {"dict": [[go(k), go(i)] for k, i in v.items()]}
-        if type(v) is frozenset:
-            return {"set": [go(i) for i in sorted(v)]}
-        if type(v) is slice:
-            return {"slice": [go(v.start), go(v.stop), go(v.step)]}
-        if isinstance(v, (OpOverload, HigherOrderOperator)):
-            return {"operator": serialize_target(v)}
-        if v is Ellipsis:
-            return {"ellipsis": True}
-        if type(v) in _KINDS:
-            return {_KINDS[type(v)]: str(v)}
-        if type(v) is torch.device:
-            return {"device": str(v)}
-        if isinstance(v, SYMBOLIC_TYPES):
-            return {"number": _serialize_symbolic(serialize_symbolic_number, v)}
-        if isinstance(v, sympy.Basic):
-            return {"relation": _serialize_symbolic(serialize_expression, v)}
+        write = _WRITERS.get(type(v)) or next((w for kinds, w in _SUBCLASS_WRITERS if isinstance(v, kinds)), None)
+        if write is not None:
+            return write(v, go)
         if isinstance(v, torch.fx.Node) and node is not None:
             return {"node": node(v)}
-        if type(v) is torch.Tensor:
-            return {"tensor": _serialize_constant(v)}
-        if type(v) in _RECORDS.values():
-            return {"record": [type(v).__name__, v.to_dict()]}
-        if type(v).__name__ in _SERIALIZABLE_CLASSES and type(v) is _SERIALIZABLE_CLASSES[type(v).__name__]:
-            return {
-                "class": type(v).__name__,
-                "fields": {f.name: go(getattr(v, f.name)) for f in dataclasses.fields(v)},
-            }
         raise CannotSerialize(f"a {type(v).__name__} cannot be serialized")
 
     return go(value)

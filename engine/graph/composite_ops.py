@@ -24,8 +24,8 @@ from engine.graph.composite_ops_autograd import (
     is_padded_rnn_call,
 )
 from engine.graph.effect_tokens import run_with_token
+from engine.ir.node_values import called_overload
 from engine.torch_private.higher_order_ops import with_effects
-from engine.torch_private.operators import OpOverload
 
 __all__ = ["composite_op", "eager_implementation", "registered_composite_ops", "replace_composite"]
 
@@ -101,9 +101,10 @@ def eager_implementation(target: Any) -> Function | None:
     """
     if target is with_effects:
         return run_with_token
-    if not isinstance(target, OpOverload) or target.namespace != "engine":
+    called = called_overload(target)
+    if called is None or called.namespace != "engine":
         return None
-    known = registered_composite_ops().get(target.overloadpacket.__name__)
+    known = registered_composite_ops().get(called.overloadpacket.__name__)
     return None if known is None else known[1]
 
 
@@ -133,7 +134,7 @@ def replace_composite(target: Any, *, needs_grad: bool = False) -> Any:
 
     It is a composite op, a copy of ``target`` that calls one, or ``target``. With ``needs_grad`` it is differentiable.
     """
-    if not callable(target) or isinstance(target, OpOverload):
+    if not callable(target) or called_overload(target) is not None:
         return target
     known = _replacements(needs_grad)
     if _is_replaceable(target, known):

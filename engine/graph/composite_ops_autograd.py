@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 
 from engine.graph.composite_op_registry import composite_op
+from engine.ir.node_values import map_tensors, tensors_in
 from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.operators import fused_sdp_choice
 
@@ -220,7 +221,7 @@ def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
     The ATen op of that kernel in a graph would be useless to other devices.
     torch chooses for real tensors of the same layout, because it chooses differently for others.
     """
-    given = [t for t in (query, *rest) if isinstance(t, torch.Tensor)]
+    given = tensors_in((query, *rest))
     if any(t.device.type != "cpu" or t._has_symbolic_sizes_strides for t in given):
         return False
     if torch.is_autocast_enabled("cpu"):  # torch's own function includes the casts
@@ -228,7 +229,7 @@ def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
     layouts = [(tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in given]
     with disable_current_modes():
         probes: Any = iter([torch.empty_strided(n, s, dtype=d).requires_grad_(g) for n, s, d, g in layouts])
-        asked: list[Any] = [next(probes) if isinstance(t, torch.Tensor) else t for t in (query, *rest)]
+        asked = map_tensors(lambda _: next(probes), (query, *rest))
         choose: Function = fused_sdp_choice
         return int(choose(*asked, **options)) == SDPBackend.FLASH_ATTENTION.value
 

@@ -14,10 +14,11 @@ import torch
 import torch.fx
 
 from engine.ir.node_metadata import NodeProvenance, provenance_of, set_provenance
+from engine.ir.node_values import called_overload
 from engine.torch_private.fake_tensors import detect_fake_mode
 from engine.torch_private.functionalization import FunctionalTensor, FunctionalTensorMode
 from engine.torch_private.higher_order_ops import with_effects
-from engine.torch_private.operators import EffectType, OpOverload
+from engine.torch_private.operators import EffectType
 
 Node = torch.fx.Node
 
@@ -74,8 +75,8 @@ def _has_only_effect(node: Node) -> bool:
 
     The only one of ATen is ``_linalg_check_errors``, to which newer torch itself passes a token.
     """
-    target = node.target
-    if node.op != "call_function" or not isinstance(target, OpOverload) or target._schema.is_mutable:
+    target = called_overload(node.target)
+    if target is None or target._schema.is_mutable:
         return False
     if target is torch.ops.aten._linalg_check_errors.default:
         return True
@@ -125,15 +126,15 @@ def _next_token(graph: torch.fx.Graph, node: Node, token: Node) -> Node:
 
 
 def _operator_name(node: Node) -> str:
-    target: Any = node.args[1]
-    return target._schema.name.rpartition("::")[2] if isinstance(target, OpOverload) else str(target)
+    target = called_overload(node.args[1])
+    return str(node.args[1]) if target is None else target._schema.name.rpartition("::")[2]
 
 
 def _is_token(node: Node) -> bool:
     """Return True if a node is the token that an effectful op returns."""
-    if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+    if node.target is not operator.getitem:
         return False
-    return is_with_effects(node.args[0]) and bool(node.args[1] == 0)
+    return is_with_effects(node.all_input_nodes[0]) and bool(node.args[1] == 0)
 
 
 def run_with_token(token: torch.Tensor, target: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

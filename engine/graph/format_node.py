@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.node_values import called_overload
 from engine.torch_private.operators import HigherOrderOperator, OpOverload
 
 _BINARY: dict[Any, str] = {
@@ -187,9 +188,8 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _qualified(target: Any) -> str:
-    if isinstance(target, OpOverload):
-        name = str(target)
-        return name.removesuffix(".default")
+    if called_overload(target) is not None:
+        return str(target).removesuffix(".default")
     if isinstance(target, str):
         return target
     if isinstance(target, HigherOrderOperator):

@@ -20,6 +20,7 @@ import torch.fx
 
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import checkpoint_of
+from engine.ir.node_values import called_overload, results_of
 from engine.torch_private.operators import OpOverload
 
 Node = torch.fx.Node
@@ -34,7 +35,7 @@ _VARIANTS: dict[Any, tuple[OpOverload, bool, int]] = {}
 
 def is_random(node: Node) -> bool:
     """Return True if a node samples from a random generator that outlives the call."""
-    return isinstance(node.target, OpOverload) and facts_of_node(node).draws_random
+    return called_overload(node.target) is not None and facts_of_node(node).draws_random
 
 
 def get_rng_states(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
@@ -124,8 +125,8 @@ def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Gene
 
 
 def _fills_new_memory(node: Node) -> bool:
-    filled = node.args[0] if node.target is torch.ops.aten.bernoulli.p else None
-    return isinstance(filled, Node) and filled.target is torch.ops.aten.empty_like.default
+    fills = node.target is torch.ops.aten.bernoulli.p
+    return fills and node.all_input_nodes[0].target is torch.ops.aten.empty_like.default
 
 
 def _devices(args: Any, kwargs: Any) -> tuple[str, ...]:
@@ -188,9 +189,7 @@ def _rng_state_op() -> Any:
 
 
 def _rng_state_value(node: Node, device: torch.device) -> torch.Tensor:
-    value = node.meta["val"]
-    like = value[0] if isinstance(value, (tuple, list)) else value
-    with like.fake_mode:
+    with results_of(node.meta["val"])[0].fake_mode:
         return _fake_rng_state(torch.get_rng_state().numel(), device)
 
 

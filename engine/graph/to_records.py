@@ -10,7 +10,9 @@ import torch.fx
 from engine.graph.format_node import format_node, format_target
 from engine.graph.passes.recorder import PASS_RECORDS_KEY
 from engine.ir.aot.aot_graph import node_id_prefix
+from engine.ir.introspection.symbols import SYMBOLIC_TYPES
 from engine.ir.node_metadata import node_id, provenance_of
+from engine.ir.static_sizes import static_sizes
 from engine.records.graph import GraphRecord, NodeRecord
 
 
@@ -33,7 +35,7 @@ def _node_record(node: torch.fx.Node, stage: str, compilation: str) -> NodeRecor
     origin = provenance_of(node)
     value = fake_value_of(node)
     layout = _tensor_fields(value) if isinstance(value, torch.Tensor) else {}
-    if not layout and isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+    if isinstance(value, SYMBOLIC_TYPES):
         layout = {"dtype": f"{type(value).__name__}({value})"}
     return NodeRecord(
         id=node_id(stage, compilation, node),
@@ -60,7 +62,7 @@ def _tensor_fields(value: torch.Tensor) -> dict[str, Any]:
     if value.layout != torch.strided:
         return told
     told["stride"] = tuple(map(str, value.stride()))
-    if all(isinstance(s, int) for s in value.shape):
+    if static_sizes(value.shape) is not None:
         told["bytes"] = value.numel() * value.element_size()
     return told
 

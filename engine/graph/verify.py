@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.fx
 
-from engine.torch_private.operators import OpOverload
+from engine.ir.node_values import called_overload
 
 Rule = Callable[[torch.fx.GraphModule], Iterator[str]]
 
@@ -62,7 +62,8 @@ def values_have_fakes(module: torch.fx.GraphModule) -> Iterator[str]:
 
 
 def _returns_nothing(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and not node.target._schema.returns
+    called = called_overload(node.target)
+    return called is not None and not called._schema.returns
 
 
 def calls_only_functions(module: torch.fx.GraphModule) -> Iterator[str]:
@@ -75,7 +76,8 @@ def calls_only_functions(module: torch.fx.GraphModule) -> Iterator[str]:
 def is_functional(module: torch.fx.GraphModule) -> Iterator[str]:
     """Check that no operator mutates an argument."""
     for node in module.graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+        called = called_overload(node.target)
+        if called is not None and called._schema.is_mutable:
             yield f"{node.name} ({node.target}) mutates one of its arguments"
 
 

@@ -23,14 +23,10 @@ from engine.guards.torch_c_helpers import (
     batchable_tensors,
     dispatch_keys_show_modes,
 )
-from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.base import Guard
-from engine.ir.guards.global_state import GlobalStateMatch
-from engine.ir.guards.python_values import EqualsMatch, TypeMatch
 from engine.ir.guards.tensors import PLAIN_TENSOR_TYPES, TensorPropertyGuard
 from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import Source
-from engine.ir.sources.roots import ConstantSource, GlobalSource, LocalSource, OptionalGlobalSource
 
 Check = Callable[..., bool]
 
@@ -147,9 +143,7 @@ class CheckWriter:
 
 def _sources_read_twice(guard: Guard) -> tuple[Source, ...]:
     """Return the source if the guard's condition reads it twice."""
-    return (
-        (guard.source,) if isinstance(guard, EqualsMatch) and type(guard.expected) in (int, float, str, bytes) else ()
-    )
+    return (guard.source,) if guard.reads_source_twice else ()
 
 
 def _fast_path_body(
@@ -177,11 +171,7 @@ def _fast_path_body(
     late = [g for g in apart if any(through[o] for o in g.sources)]
     early = [g for g in apart if not any(through[o] for o in g.sources)]
     if dispatch_keys_show_modes(tensors):
-        early = [
-            g
-            for g in early
-            if not (isinstance(g, GlobalStateMatch) and (g.state_name, g.expected) in STATES_IMPLIED_BY_DISPATCH_KEYS)
-        ]
+        early = [g for g in early if g.global_state is None or g.global_state not in STATES_IMPLIED_BY_DISPATCH_KEYS]
     early = _global_state_line(early, writer, admission, lines)
     if None in structured:
         lines.append(_subtree_line(None, structured[None], writer, admission, lines))
@@ -190,7 +180,7 @@ def _fast_path_body(
         for guard in early:
             if min(guard.tier, 2) == level:
                 writer.write(guard, lines)
-                if isinstance(guard, TypeMatch) and guard.source in structured:
+                if guard.is_type_test and guard.source in structured:
                     found = structured[guard.source]
                     below_modules.append(_subtree_line(guard, found, writer, admission, lines, handed))
         members = {o: found for o, found in tensors.items() if o.tier == level}
@@ -207,25 +197,23 @@ def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object
     Groups with fewer than ``MIN_GUARDS`` guards are dropped. Guards on values read through a tensor are left
     out.
     """
-    modules = {g.source for g in in_order if isinstance(g, TypeMatch) and issubclass(g.type, torch.nn.Module)}
+    modules = {g.source for g in in_order if g.is_type_test and issubclass(g.implied_type or object, torch.nn.Module)}
     found: dict[Source | None, list[Guard]] = {}
     for guard in in_order:
-        if (guard.is_relational or not guard.reads_value) and not isinstance(guard, SameObject):
+        if (guard.is_relational or not guard.reads_value) and guard.same_object is None:
             continue
         chain = guard.source.chain()
         above = chain[:-1]
         root = next((o for o in above if o in modules), None)
         if any(o in tensors for o in above):
             continue
-        if root is None or isinstance(chain[0], ConstantSource):
-            if not isinstance(chain[0], (ConstantSource, GlobalSource, OptionalGlobalSource)) or isinstance(
-                guard, SameObject
-            ):
+        if root is None or chain[0].is_constant:
+            if not chain[0].outlives_calls or guard.same_object is not None:
                 continue
             if guard.source in tensors or guard.source in modules:
                 continue
             root = None
-        elif isinstance(guard, SameObject) and not (guard.expect_same and root in guard.other.chain()[:-1]):
+        elif guard.same_object is not None and root not in guard.same_object.chain()[:-1]:
             continue
         if guard.source in tensors and not (guard.is_tensor_property or guard.is_type_test):
             continue
@@ -234,7 +222,7 @@ def _group_by_subtree(in_order: Sequence[Guard], tensors: Mapping[Source, object
 
 
 def _subtree_line(
-    root: TypeMatch | None,
+    root: Guard | None,
     guards: Sequence[Guard],
     writer: CheckWriter,
     admission: SlowPath,
@@ -257,13 +245,13 @@ def _subtree_line(
     return f"if not {same}({text}): return {_slow_path_call(writer.names, admission)}"
 
 
-def _compile_subtree_check(root: TypeMatch | None, guards: Sequence[Guard]) -> Callable[[Any], bool]:
+def _compile_subtree_check(root: Guard | None, guards: Sequence[Guard]) -> Callable[[Any], bool]:
     """Return a check of the guards below a module; the check takes the module."""
     names = CheckNames(("module",))
     writer = CheckWriter(guards, names)
     if root is not None:
         writer.reads.set_text(root.source, "module")
-        writer.assume_type(root.source, root.type)
+        writer.assume_type(root.source, root.implied_type or object)
     lines: list[str] = []
     for guard in guards:
         writer.write(guard, lines)
@@ -273,13 +261,13 @@ def _compile_subtree_check(root: TypeMatch | None, guards: Sequence[Guard]) -> C
 
 def _global_state_line(early: list[Guard], writer: CheckWriter, admission: SlowPath, lines: list[str]) -> list[Guard]:
     """Replace guards on plain global state by one C helper call; return the remaining guards."""
-    states = {g.state_name for g in early if isinstance(g, GlobalStateMatch)}
+    states = {g.global_state[0] for g in early if g.global_state is not None}
     if not states >= MIN_HELPER_STATES:
         return early
     name = writer.names.fresh("same_global_state")
     admission.add_global_state(name)
     lines.append(f"if not {name}(): return {_slow_path_call(writer.names, admission)}")
-    return [g for g in early if not (isinstance(g, GlobalStateMatch) and g.state_name in HELPER_STATES)]
+    return [g for g in early if g.global_state is None or g.global_state[0] not in HELPER_STATES]
 
 
 def _tensor_batch_line(
@@ -303,15 +291,15 @@ def _slow_path_call(names: CheckNames, admission: SlowPath) -> str:
 def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
     """Return each guard's condition as one expression over the frame's own names."""
     roots = {o.chain()[0] for g in in_order for o in g.sources}
-    names = CheckNames(tuple(dict.fromkeys(r.variable_name for r in roots if isinstance(r, LocalSource))))
+    names = CheckNames(tuple(dict.fromkeys(filter(None, (r.parameter_name for r in roots)))))
     texts: dict[Source, str] = {}
 
     def text(origin: Source) -> str:
         if origin not in texts:
             parent = origin.parent
             texts[origin] = (
-                names.parameters[origin.variable_name]
-                if isinstance(origin, LocalSource)
+                names.parameters[origin.parameter_name]
+                if origin.parameter_name
                 else origin.code("" if parent is None else text(parent), names.const)
             )
         return texts[origin]

@@ -9,7 +9,6 @@ from typing import Any
 
 from engine.ir.sources.attributes import InstanceDictGetSource, ModuleHooksSource, ModuleMemberSource
 from engine.ir.sources.base import MISSING, Source
-from engine.ir.sources.roots import LocalSource
 
 CELLS_PARAM = "__cells__"
 """Name of the check's first parameter: the closure cells of the called function."""
@@ -82,8 +81,8 @@ class SourceReads:
         self._texts[origin] = text
 
     def _read(self, origin: Source, lines: list[str]) -> str:
-        if isinstance(origin, LocalSource):
-            return self._names.parameters[origin.variable_name]
+        if origin.parameter_name:
+            return self._names.parameters[origin.parameter_name]
         text = self._read_module_dict(origin, lines)
         if not text:
             base = "" if origin.parent is None else self._texts[origin.parent]

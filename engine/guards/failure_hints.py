@@ -21,15 +21,14 @@ def hint_for(finding: GuardEvaluation) -> str:
 
 
 def _reads_through(*kinds: type[Source]) -> Callable[[Guard], bool]:
-    return lambda guard: isinstance(guard.source.chain()[0], kinds) or any(isinstance(o, kinds) for o in guard.source)
+    return lambda guard: any(isinstance(o, kinds) for o in (guard.source.chain()[0], *guard.source))
 
 
-def _is_state(guard: Guard) -> bool:
-    return isinstance(guard, GlobalStateMatch)
+def _is(*kinds: type[Guard]) -> Callable[[Guard], bool]:
+    return lambda guard: isinstance(guard, kinds)
 
 
-def _is_value(guard: Guard) -> bool:
-    return isinstance(guard, (EqualsMatch, IdMatch))
+_is_state, _is_value = _is(GlobalStateMatch), _is(EqualsMatch, IdMatch)
 
 
 HINTS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
@@ -42,21 +41,21 @@ HINTS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
         ),
     ),
     (
-        lambda g: isinstance(g, RequiresGradMatch),
+        _is(RequiresGradMatch),
         (
             "A tensor that requires grad needs a backward graph; a tensor that does not needs none. These are two programs. A frequent cause: "
             "the result of one call requires grad and is passed to the next call. Detach it there, or accept two cache entries."
         ),
     ),
     (
-        lambda g: isinstance(g, (DisjointStorage, DistinctObjects, SameObject)),
+        _is(DisjointStorage, DistinctObjects, SameObject),
         (
             "If two arguments are the same tensor, or share memory, a write to one changes the other. The cache entry was compiled for other aliasing. "
             "Pass the same combination of aliases in all calls, or pass a clone."
         ),
     ),
     (
-        lambda g: isinstance(g, DictKeysMatch),
+        _is(DictKeysMatch),
         (
             "The tracer reads a dictionary item by item. Its keys and their order decide which operations the graph has. Build it with the "
             "same keys in the same order in every call. Pass None or an empty tensor for a missing item."
@@ -90,7 +89,7 @@ HINTS: tuple[tuple[Callable[[Guard], bool], str], ...] = (
         ),
     ),
     (
-        lambda g: isinstance(g, ShapeMatch),
+        _is(ShapeMatch),
         (
             "The first compilation is specialized for the sizes of the first call. A size that changes becomes a symbol in the next cache entry, which works for all sizes except 0 "
             "and 1. For one cache entry from the start, call engine.mark_dynamic before the first call."

@@ -14,7 +14,6 @@ from engine.guards.torch_c_helpers import always_false, make_global_state_check,
 from engine.ir.guards.base import Guard
 from engine.ir.guards.tensors import TensorPropertyGuard
 from engine.ir.sources.base import FrameScope, Source
-from engine.ir.sources.roots import ClosureSource, OptionalClosureSource
 
 MAX_WALKS_BEFORE_CODEGEN = 2
 """Number of slow checks by ``all_hold`` before the one-by-one check is compiled."""
@@ -71,10 +70,10 @@ class SlowPath:
         self._explain_count = 0
         self._relearn_count = 0
         self._cells = {
-            o.variable_name: o.index
+            o.user_name: o.cell_index
             for g in guards
             for o in (x.chain()[0] for x in g.sources)
-            if isinstance(o, (ClosureSource, OptionalClosureSource))
+            if o.cell_index is not None
         }
 
     def add_tensor_batch(self, name: str, members: Mapping[Source, tuple[TensorPropertyGuard, ...]]) -> None:

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 
 from engine.ir.guards.base import Guard
-from engine.ir.guards.global_state import GlobalStateMatch
-from engine.ir.guards.python_values import HasAttrGuard, TypeMatch
 from engine.ir.guards.tensors import (
     PLAIN_TENSOR_TYPES,
     DispatchKeysMatch,
@@ -90,13 +88,13 @@ def batchable_tensors(in_order: Sequence[Guard]) -> dict[Source, tuple[TensorPro
     """
     facets: dict[Source, list[TensorPropertyGuard]] = {}
     for guard in in_order:
-        if isinstance(guard, TensorPropertyGuard):
-            facets.setdefault(guard.source, []).append(guard)
-    plain = {g.source for g in in_order if isinstance(g, TypeMatch) and g.type in PLAIN_TENSOR_TYPES}
+        for facet in guard.tensor_properties():
+            facets.setdefault(facet.source, []).append(facet)
+    plain = {g.source for g in in_order if g.is_type_test and g.implied_type in PLAIN_TENSOR_TYPES}
     others = {
         g.source
         for g in in_order
-        if not isinstance(g, (TensorPropertyGuard, TypeMatch, GlobalStateMatch, HasAttrGuard))
+        if not (g.is_tensor_property or g.is_type_test or g.is_attribute_test or g.global_state is not None)
     }
     return {
         o: tuple(found) for o, found in facets.items() if o in plain and o not in others and _has_all_properties(found)
@@ -107,11 +105,16 @@ def _has_all_properties(found: list[TensorPropertyGuard]) -> bool:
     kinds = [type(f) for f in found]
     if len(set(kinds)) != len(kinds):
         return False
-    is_strided = any(isinstance(f, LayoutMatch) and f.layout is torch.strided for f in found)
-    is_dense = any(
-        isinstance(f, DispatchKeysMatch) and "Nested" not in f.keys and "Sparse" not in f.keys for f in found
-    )
-    return is_strided and is_dense and any(isinstance(f, NdimMatch) for f in found)
+    by_kind = _by_kind(found)
+    if not by_kind.keys() >= {LayoutMatch, DispatchKeysMatch, NdimMatch}:
+        return False
+    keys = by_kind[DispatchKeysMatch].keys
+    return by_kind[LayoutMatch].layout is torch.strided and "Nested" not in keys and "Sparse" not in keys
+
+
+def _by_kind(found: Sequence[TensorPropertyGuard]) -> dict[type, Any]:
+    """Return the property guards of one tensor by their class."""
+    return {type(f): f for f in found}
 
 
 def dispatch_keys_show_modes(tensors: Mapping[Source, tuple[TensorPropertyGuard, ...]]) -> bool:
@@ -119,7 +122,7 @@ def dispatch_keys_show_modes(tensors: Mapping[Source, tuple[TensorPropertyGuard,
 
     Modes then change its effective dispatch keys.
     """
-    return any(isinstance(f, DispatchKeysMatch) and "Autograd" in f.keys for found in tensors.values() for f in found)
+    return any("Autograd" in _by_kind(found)[DispatchKeysMatch].keys for found in tensors.values())
 
 
 def new_guard_tree() -> Any:
@@ -211,12 +214,15 @@ def _make_tensor_guards(
 
 
 def _sizes(found: tuple[TensorPropertyGuard, ...]) -> Sizes:
-    return next((f.sizes for f in found if isinstance(f, ShapeMatch)), (None,) * _dimensions(found))
+    shape = _by_kind(found).get(ShapeMatch)
+    return (None,) * _dimensions(found) if shape is None else shape.sizes
 
 
 def _strides(found: tuple[TensorPropertyGuard, ...]) -> Sizes:
-    return next((f.strides for f in found if isinstance(f, StrideMatch)), (None,) * _dimensions(found))
+    strides = _by_kind(found).get(StrideMatch)
+    return (None,) * _dimensions(found) if strides is None else strides.strides
 
 
 def _dimensions(found: tuple[TensorPropertyGuard, ...]) -> int:
-    return next(f.ndim for f in found if isinstance(f, NdimMatch))
+    ndim: int = _by_kind(found)[NdimMatch].ndim
+    return ndim

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch.fx
+
 
 class GraphCallable:
     """A callable with the name that the graph shows.
@@ -42,3 +44,12 @@ class GraphCallable:
 
     def __repr__(self) -> str:
         return f"<{self.__name__} in a graph>"
+
+
+NO_CALLABLE = GraphCallable("", lambda: None)
+"""Stands for the target of a node that calls no ``GraphCallable``."""
+
+
+def graph_callable_of(node: torch.fx.Node) -> GraphCallable:
+    """Return the callable that a node calls, ``NO_CALLABLE`` if it is none of this engine."""
+    return node.target if isinstance(node.target, GraphCallable) else NO_CALLABLE

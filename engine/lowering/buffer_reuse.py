@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, ProgramStep
+from engine.ir.kernels.lowered_program import AtenCall, Buffer, Launch, ProgramStep, buffer_refs
 from engine.ir.loop_ir.index_expr import static_product
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.node_values import called_overload
 from engine.records.lowering import BufferReuse
-from engine.torch_private.operators import OpOverload
-from engine.torch_private.pytree import tree_leaves
 
 MIN_REUSE_BYTES = 1 << 16
 """Buffers of fewer bytes are not reused."""
@@ -33,24 +32,25 @@ def plan_buffer_reuse(
     """
     last = {name: number for number, step in enumerate(steps) for name in step.touched_buffers()}
     pinned = {
-        name
-        for step in steps
-        if isinstance(step, AtenCall) and not _returns_fresh_memory(step)
-        for name in step.touched_buffers()
+        name for step in steps if not all(map(_returns_fresh_memory, step.calls)) for name in step.touched_buffers()
     }
-    pinned |= {r.buffer for r in tree_leaves(list(outputs)) if isinstance(r, BufferRef)}
+    pinned |= {r.buffer for r in buffer_refs(list(outputs))}
     pinned |= {name for name, buffer in buffers.items() if buffer.kind == "input"}
     free: set[str] = set()
     made: set[str] = set()
     found: dict[str, BufferReuse] = {}
     for number, step in enumerate(steps):
-        if isinstance(step, AtenCall):
-            made.update(r for r in step.result_buffers if r is not None)
+        for call in step.calls:
+            made.update(r for r in call.result_buffers if r is not None)
             free.clear()
-            continue
-        dying = {n for n in step.touched_buffers() if last[n] == number and n in made and n not in pinned}
-        for name in _allocated_buffers(step, made, buffers):
-            taken = _find_reusable_buffer(name, step, loops.get(number), buffers, free, dying)
+        dying = {
+            n
+            for launch in step.launches
+            for n in launch.touched_buffers()
+            if last[n] == number and n in made and n not in pinned
+        }
+        for launch, name in _allocated_buffers(step, made, buffers):
+            taken = _find_reusable_buffer(name, launch, loops.get(number), buffers, free, dying)
             size = _bytes(buffers[name])
             if taken is None or size is None:
                 if size is None or size >= MIN_REUSE_BYTES:
@@ -67,19 +67,21 @@ def plan_buffer_reuse(
 
 def _returns_fresh_memory(step: AtenCall) -> bool:
     """Return True if a call returns one new tensor that shares no memory with its arguments."""
-    if not isinstance(step.target, OpOverload) or not step.is_library_call or len(step.result_buffers) != 1:
+    called = called_overload(step.target)
+    if called is None or not step.is_library_call or len(step.result_buffers) != 1:
         return False
-    schema = step.target._schema
-    return step.target.namespace == "aten" and all(value.alias_info is None for value in schema.returns)
+    return called.namespace == "aten" and all(value.alias_info is None for value in called._schema.returns)
 
 
-def _allocated_buffers(step: Launch, made: set[str], buffers: Mapping[str, Buffer]) -> Iterator[str]:
-    """Yield the buffers that a launch needs memory for."""
-    for argument in step.kernel.args:
+def _allocated_buffers(
+    step: ProgramStep, made: set[str], buffers: Mapping[str, Buffer]
+) -> Iterator[tuple[Launch, str]]:
+    """Yield the launches of a step, each with a buffer that it needs memory for."""
+    for launch, argument in ((x, a) for x in step.launches for a in x.kernel.args):
         name = argument.buffer
         if argument.kind == "pointer" and argument.is_written and name not in made and buffers[name].kind != "input":
             made.add(name)
-            yield name
+            yield launch, name
 
 
 def _find_reusable_buffer(

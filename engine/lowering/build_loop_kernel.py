@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from engine.ir.kernels.lowered_program import Buffer
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, product, unflatten, variable
+from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, last_offset, product, unflatten, variable
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R
-from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.ir.static_sizes import static_size
 from engine.lowering.bytes_and_flops import bytes_moved, flops
 from engine.lowering.scheduler import FusionGroup
 from engine.lowering.transpose_tile import choose_transpose_tile
@@ -64,11 +64,7 @@ def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers:
         is_wide,
         bytes_moved(ops, mine, x.size, rows),
         flops(ops, x.size, rows),
-        initial_values={
-            m.name: m.initial_value.name if isinstance(m.initial_value, TensorDef) else m.initial_value
-            for m in group.stores
-            if m.initial_value is not None
-        },
+        initial_values={m.name: content for m in group.stores if (content := m.initial_content) is not None},
     )
 
 
@@ -93,14 +89,8 @@ def _unflatten_vars(variables: tuple[LoopVar, ...], flat: LoopVar) -> dict[LoopV
 
 
 def _needs_int64_index(group: FusionGroup, buffers: Mapping[str, Buffer], numel: Size) -> bool:
-    if isinstance(numel, int) and numel >= INT32_LIMIT:
-        return True
-    for made in (*group.input_defs(), *group.stores):
-        buffer = buffers[made.name]
-        last = flatten([IndexExpr({}, s - 1) for s in buffer.shape], buffer.stride).const
-        if isinstance(last, int) and last >= INT32_LIMIT:
-            return True
-    return False
+    used = [buffers[made.name] for made in (*group.input_defs(), *group.stores)]
+    return max(static_size(numel) or 0, *(last_offset(b.shape, b.stride) for b in used), 0) >= INT32_LIMIT
 
 
 def _op_words(nodes: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
+import sympy
+
 from engine.ir.kernels.lowered_program import Buffer, BufferRef, Launch, LoweredProgram
 from engine.ir.kernels.template_choice import Candidate, ChoiceRequest, TemplateChooser
 from engine.ir.loop_ir.index_expr import symbols_of
@@ -106,6 +108,6 @@ def symbols_from_inputs(given: Mapping[str, Buffer]) -> dict[str, tuple[int, int
     found: dict[str, tuple[int, int]] = {}
     for position, buffer in enumerate(given.values()):
         for dim, size in enumerate(buffer.shape):
-            if not isinstance(size, int) and size.is_Symbol:
+            if sympy.sympify(size).is_Symbol:
                 found.setdefault(next(iter(symbols_of([size]))), (position, dim))
     return found

@@ -13,9 +13,10 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Body, Coordinates, ReductionBody, TensorDef
+from engine.ir.node_values import tensor_meta
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.pad_strides import pad_row_stride
-from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, dense_stride
+from engine.lowering.result_strides import as_real_meta, dense_stride
 from engine.torch_private.pytree import tree_leaves
 
 
@@ -47,6 +48,16 @@ class LoweredTensor:
         return LoweredTensor(
             tuple(shape), self.definition, mapping if inner is None else lambda index: inner(mapping(index))
         )
+
+
+def lowered_tensors(values: Any) -> list[LoweredTensor]:
+    """Return the lowered tensors in operands or results, nested ones too."""
+    return [v for v in tree_leaves(values) if isinstance(v, LoweredTensor)]
+
+
+def definitions_in(values: Any) -> set[TensorDef]:
+    """Return the definitions that operands or results read."""
+    return {v.definition for v in lowered_tensors(values)}
 
 
 class LoweringContext:
@@ -174,20 +185,16 @@ class LoweringContext:
         """Return eager's strides if the node's value has this shape and is dense, else contiguous."""
         if stride is not None:
             return tuple(stride)
-        value = self.current_node.meta.get("val") if self.current_node is not None else None
-        if isinstance(value, torch.Tensor) and value.dtype in REAL_DTYPES and len(shape) == len(value.shape) + 1:
+        value = tensor_meta(self.current_node)
+        if value is None or self.current_node is None:
+            return contiguous_strides(shape)
+        if len(shape) == len(value.shape) + 1:
             value = as_real_meta(value)
-        if (
-            isinstance(value, torch.Tensor)
-            and len(value.shape) == len(shape)
-            and all(sizes_equal(as_size(a), b) for a, b in zip(value.shape, shape, strict=True))
+        if len(value.shape) != len(shape) or not all(
+            sizes_equal(as_size(a), b) for a, b in zip(value.shape, shape, strict=True)
         ):
-            return (
-                pad_row_stride(self.current_node, dense_stride(value))
-                if self.current_node is not None
-                else dense_stride(value)
-            )
-        return contiguous_strides(shape)
+            return contiguous_strides(shape)
+        return pad_row_stride(self.current_node, dense_stride(value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,8 +222,7 @@ class ExternNode:
 
     def input_defs(self) -> set[TensorDef]:
         """Return the definitions that the call reads."""
-        leaves = tree_leaves((self.args, self.kwargs))
-        return {v.definition for v in leaves if isinstance(v, LoweredTensor)}
+        return definitions_in((self.args, self.kwargs))
 
     def accept(self, visitor: StepVisitor) -> None:
         """Visit this step of a schedule."""

@@ -15,7 +15,7 @@ from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.kernels.template_choice import LIBRARY_CHOOSER, TemplateChooser
 from engine.lowering.choose_blocks import BlockTuner, CandidateBlockings
-from engine.lowering.context import LoweredTensor
+from engine.lowering.context import definitions_in
 from engine.lowering.dedup_kernels import PrintKernel
 from engine.lowering.graph_lowering import GraphLowering, LoweringError, reset_saved_row_stride
 from engine.lowering.passes.bool_to_bias_mask import bool_to_bias_mask
@@ -61,7 +61,7 @@ def lower(
         told = {symbol: made for symbol, (made, _) in walk.symbols.unbacked.items()}
         unroll_reductions(walk.context.defs, walk.defs_in_memory())
         schedule = fuse(walk.context.defs, walk.context.externs, walk.defs_in_memory(), walk.context.no_fuse, told)
-        returned = {v.definition for v in walk.outputs if isinstance(v, LoweredTensor)}
+        returned = definitions_in(walk.outputs)
         by_themselves = functools.partial(subprogram, walk, target, emit)
         schedule = choose_templates(schedule, returned, chooser, by_themselves, forced_fallbacks, walk.symbols.hints)
         program = schedule_to_program(

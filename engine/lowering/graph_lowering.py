@@ -19,8 +19,10 @@ from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, size
 from engine.ir.loop_ir.program_symbols import SYMBOLIC_SCALARS, ProgramSymbols, expression_of
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
+from engine.ir.node_values import called_overload, constant_number, results_of, tensor_meta, tensors_in
+from engine.ir.static_sizes import static_size
 from engine.ir.user_code_files import display_name, is_cell
-from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext
+from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext, definitions_in, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion_cost import build_unfused
 from engine.lowering.library_ops import is_library_op, library_fallback
@@ -28,9 +30,7 @@ from engine.lowering.ops import find_complex_lowering, find_lowering
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, non_overlapping_stride, symbolic_shape
 from engine.lowering.strided_views import strided_view_of
 from engine.records.bytecode import Span
-from engine.torch_private.fake_tensors import FakeTensor
-from engine.torch_private.operators import OpOverload
-from engine.torch_private.pytree import tree_leaves, tree_map
+from engine.torch_private.pytree import tree_leaves, tree_map_only
 
 aten = torch.ops.aten
 
@@ -103,18 +103,15 @@ class GraphLowering:
 
     def defs_in_memory(self) -> set[TensorDef]:
         """Return the definitions that must be in memory: outputs and operands of ATen calls."""
-        kept = {v.definition for v in self.outputs if isinstance(v, LoweredTensor)}
-        for extern in self.context.externs:
-            kept.update(extern.input_defs())
-        return kept
+        return definitions_in(self.outputs).union(*(extern.input_defs() for extern in self.context.externs))
 
     def _placeholder(self, node: torch.fx.Node) -> None:
-        value = node.meta["val"]
         position = len(self.inputs)
-        self.inputs.append((node.name, value))
-        if not isinstance(value, torch.Tensor):
-            self.values[node] = expression_of(value)
-            self.symbols.bind_input(value, position)
+        self.inputs.append((node.name, node.meta["val"]))
+        value = tensor_meta(node)
+        if value is None:
+            self.values[node] = expression_of(node.meta["val"])
+            self.symbols.bind_input(node.meta["val"], position)
             return
         for dim, size in enumerate(value.shape):
             self.symbols.bind_input(size, position, dim)
@@ -189,39 +186,33 @@ class GraphLowering:
             return
         value = value.detach()
         self.compute_node_count += 1
-        if (
-            value.numel() == 1
-            and value.device.type == "cpu"
-            and not isinstance(value, FakeTensor)
-            and value.dtype != torch.complex64
-        ):
-            number = value.item()
-            if isinstance(number, (bool, int, float)):
-                self.lowered_node_count += 1
-                self.values[node] = self._name_after_node(
-                    node,
-                    self.context.pointwise(
-                        symbolic_shape(value), value.dtype, lambda b, i: b.constant(number, value.dtype)
-                    ),
-                )
-                return
+        number = constant_number(value)
+        if isinstance(number, (bool, int, float)):
+            self.lowered_node_count += 1
+            self.values[node] = self._name_after_node(
+                node,
+                self.context.pointwise(
+                    symbolic_shape(value), value.dtype, lambda b, i: b.constant(number, value.dtype)
+                ),
+            )
+            return
         constant = Fallback(LoweringFallback.ALLOCATION, "a constant tensor of the graph")
         self._add_extern(node, ConstantTensor(value), (), {}, constant, is_library=True)
 
     def _call_function(self, node: torch.fx.Node) -> None:
-        value = node.meta.get("val")
+        value, called = node.meta.get("val"), called_overload(node.target)
         if node.target is operator.getitem:
             found = self._value_of(node.args[0])[node.args[1]]
             self.values[node] = self._name_after_node(node, found)
             return
         if (
             isinstance(value, (*SYMBOLIC_SCALARS, int, float))
-            and not (isinstance(value, bool) and isinstance(node.target, OpOverload))
+            and not (isinstance(value, bool) and called is not None)
             and not _is_item_call(node)
         ):
             self.values[node] = expression_of(value)
             return
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+        if called is not None and called._schema.is_mutable:
             raise LoweringError(f"The graph is not functional: {node.target} mutates its argument.")
         self.compute_node_count += 1
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._value_of)
@@ -245,7 +236,7 @@ class GraphLowering:
         if lowering is None:
             return library_fallback(node.target, is_complex=is_complex)
         mark = len(self.context.defs)
-        if self._has_unknown_size(node.meta.get("val")):
+        if self._has_unknown_size(node):
             return Fallback(
                 LoweringFallback.DATA_DEPENDENT_SIZE,
                 "The size of its result is data-dependent: it is known only after ATen has run.",
@@ -275,9 +266,10 @@ class GraphLowering:
         self.values[node] = self._name_after_node(node, result)
         return None
 
-    def _has_unknown_size(self, value: Any) -> bool:
+    def _has_unknown_size(self, node: torch.fx.Node) -> bool:
         """Return True if the result has a size symbol that nothing before it defines."""
-        if not isinstance(value, torch.Tensor) or not value._has_symbolic_sizes_strides:
+        value = tensor_meta(node)
+        if value is None or not value._has_symbolic_sizes_strides:
             return False
         shape = symbolic_shape(value)
         return not self.symbols.unknown(shape).isdisjoint(map(str, shape))
@@ -296,9 +288,7 @@ class GraphLowering:
     def _add_extern(
         self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, fallback: Fallback, *, is_library: bool
     ) -> None:
-        args, kwargs = tree_map(
-            lambda v: self.realize(v) if isinstance(v, LoweredTensor) else v, (tuple(args), dict(kwargs))
-        )
+        args, kwargs = tree_map_only(LoweredTensor, self.realize, (tuple(args), dict(kwargs)))
         value = node.meta.get("val")
         tensors: list[LoweredTensor | None] = []
         if isinstance(value, SYMBOLIC_SCALARS):
@@ -358,7 +348,7 @@ class GraphLowering:
         return replace(copied, is_complex=value.is_complex)
 
     def _output(self, node: torch.fx.Node) -> None:
-        given = _as_tuple(node.args[0])
+        given = results_of(node.args[0])
         values = torch.fx.map_arg(given, self._value_of)
         result: list[Any] = []
         for position, (source, value) in enumerate(zip(given, values, strict=True)):
@@ -376,9 +366,9 @@ class GraphLowering:
         if placeholder is None or placed is None or placed[1] != 0 or len(value.shape) != 2 or value.is_complex:
             return False
         (row, column), (_, width) = placed[0], value.shape
-        if column != 1 or not isinstance(row, int) or symbols_of((width,)) or row <= width:
+        if column != 1 or (known := static_size(row)) is None or symbols_of((width,)) or known <= width:
             return False
-        set_saved_row_stride(placeholder, row)
+        set_saved_row_stride(placeholder, known)
         return True
 
     def _output_tensor(self, source: Any, value: LoweredTensor) -> LoweredTensor:
@@ -416,7 +406,7 @@ def _takes_only_float_scalars(node: torch.fx.Node) -> bool:
 
     The host passes such a scalar to the kernel as an argument.
     """
-    is_float = all(made.dtype.is_floating_point for made in _tensors_in(node.meta.get("val")))
+    is_float = all(made.dtype.is_floating_point for made in tensors_in(node.meta.get("val")))
     given = (n.meta["val"] for n in _scalar_inputs(node))
     return node.target in _TAKES_SCALARS_FROM_TENSORS and is_float and all(v.node.is_float() for v in given)
 
@@ -431,9 +421,8 @@ def _node_names(module: torch.fx.GraphModule) -> set[str]:
 
 def _is_complex(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
     """Return True if a call takes or returns complex tensors of a dtype that loops support."""
-    given = tree_leaves((args, kwargs))
-    return any(isinstance(v, LoweredTensor) and v.is_complex for v in given) or any(
-        made.dtype in REAL_DTYPES for made in _tensors_in(node.meta.get("val"))
+    return any(v.is_complex for v in lowered_tensors((args, kwargs))) or any(
+        made.dtype in REAL_DTYPES for made in tensors_in(node.meta.get("val"))
     )
 
 
@@ -450,19 +439,9 @@ def _as_sentence(reason: str) -> str:
     return reason[:1].upper() + reason[1:] + ("" if reason.endswith(".") else ".")
 
 
-def _as_tuple(results: Any) -> tuple[Any, ...]:
-    """Return the results of a node as a tuple: one, or several."""
-    return tuple(results) if isinstance(results, (tuple, list)) else (results,)
-
-
-def _tensors_in(*values: Any) -> list[torch.Tensor]:
-    """Return the fake tensors in values, nested ones too."""
-    return [v for v in tree_leaves(values) if isinstance(v, torch.Tensor)]
-
-
 def _check_devices(node: torch.fx.Node) -> None:
-    tensors = _tensors_in([n.meta.get("val") for n in node.all_input_nodes], node.meta.get("val"))
-    given = _tensors_in([n.meta.get("val") for n in node.all_input_nodes if n.op == "placeholder"])
+    tensors = tensors_in([n.meta.get("val") for n in (*node.all_input_nodes, node)])
+    given = tensors_in([n.meta.get("val") for n in node.all_input_nodes if n.op == "placeholder"])
     # Eager mixes 0-dim CPU tensors with tensors on any device; the runtime moves them.
     scalars = {id(v) for v in given if not v.shape and v.device.type == "cpu"}
     devices = {v.device.type for v in tensors if id(v) not in scalars}
@@ -477,20 +456,20 @@ def _check_not_empty(node: torch.fx.Node) -> None:
     seen = {user.args[1] for user in node.users if user.target is operator.getitem}
     is_seen = len(seen) == len(node.users)
     value = node.meta.get("val")
-    used = [v for k, v in enumerate(_as_tuple(value)) if k in seen or not is_seen or v is value]
-    if any(map(_has_no_elements, _tensors_in(used))):
+    used = [v for k, v in enumerate(results_of(value)) if k in seen or not is_seen or v is value]
+    if any(map(_has_no_elements, tensors_in(used))):
         raise NotLowered(LoweringFallback.EMPTY_TENSOR, "its result has no elements: there is nothing to launch")
 
 
 def _has_only_empty_results(node: torch.fx.Node) -> bool:
     """Return True if no result has elements, so that ATen has nothing to compute."""
     results = tree_leaves(node.meta.get("val"))
-    tensors = _tensors_in(results)
+    tensors = tensors_in(results)
     return bool(results) and len(tensors) == len(results) and all(map(_has_no_elements, tensors))
 
 
 def _has_no_elements(value: torch.Tensor) -> bool:
-    return any(isinstance(s, int) and s == 0 for s in value.shape)
+    return any(static_size(s) == 0 for s in value.shape)
 
 
 def _check_result(node: torch.fx.Node, result: Any) -> None:
@@ -499,13 +478,12 @@ def _check_result(node: torch.fx.Node, result: Any) -> None:
     Raises:
         AssertionError: a dtype or shape differs.
     """
-    for made, expected in zip(_as_tuple(result), _as_tuple(node.meta.get("val")), strict=True):
-        if not isinstance(expected, torch.Tensor):
+    for made, value in zip(results_of(result), results_of(node.meta.get("val")), strict=True):
+        if not isinstance(value, torch.Tensor):
             continue
-        expected = as_real_meta(expected)
-        same = (
-            isinstance(made, LoweredTensor) and made.dtype == expected.dtype and len(made.shape) == len(expected.shape)
-        )
+        expected = as_real_meta(value)
+        known = [(v.dtype, len(v.shape)) for v in lowered_tensors(made)]
+        same = known == [(expected.dtype, len(expected.shape))]
         if not same or not all(sizes_equal(a, as_size(b)) for a, b in zip(made.shape, expected.shape, strict=True)):
             raise AssertionError(
                 f"it returned {getattr(made, 'dtype', None)}{getattr(made, 'shape', None)} instead of {expected.dtype}{tuple(expected.shape)}"

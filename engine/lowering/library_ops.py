@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.operator_facts import facts_of
+from engine.ir.node_values import called_overload
 from engine.lowering.fallbacks.kinds import LoweringFallback
 from engine.lowering.philox_ops import random_seeds
 from engine.torch_private.operators import OpOverload
@@ -59,16 +60,15 @@ ALLOCATION_OPS = frozenset(("empty", "empty_like", "new_empty", "empty_strided",
 
 def is_library_op(target: Any) -> bool:
     """Return True if ATen runs an operator by design: a library has it, or it only allocates."""
-    if not isinstance(target, OpOverload):
-        return False
-    if target.namespace != "aten":
-        return target.namespace == "engine"
+    called = called_overload(target)
+    if called is None or called.namespace != "aten":
+        return called is not None and called.namespace == "engine"
     return facts_of(target).is_linear_algebra or _packet_name(target) in LIBRARY_OPS | ALLOCATION_OPS
 
 
 def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
     """Return the reason why ATen runs an operator without a (complex) lowering."""
-    if not isinstance(target, OpOverload):
+    if called_overload(target) is None:
         return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
     if _packet_name(target) in ALLOCATION_OPS:
         return Fallback(LoweringFallback.ALLOCATION, "It only allocates memory.")

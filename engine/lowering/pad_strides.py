@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from engine.ir.loop_ir.index_expr import Size
+from engine.ir.static_sizes import static_sizes
 
 aten = torch.ops.aten
 
@@ -42,7 +43,7 @@ def pad_row_stride(node: torch.fx.Node, stride: tuple[Size, ...]) -> tuple[Size,
     """
     value = node.meta["val"]
     per_line = ALIGNMENT_BYTES // value.dtype.itemsize
-    if len(stride) < 2 or stride[-1] != 1 or not all(isinstance(s, int) for s in (*value.shape, *stride)):
+    if len(stride) < 2 or stride[-1] != 1 or static_sizes((*value.shape, *stride)) is None:
         return stride
     width = value.shape[-1]
     if value.dtype not in (torch.float16, torch.bfloat16) or width % per_line == 0 or value.numel() < MIN_ELEMENTS:

@@ -13,10 +13,11 @@ from typing import Any
 
 from engine.cache.environment_key import torch_flags_key, version_key
 from engine.cache.serialize_graph import serialize_graph
-from engine.cache.serialize_symbols import SymbolTable, shape_env_facts, symbolic_numbers_in
+from engine.cache.serialize_symbols import SymbolTable, shape_env_facts
 from engine.cache.serialize_values import CannotSerialize, deserialize_value, serialize_fake, serialize_value
 from engine.cache.store import DiskStore, DiskStoreError
 from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.introspection.symbols import symbolic_numbers_in
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
 from engine.lowering.driver import run_passes

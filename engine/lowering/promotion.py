@@ -12,7 +12,8 @@ import torch.fx
 
 from engine.ir.loop_ir.index_expr import ZERO, Size
 from engine.ir.loop_ir.tensor_def import Body
-from engine.lowering.context import LoweredTensor
+from engine.ir.node_values import tensors_in
+from engine.lowering.context import LoweredTensor, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.torch_private.operators import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
@@ -44,25 +45,38 @@ ALWAYS_BOOL = ELEMENTWISE_TYPE_PROMOTION_KIND.ALWAYS_BOOL
 
 @functools.lru_cache(maxsize=4096)
 def _promote_dtypes_cached(
-    kinds: tuple[tuple[torch.dtype, int] | type, ...], promotion: ELEMENTWISE_TYPE_PROMOTION_KIND
+    tensors: tuple[tuple[torch.dtype, int], ...], numbers: tuple[type, ...], promotion: ELEMENTWISE_TYPE_PROMOTION_KIND
 ) -> tuple[torch.dtype, torch.dtype]:
-    stand_ins = [k(1) if isinstance(k, type) else torch.empty((1,) * k[1], dtype=k[0], device="meta") for k in kinds]
-    return elementwise_dtypes(*stand_ins, type_promotion_kind=promotion)
+    return elementwise_dtypes(
+        *(k(1) for k in numbers),
+        *(torch.empty((1,) * rank, dtype=dtype, device="meta") for dtype, rank in tensors),
+        type_promotion_kind=promotion,
+    )
 
 
 def promote_dtypes(
     args: Sequence[Any], promotion: ELEMENTWISE_TYPE_PROMOTION_KIND = DEFAULT
 ) -> tuple[torch.dtype, torch.dtype]:
     """Return ``(compute dtype, result dtype)`` of an elementwise operator, as eager promotes."""
-    kinds: list[tuple[torch.dtype, int] | type] = []
-    for a in args:
-        if isinstance(a, LoweredTensor):
-            kinds.append((a.dtype, min(len(a.shape), 1)))
-        elif isinstance(a, (bool, int, float)):
-            kinds.append(type(a))
-        elif a is not None:
-            kinds.append(float if is_float_expr(a) else int)
-    return _promote_dtypes_cached(tuple(kinds), promotion)
+    tensors = lowered_tensors(list(args))
+    numbers = tuple(number_type(a) for a in args if a is not None and not lowered_tensors(a))
+    return _promote_dtypes_cached(tuple((t.dtype, min(len(t.shape), 1)) for t in tensors), numbers, promotion)
+
+
+@functools.singledispatch
+def number_type(number: Any) -> type:
+    """Return the Python type of a number, also of one computed from sizes."""
+    return type(number)
+
+
+@number_type.register(sympy.Basic)
+def _(number: sympy.Basic) -> type:
+    return float if is_float_expr(number) else int
+
+
+@number_type.register(complex)
+def _(number: complex) -> type:
+    return int  # No loop computes with it: the loader of the operand raises NotLowered.
 
 
 def is_float_expr(number: Any) -> bool:
@@ -70,27 +84,45 @@ def is_float_expr(number: Any) -> bool:
     return isinstance(number, sympy.Expr) and number.is_integer is not True
 
 
+@functools.singledispatch
 def broadcast_loader(a: Any, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
     """Return a loader of a tensor or number, broadcast to ``shape`` and cast to ``dtype``.
 
     Raises:
         NotLowered: the number does not fit ``dtype``, or is of a kind that loops do not support.
     """
-    if not isinstance(a, LoweredTensor):
-        if isinstance(a, (bool, int, float)):
-            if isinstance(a, int) and not _fits_dtype(a, dtype):
-                raise NotLowered(
-                    LoweringFallback.UNSUPPORTED_DTYPE,
-                    f"{a} does not fit in {str(dtype).removeprefix('torch.')}, where ATen wraps around or raises an error",
-                )
-            return lambda b, index: b.constant(a, dtype)
-        if isinstance(a, complex):
-            raise NotLowered(LoweringFallback.COMPLEX_NUMBER, "a complex number has no lowering here")
-        if not isinstance(a, sympy.Expr):
-            raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "a bool computed from sizes has no lowering")
-        if is_float_expr(a) and not dtype.is_floating_point:
-            raise NotLowered(LoweringFallback.MIXED_DTYPES, "a float operand of an integer operator has no lowering")
-        return lambda b, index: b.constant(a, dtype)
+    raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "a bool computed from sizes has no lowering")
+
+
+@broadcast_loader.register(float)
+def _(a: float, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
+    return lambda b, index: b.constant(a, dtype)
+
+
+@broadcast_loader.register(int)
+def _(a: int, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
+    if not _fits_dtype(a, dtype):
+        raise NotLowered(
+            LoweringFallback.UNSUPPORTED_DTYPE,
+            f"{a} does not fit in {str(dtype).removeprefix('torch.')}, where ATen wraps around or raises an error",
+        )
+    return lambda b, index: b.constant(a, dtype)
+
+
+@broadcast_loader.register(complex)
+def _(a: complex, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
+    raise NotLowered(LoweringFallback.COMPLEX_NUMBER, "a complex number has no lowering here")
+
+
+@broadcast_loader.register(sympy.Expr)
+def _(a: sympy.Expr, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
+    if is_float_expr(a) and not dtype.is_floating_point:
+        raise NotLowered(LoweringFallback.MIXED_DTYPES, "a float operand of an integer operator has no lowering")
+    return lambda b, index: b.constant(a, dtype)
+
+
+@broadcast_loader.register(LoweredTensor)
+def _(a: LoweredTensor, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
     lead = len(shape) - len(a.shape)
     same = tuple(i + lead if s != 1 else None for i, s in enumerate(a.shape))
     return lambda b, index: b.cast(a.load(b, tuple(ZERO if i is None else index[i] for i in same)), dtype)
@@ -105,7 +137,7 @@ def _fits_dtype(value: int, dtype: torch.dtype) -> bool:
 
 def broadcast_shape(args: Sequence[Any]) -> tuple[Size, ...]:
     """Return the broadcast shape of an elementwise result."""
-    shapes = [a.shape for a in args if isinstance(a, LoweredTensor)]
+    shapes = [a.shape for a in lowered_tensors(list(args))]
     rank = max((len(s) for s in shapes), default=0)
     result: list[Size] = [1] * rank
     for shape in shapes:
@@ -117,7 +149,8 @@ def broadcast_shape(args: Sequence[Any]) -> tuple[Size, ...]:
 
 def _is_simpler(size: Size, than: Size) -> bool:
     """Return True if ``size`` is the simpler of two expressions of the same size."""
-    return not isinstance(than, int) and (isinstance(size, int) or size.count_ops() < than.count_ops())
+    first, second = sympy.sympify(size), sympy.sympify(than)
+    return not second.is_Integer and (first.is_Integer or first.count_ops() < second.count_ops())
 
 
 def check_supported_dtype(*values: Any) -> None:
@@ -126,11 +159,9 @@ def check_supported_dtype(*values: Any) -> None:
     Raises:
         NotLowered: for complex, quantized and 8-bit float dtypes.
     """
-    for value in values:
-        if isinstance(value, (LoweredTensor, torch.Tensor)) and value.dtype not in SUPPORTED_DTYPES:
-            raise NotLowered(
-                LoweringFallback.UNSUPPORTED_DTYPE, f"{str(value.dtype).removeprefix('torch.')} has no lowering"
-            )
+    for dtype in (*(v.dtype for v in lowered_tensors(values)), *(t.dtype for t in tensors_in(values))):
+        if dtype not in SUPPORTED_DTYPES:
+            raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, f"{str(dtype).removeprefix('torch.')} has no lowering")
 
 
 def canonical_dim(dim: int, rank: int) -> int:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import torch
 import torch.fx
 
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
+from engine.ir.static_sizes import static_sizes
 
 REAL_DTYPES = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 """Dtype of the real and imaginary parts of each supported complex dtype."""
 
 
-def as_real_meta(value: Any) -> Any:
+def as_real_meta(value: torch.Tensor) -> torch.Tensor:
     """Return a meta tensor with the layout of a complex tensor's real view.
 
-    Strides count real elements. Other values are returned unchanged.
+    Strides count real elements. Other tensors are returned unchanged.
     """
-    if not isinstance(value, torch.Tensor) or value.dtype not in REAL_DTYPES:
+    if value.dtype not in REAL_DTYPES:
         return value
     with getattr(value, "fake_mode", None) or contextlib.nullcontext():
         return torch.empty_strided(
@@ -61,9 +61,10 @@ def is_non_overlapping(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> boo
     """
     reach = 1
     for step, size in sorted(zip(stride, shape, strict=True), key=lambda pair: str(pair[0]).zfill(20)):
-        if not isinstance(step, int) or not isinstance(size, int) or (size > 1 and step < reach):
+        known = static_sizes((step, size))
+        if known is None or (known[1] > 1 and known[0] < reach):
             return False
-        reach += (size - 1) * step
+        reach += (known[1] - 1) * known[0]
     return True
 
 

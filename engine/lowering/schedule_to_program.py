@@ -15,10 +15,11 @@ from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launc
 from engine.ir.loop_ir.index_expr import symbols_of
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.ir.node_values import tensors_in
 from engine.lowering.buffer_reuse import plan_buffer_reuse
 from engine.lowering.build_loop_kernel import _op_words, build_loop_kernel
 from engine.lowering.choose_blocks import BlockTuner, symbols_from_inputs
-from engine.lowering.context import ExternNode, LoweredTensor
+from engine.lowering.context import ExternNode, LoweredTensor, definitions_in
 from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
 from engine.lowering.fallbacks.kinds import lowering_hint
 from engine.lowering.scheduler import FusionGroup, Schedule
@@ -28,7 +29,7 @@ from engine.lowering.templates.choose_templates import MatmulTemplate, ScheduleS
 from engine.lowering.templates.matmul import matmul_kernel
 from engine.lowering.wrapper_text import _op_name, wrapper_text
 from engine.records.lowering import ExternCall, LoweringRecord
-from engine.torch_private.pytree import tree_leaves, tree_map
+from engine.torch_private.pytree import tree_map_only
 
 if TYPE_CHECKING:
     from engine.lowering.graph_lowering import GraphLowering
@@ -43,7 +44,7 @@ def schedule_to_program(
     builder = _StepBuilder(walk, buffers, printed, cutter.with_chosen_blocking)
     for step in schedule.steps:
         step.accept(builder)
-    outputs = tuple(_make_ref(v) if isinstance(v, LoweredTensor) else v for v in walk.outputs)
+    outputs = tree_map_only(LoweredTensor, _make_ref, walk.outputs)
     buffers, reuses = plan_buffer_reuse(builder.steps, builder.loops, buffers, outputs)
     externs = tuple(
         ExternCall(
@@ -159,8 +160,7 @@ def _attention_steps(step: AttentionTemplate, walk: GraphLowering, printed: Kern
     made: list[ProgramStep] = [
         Launch(printed.attention_source(*attention_kernel(step, kind), prefix, nodes)) for kind in step.kernel_kinds
     ]
-    value = step.call.extern.node.meta.get("val")
-    devices = [v.device for v in tree_leaves(value) if isinstance(v, torch.Tensor)]
+    devices = [v.device for v in tensors_in(step.call.extern.node.meta.get("val"))]
     for rest in step.call.unused_results:
         options = {"dtype": rest.dtype, "device": devices[0]}
         reason = "Without dropout, no random number state is needed."
@@ -201,7 +201,7 @@ def _first_or_empty(values: tuple[str, ...]) -> str:
 
 
 def _make_buffers(walk: GraphLowering, schedule: Schedule) -> dict[str, Buffer]:
-    returned = {v.definition for v in walk.outputs if isinstance(v, LoweredTensor)}
+    returned = definitions_in(walk.outputs)
     buffers: dict[str, Buffer] = {}
     for made in walk.context.defs:
         if made.kind == "input":
@@ -222,6 +222,6 @@ def _make_ref(value: LoweredTensor) -> BufferRef:
 
 
 def _make_extern(step: ExternNode) -> AtenCall:
-    args, kwargs = tree_map(lambda v: _make_ref(v) if isinstance(v, LoweredTensor) else v, (step.args, step.kwargs))
+    args, kwargs = tree_map_only(LoweredTensor, _make_ref, (step.args, step.kwargs))
     results = tuple(None if r is None else r.name for r in step.results)
     return AtenCall(_first_or_empty(step.origins), step.target, args, kwargs, results, step.reason, step.is_library)

@@ -28,7 +28,8 @@ from engine.ir.loop_ir.index_expr import (
     variable,
 )
 from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
-from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
+from engine.ir.static_sizes import static_sizes
+from engine.lowering.context import ExternNode, StepVisitor, lowered_tensors
 from engine.lowering.fusion_cost import (
     MAX_RECOMPUTE_COST,
     _row_major,
@@ -536,13 +537,12 @@ def _symbols_of_group(group: FusionGroup) -> frozenset[str]:
 def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
     """Return the symbols in an ATen call's arguments and in the layouts of its results."""
     found: list[object] = []
-    for value in tree_leaves((extern.args, extern.kwargs)):
-        if isinstance(value, LoweredTensor):
-            placed = strided_view_of(value)
-            found += [*value.definition.shape, *value.definition.stride, *value.shape]
-            found += [] if placed is None else [*placed[0], placed[1]]
-        else:
-            found.append(getattr(getattr(value, "node", None), "expr", value))
+    leaves = tree_leaves((extern.args, extern.kwargs))
+    for value in lowered_tensors(leaves):
+        placed = strided_view_of(value)
+        found += [*value.definition.shape, *value.definition.stride, *value.shape]
+        found += [] if placed is None else [*placed[0], placed[1]]
+    found += [getattr(getattr(value, "node", None), "expr", value) for value in leaves]
     for made in extern.results:
         found += [] if made is None else [*made.shape, *made.stride]
     return symbols_of(found)
@@ -568,7 +568,8 @@ def _used_vars(index: Coordinates) -> frozenset[LoopVar]:
 
 def _axis_variable(made: TensorDef, index: Coordinates) -> LoopVar | None:
     atom = index[made.scan_axis].single_atom()
-    return atom if isinstance(atom, LoopVar) and sizes_equal(atom.size, made.shape[made.scan_axis]) else None
+    var = None if atom is None else atom.as_variable()
+    return var if var is not None and sizes_equal(var.size, made.shape[made.scan_axis]) else None
 
 
 def add_reduction_vars(
@@ -622,8 +623,9 @@ def _find_div_or_mod(index: IndexExpr) -> tuple[LoopVar, Size] | None:
 def memory_order(made: TensorDef) -> list[int]:
     """Return the dimensions by descending stride, without those of size 1."""
     dims = [d for d, n in enumerate(made.loop_ranges) if n != 1]
-    if made.kind != "scatter" and all(isinstance(s, int) for s in made.stride):
-        return sorted(dims, key=lambda d: -made.stride[d])
+    strides = static_sizes(made.stride)
+    if made.kind != "scatter" and strides is not None:
+        return sorted(dims, key=lambda d: -strides[d])
     return dims
 
 

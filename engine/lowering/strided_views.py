@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.ir.loop_ir.index_expr import LoopVar, Size, contiguous_strides, exact_quotient, flatten, variable
+from engine.ir.static_sizes import static_size
 from engine.lowering.context import LoweredTensor
 
 
@@ -17,7 +18,7 @@ def strided_view_of(value: LoweredTensor) -> tuple[tuple[Size, ...], Size] | Non
         return None
     usual = contiguous_strides(value.shape)
     strides = tuple(flat.terms.get(v, 0) if v.size != 1 else usual[d] for d, v in enumerate(variables))
-    negative = any(isinstance(s, int) and s < 0 for s in strides)
+    negative = any((static_size(s) or 0) < 0 for s in strides)
     if negative or (value.is_complex and not _is_complex_layout(strides, flat.const)):
         return None
     return strides, flat.const

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, flatten, product, static_product
+from engine.ir.static_sizes import static_size
 from engine.lowering.fusion_cost import is_negligible_size
 from engine.lowering.scheduler import FusionGroup
 
@@ -47,7 +48,8 @@ def choose_transpose_tile(group: FusionGroup) -> tuple[tuple[LoopVar, ...], tupl
         return None
     (inner,) = written
     across = [v for v in read if v != inner and _is_tileable(v)]
-    if not isinstance(inner.size, int) or inner.size > MAX_INNER_SIZE:
+    length = static_size(inner.size)
+    if length is None or length > MAX_INNER_SIZE:
         return None
     if not across and set(read) <= {inner} and _reads_per_row_values(inner, beside):
         return tuple(v for v in group.loop_vars if v != inner), (inner,)
@@ -66,8 +68,8 @@ def _contiguous_var(position: IndexExpr, group: FusionGroup) -> LoopVar | None:
 def _reads_per_row_values(inner: LoopVar, beside: list[IndexExpr]) -> bool:
     """Return True if the kernel loads several values that belong to whole ``inner`` rows."""
     numbers = [index for index in beside if index.terms and inner not in index.variables()]
-    return isinstance(inner.size, int) and inner.size >= LONG_ROW and len(numbers) > 1
+    return (static_size(inner.size) or 0) >= LONG_ROW and len(numbers) > 1
 
 
 def _is_tileable(var: LoopVar) -> bool:
-    return isinstance(var.size, int) and var.size >= MIN_TILE_SIDE
+    return (static_size(var.size) or 0) >= MIN_TILE_SIDE

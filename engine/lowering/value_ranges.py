@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.node_values import tensor_meta
+
 aten = torch.ops.aten
 ValueRange = tuple[float, float]
 UNBOUNDED: ValueRange = (-math.inf, math.inf)
@@ -32,7 +34,7 @@ class ValueRanges:
         """Return ``(lowest, highest)`` of a value; infinite where unknown."""
         if isinstance(value, (bool, int, float)):
             return (float(value), float(value))
-        if not isinstance(value, torch.fx.Node):
+        if tensor_meta(value) is None:
             return UNBOUNDED
         if value not in self._known:
             found = self._compute(value)
@@ -41,15 +43,15 @@ class ValueRanges:
 
     def is_embedding_lookup(self, value: Any) -> bool:
         """Return True if the value consists of embedding rows, in any order and dtype."""
-        while isinstance(value, torch.fx.Node) and (
+        while tensor_meta(value) is not None and (
             value.target in RANGE_PRESERVING_OPS or value.target is aten._to_copy.default
         ):
             value = value.args[0]
-        return isinstance(value, torch.fx.Node) and value.target in EMBEDDING_OPS
+        return tensor_meta(value) is not None and value.target in EMBEDDING_OPS
 
     def _compute(self, node: torch.fx.Node) -> ValueRange:
-        made = node.meta.get("val")
-        if isinstance(made, torch.Tensor) and made.dtype is torch.bool:
+        made = tensor_meta(node)
+        if made is not None and made.dtype is torch.bool:
             return (0.0, 1.0)
         target = node.target
         if target in RANGE_PRESERVING_OPS or target is aten._to_copy.default:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
-from engine.ir.kernels.lowered_program import AtenCall, BufferRef, Launch, LoweredProgram
-from engine.torch_private.operators import OpOverload
+from engine.ir.kernels.lowered_program import AtenCall, BufferRef, LoweredProgram
+from engine.ir.node_values import called_overload
 
 if TYPE_CHECKING:
     pass
 
 
 def _op_name(target: Any) -> str:
-    return str(target) if isinstance(target, OpOverload) else getattr(target, "__name__", type(target).__name__)
+    called = called_overload(target)
+    return str(called) if called is not None else getattr(target, "__name__", type(target).__name__)
 
 
 def wrapper_text(program: LoweredProgram) -> str:
@@ -25,12 +26,12 @@ def wrapper_text(program: LoweredProgram) -> str:
     last_use = _last_uses(program)
     made: set[str] = set(program.inputs)
     for number, step in enumerate(program.steps):
-        if isinstance(step, Launch):
-            lines += _launch_lines(step.kernel, program, made)
-        else:
-            lines.append("    " + _call_text(step))
-            made.update(r for r in step.result_buffers if r is not None)
-            told = {s: place for s, place in program.unbacked_symbols.items() if place[0] in step.result_buffers}
+        for launch in step.launches:
+            lines += _launch_lines(launch.kernel, program, made)
+        for call in step.calls:
+            lines.append("    " + _call_text(call))
+            made.update(r for r in call.result_buffers if r is not None)
+            told = {s: place for s, place in program.unbacked_symbols.items() if place[0] in call.result_buffers}
             lines += [f"    {s} = {name}" + (f".shape[{dim}]" if dim >= 0 else "") for s, (name, dim) in told.items()]
         dead = [
             name
@@ -64,9 +65,7 @@ def _launch_lines(kernel: GeneratedKernel, program: LoweredProgram, made: set[st
                 continue
             shape, stride = _tuple_text(buffer.shape), _tuple_text(buffer.stride)
             filled = (
-                ""
-                if arg.initial_value is None
-                else f".{'copy' if isinstance(arg.initial_value, str) else 'fill'}_({arg.initial_value})"
+                "" if arg.initial_value is None else f".{'copy' if arg.copied_buffer else 'fill'}_({arg.initial_value})"
             )
             lines.append(f"    {arg.buffer} = empty_strided({shape}, {stride}, {buffer.dtype}){filled}")
     grid = _tuple_text(kernel.grid)

@@ -6,6 +6,7 @@ Guard managers are walked, not called, so torch's counters and the order of guar
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +38,7 @@ class _LeafGuard:
 
 def is_torch_compiled(value: Any) -> bool:
     """Return True if a function or module was passed to ``torch.compile``."""
-    return _compiled_function(value) is not None
+    return _python_function(_original_callable(value)) is not None
 
 
 def torch_guards_of(value: Any) -> tuple[GuardsRecord, ...]:
@@ -163,36 +164,47 @@ def _recompile_reasons_frame(frame: FrameType | None) -> FrameType | None:
 # Compiled functions.
 
 
-def _compiled_function(value: Any) -> FunctionType | None:
-    """Return the user's function behind a compiled value; None if torch did not compile it."""
+def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
+    """Return the function, and the ``self`` of a call of it."""
+    found = _python_function(_original_callable(value))
+    if found is None:
+        raise BadArgument("This function was not compiled with torch.compile.")
+    function, owners = found
+    return function, owners
+
+
+def _original_callable(value: Any) -> Any:
+    """Return the module or callable behind a compiled value; None if torch did not compile it."""
     if isinstance(value, torch.nn.Module):
         inner = value.__dict__.get("_modules", {}).get("_orig_mod")
-        if inner is None and value.__dict__.get("_compiled_call_impl") is None:
-            return None
-        found: Any = type(inner if inner is not None else value).forward
-        return found if isinstance(found, FunctionType) else None
+        return inner if inner is not None or value.__dict__.get("_compiled_call_impl") is None else value
     inner = getattr(value, "_torchdynamo_orig_callable", None)
     while (deeper := getattr(inner, "_torchdynamo_orig_callable", None)) is not None:
         inner = deeper
-    if isinstance(inner, torch.nn.Module):
-        found = type(inner).forward
-        return found if isinstance(found, FunctionType) else None
-    if isinstance(inner, MethodType):
-        inner = inner.__func__
-    return inner if isinstance(inner, FunctionType) else None
+    return inner
 
 
-def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
-    """Return the function, and the ``self`` of a call of it."""
-    function = _compiled_function(value)
-    if function is None:
-        raise BadArgument("This function was not compiled with torch.compile.")
-    inner = getattr(value, "_torchdynamo_orig_callable", None)
-    if isinstance(value, torch.nn.Module):
-        return function, (value.__dict__["_modules"].get("_orig_mod", value),)
-    if isinstance(inner, torch.nn.Module):
-        return function, (inner,)
-    return function, (inner.__self__,) if isinstance(inner, MethodType) else ()
+@functools.singledispatch
+def _python_function(called: Any) -> tuple[FunctionType, tuple[Any, ...]] | None:
+    """Return the Python function that a call runs and its ``self``; None if there is none."""
+    return None
+
+
+@_python_function.register(FunctionType)
+def _(called: FunctionType) -> tuple[FunctionType, tuple[Any, ...]]:
+    return called, ()
+
+
+@_python_function.register(MethodType)
+def _(called: MethodType) -> tuple[FunctionType, tuple[Any, ...]] | None:
+    found = _python_function(called.__func__)
+    return None if found is None else (found[0], (called.__self__,))
+
+
+@_python_function.register(torch.nn.Module)
+def _(called: torch.nn.Module) -> tuple[FunctionType, tuple[Any, ...]] | None:
+    found = _python_function(type(called).forward)
+    return None if found is None else (found[0], (called,))
 
 
 def _cache_entries(code: CodeType) -> list[Any]:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, cast
 
 from engine.errors import NotATrace
 from engine.ir.user_code_files import display_name, source_file
+from engine.observe.json_values import as_int, as_list, as_text
 from engine.observe.log_reader import LogDamage, LogRecord, read_log_records
 from engine.observe.session_builder import SessionBuilder
 from engine.observe.source_files import read_matching_file, reconstruct_file
@@ -99,10 +100,12 @@ class _InternTable:
 
     def add(self, told: Any) -> str:
         """Add a ``str`` record ``[text, number]``; return the text."""
-        if isinstance(told, list) and len(told) == 2 and isinstance(told[0], str) and isinstance(told[1], int):
-            self.known[told[1]] = told[0]
-            return told[0]
-        return ""
+        values = as_list(told)
+        number = as_int(values[1]) if len(values) == 2 else None
+        if number is None:
+            return ""
+        self.known[number] = as_text(values[0])
+        return self.known[number]
 
     def __call__(self, number: int) -> str:
         if number not in self.known:
@@ -173,7 +176,7 @@ class _TraceLoader:
         key = (number, line.process_id)
         if key not in self._processes:
             told = line.metadata.get("rank")
-            rank = str(told) if isinstance(told, int) else rank
+            rank = rank if as_int(told) is None else str(told)
             strings = _InternTable()
             first = not self._processes
             prefix = "" if first else f"r{rank}/" if rank else f"p{len(self._processes)}/"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from engine.observe.json_values import as_text
 from engine.observe.trace_payloads import strip_tabs
 
 BLOCK_SIZE = 1 << 22
@@ -148,10 +149,10 @@ def read_log_records(
         if found is None or metadata is None:
             continue
         damage.records += 1
-        digest = metadata.get("has_payload")
+        digest = as_text(metadata.get("has_payload"))
         is_wanted = not metadata.keys() & IGNORED_KINDS
         payload = strip_tabs(raw.payload) if raw.payload and is_wanted else b""
-        if isinstance(digest, str) and not raw.is_truncated and is_wanted:
+        if digest and not raw.is_truncated and is_wanted:
             damage.corrupt_payloads += hashlib.md5(payload, usedforsecurity=False).hexdigest() != digest
         yield LogRecord(metadata, int(found["process"]), raw.start, len(raw.payload), payload)
 

@@ -9,7 +9,7 @@ import pathlib
 import platform
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from engine.ir.user_code_files import source_file
 from engine.observe.cache_hits import CacheHitRecorder
 from engine.observe.dynamo_guards import live_guard_failures
+from engine.observe.json_values import as_list, as_object
 from engine.observe.session_builder import SessionBuilder
 from engine.observe.trace_events import frame_id_of, parse_event
 from engine.observe.trace_payloads import InMemoryPayload
@@ -38,7 +39,7 @@ class _InternedNames:
 
     def add(self, told: Any) -> None:
         """Add one ``str`` event: ``(text, number)``."""
-        if isinstance(told, (tuple, list)) and len(told) == 2:
+        if len(as_list(told)) == 2:
             self._told[int(told[1])] = str(told[0])
 
     def __call__(self, number: int) -> str:
@@ -74,8 +75,7 @@ class _TraceHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Add one trace record to the session."""
         try:
-            metadata = getattr(record, "metadata", None)
-            if isinstance(metadata, dict):
+            if metadata := as_object(getattr(record, "metadata", None)):
                 self._handle(metadata, getattr(record, "payload", None))
         except Exception as error:
             self._record_failure(error)
@@ -87,7 +87,7 @@ class _TraceHandler(logging.Handler):
         except Exception as error:
             self._record_failure(error)
 
-    def _handle(self, metadata: dict[str, Any], payload: object) -> None:
+    def _handle(self, metadata: Mapping[str, Any], payload: object) -> None:
         if "str" in metadata:
             self._names.add(metadata["str"])
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from engine.observe.json_values import as_list
 from engine.records.aot import AotRecord, ValueFacts
 
 _TOKEN = re.compile(
@@ -42,8 +43,7 @@ def parse_aot_metadata(text: str, *, mode: str) -> AotRecord | None:
     root = _parse(text)
     if root is None:
         return None
-    inputs = [c for c in _as_list(root.values.get("input_info")) if isinstance(c, _Call)]
-    outputs = [c for c in _as_list(root.values.get("output_info")) if isinstance(c, _Call)]
+    inputs, outputs = _calls_in(root.values.get("input_info")), _calls_in(root.values.get("output_info"))
     if not inputs and not outputs:
         return None
     values = [ValueFacts(f"input {i}", "input", _input_facts(c)) for i, c in enumerate(inputs)]
@@ -62,8 +62,8 @@ def _output_facts(call: _Call) -> tuple[str, ...]:
     return (*facts, "requires grad") if call.values.get("requires_grad") == "True" else tuple(facts)
 
 
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
+def _calls_in(value: object) -> list[_Call]:
+    return [c for c in as_list(value) if isinstance(c, _Call)]
 
 
 def _parse(text: str) -> _Call | None:

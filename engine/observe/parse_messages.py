@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from engine.observe.json_values import as_list
 from engine.records.bytecode import Span
 from engine.records.guards import Fix, GuardFailure, GuardRecord, GuardsRecord
 from engine.records.trace import BreakRecord
@@ -87,9 +88,7 @@ def parse_recompile_reasons(text: str, resolve: PathResolver) -> tuple[GuardFail
         reasons = json.loads(text)
     except ValueError:
         reasons = [text]
-    if not isinstance(reasons, list):
-        reasons = [text]
-    return tuple(_guard_failure(str(reason), resolve) for reason in reasons)
+    return tuple(_guard_failure(str(reason), resolve) for reason in as_list(reasons) or [text])
 
 
 def _guard_failure(text: str, resolve: PathResolver) -> GuardFailure:

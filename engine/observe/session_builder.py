@@ -27,6 +27,7 @@ from engine.observe.event_names import (
     is_text_event,
 )  # fmt: skip
 from engine.observe.frame_registry import CallStack, FrameRegistry
+from engine.observe.json_values import as_int, as_list, as_number, as_object, as_text
 from engine.observe.lazy_records import LazyArtifact, LazyGraph, LazyGuards
 from engine.observe.parse_aot_metadata import parse_aot_metadata
 from engine.observe.parse_messages import PathResolver, parse_break, parse_recompile_reasons
@@ -168,7 +169,7 @@ class SessionBuilder:
         self.session.put_compilation(replace(self._get(event.compilation), **fields))
 
     def _on_start(self, event: TraceEvent) -> None:
-        stack = self._stack_of(event.metadata.get("stack") if isinstance(event.metadata, Mapping) else None)
+        stack = self._stack_of(event.facts.get("stack"))
         is_new = not self._has(event.compilation)
         self._get(event.compilation)
         if not stack or not is_new:
@@ -193,12 +194,10 @@ class SessionBuilder:
     def _stack_of(self, frames: Any) -> CallStack:
         """Return the names and spans of a recorded stack, outermost first; add its user files."""
         found: CallStack = []
-        for frame in frames if isinstance(frames, list) else ():
-            if not isinstance(frame, Mapping):
-                continue
-            file, line = frame.get("filename"), frame.get("line")
-            path = self._intern_lookup(file) if isinstance(file, int) else str(file)
-            number = line if isinstance(line, int) else 0
+        for frame in filter(None, map(as_object, as_list(frames))):
+            file, number = frame.get("filename"), as_int(frame.get("line")) or 0
+            interned = as_int(file)
+            path = str(file) if interned is None else self._intern_lookup(interned)
             found.append((str(frame.get("name", "?")), Span(path, number)))
             self.sources.add_line(path, number, str(frame.get("loc") or ""))
         return found
@@ -321,8 +320,7 @@ class SessionBuilder:
 
     def _on_autograd_reasons(self, event: TraceEvent) -> None:
         with contextlib.suppress(ValueError):
-            reasons = json.loads(event.text)
-            if isinstance(reasons, list) and reasons:
+            if reasons := as_list(json.loads(event.text)):
                 self._set_cause(event, "; ".join(map(str, reasons)))
 
     def _set_cause(self, event: TraceEvent, cause: str) -> None:
@@ -331,9 +329,9 @@ class SessionBuilder:
             self._update(event, cause=cause)
 
     def _on_symbol(self, event: TraceEvent) -> None:
-        if isinstance(event.metadata, Mapping):
-            self._symbols.add(event.compilation, event.kind, event.metadata)
-            inside = self._stack_of(event.metadata.get("user_stack"))
+        if facts := event.facts:
+            self._symbols.add(event.compilation, event.kind, facts)
+            inside = self._stack_of(facts.get("user_stack"))
             self._frames.record_inlined(event.frame, [(span.file, name) for name, span in inside])
 
     def _on_failure(self, event: TraceEvent) -> None:
@@ -366,9 +364,8 @@ class SessionBuilder:
 
     def _add_artifact(self, event: TraceEvent) -> None:
         """Add the event as an artifact; metadata without text becomes its text."""
-        facts = event.metadata
-        payload = event.payload or InMemoryPayload(json.dumps(facts, indent=1, default=str))
-        own = str(facts.get("name", "")) if event.kind != "artifact" and isinstance(facts, Mapping) else ""
+        payload = event.payload or InMemoryPayload(json.dumps(event.metadata, indent=1, default=str))
+        own = str(event.facts.get("name", "")) if event.kind != "artifact" else ""
         told = LazyArtifact(f"{event.name} {own}".strip(), payload)
         if not event.compilation:
             self.session.add_artifact(told)
@@ -379,16 +376,16 @@ class SessionBuilder:
     # End of a compilation.
 
     def _on_metrics(self, event: TraceEvent) -> None:
-        facts = event.metadata
+        facts = event.facts
         self.session.set_stage("")
-        if not isinstance(facts, Mapping):
+        if not facts:
             return
         self._flush_inputs(event.compilation)
         self._add_frame_from_metrics(event, facts)
         self._finish_tracing(event, facts)
         is_forward = event.kind == "compilation_metrics" and facts.get("is_forward") is not False
-        start = facts.get("start_time")
-        if not self._epoch and isinstance(start, (int, float)):
+        start = as_number(facts.get("start_time"))
+        if not self._epoch and start is not None:
             self._epoch = float(start)
         known = self._get(event.compilation)
         told = parse_timings(facts, self._epoch, is_forward=is_forward)
@@ -404,10 +401,10 @@ class SessionBuilder:
 
     def _add_frame_from_metrics(self, event: TraceEvent, facts: Mapping[str, Any]) -> None:
         """Register a frame from its metrics if its start event was lost."""
-        name, file, line = (facts.get(k) for k in ("co_name", "co_filename", "co_firstlineno"))
-        if event.frame in self._frames or not isinstance(name, str):
+        name = as_text(facts.get("co_name"))
+        if event.frame in self._frames or not name:
             return
-        span = Span(file if isinstance(file, str) else "?", line if isinstance(line, int) else 0)
+        span = Span(as_text(facts.get("co_filename"), "?"), as_int(facts.get("co_firstlineno")) or 0)
         self._frames.add(event.frame, [(name, span)])
 
     def _finish_tracing(self, event: TraceEvent, facts: Mapping[str, Any]) -> None:

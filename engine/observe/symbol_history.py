@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.observe.frame_registry import CallStack
+from engine.observe.json_values import as_list
 from engine.records.bytecode import Span
 from engine.records.guards import ObservedSymbolEvent, ObservedSymbolRecord
 
@@ -49,8 +50,7 @@ class SymbolHistory:
     def _add_event(
         self, symbols: dict[str, ObservedSymbolRecord], name: str, event: ObservedSymbolEvent, facts: Mapping[str, Any]
     ) -> None:
-        sources = facts.get("sources")
-        source = str(sources[0]) if isinstance(sources, list) and sources else ""
+        source = next((str(s) for s in as_list(facts.get("sources"))), "")
         known = symbols.get(name) or ObservedSymbolRecord(name, source, "", "")
         if event not in known.events and len(known.events) < MAX_EVENTS:
             symbols[name] = replace(known, events=(*known.events, event))

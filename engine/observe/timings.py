@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from engine.observe.json_values import as_number
 from engine.records.runtime import Timing
 
 TIMED_STAGES = (
@@ -26,8 +27,8 @@ def parse_timings(facts: Mapping[str, Any], epoch: float, *, is_forward: bool) -
 
     Stages of a backward that was compiled later are named "backward ...".
     """
-    start = facts.get("start_time")
-    begun = max(float(start) - epoch, 0.0) if isinstance(start, (int, float)) and not isinstance(start, bool) else 0.0
+    start = as_number(facts.get("start_time"))
+    begun = 0.0 if start is None else max(float(start) - epoch, 0.0)
     opening = "" if is_forward else "backward "
     return tuple(
         Timing(opening + stage, begun, seconds, opening + parent if parent else "")
@@ -38,7 +39,7 @@ def parse_timings(facts: Mapping[str, Any], epoch: float, *, is_forward: bool) -
 def _times(facts: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
     known: set[str] = set()
     for stage, key, parent in (*TIMED_STAGES, RESTART_STAGE):
-        value = facts.get(key)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and (value > 0 or key.endswith("_s")):
+        value = as_number(facts.get(key))
+        if value is not None and (value > 0 or key.endswith("_s")):
             known.add(stage)
             yield stage, float(value) / (1e6 if key.endswith("_us") else 1.0), parent if parent in known else ""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.observe.json_values import as_int, as_object, as_text
 from engine.observe.trace_payloads import Payload
 
 _ENVELOPE = frozenset({
@@ -44,9 +45,12 @@ class TraceEvent:
     @property
     def artifact_name(self) -> str:
         """The name of an artifact event; empty for other events."""
-        return (
-            str(self.metadata.get("name", "")) if self.kind == "artifact" and isinstance(self.metadata, Mapping) else ""
-        )
+        return str(self.facts.get("name", "")) if self.kind == "artifact" else ""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The metadata if it is an object; empty otherwise."""
+        return as_object(self.metadata)
 
     @property
     def name(self) -> str:
@@ -65,22 +69,14 @@ def parse_event(metadata: Mapping[str, Any], payload: Payload | None) -> TraceEv
     if len(kinds) != 1:
         return None
     kind = kinds[0]
-    attempt, digest = metadata.get("attempt"), metadata.get("has_payload")
-    return TraceEvent(
-        kind,
-        parse_compile_id(metadata),
-        metadata[kind],
-        payload,
-        attempt if isinstance(attempt, int) else 0,
-        digest if isinstance(digest, str) else "",
-    )
+    attempt, digest = as_int(metadata.get("attempt")) or 0, as_text(metadata.get("has_payload"))
+    return TraceEvent(kind, parse_compile_id(metadata), metadata[kind], payload, attempt, digest)
 
 
 def parse_compile_id(metadata: Mapping[str, Any]) -> str:
     """Return the compile id in an envelope; empty if there is none."""
     autograd, frame, entry = (
-        value if isinstance(value := metadata.get(key), int) else None
-        for key in ("compiled_autograd_id", "frame_id", "frame_compile_id")
+        as_int(metadata.get(key)) for key in ("compiled_autograd_id", "frame_id", "frame_compile_id")
     )
     inner = "" if frame is None or entry is None else f"{frame}/{entry}"
     if autograd is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import types
@@ -48,19 +49,32 @@ class Record:
         return typing.cast("Self", from_jsonable(cls, data, cls.__name__))
 
 
+@functools.singledispatch
 def to_jsonable(value: Any) -> Any:
     """Convert a record, or a container of records, to values for ``json.dumps``."""
-    if isinstance(value, Record):
-        return value.to_dict()
-    if isinstance(value, (tuple, list)):
-        return [to_jsonable(v) for v in value]
-    if isinstance(value, dict):
-        return {str(k): to_jsonable(v) for k, v in value.items()}
-    if isinstance(value, float) and not math.isfinite(
-        value
-    ):  # JSON has no infinity and no NaN, and browsers reject Python's notation
-        return None
     return value
+
+
+@to_jsonable.register(Record)
+def _(value: Record) -> Any:
+    return value.to_dict()
+
+
+@to_jsonable.register(tuple)
+@to_jsonable.register(list)
+def _(value: Any) -> Any:
+    return [to_jsonable(v) for v in value]
+
+
+@to_jsonable.register(dict)
+def _(value: dict[str, Any]) -> Any:
+    return {str(k): to_jsonable(v) for k, v in value.items()}
+
+
+@to_jsonable.register(float)
+def _(value: float) -> Any:
+    # JSON has no infinity and no NaN, and browsers reject Python's notation.
+    return value if math.isfinite(value) else None
 
 
 _hints: dict[type, dict[str, Any]] = {}
@@ -83,10 +97,9 @@ def from_jsonable(expected: Any, data: Any, where: str) -> Any:
     if origin is tuple:
         return _from_tuple(typing.get_args(expected), data, where)
     if origin is dict:
-        if not isinstance(data, dict):
-            raise RecordError(f"{where}: expected an object, found {type(data).__name__}")
         value_type = typing.get_args(expected)[1]
-        return {k: from_jsonable(value_type, v, f"{where}.{k}") for k, v in data.items()}
+        items = _checked(data, dict, "an object", where).items()
+        return {k: from_jsonable(value_type, v, f"{where}.{k}") for k, v in items}
     if origin is typing.Literal:
         if data not in typing.get_args(expected):
             raise RecordError(f"{where}: {data!r} is not one of {', '.join(map(repr, typing.get_args(expected)))}")
@@ -118,9 +131,14 @@ def _from_union(arms: tuple[Any, ...], data: Any, where: str) -> Any:
     raise problem or RecordError(f"{where}: unexpected {type(data).__name__}")
 
 
+def _checked(data: Any, kind: type | tuple[type, ...], word: str, where: str) -> Any:
+    if not isinstance(data, kind):
+        raise RecordError(f"{where}: expected {word}, found {type(data).__name__}")
+    return data
+
+
 def _from_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(data, (list, tuple)):
-        raise RecordError(f"{where}: expected a list, found {type(data).__name__}")
+    _checked(data, (list, tuple), "a list", where)
     if len(args) == 2 and args[1] is Ellipsis:
         return tuple(from_jsonable(args[0], v, f"{where}[{i}]") for i, v in enumerate(data))
     if len(args) != len(data):
@@ -129,8 +147,7 @@ def _from_tuple(args: tuple[Any, ...], data: Any, where: str) -> tuple[Any, ...]
 
 
 def _from_record(cls: type[Record], data: Any, where: str) -> Record:
-    if not isinstance(data, dict):
-        raise RecordError(f"{where}: expected an object, found {type(data).__name__}")
+    _checked(data, dict, "an object", where)
     hints = field_types(cls)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):

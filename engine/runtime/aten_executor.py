@@ -15,7 +15,8 @@ from engine.graph.codegen import generate_function
 from engine.graph.composite_ops import eager_implementation
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.node_metadata import PADDED_ROWS_KEY
-from engine.torch_private.operators import VF, OpOverload, nn_functions
+from engine.ir.node_values import called_overload
+from engine.torch_private.operators import VF, nn_functions
 
 Run = Callable[..., Any]
 
@@ -90,7 +91,7 @@ def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Gene
 
 def aten_callable(target: Any) -> Any:
     """Return the cheapest callable for an operator, with the same arguments."""
-    if not isinstance(target, OpOverload) or target.namespace != "aten":
+    if called_overload(target) is None or target.namespace != "aten":
         return eager_implementation(target) or target
     name = target.overloadpacket.__name__
     if target._overloadname in _OVERLOADS_WITH_BINDING and name in _BINDINGS:
@@ -100,7 +101,7 @@ def aten_callable(target: Any) -> Any:
 
 def _node_callable(node: torch.fx.Node) -> Any:
     """Return the callable that computes a node."""
-    filled = node.args[0] if node.target is torch.ops.aten.bernoulli.p else None
-    if isinstance(filled, torch.fx.Node) and filled.target is torch.ops.aten.empty_like.default:
+    fills = node.target is torch.ops.aten.bernoulli.p
+    if fills and node.all_input_nodes[0].target is torch.ops.aten.empty_like.default:
         return _bernoulli_into_new
     return aten_callable(node.target)

@@ -17,14 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import sympy
 import torch
 
 from engine.cache.store import DiskStore, DiskStoreError
 from engine.ir.kernels.generated_kernel import Size
-from engine.ir.kernels.lowered_program import BufferRef, Launch, LoweredProgram
+from engine.ir.kernels.lowered_program import LoweredProgram, buffer_refs
 from engine.ir.kernels.template_choice import ChoiceRequest, ChoiceResult
-from engine.ir.loop_ir.index_expr import symbols_of
+from engine.ir.loop_ir.index_expr import concrete_size, symbols_of
 from engine.runtime.kernel_launchers import KernelBinder, gpu_launcher
 from engine.runtime.program_executor import Run, program_executor
 from engine.runtime.time_kernels import DeviceTimer, cold_cache_timer
@@ -132,7 +131,7 @@ class Autotuner:
     def _is_correct(self, program: LoweredProgram, work: Callable[[], Any], wanted: dict[str, Any]) -> bool:
         """Return True if a candidate's results are close to those of the first candidate."""
         try:
-            results = dict(zip((o.buffer for o in program.outputs if isinstance(o, BufferRef)), work(), strict=True))
+            results = dict(zip((r.buffer for r in buffer_refs(program.outputs)), work(), strict=True))
         except torch.OutOfMemoryError:
             raise
         except Exception:
@@ -208,9 +207,7 @@ def _random_inputs(program: LoweredProgram, sizes: Mapping[str, int]) -> dict[st
 
 
 def _concrete_size(size: Size, sizes: Mapping[str, int]) -> int:
-    if isinstance(size, int):
-        return size
-    return int(size.xreplace({s: sympy.Integer(sizes[str(s)]) for s in size.free_symbols}))
+    return concrete_size(size, lambda symbol: sizes[symbol])
 
 
 def _is_close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -232,13 +229,6 @@ def _tuning_key(programs: Sequence[LoweredProgram], device: str, sizes: Mapping[
 
 
 def _program_fingerprint(program: LoweredProgram) -> list[Any]:
-    steps = []
-    for step in program.steps:
-        if isinstance(step, Launch):
-            k = step.kernel
-            values = [(a.name, a.triton_type, str(a.value)) for a in k.args]
-            steps.append(["kernel", k.text, values, str(k.grid), k.num_warps, k.num_stages])
-        else:
-            steps.append(["call", str(step.target), str(step.args), str(dict(step.kwargs))])
+    steps = [step.fingerprint() for step in program.steps]
     buffers = [[n, str(b.dtype), str(b.shape), str(b.stride), b.kind] for n, b in sorted(program.buffers.items())]
     return [steps, buffers]

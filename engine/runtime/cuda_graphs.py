@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.ir.node_values import tensors_by_position, tensors_in
 from engine.torch_private.cuda import (
     clear_cublas_workspaces,
     current_device_index,
@@ -267,7 +268,7 @@ class CudaGraphReplay:
 
     def _record(self, shape: _ShapeState, given: Sequence[Any], addresses: list[int]) -> ReplayInstance:
         read, moves = list(given), []
-        tensors = {n: x for n, x in enumerate(given) if isinstance(x, torch.Tensor)}
+        tensors = tensors_by_position(given)
         device = next(
             (x.device for x in tensors.values() if not self._is_on_other_device(x)), self._recorder.device_type
         )
@@ -353,7 +354,7 @@ def _unresizable_storage(storage: torch.UntypedStorage, device: torch.device) ->
 
 
 def _bytes(given: Sequence[Any], positions: set[int]) -> int:
-    return sum(given[n].nbytes for n in positions if isinstance(given[n], torch.Tensor))
+    return sum(x.nbytes for x in tensors_in([given[n] for n in positions]))
 
 
 def copy_inputs(buffers: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:

@@ -5,6 +5,7 @@ The Python is generated once per program; it also calls ATen where the program d
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +17,15 @@ import sympy
 import torch
 
 from engine.errors import KernelBuildError
-from engine.ir.kernels.compile_triton import ALIGNMENT, compile_unit_of, static_size
+from engine.ir.kernels.compile_triton import ALIGNMENT, compile_unit_of
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
-from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram
+from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram, buffer_refs
+from engine.ir.loop_ir.program_symbols import expression_of
+from engine.ir.node_values import called_overload, tensors_by_position, tensors_in
+from engine.ir.static_sizes import static_size
 from engine.runtime.aten_fallback import UnexpectedSize
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.torch_private.cuda import current_device_index, current_raw_stream
-from engine.torch_private.operators import OpOverload
-from engine.torch_private.pytree import tree_leaves
 from engine.torch_private.sympy_functions import PythonPrinter
 
 Run = Callable[..., tuple[Any, ...]]
@@ -66,7 +68,7 @@ class ProgramExecutor:
         """Return launchers by name, for inputs of which ``misaligned`` are not 16-byte aligned."""
         known = self._launchers.get(misaligned)
         if known is None:
-            kernels = {f"launch{n}": s.kernel for n, s in enumerate(self._program.steps) if isinstance(s, Launch)}
+            kernels = {f"launch{n}": k.kernel for n, s in enumerate(self._program.steps) for k in s.launches}
             bound = self._bind_kernels(tuple(kernels.values()), misaligned)
             known = self._launchers[misaligned] = dict(zip(kernels, bound, strict=True))
         return known
@@ -104,14 +106,14 @@ class ProgramExecutor:
 
     def _compile_for_devices(self, inputs: Sequence[Any]) -> Run:
         """Generate and load the Python for the devices of these inputs (guards ensure they stay)."""
-        gpu = next((x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
+        gpu = next((x.device for x in tensors_in(inputs) if x.is_cuda), None)
         device = gpu or torch.device("cuda" if self._bind is gpu_launcher else "cpu")
         if device.type == "cuda":
             device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         scalars = frozenset(
-            name
-            for name, x in zip(self._program.inputs, inputs, strict=True)
-            if isinstance(x, torch.Tensor) and x.device.type == "cpu" != device.type
+            self._program.inputs[n]
+            for n, x in tensors_by_position(inputs).items()
+            if x.device.type == "cpu" != device.type
         )
         writer = _ProgramWriter(self._program, device, scalars, self._is_boxed)
         self.text = writer.text()
@@ -148,9 +150,9 @@ class ProgramExecutor:
 
         def run(*inputs: Any) -> tuple[Any, ...]:
             odd = frozenset(
-                name
-                for name, x in zip(self._program.inputs, self._input_values(inputs), strict=True)
-                if isinstance(x, torch.Tensor) and x.data_ptr() % ALIGNMENT
+                self._program.inputs[n]
+                for n, x in tensors_by_position(self._input_values(inputs)).items()
+                if x.data_ptr() % ALIGNMENT
             )
             if odd not in loaded:
                 namespace: dict[str, Any] = {**writer.constants, **self._launchers_for(odd)}
@@ -196,7 +198,7 @@ class _ProgramWriter:
             and not self.program.buffers[a.buffer].reuses
         }
         self._allocated -= {
-            r for s in self.program.steps if isinstance(s, AtenCall) for r in s.result_buffers if r is not None
+            r for s in self.program.steps for call in s.calls for r in call.result_buffers if r is not None
         }
         self.constants |= {
             "math": math,
@@ -225,11 +227,8 @@ class _ProgramWriter:
         lines.append(f"stream = raw_stream({self.device.index})" if self.device.type == "cuda" else "stream = 0")
         written = set(self.program.inputs)
         for number, step in enumerate(self.program.steps):
-            lines += (
-                self._launch_lines(number, step, written)
-                if isinstance(step, Launch)
-                else self._aten_call_lines(number, step)
-            )
+            lines += [line for launch in step.launches for line in self._launch_lines(number, launch, written)]
+            lines += [line for call in step.calls for line in self._aten_call_lines(number, call)]
             if dead := deaths.get(number):
                 lines.append(f"del {', '.join(self._names[name] for name in dead)}")
         outputs = "".join(f"{self._value(out)}, " for out in self.program.outputs)
@@ -269,8 +268,8 @@ class _ProgramWriter:
                 taken = self.program.buffers[argument.buffer].reuses
                 memory = self._names[taken] if taken else self._allocation(self.program.buffers[argument.buffer])
                 yield f"{self._names[argument.buffer]} = {memory}"
-                if isinstance(argument.initial_value, str):
-                    yield f"{self._names[argument.buffer]}.copy_({self._names[argument.initial_value]})"
+                if argument.copied_buffer:
+                    yield f"{self._names[argument.buffer]}.copy_({self._names[argument.copied_buffer]})"
                 elif argument.initial_value is not None:
                     yield f"{self._names[argument.buffer]}.fill_({argument.initial_value!r})"
         grid = [*step.kernel.grid, 1, 1, 1][:3]
@@ -350,28 +349,36 @@ class _ProgramWriter:
         return f"({', '.join(self._size(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"
 
     def _size(self, size: Any) -> str:
+        size = expression_of(size)
         if (known := static_size(size)) is not None:
             return str(known)
-        if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            size = size.node.expr
         renamed = {s: sympy.Symbol(self._symbols[str(s)], **s.assumptions0) for s in size.free_symbols}
         return f"({self._printer.doprint(size.xreplace(renamed))})"
 
+    @functools.singledispatchmethod
     def _value(self, value: Any) -> str:
         """Return the text of an argument or output; bind values without a literal to a constant."""
-        if isinstance(value, BufferRef):
-            return self._ref(value)
-        if isinstance(value, (sympy.Expr, sympy.logic.boolalg.Boolean, torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self._size(value)
-        if isinstance(value, tuple):
-            return f"({''.join(f'{self._value(v)}, ' for v in value)})"
-        if isinstance(value, list):
-            return f"[{', '.join(self._value(v) for v in value)}]"
         if value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value)):
             return repr(value)
         return self._constant_name(value)
 
-    def _ref(self, ref: BufferRef) -> str:
+    @_value.register(sympy.Basic)
+    @_value.register(torch.SymInt)
+    @_value.register(torch.SymFloat)
+    @_value.register(torch.SymBool)
+    def _(self, value: Any) -> str:
+        return self._size(value)
+
+    @_value.register
+    def _(self, value: tuple) -> str:  # type: ignore[type-arg]
+        return f"({''.join(f'{self._value(v)}, ' for v in value)})"
+
+    @_value.register
+    def _(self, value: list) -> str:  # type: ignore[type-arg]
+        return f"[{', '.join(self._value(v) for v in value)}]"
+
+    @_value.register
+    def _(self, ref: BufferRef) -> str:
         return f"view_as_complex({self._view_text(ref)})" if ref.is_complex else self._view_text(ref)
 
     def _view_text(self, ref: BufferRef) -> str:
@@ -406,7 +413,7 @@ class _ProgramWriter:
                 if taken and name not in last:
                     last[taken] = number
                 last[name] = number
-        kept = {v.buffer for v in tree_leaves(self.program.outputs) if isinstance(v, BufferRef)}
+        kept = {r.buffer for r in buffer_refs(self.program.outputs)}
         if self.is_boxed:
             last = dict.fromkeys(self.program.inputs, -1) | last
         else:
@@ -423,9 +430,8 @@ def _has_data_dependent_size(target: Any) -> bool:
 
     The graph may have assumed that size.
     """
-    if not isinstance(target, OpOverload):
-        return True
-    return target.namespace != "aten" or torch.Tag.dynamic_output_shape in target.tags
+    called = called_overload(target)
+    return called is None or called.namespace != "aten" or torch.Tag.dynamic_output_shape in called.tags
 
 
 def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
@@ -437,12 +443,8 @@ def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
         yield sympy.Eq(sympy.Symbol(name, integer=True), expected, evaluate=False)
     for out in program.outputs:
         relation = out.node.expr if isinstance(out, torch.SymBool) else out
-        is_open = isinstance(relation, sympy.logic.boolalg.Boolean)
-        if (
-            is_open
-            and not isinstance(relation, sympy.logic.boolalg.BooleanAtom)
-            and not _is_bool_result(relation, program)
-        ):
+        is_open = isinstance(relation, sympy.logic.boolalg.Boolean) and relation not in (sympy.true, sympy.false)
+        if is_open and not _is_bool_result(relation, program):
             yield relation
 
 
@@ -451,7 +453,7 @@ def _is_bool_result(relation: Any, program: LoweredProgram) -> bool:
 
     It is a result, not an assumption.
     """
-    number, one = relation.args if isinstance(relation, sympy.Eq) else (None, None)
+    number, one = relation.args if relation.func is sympy.Eq else (None, None)
     return one == 1 and program.unbacked_symbols.get(str(number), ("", 0))[1] == -1
 
 

@@ -15,6 +15,7 @@ import torch
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.node_values import map_tensors, tensors_in
 from engine.records.kernels import KernelTimingRecord
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.runtime.program_executor import program_executor
@@ -40,9 +41,9 @@ def time_kernels(program: LoweredProgram, inputs: Sequence[Any]) -> dict[str, Ke
     Raises:
         Exception: whatever Triton, the driver or the allocator raises; the caller's tensors are not changed.
     """
-    device = next(x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda)
+    device = next(x.device for x in tensors_in(inputs) if x.is_cuda)
     with torch.cuda.device(device), torch.no_grad():
-        copies = [x.clone() if isinstance(x, torch.Tensor) and x.is_cuda else x for x in inputs]
+        copies = map_tensors(lambda x: x.clone() if x.is_cuda else x, inputs)
         seconds = time_launches(program, copies, gpu_launcher, cold_cache_timer())
         rate, name = copy_bandwidth(device.index or 0), torch.cuda.get_device_name(device)
     return {

@@ -9,7 +9,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import example_tensor, is_as_strided, may_mutate, traced_tensors
+from engine.aot.node_properties import is_as_strided, may_mutate, traced_tensors
 from engine.aot.storage_geometry import (
     end_byte,
     is_dense,
@@ -18,6 +18,7 @@ from engine.aot.storage_geometry import (
 )
 from engine.ir.fallback import Fallback
 from engine.ir.guards.aliasing import SharedStorage
+from engine.ir.node_values import example_tensor
 from engine.ir.traced_frame import GraphInput
 
 
@@ -70,8 +71,8 @@ def storage_offset_guards(graph: torch.fx.GraphModule, inputs: Sequence[GraphInp
     """
     reach: dict[int, int] = {}
     for node in graph.graph.nodes:
-        seen = node.meta.get("example_value")
-        if is_as_strided(node) and isinstance(seen, torch.Tensor) and not seen._has_symbolic_sizes_strides:
+        seen = example_tensor(node)
+        if is_as_strided(node) and seen is not None and not seen._has_symbolic_sizes_strides:
             storage = storage_id(seen)
             reach[storage] = max(reach.get(storage, 0), end_byte(seen))
     placed = [i for i in inputs if i.has_real_tensor and i.is_tensor]

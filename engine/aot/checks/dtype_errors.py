@@ -7,9 +7,9 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import example_tensor
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.operator_facts import facts_of_node
+from engine.ir.node_values import example_tensor, tensors_in
 
 _PROMOTING = frozenset(
     (
@@ -40,9 +40,8 @@ def check_dtype_errors(call: CheckedCall) -> Fallback | None:
 
 def _check_node(node: torch.fx.Node) -> Fallback | None:
     facts = facts_of_node(node)
-    values = [example_tensor(a) if isinstance(a, torch.fx.Node) else a for a in node.args]
-    tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    if facts.name in _COMPARISON_OPS and any(t.is_complex() for t in tensors):
+    values = torch.fx.map_arg(node.args, example_tensor)
+    if facts.name in _COMPARISON_OPS and any(t.is_complex() for t in tensors_in(values)):
         return Fallback.for_node(
             node, AotFallback.COMPLEX_COMPARISON, "compares complex numbers, and eager raises an error"
         )

@@ -7,11 +7,12 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import example_tensor, output_args
+from engine.aot.node_properties import output_args
 from engine.aot.storage_geometry import (
     storage_id,
 )
 from engine.ir.fallback import Fallback
+from engine.ir.node_values import example_tensor
 
 
 def check_inference_tensor_views(call: CheckedCall) -> Fallback | None:

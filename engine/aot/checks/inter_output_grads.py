@@ -14,6 +14,7 @@ from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensors, output_args
 from engine.ir.fallback import Fallback
+from engine.ir.node_values import nodes_in
 
 
 def check_inter_output_grads(call: CheckedCall) -> Fallback | None:
@@ -48,6 +49,4 @@ def _autograd_dependents(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 def _requires_grad(node: Any) -> bool:
     """Return True if autograd tracks the node's value, or any of its values."""
-    if not isinstance(node, torch.fx.Node) or node.op == "output":
-        return False
-    return any(t.requires_grad for t in example_tensors(node))
+    return any(t.requires_grad for n in nodes_in((node,)) if n.op != "output" for t in example_tensors(n))

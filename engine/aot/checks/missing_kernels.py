@@ -15,12 +15,13 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import example_tensor, may_mutate
+from engine.aot.node_properties import may_mutate
 from engine.aot.storage_geometry import with_hint_sizes
 from engine.ir.fallback import Fallback, FallbackRequired
-from engine.ir.graph_callable import GraphCallable
+from engine.ir.graph_callable import NO_CALLABLE, graph_callable_of
+from engine.ir.node_values import called_overload, example_tensor, tensor_meta
 from engine.torch_private.dispatch import disable_current_modes
-from engine.torch_private.operators import OpOverload, OpOverloadPacket
+from engine.torch_private.operators import OpOverloadPacket
 from engine.torch_private.pytree import tree_leaves
 
 _MAX_OPERAND_ELEMENTS = 1 << 16
@@ -79,10 +80,10 @@ def check_missing_kernels_in_callees(graph: torch.fx.GraphModule, module: torch.
     Raises:
         FallbackRequired: with the operator.
     """
-    if all(not isinstance(n.target, GraphCallable) for n in _dead_nodes(graph.graph)):
+    if all(graph_callable_of(n) is NO_CALLABLE for n in _dead_nodes(graph.graph)):
         return
     for node in _dead_nodes(module.graph):
-        if isinstance(node.target, OpOverload) and _is_torch_op(node) and _has_no_kernel(node):
+        if called_overload(node.target) is not None and _is_torch_op(node) and _has_no_kernel(node):
             raise FallbackRequired(
                 AotFallback.MISSING_KERNEL,
                 f"{node.target} (whose result is unused) has no kernel for its operands",
@@ -126,14 +127,14 @@ def _is_torch_op(node: torch.fx.Node) -> bool:
     if isinstance(packet, OpOverloadPacket):
         return packet._qualified_op_name.partition("::")[0] in ("aten", "prims")
     module = getattr(node.target, "__module__", "") or ""
-    return not isinstance(node.target, GraphCallable) and (
+    return graph_callable_of(node) is NO_CALLABLE and (
         module in ("_operator", "torch") or module.startswith(("torch.nn.functional", "torch._C._nn"))
     )
 
 
 def _make_operand(node: torch.fx.Node) -> Any:
-    value = node.meta.get("example_value", node.meta.get("val"))
-    if not isinstance(value, torch.Tensor) or type(value).__name__ != "FakeTensor":
+    value = tensor_meta(node) if example_tensor(node) is None else example_tensor(node)
+    if value is None or type(value).__name__ != "FakeTensor":
         raise _CannotMakeOperand
     with disable_current_modes(), torch.no_grad():
         here = with_hint_sizes(value)

@@ -8,11 +8,12 @@ import torch.fx
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.grad_mode import nodes_with_grad_mode
-from engine.aot.node_properties import example_tensor, example_tensors, may_mutate
+from engine.aot.node_properties import example_tensors, may_mutate
 from engine.aot.storage_geometry import (
     storage_id,
 )
 from engine.ir.fallback import Fallback
+from engine.ir.node_values import example_tensor
 
 
 def check_no_grad_views(call: CheckedCall) -> Fallback | None:

@@ -12,7 +12,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.node_properties import example_tensor, may_mutate
+from engine.aot.node_properties import may_mutate
 from engine.aot.storage_geometry import (
     has_internal_overlap,
     is_disjoint,
@@ -22,6 +22,7 @@ from engine.aot.storage_geometry import (
 )
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.operator_facts import facts_of_node
+from engine.ir.node_values import example_tensor, nodes_in
 from engine.torch_private.fake_tensors import FakeTensor
 
 _OVERLAPS_INSIDE = (AotFallback.WRITE_TO_OVERLAPPING_ELEMENTS, "writes to a tensor whose elements overlap in memory")
@@ -116,7 +117,7 @@ def _assigned_slice(node: torch.fx.Node, into: torch.Tensor) -> torch.Tensor:
     index: Any = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
     if not all(type(i) in (int, slice, type(None), type(...)) for i in index):
         return into
-    if any(isinstance(v, torch.fx.Node) for i in index if isinstance(i, slice) for v in (i.start, i.stop, i.step)):
+    if nodes_in(index):
         return into
     mode = into.fake_mode if isinstance(into, FakeTensor) else contextlib.nullcontext()
     with mode, torch.no_grad():

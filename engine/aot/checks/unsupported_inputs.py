@@ -17,7 +17,7 @@ def check_unsupported_inputs(call: CheckedCall) -> Fallback | None:
         real = i.example_value
         if isinstance(real, torch.Generator):
             return Fallback(AotFallback.GENERATOR_INPUT, f"{i.name} is a torch.Generator")
-        if not isinstance(real, torch.Tensor):
+        if not i.has_real_tensor:
             continue
         if found := _why_unsupported(real, trains=call.trains):
             kind, what = found

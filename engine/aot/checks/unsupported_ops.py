@@ -9,7 +9,7 @@ from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensors
 from engine.ir.fallback import Fallback
-from engine.ir.graph_callable import GraphCallable
+from engine.ir.graph_callable import graph_callable_of
 
 _UNSUPPORTED_ATTRS = frozenset(
     (
@@ -42,8 +42,9 @@ def _check_node(node: torch.fx.Node) -> Fallback | None:
         return Fallback.for_node(node, AotFallback.ATTRIBUTE_NODE, "is an attribute of the graph, not an input")
     if node.op == "call_module":
         return Fallback.for_node(node, AotFallback.MODULE_CALL_NODE, "calls a module")
-    if isinstance(node.target, GraphCallable) and node.target.changes_state:
-        return Fallback.for_node(node, AotFallback.STATE_CHANGING_CALL, node.target.effect_description)
+    called = graph_callable_of(node)
+    if called.changes_state:
+        return Fallback.for_node(node, AotFallback.STATE_CHANGING_CALL, called.effect_description)
     name = str(node.target) if node.op == "call_method" else ""
     if node.op == "call_function" and node.target in (getattr, setattr) and len(node.args) > 1:
         name = str(node.args[1])

@@ -76,7 +76,7 @@ def _aliases_key(inputs: Sequence[GraphInput], n: int) -> Data:
     The description says which one is a view of the other, and whether they share a version counter.
     """
     fake = inputs[n].fake
-    if not isinstance(fake, torch.Tensor):
+    if not inputs[n].is_tensor:
         return []
     before = [(m, i.fake) for m, i in enumerate(inputs[:n]) if i.is_tensor]
     return [

@@ -20,11 +20,12 @@ from engine.aot.node_properties import output_args
 from engine.aot.partitioner.min_cut import INFINITE, FlowNetwork
 from engine.aot.partitioner.pack_masks import pack_masks, unpack_unsaved_masks, use_unpacked_masks
 from engine.aot.partitioner.peak_memory import peak_bytes
-from engine.aot.partitioner.recompute import is_scalar, is_view, num_bytes, view_base_node, why_not_recomputable
+from engine.aot.partitioner.recompute import is_view, num_bytes, view_base_node, why_not_recomputable
 from engine.aot.partitioner.selective_checkpoint import policy_saves
 from engine.graph.functionalize_rng import make_rng_state_explicit, reads_rng_state, save_rng_states, takes_rng_state
 from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.ir.node_metadata import NodeProvenance, checkpoint_of, is_backward_node, provenance_of, set_provenance
+from engine.ir.node_values import is_scalar, nodes_in, results_of
 from engine.records.aot import PartitionRecord, SavedValue
 
 _INPUT_BYTE_COST, _INTERMEDIATE_BYTE_COST = 3, 4
@@ -150,7 +151,7 @@ class _JointNodes:
     def read_by_backward(self) -> set[Node]:
         """Return forward values that backward-only nodes read, or that are gradients themselves."""
         read = {n for node in self.backward_only for n in node.all_input_nodes if n not in self.backward_only}
-        read.update(g for g in self.gradients if isinstance(g, Node) and g not in self.backward_only)
+        read.update(g for g in nodes_in(self.gradients) if g not in self.backward_only)
         return read
 
 
@@ -240,7 +241,7 @@ def _costs(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> Call
     given = (n for node in parts.checkpointed for n in node.all_input_nodes if n not in parts.checkpointed)
     eager = {view_base_node(n) for n in (*read, *given, *parts.read_by_autograd())}
     inputs = set(parts.inputs)
-    callers = {view_base_node(r) for r in parts.results if isinstance(r, Node)} | inputs
+    callers = {view_base_node(r) for r in nodes_in(parts.results)} | inputs
     written = set(parts.mutated_inputs)
 
     def cost(node: Node) -> int:
@@ -332,7 +333,7 @@ def _with_peaks(
 def inputs_unused_by_backward(halves: PartitionedGraphs) -> frozenset[str]:
     """Return names of inputs that the backward reads neither directly nor through a view."""
     saved = output_args(halves.forward.graph)[halves.num_results :]
-    read = {view_base_node(n).name for n in saved if isinstance(n, torch.fx.Node)}
+    read = {view_base_node(n).name for n in nodes_in(saved)}
     return frozenset(n.name for n in halves.forward.graph.nodes if n.op == "placeholder") - read
 
 
@@ -365,7 +366,7 @@ def _extract(
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-    wanted = _nodes_between(inputs, [*(o for o in outputs if isinstance(o, Node)), *effects])
+    wanted = _nodes_between(inputs, [*nodes_in(outputs), *effects])
     lazy = {n for n in wanted if not is_backward_node(n)} if is_lazy else set()
 
     def emit(last: Node) -> None:
@@ -390,10 +391,10 @@ def _extract(
     for node in module.graph.nodes:
         if node in wanted and node not in lazy:
             emit(node)
-    for node in outputs:
-        if isinstance(node, Node) and node not in copies:  # an input may be returned unchanged
+    for node in nodes_in(outputs):
+        if node not in copies:  # an input may be returned unchanged
             emit(node)
-    graph.output(tuple(copies[o] if isinstance(o, Node) else o for o in outputs))
+    graph.output(torch.fx.map_arg(tuple(outputs), copies.__getitem__))
     return torch.fx.GraphModule(module, graph)
 
 
@@ -459,8 +460,7 @@ def _is_view_or_item(node: Node) -> bool:
 
 
 def _bytes(node: Node) -> int:
-    value = node.meta.get("val")
-    return sum(map(num_bytes, value)) if isinstance(value, (tuple, list)) else num_bytes(value)
+    return sum(map(num_bytes, results_of(node.meta.get("val"))))
 
 
 def _default_bytes(parts: _JointNodes) -> int:

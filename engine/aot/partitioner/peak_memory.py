@@ -8,7 +8,8 @@ from collections.abc import Collection
 
 import torch.fx
 
-from engine.aot.partitioner.recompute import is_scalar, is_view, num_bytes, view_base_node
+from engine.aot.partitioner.recompute import is_view, num_bytes, view_base_node
+from engine.ir.node_values import is_scalar, results_of
 
 Node = torch.fx.Node
 
@@ -51,4 +52,4 @@ def _allocated_bytes(node: Node) -> int:
     value = node.meta.get("val")
     if value is None:
         return 0
-    return sum(num_bytes(v) for v in value if v is not None) if isinstance(value, (tuple, list)) else num_bytes(value)
+    return sum(num_bytes(v) for v in results_of(value) if v is not None)

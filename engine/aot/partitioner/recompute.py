@@ -8,11 +8,12 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.aot.storage_geometry import size_hint
 from engine.graph.effect_tokens import is_with_effects
 from engine.graph.functionalize_rng import is_random
 from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.ir.introspection.operator_facts import facts_of, facts_of_node
-from engine.torch_private.operators import OpOverload
+from engine.ir.node_values import called_overload, is_scalar
 
 _EXPENSIVE = frozenset(
     (
@@ -35,7 +36,8 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
     if node.op != "call_function":
         return ""
     target = node.target
-    if not isinstance(target, OpOverload):
+    called = called_overload(target)
+    if called is None:
         if is_with_effects(node):
             return "it has side effects, which must happen only once"
         return "" if target is operator.getitem or is_scalar(node) else "it is not an operator"
@@ -44,21 +46,16 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
     if not is_removable(node):
         return "it may have side effects, which must happen only once"
     facts = facts_of(target)
-    if target.namespace not in ("aten", "prims"):
+    if called.namespace not in ("aten", "prims"):
         return "a composite operator is expensive"
     if facts.name in _EXPENSIVE or facts.is_linear_algebra or facts.is_fourier_transform or facts.is_backward:
         return "it is expensive"
     return ""
 
 
-def is_scalar(node: torch.fx.Node) -> bool:
-    """Return True if a node's value is a scalar, computed from sizes."""
-    return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
-
-
 def is_view(node: torch.fx.Node) -> bool:
     """Return True if a node is a view of an argument: free to recompute, useless to save."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+    if called_overload(node.target) is None:
         return False
     if not node.all_input_nodes:  # of a constant
         return False
@@ -85,7 +82,5 @@ def num_bytes(value: Any) -> int:
 
 
 def _hint(size: Any) -> int:
-    if isinstance(size, int):
-        return size
-    hint = size.node.hint
-    return int(hint) if hint is not None else 4096
+    known = size_hint(size)
+    return 4096 if known is None else known

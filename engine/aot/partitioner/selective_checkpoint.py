@@ -14,7 +14,7 @@ import torch.fx
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 
 from engine.ir.node_metadata import policy_of
-from engine.torch_private.operators import OpOverload
+from engine.ir.node_values import called_overload
 
 _SAVED = {CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE}
 
@@ -33,7 +33,7 @@ def policy_saves(node: torch.fx.Node) -> bool:
 
 def _ask(node: torch.fx.Node) -> bool:
     policy = policy_of(node)
-    if policy is None or not isinstance(node.target, OpOverload):
+    if policy is None or called_overload(node.target) is None:
         return False
     args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta.get("val"))
     facts: dict[str, Any] = {"is_recompute": False, "op_output": node.meta.get("val")}

@@ -16,6 +16,7 @@ from engine.aot.version_counters import write_count
 from engine.aot.wrappers.base import PreCompileResult, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.errors import DebugAssertionError
+from engine.ir.static_sizes import static_size
 from engine.options import config
 from engine.records.aot import WrapperAction
 
@@ -48,7 +49,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
             expected.append(None)
             continue
         sizes, strides = (
-            tuple(int(r) if isinstance(f, int) and f == r else None for r, f in zip(real, fake, strict=False))
+            tuple(int(r) if static_size(f) == r else None for r, f in zip(real, fake, strict=False))
             for real, fake in ((i.example_value.shape, i.fake.shape), (i.example_value.stride(), i.fake.stride()))
         )
         same = first.setdefault(id(i.example_value), n)

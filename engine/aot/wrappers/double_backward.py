@@ -19,6 +19,7 @@ from engine.aot.joint import JointGraph
 from engine.aot.node_properties import output_args
 from engine.graph.functionalize_rng import is_random, with_rng_states
 from engine.ir.fallback import FallbackRequired
+from engine.ir.node_values import nodes_in, tensors_by_position, tensors_in
 
 AutocastState = tuple[str, bool, torch.dtype]
 
@@ -52,8 +53,8 @@ class EagerRerun:
         """
         if self.why_unsupported:
             raise FallbackRequired(AotFallback.DOUBLE_BACKWARD_OF_MUTATED_INPUT, self.why_unsupported)
-        for n, version in enumerate(versions):
-            if n not in self.mutated_inputs and isinstance(inputs[n], torch.Tensor) and inputs[n]._version != version:
+        for n, tensor in tensors_by_position(inputs).items():
+            if n not in self.mutated_inputs and tensor._version != versions[n]:
                 raise FallbackRequired(
                     AotFallback.DOUBLE_BACKWARD_OF_MUTATED_INPUT, "an input was mutated after the call"
                 )
@@ -138,7 +139,7 @@ def _only_feeds_mutations(joint: JointGraph, position: int) -> bool:
             if user not in reached and not _uses_batch_stats(user, reached):
                 reached.add(user)
                 todo.append(user)
-    return not any(n in reached for k, n in enumerate(returned) if k not in contents and isinstance(n, torch.fx.Node))
+    return reached.isdisjoint(nodes_in([n for k, n in enumerate(returned) if k not in contents]))
 
 
 def _uses_batch_stats(node: torch.fx.Node, reached: set[torch.fx.Node]) -> bool:
@@ -149,8 +150,8 @@ def _uses_batch_stats(node: torch.fx.Node, reached: set[torch.fx.Node]) -> bool:
     aten = torch.ops.aten
     if node.target is aten.native_batch_norm_backward.default:
         return node.args[7] is True and _reached_only_as_running_stats(node, 3, reached)
-    norm = node.args[0] if node.target is operator.getitem else None
-    if not isinstance(norm, torch.fx.Node) or norm.target is not aten._native_batch_norm_legit_functional.default:
+    norm = node.all_input_nodes[0]
+    if node.target is not operator.getitem or norm.target is not aten._native_batch_norm_legit_functional.default:
         return False
     return node.args[1] in (0, 1, 2) and norm.args[5] is True and _reached_only_as_running_stats(norm, 3, reached)
 
@@ -161,7 +162,7 @@ def _reached_only_as_running_stats(node: torch.fx.Node, first: int, reached: set
 
 def rng_devices_of(inputs: Sequence[Any]) -> tuple[str, ...]:
     """Return the devices on which a call with these inputs may sample random numbers."""
-    found = {str(v.device) for v in inputs if isinstance(v, torch.Tensor)}
+    found = {str(v.device) for v in tensors_in(inputs)}
     return tuple(sorted({"cpu", *(d for d in found if d.startswith("cuda"))}))
 
 

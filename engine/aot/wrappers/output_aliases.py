@@ -11,7 +11,7 @@ import torch
 from engine.aot.version_counters import set_version_counter
 from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode
-from engine.aot.wrappers.size_codegen import offset_expr, size_expr, sizes_expr, symbol_reads, symbols_in
+from engine.aot.wrappers.size_codegen import offset_expr, size_expr, sizes_expr, symbol_names, symbol_reads
 from engine.ir.aot.aot_metadata import AotMetadata, OutputAliasInfo, ViewSpec, view_sizes
 from engine.records.aot import WrapperAction
 from engine.torch_private.autograd import CreationMeta, set_creation_meta
@@ -70,7 +70,7 @@ def regenerate_outputs(plan: AotMetadata) -> WrapperCode:
     made: dict[int, str] = {}
     lines += [f"r{n} = r{n}.detach()" for n in sorted(plan.results_as_views)]
     known = {name for name, *_ in plan.symbol_sources}
-    told = [(n, s) for n, s in plan.result_strides if known.issuperset(symbols_in(s))]
+    told = [(n, s) for n, s in plan.result_strides if known.issuperset(symbol_names(s))]
     for n, strides in told:
         names["laid_out"] = _with_strides
         lines.append(f"if r{n}.stride() != {sizes_expr(strides)}: r{n} = laid_out(r{n}, {sizes_expr(strides)})")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
-
 from engine.ir.aot.aot_metadata import AotMetadata, IntOrSymInt
+from engine.ir.introspection.symbols import symbols_in
+from engine.ir.static_sizes import static_size
 from engine.torch_private.sympy_functions import PythonPrinter
 
 
@@ -22,20 +22,18 @@ def offset_expr(base: str, offset: IntOrSymInt) -> str:
 
 def size_expr(size: IntOrSymInt) -> str:
     """Return a size as Python source."""
-    if isinstance(size, torch.SymInt):
-        return f"({PythonPrinter().doprint(size.node.expr)})"
-    return str(size)
+    return str(size) if static_size(size) is not None else f"({PythonPrinter().doprint(size.node.expr)})"
 
 
 def symbol_reads(plan: AotMetadata, sizes: Iterable[IntOrSymInt]) -> tuple[str, ...]:
     """Return statements that read the symbols in these sizes, before the call changes layouts."""
-    needed = symbols_in(sizes)
+    needed = symbol_names(sizes)
     return tuple(_symbol_read(name, position, dim) for name, position, dim in plan.symbol_sources if name in needed)
 
 
-def symbols_in(sizes: Iterable[IntOrSymInt]) -> set[str]:
+def symbol_names(sizes: Iterable[IntOrSymInt]) -> set[str]:
     """Return the names of the symbols in sizes."""
-    return {str(symbol) for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}
+    return set(map(str, symbols_in(list(sizes))))
 
 
 def _symbol_read(symbol: str, position: int, dim: int) -> str:

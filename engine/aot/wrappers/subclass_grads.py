@@ -14,6 +14,7 @@ from engine.aot.subclass_spec import SubclassSpec
 from engine.aot.wrappers.double_backward import EagerRerun
 from engine.graph.functionalize_rng import get_rng_states
 from engine.ir.fallback import FallbackRequired
+from engine.ir.node_values import tensors_by_position
 
 UNEXPECTED_TANGENT_MESSAGE = (
     "The gradient of an output of this compiled graph came back as a {}, which is not the type of the output, and the call cannot be run again "
@@ -133,8 +134,10 @@ class RerunContext:
     @classmethod
     def capture(cls, again: EagerRerun, inputs: tuple[Any, ...]) -> RerunContext:
         """Capture the state of a call that is about to run."""
-        tensors = [isinstance(i, torch.Tensor) and not i.is_inference() for i in inputs]
-        versions = tuple(i._version if t else 0 for i, t in zip(inputs, tensors, strict=True))
+        tensors = tensors_by_position(inputs)
+        versions = tuple(
+            tensors[n]._version if n in tensors and not i.is_inference() else 0 for n, i in enumerate(inputs)
+        )
         return cls(again, inputs, versions, get_rng_states(again.rng_devices))
 
     def unflatten_output(self, number: int, parts: SubclassSpec, plain: Sequence[Any]) -> Any:
@@ -144,9 +147,9 @@ class RerunContext:
 
     def gradients(self, number: int, tangent: Any) -> Sequence[Any]:
         """Return gradients of the inputs that require grad, for a tangent of output ``number``."""
-        for n, (given, version) in enumerate(zip(self.inputs, self.versions, strict=True)):
-            if n not in self.rerun.mutated_inputs and isinstance(given, torch.Tensor) and not given.is_inference():
-                _check_version(given, version)
+        for n, given in tensors_by_position(self.inputs).items():
+            if n not in self.rerun.mutated_inputs and not given.is_inference():
+                _check_version(given, self.versions[n])
         tangents = [tangent if n == number else None for n in range(len(self.rerun.output_nodes))]
         try:
             with torch.enable_grad():

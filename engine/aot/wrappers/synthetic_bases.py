@@ -36,10 +36,10 @@ from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasI
 from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.aliasing import SharedStorage
+from engine.ir.node_values import fake_tensors
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import WrapperAction
 from engine.torch_private.autograd import CreationMeta, get_creation_meta
-from engine.torch_private.fake_tensors import FakeTensor
 
 NAME = "synthetic bases"
 
@@ -288,7 +288,7 @@ def _input(i: GraphInput, is_member: bool) -> InputAliasInfo:
 def _replace_inputs_by_bases(
     call: TracedCall, bases: Sequence[SyntheticBase], members: dict[int, tuple[int, int]], results: Sequence[int]
 ) -> tuple[tuple[GraphInput, ...], torch.fx.GraphModule]:
-    mode: Any = next(i.fake.fake_mode for i in call.inputs if isinstance(i.fake, FakeTensor))
+    mode: Any = fake_tensors([i.fake for i in call.inputs])[0].fake_mode
     flat: list[torch.fx.Node] = []
     inputs: list[GraphInput] = []
 

@@ -31,6 +31,8 @@ from engine.aot.wrappers.subclass_grads import RerunContext, SubclassGradient, f
 from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.aliasing import DisjointStorage
+from engine.ir.introspection.symbols import symbol_of
+from engine.ir.node_values import example_tensor, tensors_in
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import WrapperAction
@@ -132,10 +134,10 @@ def _symbol_locations(
     for n, (i, parts) in enumerate(zip(call.inputs, given, strict=True)):
         inside = [((), i.fake)] if parts is None else zip(parts.inner_paths(), parts.flatten(i.fake), strict=True)
         for path, value in inside:
-            sizes = enumerate(value.shape) if isinstance(value, torch.Tensor) else [(-1, value)]
+            sizes = enumerate(value.shape) if tensors_in(value) else [(-1, value)]
             for dim, size in sizes:
-                if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
-                    found.setdefault(size.node.expr, (n, path, dim))
+                if (symbol := symbol_of(size)) is not None:
+                    found.setdefault(symbol, (n, path, dim))
     for parts in (*given, *(o.spec for o in outputs)):
         if parts is not None and parts.is_dynamic and (unused_names := parts.symbols() - found.keys()):
             what = (
@@ -188,9 +190,7 @@ def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | 
                 f"gradients are needed through {i.name}, a {kind} with an inner tensor that is not floating point",
             )
         taken += map(storage_id, plain)
-    shown = [
-        f for o in outputs if isinstance(f := _fake(o), torch.Tensor) and all(f is not i.fake for i in call.inputs)
-    ]
+    shown = [f for o in outputs if (f := example_tensor(o)) is not None and all(f is not i.fake for i in call.inputs)]
     if len(set(taken)) < len(taken) or any(storage_id(p) in taken for f in shown for p in _inner_tensors(f)):
         raise FallbackRequired(
             AotFallback.SUBCLASS_ALIAS_NEEDS_GRAD,
@@ -249,10 +249,8 @@ def _inner_tensors(fake: Any) -> Iterator[Any]:
     if not is_traceable_wrapper_subclass(fake):
         yield fake
         return
-    parts = (getattr(fake, name) for name in fake.__tensor_flatten__()[0])
-    for part in parts:
-        if isinstance(part, torch.Tensor):
-            yield from _inner_tensors(part)
+    for part in tensors_in([getattr(fake, name) for name in fake.__tensor_flatten__()[0]]):
+        yield from _inner_tensors(part)
 
 
 def _rewritten(

@@ -22,7 +22,7 @@ from engine.graph.fake_tensors.output_strides import (
     suggested_format_strides,
     view_strides,
 )
-from engine.torch_private.operators import OpOverload
+from engine.ir.node_values import called_overload
 
 StrideRule = Callable[[tuple[Any, ...], Sequence[SizesAndStrides]], tuple[Any, ...]]
 """Computes a result's strides from its sizes and the operands' sizes and strides."""
@@ -95,7 +95,7 @@ def stride_rule_for(func: Any) -> StrideRule | None:
 
     None if fake tensors are correct or no rule is known.
     """
-    if not isinstance(func, OpOverload) or func.namespace != "aten":
+    if called_overload(func) is None or func.namespace != "aten":
         return None
     returns = func._schema.returns
     if not _operand_arguments(func) or any(r.alias_info is not None for r in returns) != func.is_view:

@@ -6,7 +6,7 @@ import torch
 import torch.fx
 
 from engine.ir.introspection.operator_facts import facts_of
-from engine.torch_private.operators import OpOverload
+from engine.ir.node_values import called_overload
 
 
 def eliminate_dead_code(module: torch.fx.GraphModule) -> int:
@@ -28,9 +28,9 @@ def is_removable(node: torch.fx.Node) -> bool:
     """Return True if removing an unused node has no observable effect."""
     if node.op in ("placeholder", "output", "call_module", "call_method"):
         return False
-    target = node.target
-    if node.op == "get_attr" or not isinstance(target, OpOverload):
-        return node.op == "get_attr" or getattr(target, "__module__", "") in ("_operator", "builtins", "math")
+    target = called_overload(node.target)
+    if node.op == "get_attr" or target is None:
+        return node.op == "get_attr" or getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
     facts = facts_of(target)
     if facts.writes or not target._schema.returns:
         return False

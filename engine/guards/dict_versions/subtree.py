@@ -65,8 +65,8 @@ class SubtreeVersionGuard:
         self._compile_rest = compile_rest
         self._facets: dict[Source, list[TensorPropertyGuard]] = {}
         for guard in guards:
-            if isinstance(guard, TensorPropertyGuard):
-                self._facets.setdefault(guard.source, []).append(guard)
+            for facet in guard.tensor_properties():
+                self._facets.setdefault(facet.source, []).append(facet)
         self._checks: dict[int, tuple[Callable[[], Any], _VersionCheck]] = {}
         self._change_counts: Counter[int] = Counter()
         self._rest: tuple[frozenset[Guard], Callable[[Any], bool]] | None = None

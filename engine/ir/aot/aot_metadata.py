@@ -12,6 +12,8 @@ from typing import Any, Literal
 import sympy
 import torch
 
+from engine.ir.static_sizes import static_size
+
 IntOrSymInt = Any
 """An int, or a SymInt over the graph's symbols."""
 
@@ -155,11 +157,6 @@ def mutated_inputs(plan: AotMetadata) -> tuple[int, ...]:
     return tuple(n for n, i in enumerate(plan.inputs) if i.is_mutated)
 
 
-def metadata_mutated_inputs(plan: AotMetadata) -> tuple[int, ...]:
-    """Return the positions of inputs whose sizes, strides or offset change."""
-    return tuple(n for n, i in enumerate(plan.inputs) if i.new_layout is not None)
-
-
 def view_sizes(views: Iterable[ViewSpec | None]) -> list[IntOrSymInt]:
     """Return the sizes, strides and offsets of views.
 
@@ -168,26 +165,8 @@ def view_sizes(views: Iterable[ViewSpec | None]) -> list[IntOrSymInt]:
     return [s for v in views if v is not None for s in (*v.sizes, *v.strides, v.offset)]
 
 
-def needs_no_runtime_wrapper(plan: AotMetadata) -> bool:
-    """Return True if the functional graph returns just the traced graph's results, in order."""
-    if any(
-        i.is_mutated or i.new_layout is not None or (i.version_bumps and i.has_version_counter) for i in plan.inputs
-    ):
-        return False
-    if (
-        plan.autocast_devices
-        or plan.result_version_bumps
-        or plan.results_as_views
-        or plan.num_results != len(plan.outputs)
-    ):
-        return False
-    return all(o.kind == "result" and o.index == n for n, o in enumerate(plan.outputs))
-
-
 def is_same_size(a: IntOrSymInt, b: IntOrSymInt) -> bool:
     """Return True if two sizes are known to be equal; adds no guard."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a == b
     return bool(_expr(a) == _expr(b))
 
 
@@ -206,4 +185,4 @@ def is_same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _expr(size: IntOrSymInt) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    return size if static_size(size) is not None else size.node.expr

@@ -29,6 +29,10 @@ class SameObject(Guard):
     def sources(self) -> tuple[Source, ...]:
         return (self.source, self.other)
 
+    @property
+    def same_object(self) -> Source | None:
+        return self.other if self.expect_same else None
+
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         return f"{expr} is {'' if self.expect_same else 'not '}{others[0]}"
 

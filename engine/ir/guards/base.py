@@ -14,13 +14,6 @@ from typing import Any, ClassVar
 
 from engine.ir.introspection import describe_values
 from engine.ir.sources.base import STACK_PARAM_PREFIX, ConstName, Source
-from engine.ir.sources.roots import (
-    ClosureSource,
-    GlobalSource,
-    LocalSource,
-    OptionalClosureSource,
-    OptionalGlobalSource,
-)
 from engine.records.bytecode import Span
 from engine.records.guards import Fix
 
@@ -51,11 +44,9 @@ STACK_VALUE_TEXT = "a value carried over the graph break"
 def user_expr(origin: Source) -> str:
     """Return the expression that the user would write in the frame: ``x``, ``self.weight``."""
     root = origin.chain()[0]
-    if not isinstance(root, (LocalSource, GlobalSource, OptionalGlobalSource, ClosureSource, OptionalClosureSource)):
-        return origin.expr
-    return (
-        STACK_VALUE_TEXT if root.variable_name.startswith(STACK_PARAM_PREFIX) else root.variable_name
-    ) + origin.expr.removeprefix(root.expr)
+    name = root.user_name
+    shown = STACK_VALUE_TEXT if name.startswith(STACK_PARAM_PREFIX) else name
+    return shown + origin.expr.removeprefix(root.expr) if name else origin.expr
 
 
 @dataclass(frozen=True)
@@ -91,6 +82,8 @@ class Guard:
     is_type_test: ClassVar[bool] = False
     """True if the guard compares the value's exact type and nothing else."""
 
+    is_attribute_test: ClassVar[bool] = False
+    """True if the guard only looks whether an attribute exists."""
     reports_changed_dims: ClassVar[bool] = False
     """True if ``changed_dims`` can return dimensions."""
 
@@ -113,6 +106,11 @@ class Guard:
         return None
 
     @property
+    def global_state(self) -> tuple[str, Any] | None:
+        """Name and expected value of the process-wide setting that the guard compares."""
+        return None
+
+    @property
     def implied_length(self) -> int | None:
         """The length of the value if the guard implies it, else None."""
         return None
@@ -121,6 +119,20 @@ class Guard:
     def forbids_modes(self) -> bool:
         """True if the guard fails while a torch-function mode is active."""
         return False
+
+    @property
+    def reads_source_twice(self) -> bool:
+        """True if the condition reads the value twice."""
+        return False
+
+    @property
+    def same_object(self) -> Source | None:
+        """The other source whose object the value must be."""
+        return None
+
+    def tensor_properties(self) -> tuple[Any, ...]:
+        """Return the guard if it compares one property of a tensor."""
+        return ()
 
     def is_redundant(self, others: ImpliedFacts) -> bool:
         """Return True if other guards of the entry imply this one."""

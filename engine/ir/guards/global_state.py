@@ -30,6 +30,10 @@ class GlobalStateMatch(Guard):
     expected: Any
 
     @property
+    def global_state(self) -> tuple[str, Any] | None:
+        return self.state_name, self.expected
+
+    @property
     def forbids_modes(self) -> bool:
         return self.state_name == "torch_function_modes" and self.expected == ()
 

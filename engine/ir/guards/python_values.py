@@ -159,6 +159,10 @@ class EqualsMatch(Guard):
         return hash((self.source, type(self.expected)))
 
     @property
+    def reads_source_twice(self) -> bool:
+        return type(self.expected) in (int, float, str, bytes)
+
+    @property
     def implied_type(self) -> type:
         return type(self.expected)
 
@@ -335,6 +339,7 @@ class HasAttrGuard(Guard):
 
     kind: ClassVar[str] = "hasattr"
     rank: ClassVar[int] = 22
+    is_attribute_test: ClassVar[bool] = True
 
     attribute: str
     present: bool

@@ -165,6 +165,9 @@ class TensorPropertyGuard(Guard):
     reader: ClassVar[Any]
     """Reads the property from any value; raises TypeError if it is not a tensor."""
 
+    def tensor_properties(self) -> tuple[TensorPropertyGuard, ...]:
+        return (self,)
+
     def _read(self, expr: str, const: ConstName, known: KnownType) -> str:
         return (
             f"{expr}.{self.attribute}"

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from engine.ir.static_sizes import static_size
+
 if TYPE_CHECKING:
     from engine.ir.kernels.generated_kernel import GeneratedKernel
 
@@ -122,13 +124,6 @@ def compile_unit_of(source: GeneratedKernel, misaligned: frozenset[str] = frozen
         num_stages=source.num_stages,
         fallback_configs=source.fallback_configs,
     )
-
-
-def static_size(value: Any) -> int | None:
-    """Return ``value`` as an int if it is an int or sympy Integer, None if it is symbolic."""
-    if isinstance(value, int):
-        return int(value)
-    return int(value) if getattr(value, "is_Integer", False) else None
 
 
 def _constant(value: Any) -> ConstexprValue:

@@ -33,6 +33,11 @@ class KernelArg:
     is_written: bool = False
     initial_value: str | float | None = None
 
+    @property
+    def copied_buffer(self) -> str:
+        """The buffer whose content is its initial value; empty for a number and without one."""
+        return self.initial_value if isinstance(self.initial_value, str) else ""
+
 
 @dataclass(frozen=True)
 class GeneratedKernel:

@@ -58,13 +58,17 @@ class BufferRef:
         return [*(self.shape or ()), *(self.stride or ()), self.offset]
 
 
+def buffer_refs(values: Any) -> list[BufferRef]:
+    """Return the buffers in arguments or outputs, nested ones too."""
+    return [v for v in tree_leaves(values) if isinstance(v, BufferRef)]
+
+
 def sizes_in(values: Any) -> list[Any]:
     """Return the sizes and numbers in arguments or outputs, symbolic ones as expressions."""
     found: list[Any] = []
     for value in tree_leaves(values):
-        found += (
-            value.sizes() if isinstance(value, BufferRef) else [getattr(getattr(value, "node", None), "expr", value)]
-        )
+        refs = buffer_refs(value)
+        found += refs[0].sizes() if refs else [getattr(getattr(value, "node", None), "expr", value)]
     return found
 
 
@@ -78,10 +82,26 @@ class Launch:
 
     kernel: GeneratedKernel
 
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launch, as the only one of this step."""
+        return (self,)
+
+    @property
+    def calls(self) -> tuple[AtenCall, ...]:
+        """The ATen calls of this step: none."""
+        return ()
+
+    def fingerprint(self) -> list[Any]:
+        """Return a description that is equal for equal kernels."""
+        k = self.kernel
+        values = [(a.name, a.triton_type, str(a.value)) for a in k.args]
+        return ["kernel", k.text, values, str(k.grid), k.num_warps, k.num_stages]
+
     def touched_buffers(self) -> Iterator[str]:
         """Yield the buffers that it reads or writes."""
         yield from (a.buffer for a in self.kernel.args if a.kind == "pointer")
-        yield from (a.initial_value for a in self.kernel.args if isinstance(a.initial_value, str))
+        yield from (a.copied_buffer for a in self.kernel.args if a.copied_buffer)
 
     def sizes(self) -> list[Any]:
         """Return the sizes that it passes to the kernel."""
@@ -115,10 +135,23 @@ class AtenCall:
     reason: str = ""
     is_library_call: bool = False
 
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The kernel launches of this step: none."""
+        return ()
+
+    @property
+    def calls(self) -> tuple[AtenCall, ...]:
+        """The call, as the only one of this step."""
+        return (self,)
+
+    def fingerprint(self) -> list[Any]:
+        """Return a description that is equal for equal calls."""
+        return ["call", str(self.target), str(self.args), str(dict(self.kwargs))]
+
     def touched_buffers(self) -> Iterator[str]:
         """Yield the buffers that it reads or writes."""
-        leaves = tree_leaves((self.args, dict(self.kwargs)))
-        yield from (v.buffer for v in leaves if isinstance(v, BufferRef))
+        yield from (r.buffer for r in buffer_refs((self.args, dict(self.kwargs))))
         yield from (r for r in self.result_buffers if r is not None)
 
     def sizes(self) -> list[Any]:
@@ -168,4 +201,4 @@ class LoweredProgram:
     @property
     def kernels(self) -> tuple[GeneratedKernel, ...]:
         """The kernels in launch order; a kernel with several launches is repeated."""
-        return tuple(s.kernel for s in self.steps if isinstance(s, Launch))
+        return tuple(launch.kernel for step in self.steps for launch in step.launches)

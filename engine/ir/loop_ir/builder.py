@@ -33,6 +33,7 @@ from engine.ir.loop_ir.index_expr import (
 )
 from engine.ir.loop_ir.ops import LOOP_INVARIANT, WRITE_OPS, LoopIROp, R, X, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
+from engine.ir.static_sizes import static_size
 
 
 def is_nonnegative_index(index: IndexExpr) -> bool:
@@ -128,7 +129,7 @@ class LoopBuilder:
 
     def size(self, value: Size, dtype: torch.dtype) -> LoopIROp:
         """Return a size as a number, symbolic or not."""
-        if isinstance(value, int):
+        if static_size(value) is not None:
             return self.constant(value, dtype)
         if dtype == torch.int64:  # Sizes are integers of any width, so an int64 size takes its partner's width.
             return self._emit("index", (), dtype, index=IndexExpr({}, value))
@@ -136,10 +137,11 @@ class LoopBuilder:
 
     def index_value(self, index: IndexExpr) -> LoopIROp:
         """Return the value of an index expression."""
-        if index.is_constant and isinstance(index.const, int):
+        if index.is_constant and static_size(index.const) is not None:
             return self.constant(index.const, self.index_dtype)
-        if isinstance(atom := index.single_atom(), IndirectIndex):
-            return self.ops[atom.op]
+        atom = index.single_atom()
+        if atom is not None and (number := atom.indirect_op()) is not None:
+            return self.ops[number]
         return self._emit("index", (), self.index_dtype, index=index)
 
     def call(self, name: str, *args: LoopIROp, dtype: torch.dtype | None = None) -> LoopIROp:

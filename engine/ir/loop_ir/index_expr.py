@@ -8,6 +8,7 @@ returns to the first shape simplifies to the original variable.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 
 import sympy
 
+from engine.ir.static_sizes import static_size, static_sizes
 from engine.torch_private.symbolic_shapes import statically_known_true
 
 Size: TypeAlias = int | sympy.Expr
@@ -63,8 +65,13 @@ def product(sizes: Iterable[Size]) -> Size:
 
 def static_product(sizes: Iterable[Size]) -> int | None:
     """Return the product of sizes; None if it is symbolic."""
-    total = product(sizes)
-    return total if isinstance(total, int) else None
+    return static_size(product(sizes))
+
+
+def concrete_size(size: Size, value_of: Callable[[str], int]) -> int:
+    """Return a size computed from the values of its symbols."""
+    expression = sympy.sympify(size)
+    return int(expression.xreplace({s: sympy.Integer(value_of(str(s))) for s in expression.free_symbols}))
 
 
 def sizes_equal(a: Size, b: Size) -> bool:
@@ -86,16 +93,16 @@ def exact_quotient(a: Size, b: Size) -> Size | None:
 
 def _int_divmod(a: Size, b: Size) -> tuple[int, int] | None:
     """Return quotient and remainder of two numbers; None if one is symbolic."""
-    return divmod(a, b) if isinstance(a, int) and isinstance(b, int) else None
+    known = static_sizes((a, b))
+    return None if known is None else divmod(known[0], known[1])
 
 
 def is_nonnegative(value: Size) -> bool:
     """Return True if a size is known to be >= 0; symbols are positive integers."""
-    if isinstance(value, int):
-        return value >= 0
-    return bool(
-        as_size(value) == 0 or sympy.expand(value).is_nonnegative or _shift_positive_symbols(value).is_nonnegative
-    )
+    if (known := static_size(value)) is not None:
+        return known >= 0
+    expanded = sympy.expand(value)
+    return bool(expanded == 0 or expanded.is_nonnegative or _shift_positive_symbols(expanded).is_nonnegative)
 
 
 def _shift_positive_symbols(value: sympy.Expr) -> sympy.Expr:
@@ -151,6 +158,18 @@ class Atom:
         """Return ``(v, d)`` if it is ``v // d`` or ``v % d``, else None."""
         return None
 
+    def as_variable(self) -> LoopVar | None:
+        """Return the loop variable that it is; None for any other atom."""
+        return None
+
+    def as_remainder(self) -> Mod | None:
+        """Return the remainder that it is; None for any other atom."""
+        return None
+
+    def indirect_op(self) -> int | None:
+        """Return the number of the op whose value it is; None for any other atom."""
+        return None
+
     def digits_of(self, var: LoopVar) -> tuple[Size, Size] | None:
         """Return the mixed-radix digits [low, high) of ``var`` that it selects.
 
@@ -187,6 +206,10 @@ class LoopVar(_SizedAtom):
         """Return the variable."""
         return frozenset((self,))
 
+    def as_variable(self) -> LoopVar:
+        """Return the variable."""
+        return self
+
     def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
         """Return its value, or the variable itself without one."""
         return values[self] if self in values else IndexExpr({self: 1})
@@ -220,7 +243,8 @@ class _Division(Atom):
     def divided_variable(self) -> tuple[LoopVar, Size] | None:
         """Return the variable that is divided, if it is one, and the divisor."""
         atom = self.dividend.single_atom()
-        return (atom, self.divisor) if isinstance(atom, LoopVar) else None
+        var = None if atom is None else atom.as_variable()
+        return None if var is None else (var, self.divisor)
 
     def _operands_text(self, operator: str, names: IndexNames) -> str:
         inner = self.dividend.text(names)
@@ -265,6 +289,10 @@ class FloorDiv(_Division):
 class Mod(_Division):
     """``dividend % divisor`` that did not simplify."""
 
+    def as_remainder(self) -> Mod:
+        """Return the remainder."""
+        return self
+
     def count(self) -> Size:
         """Return the number of remainders."""
         return self.divisor
@@ -306,6 +334,10 @@ class IndirectIndex(_SizedAtom):
     def indirect_ops(self) -> frozenset[int]:
         """Return the op that reads it."""
         return frozenset((self.op,))
+
+    def indirect_op(self) -> int:
+        """Return the op that reads it."""
+        return self.op
 
     def text(self, names: IndexNames) -> str:
         """Return the name of the value."""
@@ -375,7 +407,7 @@ class IndexExpr:
         return self + (other * -1)
 
     def __mul__(self, factor: Size) -> IndexExpr:
-        if isinstance(factor, int) and factor == 1:
+        if factor == 1:
             return self
         return IndexExpr({a: as_size(c * factor) for a, c in self.terms.items()}, as_size(self.const * factor))
 
@@ -436,7 +468,7 @@ class IndexExpr:
 
     def text(self, names: IndexNames = PLAIN_NAMES) -> str:
         """Return the expression as Python code."""
-        ordered = sorted(self.terms.items(), key=lambda t: -abs(t[1]) if isinstance(t[1], int) else -(1 << 62))
+        ordered = sorted(self.terms.items(), key=lambda t: -abs(static_size(t[1]) or 1 << 62))
         terms = [_term_text(atom.text(names), coefficient, names.size) for atom, coefficient in ordered]
         if not terms:
             return names.size(self.const)
@@ -497,15 +529,8 @@ def _split_terms(index: IndexExpr, by: Size) -> tuple[IndexExpr, IndexExpr]:
 
 
 def _common_factor(index: IndexExpr, by: Size) -> int:
-    factor = by if isinstance(by, int) else 1
-    for value in (*index.terms.values(), index.const):
-        if not isinstance(value, int):
-            return 1
-        while value % factor:
-            factor, value = value % factor, factor
-        if factor == 1:
-            return 1
-    return factor
+    known = static_sizes((by, *index.terms.values(), index.const))
+    return 1 if known is None else math.gcd(*known)
 
 
 def _without_common_factor(index: IndexExpr, by: Size) -> tuple[IndexExpr, Size]:
@@ -514,13 +539,12 @@ def _without_common_factor(index: IndexExpr, by: Size) -> tuple[IndexExpr, Size]
     The floor of the constant divided by that factor does not change the floor division.
     """
     factor = _common_factor(IndexExpr(index.terms), by)
-    if factor <= 1 or not isinstance(index.const, int):
+    const = static_size(index.const)
+    if factor <= 1 or const is None or const < 0:
         return index, by
-    if index.const < 0:
-        return index, by
-    return IndexExpr(
-        {a: _divide_exactly(c, factor) for a, c in index.terms.items()}, index.const // factor
-    ), _divide_exactly(by, factor)
+    return IndexExpr({a: _divide_exactly(c, factor) for a, c in index.terms.items()}, const // factor), _divide_exactly(
+        by, factor
+    )
 
 
 def upper_bound(index: IndexExpr) -> Size | None:
@@ -561,9 +585,9 @@ def _merge_div_mod(index: IndexExpr) -> IndexExpr:
     while changed:
         changed = False
         for atom, coefficient in index.terms.items():
-            if not isinstance(atom, Mod):
+            if (remainder := atom.as_remainder()) is None:
                 continue
-            merged = _merge_remainder(index, atom, coefficient)
+            merged = _merge_remainder(index, remainder, coefficient)
             if merged is not None:
                 index = merged
                 changed = True
@@ -585,8 +609,9 @@ def _merge_remainder(index: IndexExpr, atom: Mod, coefficient: Size) -> IndexExp
         rest = IndexExpr({a: c for a, c in index.terms.items() if a not in (atom, other)}, index.const)
         if other == high:
             return rest + atom.dividend * coefficient
-        if isinstance(other, Mod) and other.dividend == quotient:
-            return rest + atom.dividend.mod(as_size(atom.divisor * other.divisor)) * coefficient
+        outer = other.as_remainder()
+        if outer is not None and outer.dividend == quotient:
+            return rest + atom.dividend.mod(as_size(atom.divisor * outer.divisor)) * coefficient
     return None
 
 
@@ -596,6 +621,11 @@ def flatten(index: Iterable[IndexExpr], strides: Iterable[Size], offset: Size = 
     for i, stride in zip(index, strides, strict=True):
         total = total + i * stride
     return total
+
+
+def last_offset(shape: Iterable[Size], strides: Iterable[Size]) -> int:
+    """Return the memory position of the last element, 0 if it is symbolic."""
+    return static_size(flatten([IndexExpr({}, s - 1) for s in shape], strides).const) or 0
 
 
 def contiguous_strides(shape: tuple[Size, ...]) -> tuple[Size, ...]:
@@ -621,11 +651,11 @@ def unflatten(flat: IndexExpr, shape: tuple[Size, ...]) -> tuple[IndexExpr, ...]
 
 def _factor_text(value: Size, size: Callable[[Size], str]) -> str:
     text = size(value)
-    return text if isinstance(value, int) or value.is_Symbol else f"({text})"
+    return text if sympy.sympify(value).is_Atom else f"({text})"
 
 
 def _is_negative_number(value: Size) -> bool:
-    return isinstance(value, int) and value < 0
+    return (static_size(value) or 0) < 0
 
 
 def _term_text(text: str, coefficient: Size, size: Callable[[Size], str]) -> str:

@@ -10,6 +10,7 @@ from engine.ir.loop_ir.index_expr import (
     LoopVar,
 )
 from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.static_sizes import static_size
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,11 @@ class LoopKernel:
     """Loops of the matmul template, if used; ``x`` and ``r`` are then rows and columns."""
     block_config: BlockConfig | None = None
     """Block configuration, or None for the default for its sizes."""
+
+    @property
+    def static_sizes(self) -> tuple[int | None, int | None]:
+        """The sizes of the outer and the inner loop; None if symbolic or without a loop."""
+        return static_size(self.x.size), None if self.r is None else static_size(self.r.size)
 
     @property
     def is_2d_pointwise(self) -> bool:

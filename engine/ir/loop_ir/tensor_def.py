@@ -71,6 +71,12 @@ class TensorDef:
         return self.initial_value if isinstance(self.initial_value, TensorDef) else None
 
     @property
+    def initial_content(self) -> str | float | None:
+        """The name of the tensor that a scatter starts from, or the number."""
+        start: Any = self.initial_def
+        return self.initial_value if start is None else start.name  # type: ignore[return-value]
+
+    @property
     def loop_ranges(self) -> tuple[Size, ...]:
         """Ranges of the body's index: the tensor's own shape, except for a scatter."""
         return self.ranges if self.kind == "scatter" else self.shape

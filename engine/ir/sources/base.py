@@ -56,6 +56,10 @@ class Source(TorchSource):
     may_be_unbound: ClassVar[bool] = False
     """True for a variable that may be unbound at the next call."""
 
+    is_constant: ClassVar[bool] = False
+    """True for an object that the compiled code itself references."""
+    outlives_calls: ClassVar[bool] = False
+    """True for a root that is the same in all calls: a global variable or a constant."""
     tier: ClassVar[int] = 2
     """Tier of guards on the value: 1 for an argument, which costs nothing to read, else 2."""
 
@@ -68,6 +72,21 @@ class Source(TorchSource):
     def expr(self) -> str:
         """The source in Dynamo's notation: ``L['x'].weight``."""
         raise NotImplementedError
+
+    @property
+    def user_name(self) -> str:
+        """Name of the variable that the source is in the user's code; empty if it is none."""
+        return ""
+
+    @property
+    def parameter_name(self) -> str:
+        """Name of the frame's argument that the source is; empty if it is none."""
+        return ""
+
+    @property
+    def cell_index(self) -> int | None:
+        """Position of the frame's closure cell that the source reads; None if it reads none."""
+        return None
 
     @property
     def accessor(self) -> str:

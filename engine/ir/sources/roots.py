@@ -10,8 +10,26 @@ from engine.ir.sources.base import MISSING, ConstName, FrameScope, GlobalsNamesp
 from engine.torch_private.torch_function import get_function_stack_at
 
 
+class VariableSource(Source):
+    """A variable of the frame, its closure or its module."""
+
+    variable_name: str
+
+    @property
+    def user_name(self) -> str:
+        return self.variable_name
+
+
+class _CellSource(VariableSource):
+    index: int
+
+    @property
+    def cell_index(self) -> int:
+        return self.index
+
+
 @dataclass(frozen=True)
-class LocalSource(Source):
+class LocalSource(VariableSource):
     """An argument of the frame."""
 
     is_load_cheap: ClassVar[bool] = True
@@ -26,6 +44,10 @@ class LocalSource(Source):
     def expr(self) -> str:
         return f"L['{self.variable_name}']"
 
+    @property
+    def parameter_name(self) -> str:
+        return self.variable_name
+
     def code(self, base: str, const: ConstName) -> str:
         return self.variable_name
 
@@ -37,7 +59,7 @@ class LocalSource(Source):
 
 
 @dataclass(frozen=True)
-class ClosureSource(Source):
+class ClosureSource(_CellSource):
     """The contents of a free variable of the frame's function.
 
     ``index`` is its position in ``co_freevars``.
@@ -64,10 +86,11 @@ class ClosureSource(Source):
 
 
 @dataclass(frozen=True)
-class GlobalSource(Source):
+class GlobalSource(VariableSource):
     """A global variable of the module or notebook whose globals are ``namespace``."""
 
     may_be_unbound: ClassVar[bool] = True
+    outlives_calls: ClassVar[bool] = True
 
     namespace: GlobalsNamespace
     variable_name: str
@@ -115,6 +138,8 @@ class ConstantSource(Source):
 
     is_fixed: ClassVar[bool] = True
     is_load_cheap: ClassVar[bool] = True
+    is_constant: ClassVar[bool] = True
+    outlives_calls: ClassVar[bool] = True
 
     value: Any
     text: str
@@ -140,8 +165,10 @@ class ConstantSource(Source):
 
 
 @dataclass(frozen=True)
-class OptionalGlobalSource(Source):
+class OptionalGlobalSource(VariableSource):
     """A global variable, or ``MISSING``. A global that is set later may shadow a builtin."""
+
+    outlives_calls: ClassVar[bool] = True
 
     namespace: GlobalsNamespace
     variable_name: str
@@ -166,7 +193,7 @@ def cell_contents_or_missing(cell: CellType) -> Any:
 
 
 @dataclass(frozen=True)
-class OptionalClosureSource(Source):
+class OptionalClosureSource(_CellSource):
     """The contents of a free variable of the frame's function, or ``MISSING``.
 
     An empty cell may be filled later.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R, X
+from engine.ir.static_sizes import static_size
 from engine.kernels.resources import DEVICE_LIMITS
 from engine.kernels.triton.block_heuristics import (
     MAX_LOAD_SHARED_BYTES,
@@ -108,7 +109,7 @@ def _all_candidates(kernel: LoopKernel, usual: BlockConfig) -> Iterator[BlockCon
         for (rows, cols), warps in itertools.product(shapes, (4, 8)):
             yield BlockConfig(rows, cols, False, warps, has_2d_grid=True)
         return
-    r = kernel.r.size if isinstance(kernel.r.size, int) else None
+    r = static_size(kernel.r.size)
     if is_outer_reduction(kernel):
         for rows, cols, warps, ahead in itertools.product(
             (16, 32, 64, 128), (64, 128, 256, 512), (4, 8, 16), (0, 3, 4)
@@ -174,4 +175,5 @@ def _stores_along_row(op: LoopIROp) -> bool:
 
 
 def _size_or_assumed(size: object) -> int:
-    return size if isinstance(size, int) else ASSUMED_SIZE
+    known = static_size(size)
+    return ASSUMED_SIZE if known is None else known

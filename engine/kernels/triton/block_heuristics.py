@@ -8,9 +8,10 @@ from dataclasses import replace
 import sympy
 
 from engine.ir.kernels.compile_triton import KernelConfig
-from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Mod, Size, exact_quotient, static_product
+from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, exact_quotient, static_product
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R, X
+from engine.ir.static_sizes import static_size
 from engine.kernels.online_reductions import match_online_softmax
 
 PERSISTENT_LIMIT = 32_768
@@ -65,7 +66,8 @@ def power_of_two(n: int) -> int:
 
 def default_blocking(kernel: LoopKernel) -> BlockConfig:
     """Return block sizes and warps of a kernel, by its sizes and its contiguous loop."""
-    x = kernel.x.size if isinstance(kernel.x.size, int) else 1 << 20
+    x, r = kernel.static_sizes
+    x = 1 << 20 if x is None else x
     if kernel.r is None:
         block = POINTWISE_BLOCK if x >= POINTWISE_BLOCK * MIN_POINTWISE_PROGRAMS else POINTWISE_BLOCK // 2
         if x >= 2 * POINTWISE_BLOCK * MIN_POINTWISE_PROGRAMS and sum(op.cost for op in kernel.ops) in LONG_BLOCK_COSTS:
@@ -73,13 +75,12 @@ def default_blocking(kernel: LoopKernel) -> BlockConfig:
         block = min(block, power_of_two(x))
         return BlockConfig(block, 0, False, 4 if block >= 512 else max(1, block // 128))
     if kernel.is_2d_pointwise and not _count_contiguous_loads(kernel, X):
-        block = min(POINTWISE_BLOCK, power_of_two(kernel.r.size)) if isinstance(kernel.r.size, int) else POINTWISE_BLOCK
+        block = POINTWISE_BLOCK if r is None else min(POINTWISE_BLOCK, power_of_two(r))
         return BlockConfig(1, block, False, 4, has_2d_grid=True)
     if kernel.is_2d_pointwise:
         side = 2 * TILE_SIDE if _fits_large_tiles(kernel) else TILE_SIDE
         return BlockConfig(side, side, False, 8, has_2d_grid=True)
     has_scan = any(op.name == "scan" for op in kernel.ops)
-    r = kernel.r.size if isinstance(kernel.r.size, int) else None
     if is_outer_reduction(kernel):
         return _outer_reduction_blocking(kernel, x, r)
     online = match_online_softmax(kernel.ops)
@@ -158,8 +159,8 @@ def _fits_large_tiles(kernel: LoopKernel) -> bool:
 
 def is_outer_reduction(kernel: LoopKernel) -> bool:
     """Return True if rows are strided in memory and enough adjacent rows can share a read."""
-    x = kernel.x.size
-    is_wide = not isinstance(x, int) or x >= 16
+    x, _ = kernel.static_sizes
+    is_wide = x is None or x >= 16
     has_scan = any(op.name == "scan" for op in kernel.ops)
     return is_wide and not has_scan and _count_contiguous_loads(kernel, X) > _count_contiguous_loads(kernel, R)
 
@@ -210,10 +211,9 @@ def _count_contiguous_loads(kernel: LoopKernel, loop: str) -> int:
 def _has_unit_stride(index: IndexExpr, var: LoopVar | None) -> bool:
     if var is None:
         return False
-    return any(
-        coefficient == 1 and (atom == var or (isinstance(atom, Mod) and atom.dividend.single_atom() == var))
-        for atom, coefficient in index.terms.items()
-    )
+    units = [atom for atom, coefficient in index.terms.items() if coefficient == 1]
+    remainders = [r for r in (atom.as_remainder() for atom in units) if r is not None]
+    return var in units or any(r.dividend.single_atom() == var for r in remainders)
 
 
 def is_block_multiple(size: Size, block: int) -> bool:
@@ -223,19 +223,17 @@ def is_block_multiple(size: Size, block: int) -> bool:
 
 def block_count(size: Size, block: int) -> Size:
     """Return the number of blocks that cover a size."""
-    if isinstance(size, int):
-        return -(-size // block)
-    whole = exact_quotient(size, block)
+    known, whole = static_size(size), exact_quotient(size, block)
+    if known is not None:
+        return -(-known // block)
     return whole if whole is not None else sympy.ceiling(size / block)
 
 
-def is_printable_size(size: sympy.Expr) -> bool:
+def is_printable_size(size: sympy.Basic) -> bool:
     """Return True if a symbolic size is readable in a kernel.
 
     It may contain sums and products of numbers and symbols.
     """
     if size.is_Symbol or size.is_Integer:
         return True
-    return bool(size.is_Add or size.is_Mul) and all(
-        isinstance(a, sympy.Expr) and is_printable_size(a) for a in size.args
-    )
+    return bool(size.is_Add or size.is_Mul) and all(map(is_printable_size, size.args))

@@ -71,11 +71,10 @@ class KernelParameters:
 
     def size_text(self, size: Size) -> str:
         """Format a size; symbols and expressions too complex for a kernel become parameters."""
-        if isinstance(size, int):
-            return str(size)
-        if is_printable_size(size):
-            symbols = sorted(size.atoms(sympy.Symbol), key=str)
-            return str(size.xreplace({s: sympy.Symbol(self.size_name(s, str(s))) for s in symbols}))
+        expression = sympy.sympify(size)
+        if is_printable_size(expression):
+            symbols = sorted(expression.atoms(sympy.Symbol), key=str)
+            return str(expression.xreplace({s: sympy.Symbol(self.size_name(s, str(s))) for s in symbols}))
         return self.size_name(size, "size")
 
     def size_name(self, size: Size, wanted: str) -> str:

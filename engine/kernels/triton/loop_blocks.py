@@ -6,6 +6,7 @@ from engine.ir.kernels.generated_kernel import KernelArg
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel
 from engine.ir.loop_ir.ops import LoopIROp, R, X
+from engine.ir.static_sizes import static_size
 from engine.kernels.triton.block_heuristics import block_count, is_block_multiple
 from engine.kernels.triton.kernel_parameters import KernelParameters
 
@@ -22,7 +23,8 @@ class LoopBlocks:
         self.parameters = parameters
         self.x_name = "at" if kernel.r is None else "row"
         # A symbolic size is one parameter; the launcher raises an error if it does not fit in 32 bits.
-        is_exact = isinstance(kernel.x.size, int) and is_block_multiple(kernel.x.size, block.x_block)
+        x, _ = kernel.static_sizes
+        is_exact = x is not None and is_block_multiple(x, block.x_block)
         self.masked_loops = set() if is_exact else {X}
         if kernel.r is not None and not is_block_multiple(kernel.r.size, block.r_block):
             self.masked_loops.add(R)
@@ -69,8 +71,8 @@ class LoopBlocks:
         """Return the size of a loop; a symbolic size is a parameter."""
         var = self.kernel.x if loop == X else self.kernel.r
         assert var is not None
-        if isinstance(var.size, int):
-            return str(var.size)
+        if (known := static_size(var.size)) is not None:
+            return str(known)
         name = "width" if loop == R else "numel" if self.kernel.r is None else "height"
         return self.parameters.size_name(var.size, name)
 

@@ -47,8 +47,8 @@ class MatmulBlocks(LoopBlocks):
     @property
     def is_grouped(self) -> bool:
         """True if there is more than one row of tiles."""
-        rows = self.kernel.x.size
-        return not isinstance(rows, int) or rows > self.block.x_block
+        rows, _ = self.kernel.static_sizes
+        return rows is None or rows > self.block.x_block
 
     def grid(self) -> tuple[Size, ...]:
         """Return the number of tiles, and of matrices."""

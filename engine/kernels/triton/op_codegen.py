@@ -116,15 +116,9 @@ NAN_PROPAGATING = ("maximum", "minimum")
 
 def constant_text(value: bool | float, dtype: torch.dtype, *, typed: bool = False) -> str:
     """Format a constant; ``typed``: with its dtype, where Triton cannot infer it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        text = 'float("nan")' if value != value else f'float("{"-" if value < 0 else ""}inf")'
-    else:
-        text = repr(value)
-    is_exact = (
-        not isinstance(value, float)
-        or not math.isfinite(value)
-        or float(torch.tensor(value, dtype=torch.float32, device="cpu")) == value
-    )
+    is_finite = math.isfinite(value)
+    text = repr(value) if is_finite else f'float("{value}")'
+    is_exact = not is_finite or float(torch.tensor(value, dtype=torch.float32, device="cpu")) == value
     if typed or (dtype == torch.float64 and not is_exact):
         return f"tl.full((), {text}, {TRITON_DTYPES[dtype]})"
     return text

@@ -65,8 +65,7 @@ class OpExpressions:
         return make(self, op) if make is not None else self._half_precision_call(op) or self._operation(op)
 
     def _constant(self, op: LoopIROp) -> Expression:
-        is_negative = isinstance(op.value, (int, float)) and op.value < 0
-        return Expression(constant_text(op.value, op.dtype), not is_negative, (op.number,))
+        return Expression(constant_text(op.value, op.dtype), not op.value < 0, (op.number,))
 
     def _number(self, op: LoopIROp) -> Expression:
         text = f"tl.full((), {self.parameters.number_name(op)}, {TRITON_DTYPES[op.dtype]})"

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.node_values import nodes_in, results_of, tensor_meta, tensors_in
+from engine.ir.static_sizes import static_size
 from engine.lowering.philox_ops import random_bits, random_seeds, random_uniform
 from engine.torch_private.fake_tensors import detect_fake_mode
 from engine.torch_private.fx import make_fx
@@ -138,14 +140,13 @@ class RandomDecomposer:
 
 
 def _first_result(node: torch.fx.Node) -> torch.Tensor:
-    value = node.meta["val"]
-    result: torch.Tensor = value[0] if isinstance(value, (tuple, list)) else value
+    result: torch.Tensor = results_of(node.meta["val"])[0]
     return result
 
 
 def _stride_or_rank(value: torch.Tensor, dim: int) -> int:
-    step = value.stride(dim)
-    return step if isinstance(step, int) else value.dim() - dim
+    step = static_size(value.stride(dim))
+    return value.dim() - dim if step is None else step
 
 
 def _can_draw_in_kernel(node: torch.fx.Node) -> bool:
@@ -159,20 +160,14 @@ def _can_draw_in_kernel(node: torch.fx.Node) -> bool:
         return False
     dtype = _first_result(node).dtype
     if node.target in INTEGER_OPS:
-        bounds = [a for a in node.args if isinstance(a, int)]
-        return all(map(_is_static_bound, node.args)) and abs(max(bounds) - min([*bounds[:-1], 0])) < MAX_INTEGER_RANGE
+        bounds = [a for a in map(static_size, node.args) if a is not None]
+        symbolic = [n for n in node.all_input_nodes if n in node.args and tensor_meta(n) is None]
+        return not symbolic and abs(max(bounds) - min([*bounds[:-1], 0])) < MAX_INTEGER_RANGE
     return dtype in FLOAT_DTYPES and all(map(_has_float_dtype, _tensor_args(node.args)))
 
 
-def _is_static_bound(value: Any) -> bool:
-    return not isinstance(value, torch.SymInt) and not (
-        isinstance(value, torch.fx.Node) and not isinstance(value.meta.get("val"), torch.Tensor)
-    )
-
-
 def _tensor_args(args: Sequence[Any]) -> list[torch.Tensor]:
-    values = [a.meta.get("val") for a in args if isinstance(a, torch.fx.Node)]
-    return [v for v in values if isinstance(v, torch.Tensor)]
+    return tensors_in([n.meta.get("val") for n in nodes_in(tuple(args))])
 
 
 def _has_float_dtype(value: torch.Tensor) -> bool:

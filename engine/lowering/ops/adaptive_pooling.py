@@ -12,6 +12,7 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.ir.static_sizes import are_positive_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.pooling import MAX_WINDOW, max_pool_backward, pool_rank
@@ -37,7 +38,7 @@ def _pooling_windows(a: LoweredTensor, counts: Sequence[Any]) -> list[tuple[int,
     """
     check_supported_dtype(a)
     sizes = a.shape[-len(counts) :]
-    if not all(isinstance(n, int) and n > 0 for n in (*sizes, *counts)):
+    if not are_positive_sizes((*sizes, *counts)):
         raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "pooling with windows of symbolic size has no lowering")
     found = [(int(n), int(c), _max_window_length(int(n), int(c))) for n, c in zip(sizes, counts, strict=True)]
     total = 1

@@ -17,12 +17,13 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, Size
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
-from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.ir.node_values import results_of
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
 from engine.lowering.registry import LOWERINGS, LoweringFn, register_complex_lowering
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, symbolic_shape
-from engine.torch_private.pytree import tree_leaves, tree_map
+from engine.torch_private.pytree import tree_leaves, tree_map, tree_map_only
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -41,7 +42,7 @@ def real_or_imag(a: LoweredTensor, part: int) -> LoweredTensor:
 
 def _pair_loader(a: Any, held: torch.dtype, shape: tuple[Size, ...]) -> PairLoader:
     """Return a loader of pairs for a tensor or number broadcast to ``shape``."""
-    if isinstance(a, LoweredTensor) and a.is_complex:
+    if any(t.is_complex for t in lowered_tensors(a)):
         real, imaginary = (
             broadcast_loader(real_or_imag(a, 0), held, shape),
             broadcast_loader(real_or_imag(a, 1), held, shape),
@@ -329,7 +330,7 @@ def ne(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
 
 def _complex_compare(low: LoweringContext, a: Any, other: Any, name: str, together: str) -> LoweredTensor:
     shape = symbolic_shape(fake_result(low))
-    dtypes = {t.dtype for t in (a, other) if isinstance(t, LoweredTensor)}
+    dtypes = {t.dtype for t in lowered_tensors((a, other))}
     held = torch.float64 if torch.float64 in dtypes else torch.float32
     first, second = _pair_loader(a, held, shape), _pair_loader(other, held, shape)
 
@@ -456,8 +457,7 @@ def _canonical_dims(*places: int, default: Sequence[Any] = ()) -> AdaptArgs:
         filled = [*args, *default[len(args) :]]
         for place in places:
             given = filled[place]
-            is_many = isinstance(given, (list, tuple))
-            filled[place] = [canonical_dim(d, rank) for d in given] if is_many else canonical_dim(given, rank)
+            filled[place] = tree_map(lambda d: canonical_dim(d, rank), given)
         return filled
 
     return changed
@@ -469,8 +469,8 @@ SCALAR_IDENTITY_OPS = (aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, at
 
 def _reduction_args(rank: int, args: list[Any]) -> list[Any]:
     given = args[0] if args else None
-    dims = [given] if isinstance(given, int) else list(given or range(rank))
-    return [[canonical_dim(d, rank) for d in dims], *args[1:]]
+    dims = () if given is None else results_of(given)
+    return [[canonical_dim(d, rank) for d in dims or range(rank)], *args[1:]]
 
 
 STRUCTURAL_OPS: dict[Any, AdaptArgs] = {
@@ -518,8 +518,12 @@ STRUCTURAL_OPS: dict[Any, AdaptArgs] = {
 }
 
 
+def _as_real(value: Any) -> Any:
+    return replace(value, is_complex=False) if any(t.is_complex for t in lowered_tensors(value)) else value
+
+
 def _as_complex(value: Any) -> Any:
-    return tuple(map(_as_complex, value)) if isinstance(value, tuple) else replace(value, is_complex=True)
+    return tree_map_only(LoweredTensor, lambda t: replace(t, is_complex=True), value)
 
 
 def _lower_structural(operator: Any, changed: AdaptArgs) -> LoweringFn:
@@ -538,10 +542,7 @@ def _lower_structural(operator: Any, changed: AdaptArgs) -> LoweringFn:
             )
         if operator in SCALAR_IDENTITY_OPS and len(a.shape) == 1:
             return _complex_elementwise(low, (a,), lambda b, x: x)
-        given = [
-            replace(v, is_complex=False) if isinstance(v, LoweredTensor) and v.is_complex else v
-            for v in changed(len(a.shape) - 1, list(args))
-        ]
+        given = [_as_real(v) for v in changed(len(a.shape) - 1, list(args))]
         if low.current_node is not None and low.current_node.target is aten.t.default:
             return a if len(a.shape) < 3 else _transposed(a)
         with _as_real_result(low):

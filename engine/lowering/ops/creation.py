@@ -10,10 +10,11 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import as_size
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
-from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.ir.static_sizes import static_sizes
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.indexing import aten, prims
-from engine.lowering.promotion import check_supported_dtype, is_float_expr
+from engine.lowering.promotion import broadcast_loader, check_supported_dtype, is_float_expr, number_type
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -23,22 +24,15 @@ def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
     value = fake_result(low)
     fill = args[-1]
     check_supported_dtype(value)
-    if isinstance(fill, LoweredTensor):
+    if lowered_tensors(fill):
         raise NotLowered(LoweringFallback.MIXED_DTYPES, "a fill value that is a tensor has no lowering")
     return _full(low, value, fill)
 
 
 def _full(low: LoweringContext, value: torch.Tensor, fill: Any) -> LoweredTensor:
     dtype = value.dtype
-    if isinstance(fill, (bool, int, float)):
-        return low.pointwise(symbolic_shape(value), dtype, lambda b, i: b.constant(fill, dtype))
-    if isinstance(fill, complex):
-        raise NotLowered(LoweringFallback.COMPLEX_NUMBER, "a complex fill value has no lowering")
-    if is_float_expr(fill) and not dtype.is_floating_point:
-        raise NotLowered(
-            LoweringFallback.MIXED_DTYPES, "an integer tensor with a fractional fill value has no lowering"
-        )
-    return low.pointwise(symbolic_shape(value), dtype, lambda b, i: b.constant(fill, dtype))
+    shape = symbolic_shape(value)
+    return low.pointwise(shape, dtype, broadcast_loader(fill, dtype, shape))
 
 
 @register_lowering(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
@@ -76,7 +70,7 @@ def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
         )
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        if isinstance(start, float) or isinstance(step, float):
+        if float in map(number_type, (start, step)):
             held = torch.float64 if dtype == torch.float64 else torch.float32
             place = b.cast(b.index_value(i[0]), held)
             return b.cast(
@@ -84,7 +78,7 @@ def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
                 dtype,
             )
         place = b.index_value(i[0])
-        if dtype == torch.int64 or not (isinstance(start, int) and isinstance(step, int)):
+        if dtype == torch.int64 or static_sizes((start, step)) is None:
             place = b.cast(place, torch.int64)
         if step != 1:
             place = b.call("mul", place, b.size(as_size(step), place.dtype))

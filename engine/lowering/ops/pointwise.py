@@ -10,7 +10,7 @@ import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp
-from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import (
     ALWAYS_BOOL,
@@ -477,9 +477,10 @@ def addcmul(
 @register_lowering(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(low: LoweringContext, a: LoweredTensor, end: LoweredTensor, weight: Any) -> LoweredTensor:
     """Interpolate from the nearer end, as eager does, so that both ends are exact."""
+    weights = lowered_tensors(weight)
 
-    def compute(b: LoopBuilder, start: LoopIROp, end: LoopIROp, *weights: LoopIROp) -> LoopIROp:
-        share = weights[0] if weights else b.constant(weight, start.dtype)
+    def compute(b: LoopBuilder, start: LoopIROp, end: LoopIROp, *shares: LoopIROp) -> LoopIROp:
+        share = shares[0] if shares else b.constant(weight, start.dtype)
         way = b.call("sub", end, start)
         from_start = b.call("add", start, b.call("mul", share, way))
         rest = b.call("sub", b.constant(1.0, start.dtype), share)
@@ -489,4 +490,4 @@ def lerp(low: LoweringContext, a: LoweredTensor, end: LoweredTensor, weight: Any
         is_near = b.call("lt", b.call("abs", share), b.constant(0.5, start.dtype), dtype=torch.bool)
         return b.where(is_near, from_start, from_end)
 
-    return elementwise(low, (a, end, weight) if isinstance(weight, LoweredTensor) else (a, end), compute)
+    return elementwise(low, (a, end, *weights), compute)

@@ -14,6 +14,7 @@ from engine.ir.loop_ir.index_expr import IndexExpr, Size, contiguous_strides, fl
 from engine.ir.loop_ir.index_expr import product as size_of
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.ir.static_sizes import static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.scatter import scatter_into
@@ -45,12 +46,10 @@ class PoolWindow:
     @property
     def is_in_bounds(self) -> bool:
         """True if every window is known to be within the tensor."""
-        return (
-            self.padding == 0
-            and isinstance(self.input_size, int)
-            and isinstance(self.output_size, int)
-            and (self.output_size - 1) * self.stride + (self.kernel_size - 1) * self.dilation + 1 <= self.input_size
-        )
+        known = static_sizes((self.input_size, self.output_size))
+        if known is None or self.padding != 0:
+            return False
+        return (known[1] - 1) * self.stride + (self.kernel_size - 1) * self.dilation + 1 <= known[0]
 
     def start(self, window: IndexExpr) -> IndexExpr:
         """Return the start of a window."""

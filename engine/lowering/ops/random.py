@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import IndexExpr, contiguous_strides, flatten, product
+from engine.ir.loop_ir.index_expr import IndexExpr, contiguous_strides, flatten, static_product
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
@@ -23,8 +23,7 @@ MAX_ELEMENTS_PER_SEED = 1 << 31
 def _philox_op(low: LoweringContext, seeds: LoweredTensor, which: int, name: str, drawn: torch.dtype) -> LoweredTensor:
     value = fake_result(low)
     shape = symbolic_shape(value)
-    count = product(shape)
-    if isinstance(count, int) and count > MAX_ELEMENTS_PER_SEED:
+    if (static_product(shape) or 0) > MAX_ELEMENTS_PER_SEED:
         raise NotLowered(LoweringFallback.TOO_LARGE, "a random tensor of this size has no lowering")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:

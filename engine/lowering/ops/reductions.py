@@ -9,16 +9,11 @@ from typing import Any
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import (
-    ZERO,
-    Size,
-    contiguous_strides,
-    flatten,
-    product,
-    unflatten,
-)
+from engine.ir.loop_ir.index_expr import ZERO, Size, contiguous_strides, flatten, product, static_product, unflatten
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.ir.node_values import results_of
+from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
@@ -61,8 +56,10 @@ def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
 
     It is 1 if there are enough reductions, or if sizes are symbolic.
     """
-    if not isinstance(outputs, int) or not isinstance(count, int):
+    known = static_sizes((outputs, count))
+    if known is None:
         return 1
+    outputs, count = known
     programs = max(1, outputs // COLUMNS_PER_PROGRAM) if is_columns else outputs
     least = MIN_COLUMN_SPLIT_ELEMENTS if is_columns else MIN_SPLIT_ELEMENTS
     is_busy = programs >= MIN_BUSY_PROGRAMS and (not is_columns or count >= LONG_COLUMN)
@@ -93,9 +90,10 @@ def _full_index(a: LoweredTensor, dims: tuple[int, ...]) -> Callable[[Coordinate
 
 
 def _canonical_dims(a: LoweredTensor, dim: Any) -> tuple[int, ...]:
-    if not a.shape or dim is None or (isinstance(dim, (list, tuple)) and not dim):
-        return tuple(range(len(a.shape)))
-    return tuple(sorted({canonical_dim(d, len(a.shape)) for d in ((dim,) if isinstance(dim, int) else dim)}))
+    dims = () if dim is None else results_of(dim)
+    return tuple(sorted({canonical_dim(d, len(a.shape)) for d in dims} if a.shape else ())) or tuple(
+        range(len(a.shape))
+    )
 
 
 def _reduced_shape(a: LoweredTensor, dims: tuple[int, ...], keepdim: bool) -> tuple[Size, ...]:
@@ -159,8 +157,8 @@ def _split_reduction(
     body: Any,
     name: str,
 ) -> LoweredTensor:
-    count = product(ranges)
-    assert isinstance(count, int)
+    count = static_product(ranges)
+    assert count is not None
     length = -(-count // parts)
     held = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
@@ -253,7 +251,8 @@ def _variance(
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
     count = product(a.shape[d] for d in dims)
     parts = _split_count_of(a, dims)
-    if isinstance(count, int) and parts > 1 and count % parts == 0:
+    known = static_size(count)
+    if known is not None and parts > 1 and known % parts == 0:
         total, average = _split_variance(low, a, dims, keepdim, parts, held, name)
     else:
         average = _mean(low, a, dims, True, held, name=f"{name}_mean")
@@ -266,8 +265,8 @@ def _variance(
         total = reduce(low, "sum", a, dims, keepdim, held, squared, name=f"{name}_squares")
 
     def divided(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        if isinstance(count, int):
-            return b.call("div", total.load(b, i), b.constant(max(count - correction, 0.0), held))
+        if known is not None:
+            return b.call("div", total.load(b, i), b.constant(max(known - correction, 0.0), held))
         return b.call(
             "div",
             total.load(b, i),
@@ -296,8 +295,8 @@ def _split_variance(
     mean is added (Chan, Golub and LeVeque, 1979).
     """
     shape, ranges = _reduced_shape(a, dims, False), tuple(a.shape[d] for d in dims)
-    count = product(ranges)
-    assert isinstance(count, int)
+    count = static_product(ranges)
+    assert count is not None
     length = count // parts
     place = _full_index(a, dims)
 

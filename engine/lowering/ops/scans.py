@@ -7,6 +7,7 @@ import torch
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.ir.static_sizes import static_size
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import _node_name, aten
@@ -78,8 +79,7 @@ def _scan_dim(kind: str, a: LoweredTensor, dim: int) -> int:
         NotLowered: it is so long that many programs should share it, as in a library.
     """
     dim = canonical_dim(dim, len(a.shape))
-    size = a.shape[dim] if a.shape else 1
-    if isinstance(size, int) and size > MAX_SCAN_ELEMENTS:
+    if a.shape and (static_size(a.shape[dim]) or 0) > MAX_SCAN_ELEMENTS:
         raise NotLowered(
             LoweringFallback.FASTER_IN_ATEN,
             f"a scan ({kind}) along such a long dimension is faster in ATen, which uses many blocks",

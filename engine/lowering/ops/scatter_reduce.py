@@ -13,10 +13,19 @@ from typing import Any
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import IndexExpr, Size, contiguous_strides, flatten, product, sizes_equal, unflatten
+from engine.ir.loop_ir.index_expr import (
+    IndexExpr,
+    Size,
+    contiguous_strides,
+    flatten,
+    product,
+    sizes_equal,
+    static_product,
+    unflatten,
+)
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
-from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.reductions import min_or_max, reduce, reduction_identity_value
 from engine.lowering.ops.scatter import ATOMIC_ADD_DTYPES, scatter_along_dim, scatter_rows
@@ -55,8 +64,8 @@ def _gather_reduce(
     low: LoweringContext, a: LoweredTensor, count: Size, hits: MatchFn, reduction: str, *, include_self: bool
 ) -> LoweredTensor:
     """Reduce the candidates of each element of ``a``, with or without the element itself."""
-    total = product((*a.shape, count))
-    if not isinstance(total, int) or total > MAX_COMPARISONS:
+    total = static_product((*a.shape, count))
+    if total is None or total > MAX_COMPARISONS:
         raise NotLowered(LoweringFallback.TOO_LARGE, "a reduction with this many comparisons has no lowering")
     check_supported_dtype(a)
     if a.dtype is torch.bool:
@@ -160,14 +169,14 @@ def scatter_reduce_along(
     if 0 in index.shape:
         raise NotLowered(LoweringFallback.EMPTY_TENSOR, "a write with an empty index has no lowering")
     if not a.shape or not index.shape:
-        given = at_least_1d(source) if isinstance(source, LoweredTensor) else source
+        given = at_least_1d(source) if lowered_tensors(source) else source
         row = scatter_reduce_along(
             low, at_least_1d(a), 0, at_least_1d(index), given, reduction, include_self=include_self
         )
         return reshape(row, a.shape)
     dim = canonical_dim(dim, len(a.shape))
     others = [d for d in range(len(a.shape)) if d != dim and not sizes_equal(a.shape[d], index.shape[d])]
-    value = source.load if isinstance(source, LoweredTensor) else broadcast_loader(source, a.dtype, index.shape)
+    value = source.load if lowered_tensors(source) else broadcast_loader(source, a.dtype, index.shape)
 
     def hits(b: LoopBuilder, i: Coordinates, k: IndexExpr) -> tuple[LoopIROp, Callable[[], LoopIROp]]:
         place = (*i[:dim], k, *i[dim + 1 :])
@@ -244,8 +253,8 @@ def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, 
     """
     shape = symbolic_shape(fake_result(low))
     check_supported_dtype(a, source)
-    count = product(shape)
-    if not isinstance(count, int) or count > MAX_MASK_ELEMENTS:
+    count = static_product(shape)
+    if count is None or count > MAX_MASK_ELEMENTS:
         raise NotLowered(LoweringFallback.TOO_LARGE, "a long mask, or one of symbolic size, has no lowering")
     row = reshape(broadcast_to(mask, shape), (count,))
     name = low.current_node.name if low.current_node is not None else "masked"

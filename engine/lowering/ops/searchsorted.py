@@ -9,9 +9,10 @@ import torch
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
-from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.ir.static_sizes import static_size
+from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.promotion import check_supported_dtype, promote_dtypes
+from engine.lowering.promotion import broadcast_shape, check_supported_dtype, promote_dtypes
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
 
@@ -36,19 +37,20 @@ def binary_search(
         NotLowered: rows are too long, or their length is unknown.
     """
     check_supported_dtype(rows, values)
-    count = rows.shape[-1]
-    if not isinstance(count, int) or not 0 < count <= MAX_ROW_LENGTH:
+    count = static_size(rows.shape[-1])
+    if count is None or not 0 < count <= MAX_ROW_LENGTH:
         raise NotLowered(
             LoweringFallback.TOO_LARGE,
             "a search in an empty row, a very long row or a row of symbolic length has no lowering",
         )
-    held = promote_dtypes((rows, values))[0] if isinstance(values, LoweredTensor) else rows.dtype
+    tensors = lowered_tensors(values)
+    held = promote_dtypes((rows, values))[0] if tensors else rows.dtype
     if isinstance(values, float) and not rows.dtype.is_floating_point:
         raise NotLowered(LoweringFallback.MIXED_DTYPES, "a search of a float in integers has no lowering")
     is_single = len(rows.shape) == 1
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        wanted = b.cast(values.load(b, i), held) if isinstance(values, LoweredTensor) else b.constant(values, held)
+        wanted = b.cast(values.load(b, i), held) if tensors else b.constant(values, held)
         lead = () if is_single else i[:-1]
 
         def row_at(place: LoopIROp) -> LoopIROp:
@@ -72,7 +74,7 @@ def binary_search(
             )
         return b.cast(start, dtype)
 
-    return low.pointwise(values.shape if isinstance(values, LoweredTensor) else (), dtype, body)
+    return low.pointwise(broadcast_shape(tensors), dtype, body)
 
 
 @register_lowering(aten.bucketize.Tensor, aten.bucketize.Scalar)
@@ -105,8 +107,8 @@ def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_si
         low.current_node.name if low.current_node is not None else "repeated",
         symbolic_shape(fake_result(low)),
     )
-    count = repeats.shape[0]
-    if not isinstance(count, int) or count > MAX_ROW_LENGTH:
+    count = static_size(repeats.shape[0])
+    if count is None or count > MAX_ROW_LENGTH:
         raise NotLowered(
             LoweringFallback.TOO_LARGE, "a repeat of this many elements, or of a symbolic number, has no lowering"
         )

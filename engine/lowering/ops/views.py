@@ -22,6 +22,7 @@ from engine.ir.loop_ir.index_expr import (
 )
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype, promote_dtypes
@@ -45,7 +46,7 @@ def _reshape_map(old: tuple[Size, ...], new: tuple[Size, ...]) -> Any:
             a, b = product(old[k] for k in left), product(new[k] for k in right)
             grow_left = (
                 is_nonnegative(b - a)
-                if isinstance(a, int) and isinstance(b, int)
+                if static_sizes((a, b)) is not None
                 else j >= len(new) or (i < len(old) and len(left) <= len(right))
             )
             if grow_left and i < len(old):
@@ -158,11 +159,9 @@ def slice_(
     dim = canonical_dim(dim, len(a.shape))
     size = a.shape[dim]
     begin = as_size(start if start is not None else 0)
-    if isinstance(begin, int) and begin < 0:
-        begin = as_size(begin + size)
-        begin = max(begin, 0) if isinstance(begin, int) else begin
-    if isinstance(begin, int) and isinstance(size, int):
-        begin = min(begin, size)
+    begin = _from_front(begin, size)
+    known = static_sizes((begin, size))
+    begin = begin if known is None else min(known)
     stride = as_size(step)
     return a.view(
         symbolic_shape(fake_result(low)), lambda index: (*index[:dim], index[dim] * stride + begin, *index[dim + 1 :])
@@ -233,7 +232,7 @@ def unfold(low: LoweringContext, a: LoweredTensor, dimension: int, size: int, st
 @register_lowering(aten.roll.default)
 def roll(low: LoweringContext, a: LoweredTensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> LoweredTensor:
     check_supported_dtype(a)
-    if not a.shape or not all(isinstance(s, int) for s in shifts):
+    if not a.shape or static_sizes(shifts) is None:
         raise NotLowered(
             LoweringFallback.SYMBOLIC_SIZE, "roll of a 0-dim tensor or by a symbolic shift has no lowering"
         )
@@ -323,7 +322,16 @@ def constant_pad_nd(low: LoweringContext, a: LoweredTensor, pad: Sequence[Any], 
 
 def _may_pad(count: Size) -> bool:
     """Return True if a padding may add elements; a negative padding removes some."""
-    return not isinstance(count, int) or count > 0
+    known = static_size(count)
+    return known is None or known > 0
+
+
+def _from_front(begin: Size, size: Size) -> Size:
+    """Return a start counted from the front; a known one is never negative."""
+    known = static_size(begin)
+    counted = as_size(known + size) if known is not None and known < 0 else begin
+    known = static_size(counted)
+    return counted if known is None else max(known, 0)
 
 
 @register_lowering(aten.repeat.default)
@@ -351,12 +359,8 @@ def slice_scatter(
     step: Any = 1,
 ) -> LoweredTensor:
     dim = canonical_dim(dim, len(a.shape))
-    size, begin, stride = a.shape[dim], as_size(start if start is not None else 0), as_size(step)
-    if isinstance(begin, int) and begin < 0:
-        begin = as_size(begin + size)
-    if isinstance(begin, int):
-        begin = max(begin, 0)
-    if not is_nonnegative(begin) or not isinstance(stride, int):
+    begin, stride = _from_front(as_size(start if start is not None else 0), a.shape[dim]), static_size(as_size(step))
+    if not is_nonnegative(begin) or stride is None:
         raise NotLowered(
             LoweringFallback.SYMBOLIC_SIZE, "a write to a slice with a start of unknown sign has no lowering"
         )

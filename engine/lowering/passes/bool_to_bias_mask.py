@@ -6,8 +6,8 @@ import torch
 import torch.fx
 
 from engine.ir.node_metadata import provenance_of, set_provenance
+from engine.ir.node_values import called_overload, nodes_in
 from engine.torch_private.fake_tensors import detect_fake_mode
-from engine.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 
@@ -38,11 +38,11 @@ def bool_to_bias_mask(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 def _bool_mask_of(node: torch.fx.Node) -> torch.fx.Node | None:
     """Return the bool mask of an attention call, None without one."""
-    target = node.target
-    if not isinstance(target, OpOverload) or target._schema.name != ATTENTION_OP or len(node.args) <= MASK_POSITION:
+    called = called_overload(node.target)
+    if called is None or called._schema.name != ATTENTION_OP:
         return None
-    mask = node.args[MASK_POSITION]
-    return mask if isinstance(mask, torch.fx.Node) and mask.meta["val"].dtype == torch.bool else None
+    masks = nodes_in(node.args[MASK_POSITION : MASK_POSITION + 1])
+    return next((m for m in masks if m.meta["val"].dtype == torch.bool), None)
 
 
 def _make_bias(

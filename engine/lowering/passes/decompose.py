@@ -13,13 +13,15 @@ import torch.fx
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_metadata import NodeProvenance, node_id, provenance_of, set_provenance
+from engine.ir.node_values import called_overload, results_of, tensor_meta, tensors_by_position
+from engine.ir.static_sizes import static_sizes
 from engine.lowering.decompositions.missing_in_torch import MISSING_DECOMPOSITIONS
 from engine.lowering.decompositions.random_ops import RandomDecomposer
 from engine.lowering.library_ops import is_library_op
 from engine.lowering.ops import has_lowering
 from engine.torch_private.fake_tensors import detect_fake_mode
 from engine.torch_private.fx import make_fx
-from engine.torch_private.operators import OpOverload, decomposition_table
+from engine.torch_private.operators import decomposition_table
 
 aten = torch.ops.aten
 
@@ -103,7 +105,7 @@ def _get_attribute(module: torch.nn.Module, path: str) -> Any:
 
 
 def _can_decompose(target: Any) -> bool:
-    if not isinstance(target, OpOverload) or has_lowering(target) or is_library_op(target):
+    if called_overload(target) is None or has_lowering(target) or is_library_op(target):
         return False
     return target in all_decompositions() or facts_of(target).is_composite
 
@@ -140,36 +142,25 @@ def _is_computable(target: Any) -> bool:
 
     Otherwise the whole operator is better left to ATen.
     """
-    if not isinstance(target, OpOverload):
+    if called_overload(target) is None or has_lowering(target) or is_library_op(target):
         return True
-    return (
-        has_lowering(target) or is_library_op(target) or facts_of(target).draws_random or facts_of(target).returns_sizes
-    )
+    return facts_of(target).draws_random or facts_of(target).returns_sizes
 
 
 def _matches_metadata(node: torch.fx.Node, traced: torch.fx.GraphModule) -> bool:
     """Return True if the decomposition has the node's dtypes and static sizes."""
     output = next(n for n in traced.graph.nodes if n.op == "output").args[0]
-    results = output if isinstance(output, (tuple, list)) else (output,)
-    value = node.meta.get("val")
-    wanted = value if isinstance(value, (tuple, list)) else (value,)
-    if len(results) != len(wanted):
+    results, wanted = results_of(output), results_of(node.meta.get("val"))
+    return len(results) == len(wanted) and all(
+        _has_metadata(tensor_meta(results[n]), expected) for n, expected in tensors_by_position(wanted).items()
+    )
+
+
+def _has_metadata(found: torch.Tensor | None, expected: torch.Tensor) -> bool:
+    if found is None or found.dtype != expected.dtype or len(found.shape) != len(expected.shape):
         return False
-    for result, expected in zip(results, wanted, strict=True):
-        found = result.meta.get("val") if isinstance(result, torch.fx.Node) else result
-        if isinstance(expected, torch.Tensor):
-            if (
-                not isinstance(found, torch.Tensor)
-                or found.dtype != expected.dtype
-                or len(found.shape) != len(expected.shape)
-            ):
-                return False
-            if any(
-                isinstance(a, int) and isinstance(b, int) and a != b
-                for a, b in zip(found.shape, expected.shape, strict=True)
-            ):
-                return False
-    return True
+    pairs = [static_sizes(pair) for pair in zip(found.shape, expected.shape, strict=True)]
+    return all(known is None or known[0] == known[1] for known in pairs)
 
 
 def _splice(

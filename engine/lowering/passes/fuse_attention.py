@@ -15,6 +15,8 @@ import torch.fx
 from engine.graph.composite_ops import composite_op
 from engine.ir.loop_ir.index_expr import as_size, static_product
 from engine.ir.node_metadata import provenance_of, set_provenance
+from engine.ir.node_values import tensor_meta
+from engine.ir.static_sizes import static_sizes
 from engine.lowering.passes.match_scores import (
     COPY_OPS,
     AddTerm,
@@ -77,7 +79,7 @@ class _AttentionFuser:
     def try_fuse(self, softmax: torch.fx.Node) -> None:
         """Fuse the attention around a softmax if one call computes the same result."""
         given = softmax.args[0]
-        scores = match_scores(given) if isinstance(given, torch.fx.Node) else None
+        scores = match_scores(as_node(given))
         weighted = path_to_value_matmul(softmax)
         if scores is None or not weighted:
             return
@@ -133,7 +135,7 @@ class _AttentionFuser:
         if found.meta["val"].dim() == 4:
             return found
         shape = (*heads, *operand.meta["val"].shape[-2:])
-        if not all(isinstance(n, int) for n in shape):
+        if static_sizes(shape) is None:
             return operand
         with self.graph.inserting_after(operand), _fake_mode_of(operand):
             return self._call_op(operand, aten.view.default, (operand, list(shape)))
@@ -144,9 +146,8 @@ class _AttentionFuser:
         widths = [t.meta["val"].shape[-1] for t in (query, value)]
         if dtype not in ATTENTION_DTYPES:
             raise _NotFused(f"No library has an attention kernel for {str(dtype).removeprefix('torch.')}.")
-        if not all(
-            isinstance(n, int) and 0 < n <= MAX_HEAD_DIM and n * dtype.itemsize % ALIGNMENT_BYTES == 0 for n in widths
-        ):
+        known = static_sizes(widths) or (0,)
+        if not all(0 < n <= MAX_HEAD_DIM and n * dtype.itemsize % ALIGNMENT_BYTES == 0 for n in known):
             raise _NotFused(
                 f"No library has an attention kernel for head dimension {' and '.join(dict.fromkeys(map(str, widths)))}."
             )
@@ -191,8 +192,8 @@ class _AttentionFuser:
             if turned.target not in (aten.transpose.int, aten.permute.default) or len(turned.users) != 1:
                 continue
             (copy,) = turned.users
-            shown = copy.meta["val"]
-            is_row_major = isinstance(shown, torch.Tensor) and shown.is_contiguous()
+            shown = tensor_meta(copy)
+            is_row_major = shown is not None and shown.is_contiguous()
             if copy.target is aten.clone.default and is_row_major and _swaps_heads(turned):
                 copy.replace_all_uses_with(turned)
                 turned.meta["val"] = copy.meta["val"]

@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from engine.ir.loop_ir.index_expr import as_size, product, sizes_equal
-from engine.torch_private.fake_tensors import FakeTensor
+from engine.ir.node_values import constant_number, tensor_meta
 
 aten = torch.ops.aten
 
@@ -132,8 +132,8 @@ class _ScoreMatcher:
             return None
         sign = -1.0 if node.target is aten.sub.Tensor else 1.0
         for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
-            if isinstance(other, torch.fx.Node) and (found := self._match_operand(inner, node)) is not None:
-                return found.with_term(AddTerm(other, sign), node)
+            if tensor_meta(other) is not None and (found := self._match_operand(inner, node)) is not None:
+                return found.with_term(AddTerm(as_node(other), sign), node)
             if sign < 0:
                 break
         return None
@@ -151,9 +151,8 @@ class _ScoreMatcher:
 
     def _match_operand(self, inner: Any, node: torch.fx.Node) -> ScoreExpr | None:
         """Match the operand of an elementwise op that changes scores without broadcasting them."""
-        if not isinstance(inner, torch.fx.Node) or not have_same_shape(inner.meta["val"].shape, node.meta["val"].shape):
-            return None
-        return self.match(inner)
+        seen = tensor_meta(inner)
+        return self.match(inner) if seen is not None and have_same_shape(seen.shape, node.meta["val"].shape) else None
 
 
 def _constant_value(value: Any) -> float | None:
@@ -167,9 +166,7 @@ def _constant_value(value: Any) -> float | None:
             return _constant_value(value.args[0])
         elif value.op == "get_attr" and value.graph.owning_module is not None:
             held = getattr(value.graph.owning_module, str(value.target), None)
-            if not isinstance(held, torch.Tensor) or isinstance(held, FakeTensor):
-                return None
-            value = None if held.dim() or held.device.type != "cpu" else held.item()
+            value = None if held is None or held.dim() else constant_number(held)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

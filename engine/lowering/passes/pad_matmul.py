@@ -6,13 +6,16 @@ The faster library kernels for aligned sizes must save more than the padding cos
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 import torch.fx
 
 from engine.ir.node_metadata import provenance_of, set_provenance
+from engine.ir.node_values import tensor_meta
+from engine.ir.static_sizes import are_positive_sizes
 from engine.lowering.library_ops import is_library_op
+from engine.lowering.passes.match_scores import as_node
 from engine.torch_private.fake_tensors import detect_fake_mode
 
 aten = torch.ops.aten
@@ -54,12 +57,12 @@ class _MatmulPadder:
 
     def pad_if_faster(self, node: torch.fx.Node) -> None:
         """Pad one matmul if that saves time."""
-        a, b = node.args[-2:]
-        value = node.meta.get("val")
-        if not isinstance(a, torch.fx.Node) or not isinstance(b, torch.fx.Node) or not _has_half_dtype(value):
+        a, b = map(as_node, node.args[-2:])
+        value = tensor_meta(node)
+        if value is None or value.dtype not in (torch.float16, torch.bfloat16):
             return
         (m, k), n = a.meta["val"].shape, value.shape[1]
-        if not all(isinstance(size, int) and size > 0 for size in (m, k, n)):
+        if not are_positive_sizes((m, k, n)):
             return
         per_line = ALIGNMENT_BYTES // value.dtype.itemsize
         is_column = a.meta["val"].stride(0) == 1 and a.meta["val"].stride(1) != 1
@@ -150,15 +153,11 @@ def _pad_amount(size: int, per_line: int) -> int:
     return -size % (LARGE_SIZE_MULTIPLE if size > LARGE_SIZE else per_line) if size % per_line else 0
 
 
-def _has_half_dtype(value: Any) -> TypeGuard[torch.Tensor]:
-    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
-
-
 def _untransposed(node: torch.fx.Node) -> tuple[torch.fx.Node, bool]:
     """Return ``(matrix, True)`` if the node is a transposed matrix, else ``(node, False)``."""
-    first = node.args[0] if node.args else None
-    if node.target not in TRANSPOSE_OPS or not isinstance(first, torch.fx.Node):
+    if node.target not in TRANSPOSE_OPS:
         return node, False
+    first = as_node(node.args[0])
     inner, outer = first.meta["val"], node.meta["val"]
     if inner.dim() == 2 and inner.stride(-1) == 1 and outer.stride() == inner.stride()[::-1] != inner.stride():
         return first, True

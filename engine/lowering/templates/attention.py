@@ -16,11 +16,12 @@ from engine.ir.kernels.attention_kernel import (
     AttentionKernel,
     AttentionOperand,
 )
-from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, variable
+from engine.ir.loop_ir.index_expr import LoopVar, Size, flatten, last_offset, variable
 from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.ir.node_values import called_overload
+from engine.ir.static_sizes import are_positive_sizes, static_size, static_sizes
 from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
 from engine.lowering.templates.matmul import INT32_LIMIT, MATMUL_DTYPES, MAX_GRID_Y, matmul_precision
-from engine.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 
@@ -103,9 +104,9 @@ OPERAND_ROLES = ("query", "key", "value", "mask", "grad", "out", "logsumexp")
 
 def match_attention(extern: ExternNode) -> AttentionCall | None:
     """Match the attention of a call; None for other calls and where unsupported."""
-    target = extern.target
-    made = RESULT_ROLES.get(target._schema.name.partition("::")[2]) if isinstance(target, OpOverload) else None
-    if made is None:
+    target = called_overload(extern.target)
+    made = None if target is None else RESULT_ROLES.get(target._schema.name.partition("::")[2])
+    if target is None or made is None:
         return None
     names = [a.name for a in target._schema.arguments]
     named = {ARGUMENT_ROLES.get(k, k): v for k, v in (*zip(names, extern.args, strict=False), *extern.kwargs.items())}
@@ -113,16 +114,14 @@ def match_attention(extern: ExternNode) -> AttentionCall | None:
     if named.get("dropout_p") or named.get("return_debug_mask") or is_partial:
         return None
     given = {role: named[role] for role in OPERAND_ROLES if named.get(role) is not None}
-    if not all(
-        isinstance(t, LoweredTensor) and not t.is_complex and _is_addressable_in_32_bits(t) for t in given.values()
-    ):
+    if not all(not t.is_complex and _is_addressable_in_32_bits(t) for t in given.values()):
         return None
     results = {r: d for r, d in zip(made, extern.results, strict=False) if d is not None and d.shape}
     rest = [r for r in extern.results[len(made) :] if r is not None]
     if "grad_mask" in results and not _has_score_shape(results["grad_mask"], given):
         rest.append(results.pop("grad_mask"))
-    width, scale = given["query"].shape[-1], named.get("scale")
-    if scale is None and isinstance(width, int) and width:
+    width, scale = static_size(given["query"].shape[-1]), named.get("scale")
+    if scale is None and width:
         scale = width**-0.5
     if not isinstance(scale, float):
         return None
@@ -140,9 +139,10 @@ def _has_score_shape(made: TensorDef, given: Mapping[str, LoweredTensor]) -> boo
 def _is_addressable_in_32_bits(value: LoweredTensor) -> bool:
     """Return True if a tensor is in memory, and int32 can index the rows of each head."""
     placed = static_strides_of(value)
-    if placed is None or not all(isinstance(n, int) for n in value.shape):
+    shape = static_sizes(value.shape)
+    if placed is None or shape is None:
         return False
-    return all(n * abs(s) < INT32_LIMIT for n, s in zip(value.shape[2:], placed[0][2:], strict=True))
+    return all(n * abs(s) < INT32_LIMIT for n, s in zip(shape[2:], placed[0][2:], strict=True))
 
 
 def static_strides_of(value: LoweredTensor) -> tuple[tuple[int, ...], int] | None:
@@ -150,15 +150,13 @@ def static_strides_of(value: LoweredTensor) -> tuple[tuple[int, ...], int] | Non
     variables = tuple(LoopVar(f"v{d}", n) for d, n in enumerate(value.shape))
     index = tuple(variable(v) for v in variables)
     flat = flatten(value.index_map(index) if value.index_map else index, value.definition.stride)
-    if not flat.terms.keys() <= set(variables) or not isinstance(flat.const, int):
-        return None
-    strides = tuple(flat.terms.get(v, 0) for v in variables)
-    return (strides, flat.const) if all(isinstance(s, int) for s in strides) else None  # type: ignore[return-value]
+    known = static_sizes((flat.const, *(flat.terms.get(v, 0) for v in variables)))
+    return (known[1:], known[0]) if known is not None and flat.terms.keys() <= set(variables) else None
 
 
 def _supports_sizes(call: AttentionCall, shares_keys: bool) -> bool:
     query, key, value = (call.operands[r].shape for r in ("query", "key", "value"))
-    if any(len(shape) != 4 or not all(isinstance(n, int) and n > 0 for n in shape) for shape in (query, key, value)):
+    if any(len(shape) != 4 or not are_positive_sizes(shape) for shape in (query, key, value)):
         return False
     if max(int(query[3]), int(value[3])) > MAX_HEAD_DIM or key[1] != value[1] or query[0] != key[0]:
         return False
@@ -169,7 +167,7 @@ def _supports_sizes(call: AttentionCall, shares_keys: bool) -> bool:
     if call.is_causal and query[2] != key[2] and call.extern.target.namespace != "engine":
         return False  # Libraries differ in the corner at which the causal diagonal starts.
     made = (*call.results.values(), *call.unused_results)
-    return all(isinstance(n, int) for d in made for n in (*d.shape, *d.stride))
+    return static_sizes(n for d in made for n in (*d.shape, *d.stride)) is not None
 
 
 def _supports_dtypes(call: AttentionCall) -> bool:
@@ -219,7 +217,7 @@ def attention_kernel(step: AttentionTemplate, kind: str) -> tuple[AttentionKerne
         *(call.operands[r].definition for r in wanted if r in call.operands),
         *(call.results[r] for r in written if r in call.results),
     ]
-    is_wide = any(_last_offset(d) >= INT32_LIMIT for d in bases)
+    is_wide = any(last_offset(d.shape, d.stride) >= INT32_LIMIT for d in bases)
     kernel = AttentionKernel(
         kind,
         batch,
@@ -252,11 +250,6 @@ def _operand(role: str, value: LoweredTensor, sizes: tuple[int, ...], *, written
     if role in ("logsumexp", "sums"):
         stride = stride[:3]
     return AttentionOperand(role, value.dtype, stride, offset, written)
-
-
-def _last_offset(made: TensorDef) -> int:
-    last = flatten([IndexExpr({}, s - 1) for s in made.shape], made.stride).const
-    return last if isinstance(last, int) else 0
 
 
 def template_candidates(call: AttentionCall) -> tuple[AttentionTemplate, ...]:

@@ -6,13 +6,12 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-import sympy
-
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.kernels.template_choice import Candidate, ChoiceRequest, ChoiceResult, LibraryChooser, TemplateChooser
-from engine.ir.loop_ir.index_expr import Size
+from engine.ir.loop_ir.index_expr import Size, concrete_size
 from engine.ir.loop_ir.loop_kernel import MatmulConfig
 from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.ir.static_sizes import static_size
 from engine.lowering.context import ExternNode, LoweredTensor, StepVisitor
 from engine.lowering.fusion_cost import bytes_saved
 from engine.lowering.scheduler import FusionGroup, Schedule
@@ -236,15 +235,11 @@ def _rows_if_padding_needed(whole: FusedMatmul) -> int | None:
     """
     matrices, rows, _, _ = whole.matmul.batch_m_n_k
     pads = any(d.is_masked for group in whole.prologues for demands in group.reads.values() for d in demands)
-    is_one = matrices == 1 and isinstance(rows, int)
-    return rows if pads and is_one and whole.matmul.left.dtype.itemsize == 2 else None  # type: ignore[return-value]
+    return static_size(rows) if pads and matrices == 1 and whole.matmul.left.dtype.itemsize == 2 else None
 
 
 def _hinted_size(size: Size, sizes: Mapping[str, int]) -> int:
-    if isinstance(size, int):
-        return size
-    known = {s: sympy.Integer(sizes.get(str(s), ASSUMED_SIZE)) for s in size.free_symbols}
-    return int(size.xreplace(known))
+    return concrete_size(size, lambda symbol: sizes.get(symbol, ASSUMED_SIZE))
 
 
 def _template_label(tiled: MatmulTemplate) -> str:

@@ -10,10 +10,20 @@ import torch
 
 from engine.ir.kernels.lowered_program import Buffer
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, flatten, product, static_product, unflatten, variable
+from engine.ir.loop_ir.index_expr import (
+    IndexExpr,
+    LoopVar,
+    Size,
+    last_offset,
+    product,
+    static_product,
+    unflatten,
+    variable,
+)
 from engine.ir.loop_ir.loop_kernel import LoopKernel, MatmulConfig, MatmulLoops
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R, X
 from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
+from engine.ir.static_sizes import static_size
 from engine.lowering.context import ExternNode, LoweredTensor
 from engine.lowering.fusion_cost import MAX_RECOMPUTE_COST, build_unfused
 from engine.lowering.promotion import broadcast_loader
@@ -60,10 +70,9 @@ def match_matmul(extern: ExternNode) -> MatmulCall | None:
         return None
     (result,) = extern.results
     given = [t for t in (left, right, added) if t is not None]
-    if result is None or not all(isinstance(t, LoweredTensor) and not t.is_complex for t in given):
+    if result is None or any(t.is_complex for t in given):
         return None
-    sizes = [*left.shape, *right.shape]
-    if any(isinstance(n, int) and n <= 0 for n in sizes) or left.dtype not in MATMUL_DTYPES:
+    if 0 in map(static_size, (*left.shape, *right.shape)) or left.dtype not in MATMUL_DTYPES:
         return None
     if left.shape[-2] == 1 or right.shape[-1] == 1:  # A matrix-vector product gains nothing from tiles.
         return None
@@ -93,7 +102,7 @@ def solve_loop_vars(
     """
     values: dict[LoopVar, IndexExpr] = {v: IndexExpr() for v in variables if v.size == 1}
     for place, size, target in zip(index, shape, wanted, strict=True):
-        if place.const != 0 or not all(isinstance(v, LoopVar) for v in place.terms):
+        if place.const != 0:
             return None
         order = _mixed_radix_vars(place)
         if order is None or any(v in values for v in order):
@@ -111,11 +120,12 @@ def _mixed_radix_vars(place: IndexExpr) -> list[LoopVar] | None:
     reach: Size = 1
     while left:
         atom = next((a for a, c in left.items() if c == reach), None)
-        if not isinstance(atom, LoopVar):
+        var = None if atom is None else atom.as_variable()
+        if var is None:
             return None
-        del left[atom]
-        order.insert(0, atom)
-        reach = product((reach, atom.size))
+        del left[var]
+        order.insert(0, var)
+        reach = product((reach, var.size))
     return order
 
 
@@ -252,7 +262,8 @@ def matmul_kernel(
 ) -> LoopKernel:
     """Build the kernel of a matmul and its fused kernels, over rows and columns of the result."""
     call = fused.matmul
-    is_wide = any(_last_offset(buffers[d.name]) >= INT32_LIMIT for d in (*fused.input_defs(), *fused.output_defs))
+    held = [buffers[d.name] for d in (*fused.input_defs(), *fused.output_defs)]
+    is_wide = any(last_offset(b.shape, b.stride) >= INT32_LIMIT for b in held)
     builder = _MatmulBuilder(fused, fused.members, is_wide)
     matrix, row, col, across, down = builder.loop_vars
     stored: list[tuple[TensorDef, Coordinates]] = []
@@ -282,11 +293,6 @@ def matmul_kernel(
         _flops(call, sum(op.cost for op in ops)),
         matmul=MatmulLoops(across, down, matrix, tiling, matmul_precision(call.left.dtype)),
     )
-
-
-def _last_offset(buffer: Buffer) -> int:
-    last = flatten([IndexExpr({}, s - 1) for s in buffer.shape], buffer.stride).const
-    return last if isinstance(last, int) else 0
 
 
 def _flops(call: MatmulCall, cost: int) -> int | None:

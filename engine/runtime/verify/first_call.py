@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.ir.graph_callable import GraphCallable
+from engine.ir.graph_callable import graph_callable_of
+from engine.ir.node_values import tensors_by_position, tensors_in
 
 Run = Callable[..., Any]
 RELATIVE_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-7, torch.complex128: 1e-7}
@@ -79,9 +80,10 @@ class _FirstCallVerifier:
 def _why_not_verifiable(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
     """Return the reason why the graph cannot be run twice; empty if it can."""
     for node in graph.graph.nodes:
-        if isinstance(node.target, GraphCallable) and (node.target.changes_state or node.target.runs_user_python):
-            return f"{node.name} {node.target.effect_description if node.target.changes_state else 'calls a Python function'}"
-    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+        called = graph_callable_of(node)
+        if called.changes_state or called.runs_user_python:
+            return f"{node.name} {called.effect_description if called.changes_state else 'calls a Python function'}"
+    tensors = tensors_in(inputs)
     if any(
         type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout != torch.strided or t.is_quantized
         for t in tensors
@@ -106,11 +108,11 @@ def _copy_input(value: Any) -> Any:
 
 def _fork_rng(inputs: Sequence[Any]) -> Any:
     """Fork the RNG state, so that both runs sample the random numbers of the call itself."""
-    return torch.random.fork_rng(sorted({x.device.index for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda}))
+    return torch.random.fork_rng(sorted({x.device.index for x in tensors_in(inputs) if x.is_cuda}))
 
 
 def _requiring_grad(values: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
-    return [(n, v) for n, v in enumerate(values) if isinstance(v, torch.Tensor) and v.requires_grad]
+    return [(n, v) for n, v in tensors_by_position(values).items() if v.requires_grad]
 
 
 def _has_gradients(results: Sequence[Any], inputs: Sequence[Any]) -> bool:

@@ -6,6 +6,7 @@ kernel only at the end. Against this reference, a kernel's error need only be ab
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.torch_private.operators import OpOverload
+from engine.ir.node_values import called_overload, map_tensors, tensor_meta
 
 
 class NoFp64Reference(Exception):
@@ -54,8 +55,8 @@ def _real_parts(value: torch.Tensor) -> torch.Tensor:
 
 def _double_input(node: torch.fx.Node, value: Any) -> Any:
     """Convert a node's value to float64; a real view becomes complex again."""
-    made = node.meta.get("val")
-    if isinstance(made, torch.Tensor) and made.is_complex() and not value.is_complex():
+    made = tensor_meta(node)
+    if made is not None and made.is_complex() and not value.is_complex():
         value = torch.view_as_complex(value.contiguous())
     return _double(value)
 
@@ -88,11 +89,11 @@ def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping
         return _double(getattr(module, str(node.target)))
     if node.op != "call_function" or not callable(node.target):
         raise NoFp64Reference(f"{node.name} cannot run in double precision")
-    if isinstance(node.target, OpOverload):
-        if torch.Tag.nondeterministic_seeded in node.target.tags:
-            raise NoFp64Reference(f"{node.name} generates random numbers")
-        if node.target._schema.is_mutable:
-            raise NoFp64Reference(f"{node.name} mutates its input")
+    called = called_overload(node.target)
+    if called is not None and torch.Tag.nondeterministic_seeded in called.tags:
+        raise NoFp64Reference(f"{node.name} generates random numbers")
+    if called is not None and called._schema.is_mutable:
+        raise NoFp64Reference(f"{node.name} mutates its input")
     arguments = torch.fx.node.map_aggregate((node.args, node.kwargs), lambda a: _argument(a, values))
     args, kwargs = arguments
     try:
@@ -102,17 +103,32 @@ def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping
         raise NoFp64Reference(f"{node.name} does not run in double precision: {error}") from error
 
 
+@functools.singledispatch
 def _argument(argument: Any, values: Mapping[torch.fx.Node, Any]) -> Any:
-    if isinstance(argument, torch.fx.Node):
-        return values[argument]
-    if isinstance(argument, torch.dtype) and (argument.is_floating_point or argument.is_complex):
-        return torch.complex128 if argument.is_complex else torch.float64
-    if isinstance(argument, torch.device):
-        return torch.device("cpu")
     return argument
 
 
+@_argument.register(torch.fx.Node)
+def _(argument: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
+    return values[argument]
+
+
+@_argument.register(torch.dtype)
+def _(argument: torch.dtype, values: Mapping[torch.fx.Node, Any]) -> Any:
+    wide = torch.complex128 if argument.is_complex else torch.float64
+    return wide if argument.is_floating_point or argument.is_complex else argument
+
+
+@_argument.register(torch.device)
+def _(argument: torch.device, values: Mapping[torch.fx.Node, Any]) -> Any:
+    return torch.device("cpu")
+
+
 def _double(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.is_complex():
+    return next(iter(map_tensors(_double_tensor, (value,))))
+
+
+def _double_tensor(value: torch.Tensor) -> torch.Tensor:
+    if value.is_complex():
         return value.to(torch.complex128)
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    return value.double() if value.is_floating_point() else value

@@ -14,13 +14,14 @@ import sympy
 import torch
 import torch.fx
 
-from engine.ir.kernels.compile_triton import static_size
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
-from engine.ir.kernels.lowered_program import Launch, LoweredProgram
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.node_values import map_tensors
+from engine.ir.static_sizes import static_size
 from engine.records.kernels import VerifyRecord
 from engine.runtime.program_executor import runtime_asserts
 from engine.runtime.verify.fp64_reference import NoFp64Reference, fp64_values
-from engine.runtime.verify.kernels_in_worker import BufferArgument, KernelComparison, KernelTrial
+from engine.runtime.verify.kernels_in_worker import BufferArgument, KernelComparison, KernelTrial, buffer_arguments
 from engine.runtime.workers.process_pool import WorkerFailed, WorkerPool
 
 INTERPRETER_NAME = "Triton's interpreter"
@@ -110,7 +111,7 @@ def _one_line(error: BaseException) -> str:
 
 def _values_needed(program: LoweredProgram) -> frozenset[str]:
     arguments = [a for k in program.kernels for a in k.args]
-    starts = frozenset(a.initial_value for a in arguments if isinstance(a.initial_value, str))
+    starts = frozenset(a.copied_buffer for a in arguments if a.copied_buffer)
     telling = frozenset(name for name, _ in program.unbacked_symbols.values()) | program.assumed_numbers.keys()
     return starts | telling | frozenset(a.buffer for a in arguments if a.kind == "pointer")
 
@@ -134,8 +135,7 @@ class _ValueRecorder(torch.fx.Interpreter):
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Return a constant of the graph, on the CPU."""
-        value = super().get_attr(target, args, kwargs)
-        return value.cpu() if isinstance(value, torch.Tensor) else value
+        return map_tensors(torch.Tensor.cpu, (super().get_attr(target, args, kwargs),))[0]
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run one node and store a copy of its value, as a later node may mutate it."""
@@ -259,7 +259,7 @@ class _Verification:
         return records
 
     def _launched_kernels(self) -> Iterator[GeneratedKernel]:
-        return (step.kernel for step in self.program.steps if isinstance(step, Launch))
+        return iter(self.program.kernels)
 
     def _verify_kernel(self, kernel: GeneratedKernel) -> VerifyRecord:
         try:
@@ -280,7 +280,7 @@ class _Verification:
 
     def _trial(self, kernel: GeneratedKernel) -> KernelTrial:
         arguments = self._with_fp64_reference(tuple(self._argument(a) for a in kernel.args))
-        elements = sum(_extent(a) for a in arguments if isinstance(a, BufferArgument))
+        elements = sum(map(_extent, buffer_arguments(arguments)))
         if elements > MAX_ELEMENTS:
             raise _CannotVerify(f"its buffers hold {elements:,} elements, too many to interpret")
         x, y, z = (*self.sizes.concrete_all(kernel.grid), 1, 1, 1)[:3]
@@ -288,7 +288,7 @@ class _Verification:
 
     def _with_fp64_reference(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Add float64 reference values to the arguments that the kernel writes, where possible."""
-        pointers = [a for a in arguments if isinstance(a, BufferArgument)]
+        pointers = buffer_arguments(arguments)
         wanted = [p.buffer for p in pointers if p.expected is not None and p.expected.is_floating_point()]
         given = {
             **self.placeholder_values,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +61,11 @@ class BufferArgument:
     expected: torch.Tensor | None = None
     fp64_reference: torch.Tensor | None = None
     written: bool = False
+
+
+def buffer_arguments(arguments: Iterable[object]) -> list[BufferArgument]:
+    """Return the buffers among the arguments of a kernel."""
+    return [a for a in arguments if isinstance(a, BufferArgument)]
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,8 @@ def run_and_compare(trial: KernelTrial) -> KernelComparison:
             values.append(argument)
     if all(trial.grid):
         interpreter_kernel(trial.name, trial.text)[trial.grid](*values)
-    written = {b: a for b, a in by_buffer.items() if any(_is_written(p, b) for p in trial.arguments)}
+    changed_by_kernel = {p.buffer for p in buffer_arguments(trial.arguments) if p.written}
+    written = {b: a for b, a in by_buffer.items() if b in changed_by_kernel}
     if broken := [b for b, a in by_buffer.items() if not a.is_intact]:
         return KernelComparison("different", note=f"it writes outside the bounds of {', '.join(broken)}")
     if changed := [b for b, a in by_buffer.items() if b not in written and not _is_unchanged(a)]:
@@ -149,10 +156,6 @@ def run_and_compare(trial: KernelTrial) -> KernelComparison:
 
 
 NOTHING_TO_COMPARE = "not verifiable: its outputs have no ATen node; they are verified with the kernel that reads them"
-
-
-def _is_written(argument: object, buffer: str) -> bool:
-    return isinstance(argument, BufferArgument) and argument.buffer == buffer and argument.written
 
 
 def _is_unchanged(arena: _RedzonedBuffer) -> bool:
@@ -175,8 +178,8 @@ def _severity(outcome: KernelComparison) -> tuple[int, float]:
 def _largest_input(trial: KernelTrial) -> float:
     """Return the largest finite magnitude among the floating-point inputs."""
     largest = 0.0
-    for argument in trial.arguments:
-        value = argument.value if isinstance(argument, BufferArgument) else None
+    for argument in buffer_arguments(trial.arguments):
+        value = argument.value
         if value is not None and value.is_floating_point() and value.numel():
             magnitude = value.double().abs()
             finite = magnitude[magnitude.isfinite()]

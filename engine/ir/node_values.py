@@ -1,0 +1,79 @@
+"""Values of fx nodes and calls with their true types: tensors, results, overloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.ir.introspection.symbols import SYMBOLIC_TYPES
+from engine.torch_private.fake_tensors import FakeTensor
+from engine.torch_private.operators import OpOverload
+
+
+def results_of(value: Any) -> tuple[Any, ...]:
+    """Return the results of a call as a tuple: several, or a tuple of the only one."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a value: itself, or those in nested lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for v in value for t in tensors_in(v)] if isinstance(value, (tuple, list)) else []
+
+
+def tensors_by_position(values: Any) -> dict[int, torch.Tensor]:
+    """Return the tensors of a list by their position in it."""
+    return {n: v for n, v in enumerate(values) if isinstance(v, torch.Tensor)}
+
+
+def map_tensors(change: Callable[[torch.Tensor], Any], values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the values with each tensor among them changed."""
+    return tuple(change(v) if isinstance(v, torch.Tensor) else v for v in values)
+
+
+def fake_tensors(values: Any) -> list[FakeTensor]:
+    """Return the fake tensors among some values."""
+    return [v for v in tensors_in(values) if isinstance(v, FakeTensor)]
+
+
+def nodes_in(values: Any) -> list[torch.fx.Node]:
+    """Return the nodes in arguments or results, in order; a node may occur repeatedly."""
+    found: list[torch.fx.Node] = []
+    torch.fx.map_arg(values, found.append)
+    return found
+
+
+def tensor_meta(node: Any) -> torch.Tensor | None:
+    """Return the fake tensor of an ATen node; None for other values and other arguments."""
+    return _tensor_in_meta(node, "val")
+
+
+def example_tensor(node: Any) -> torch.Tensor | None:
+    """Return the example tensor of a traced node; None for other values and other arguments."""
+    return _tensor_in_meta(node, "example_value")
+
+
+def _tensor_in_meta(node: Any, key: str) -> torch.Tensor | None:
+    value = node.meta.get(key) if isinstance(node, torch.fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def is_scalar(node: torch.fx.Node) -> bool:
+    """Return True if a node's value is a scalar, computed from sizes."""
+    return isinstance(node.meta.get("val"), (int, float, bool, *SYMBOLIC_TYPES))
+
+
+def constant_number(value: torch.Tensor) -> bool | float | complex | None:
+    """Return the only element of a real tensor on the CPU; None for other tensors and fakes."""
+    if value.numel() != 1 or value.device.type != "cpu" or isinstance(value, FakeTensor):
+        return None
+    return value.item()
+
+
+def called_overload(target: Any) -> OpOverload | None:
+    """Return the overload that a node's target is; None for functions, methods and modules."""
+    return target if isinstance(target, OpOverload) else None
