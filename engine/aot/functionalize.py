@@ -55,6 +55,7 @@ from engine.torch_private.functionalization import (
 from engine.torch_private.fx import make_fx
 from engine.torch_private.operators import HigherOrderOperator
 from engine.torch_private.pytree import tree_map_only
+from engine.torch_private.symbolic_shapes import ShapeEnv
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,6 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
     values = [*(i.fake for i in inputs), *(n.meta.get("example_value") for n in graph.graph.nodes)]
     if fakes := fake_tensors(values):
         return fakes[0].fake_mode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
     return make_fake_mode(ShapeEnv())
 
 

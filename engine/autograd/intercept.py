@@ -32,7 +32,7 @@ from engine.ir.fallback import Fallback, FallbackRequired
 from engine.ir.node_values import tensors_in
 from engine.torch_private.autograd import execution_engine, saved_tensors_hooks_set_tracing, set_execution_engine
 from engine.torch_private.dispatch import len_torch_dispatch_stack
-from engine.torch_private.functorch import are_functorch_transforms_active
+from engine.torch_private.functorch import are_functorch_transforms_active, is_functorch_wrapped_tensor
 
 Run = Callable[..., Any]
 
@@ -340,7 +340,7 @@ def _why_not_captured(roots: Sequence[Any], *, creates_graph: bool) -> Fallback 
         )
     if are_functorch_transforms_active():
         return Fallback(CaptureFallback.FUNCTORCH_TRANSFORM, "it runs inside a functional transform (torch.func)")
-    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in(roots))):
+    if any(map(is_functorch_wrapped_tensor, tensors_in(roots))):
         what = "it differentiates through a functional transform (torch.func)"
         return Fallback(CaptureFallback.FUNCTORCH_TENSOR, what)
     if len_torch_dispatch_stack() > 0:
