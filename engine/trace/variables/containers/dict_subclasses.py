@@ -6,38 +6,35 @@ They determine which overridden methods the C code calls, and which class the re
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import SUBCLASS_METHOD_RULES, UNBOUND_METHOD_RULES
 from engine.trace.variables.containers.dicts import DictVariable, iterate_pairs, ordered_dict_reduce
 from engine.trace.variables.containers.iterators import iterator_of
+from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.objects.class_lookup import class_source
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-    from engine.trace.variables.containers.builtin_subclasses import BuiltinSubclassVariable
+    from engine.trace.variables.containers.builtin_subclasses import DictSubclassVariable
 
 Args = list[Variable]
 Kwargs = dict[str, Variable]
 
 
 def call_inherited_dict_method(
-    tx: Tracer, of: BuiltinSubclassVariable, name: str, args: Args, kwargs: Kwargs
+    tx: Tracer, of: DictSubclassVariable, name: str, args: Args, kwargs: Kwargs
 ) -> Variable | None:
     """Call a method that a subclass inherits from dict, OrderedDict or defaultdict.
 
     Return None if the method only affects the contents, so that the caller runs it on the inner dict.
     """
-    by_base: dict[str, Any] = {}
-    if issubclass(of.cls, collections.OrderedDict):
-        by_base = _ORDERED_DICT_METHODS
-    elif issubclass(of.cls, collections.defaultdict):
-        by_base = _DEFAULTDICT_METHODS
-    method = by_base.get(name) or _DICT_METHODS.get(name)
-    made: Variable | None = None if method is None else method(tx, of, args, kwargs)
-    return made
+    by_base = {collections.OrderedDict: _ORDERED_DICT_METHODS, collections.defaultdict: _DEFAULTDICT_METHODS}
+    methods = next((by_base[base] for base in of.cls.__mro__ if base in by_base), _DICT_METHODS)
+    return methods.call_own(of, tx, name, [realize(tx, a) for a in args], kwargs)
 
 
 def _call_dict_method_on_ordered(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
@@ -119,37 +116,53 @@ def ordered_dict_update(tx: Tracer, of: Variable, name: str, args: Args, kwargs:
         of.set_item(tx, ConstantVariable(word), value)
 
 
+_DICT_METHODS = MethodTable()
+_ORDERED_DICT_METHODS = MethodTable(_DICT_METHODS)
+_DEFAULTDICT_METHODS = MethodTable(_DICT_METHODS)
+
+
+@_DICT_METHODS.method("copy")
+def _copy(self: DictSubclassVariable, tx: Tracer) -> Variable:
+    return DictVariable(dict(self.inner.entries))
+
+
+def _or(tx: Tracer, left: Variable, right: Variable) -> Variable:
+    of = left.dict_contents
+    if of is None or right.dict_contents is None:
+        return ConstantVariable(NotImplemented)
+    made = DictVariable(dict(of.entries))
+    made.update(tx, right)
+    return made
+
+
 # OrderedDict.
 
 
-def _ordered_init(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable:
-    ordered_dict_update(tx, of, "__init__", args, kwargs)
-    return NONE
+@_ORDERED_DICT_METHODS.method("__init__")
+def _ordered_init(self: DictSubclassVariable, tx: Tracer, /, *args: Variable, **kwargs: Variable) -> None:
+    ordered_dict_update(tx, self, "__init__", list(args), kwargs)
 
 
-def _ordered_update(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable:
-    ordered_dict_update(tx, of, "update", args, kwargs)
-    return NONE
+@_ORDERED_DICT_METHODS.method("update")
+def _ordered_update(self: DictSubclassVariable, tx: Tracer, /, *args: Variable, **kwargs: Variable) -> None:
+    ordered_dict_update(tx, self, "update", list(args), kwargs)
 
 
-def _ordered_setdefault(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
-    given = dict(zip(("key", "default"), args, strict=False)) | kwargs
-    if "key" not in given or len(args) + len(kwargs) > 2 or not given.keys() <= {"key", "default"}:
-        return None
-    key, default = realize(tx, given["key"]), given.get("default", NONE)
-    if of.contains(tx, key):
-        return of.get_item(tx, key)
-    of.set_item(tx, key, default)
+@_ORDERED_DICT_METHODS.method("setdefault")
+def _ordered_setdefault(self: DictSubclassVariable, tx: Tracer, key: Variable, default: Variable = NONE) -> Variable:
+    key = realize(tx, key)
+    if self.contains(tx, key):
+        return self.get_item(tx, key)
+    self.set_item(tx, key, default)
     return default
 
 
-def _ordered_copy(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
-    if args or kwargs:
-        return None
-    made = realize(tx, _class_variable(tx, of.cls).call(tx, [], {}))
-    for key, _ in list(of.dict_contents.entries.values()):  # type: ignore[union-attr]
+@_ORDERED_DICT_METHODS.method("copy")
+def _ordered_copy(self: DictSubclassVariable, tx: Tracer) -> Variable:
+    made = realize(tx, _class_variable(tx, self.cls).call(tx, [], {}))
+    for key, _ in list(self.inner.entries.values()):
         key = realize(tx, key)
-        made.set_item(tx, key, of.get_item(tx, key))
+        made.set_item(tx, key, self.get_item(tx, key))
     return made
 
 
@@ -162,98 +175,53 @@ def _ordered_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
     return made
 
 
-def _ordered_reduce(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
-    if args or kwargs or of.cls.__dictoffset__ == 0:
-        return None
-    state = of.get_attr(tx, "__dict__")
-    return ordered_dict_reduce(tx, of, state if state.is_truthy(tx) else NONE)
+@_ORDERED_DICT_METHODS.method("__reduce__", condition=lambda of: of.cls.__dictoffset__ != 0)
+def _ordered_reduce(self: DictSubclassVariable, tx: Tracer) -> Variable:
+    state = self.get_attr(tx, "__dict__")
+    return ordered_dict_reduce(tx, self, state if state.is_truthy(tx) else NONE)
 
 
-def _ordered_ior(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable:
-    ordered_dict_update(tx, of, "update", args, {})
-    return of
+@_ORDERED_DICT_METHODS.method("__ior__")
+def _ordered_ior(self: DictSubclassVariable, tx: Tracer, other: Variable) -> Variable:
+    ordered_dict_update(tx, self, "update", [other], {})
+    return self
 
 
 # defaultdict.
 
 
-def _default_copy(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
-    if args or kwargs:
-        return None
-    return _class_variable(tx, of.cls).call(tx, [of.dict_contents.default_factory or NONE, of], {})  # type: ignore[union-attr]
+@_DEFAULTDICT_METHODS.method("copy", "__copy__")
+def _default_copy(self: DictSubclassVariable, tx: Tracer) -> Variable:
+    return _class_variable(tx, self.cls).call(tx, [self.inner.default_factory or NONE, self], {})
 
 
 def _default_or(tx: Tracer, left: Variable, right: Variable) -> Variable:
-    if left.dict_contents is None or right.dict_contents is None:
-        return ConstantVariable(NotImplemented)
     of = left if issubclass(left.python_type(), collections.defaultdict) else right
-    made = realize(
-        tx,
-        _class_variable(tx, of.python_type()).call(
-            tx,
-            [of.dict_contents.default_factory or NONE, left],  # type: ignore[union-attr]
-            {},
-        ),
-    )
-    contents = made.dict_contents
-    if contents is None:
-        raise made.unsupported("merging into the result of the class", "builtin-subclass")
-    contents.update(tx, right)
-    return made
-
-
-def _default_missing(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable:
-    contents = of.dict_contents
-    assert contents is not None
-    return contents.call_default_factory(tx, realize(tx, args[0]), of)
-
-
-# All dict subclasses.
-
-
-def _copy(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
-    if args or kwargs:
-        return None
-    return DictVariable(dict(of.dict_contents.entries))  # type: ignore[union-attr]
-
-
-def _or(tx: Tracer, left: Variable, right: Variable) -> Variable:
-    of = left.dict_contents
-    if of is None or right.dict_contents is None:
+    if left.dict_contents is None or right.dict_contents is None or of.dict_contents is None:
         return ConstantVariable(NotImplemented)
-    made = DictVariable(dict(of.entries))
-    made.update(tx, right)
+    factory = of.dict_contents.default_factory or NONE
+    made = realize(tx, _class_variable(tx, of.python_type()).call(tx, [factory, left], {}))
+    if made.dict_contents is None:
+        raise made.unsupported("merging into the result of the class", "builtin-subclass")
+    made.dict_contents.update(tx, right)
     return made
 
 
-def _binary_method(how: Any, *, reflected: bool) -> Any:
-    def method(tx: Tracer, of: BuiltinSubclassVariable, args: Args, kwargs: Kwargs) -> Variable | None:
-        if len(args) != 1 or kwargs:
-            return None
-        other = realize(tx, args[0])
-        made: Variable = how(tx, other, of) if reflected else how(tx, of, other)
-        return made
-
-    return method
+@_DEFAULTDICT_METHODS.method("__missing__")
+def _default_missing(self: DictSubclassVariable, tx: Tracer, key: Variable) -> Variable:
+    return self.inner.call_default_factory(tx, realize(tx, key), self)
 
 
-def _or_methods(how: Any) -> dict[str, Any]:
-    return {"__or__": _binary_method(how, reflected=False), "__ror__": _binary_method(how, reflected=True)}
+def _register_or(methods: MethodTable, merge: Callable[[Tracer, Variable, Variable], Variable]) -> None:
+    @methods.method("__or__")
+    def or_(self: DictSubclassVariable, tx: Tracer, other: Variable) -> Variable:
+        return merge(tx, self, other)
+
+    @methods.method("__ror__")
+    def ror(self: DictSubclassVariable, tx: Tracer, other: Variable) -> Variable:
+        return merge(tx, other, self)
 
 
-_DICT_METHODS: dict[str, Any] = {"copy": _copy, **_or_methods(_or)}
-_DEFAULTDICT_METHODS: dict[str, Any] = {
-    "copy": _default_copy,
-    "__copy__": _default_copy,
-    "__missing__": _default_missing,
-    **_or_methods(_default_or),
-}
-_ORDERED_DICT_METHODS: dict[str, Any] = {
-    "__init__": _ordered_init,
-    "update": _ordered_update,
-    "setdefault": _ordered_setdefault,
-    "copy": _ordered_copy,
-    "__reduce__": _ordered_reduce,
-    "__ior__": _ordered_ior,
-    **_or_methods(_ordered_or),
-}
+_register_or(_DICT_METHODS, _or)
+_register_or(_ORDERED_DICT_METHODS, _ordered_or)
+_register_or(_DEFAULTDICT_METHODS, _default_or)

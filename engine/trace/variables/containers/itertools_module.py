@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import operator
 from collections.abc import Callable
@@ -77,6 +78,33 @@ def _exhaust(state: State) -> Variable | None:
     """Mark the iterator as exhausted and return None."""
     state["over"] = True
     return None
+
+
+Advance = Callable[["Tracer", State], Variable | None]
+Rest = Callable[[State], Args]
+
+
+def _lazy_iterator(cls: Any) -> Callable[[Callable[..., tuple[State, Advance, Rest]]], None]:
+    """Register the rule of an iterator class.
+
+    The decorated function has the parameters of the class. It returns the first state, ``advance``, and a function
+    of the state that returns the arguments of a new iterator over the remaining items.
+    """
+
+    def register(make: Callable[..., tuple[State, Advance, Rest]]) -> None:
+        parameters = inspect.signature(make)
+
+        def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+            try:
+                parameters.bind(tx, *args, **kwargs)
+            except TypeError:  # Python words the error
+                return tx.fold_constant(cls, *[()] * len(args), **dict.fromkeys(kwargs, ()))
+            state, advance, rest = make(tx, *args, **kwargs)
+            return ItertoolsIteratorVariable(cls, state, advance, lambda now: CallExpressionVariable(cls, rest(now)))
+
+        register_rule(cls)(rule)
+
+    return register
 
 
 # Chains.
@@ -179,58 +207,52 @@ def _repeat(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 # Selection.
 
 
-@register_rule(itertools.islice)
-def _islice(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    bounds = slice(*tx.as_python_constants(args[1:]))
+@_lazy_iterator(itertools.islice)
+def _islice(tx: Tracer, iterable: Variable, /, *parts: Variable) -> tuple[State, Advance, Rest]:
+    numbers = tx.as_python_constants(list(parts))
+    bounds = slice(*numbers) if 0 < len(numbers) <= 3 else slice(-1)
     start, stop, step = bounds.start or 0, bounds.stop, 1 if bounds.step is None else bounds.step
     for bound in (start, stop, step):
         if (bound is not None and (not isinstance(bound, int) or bound < 0)) or step == 0:
-            tx.fold_constant(itertools.islice, (), *tx.as_python_constants(args[1:]))
+            tx.fold_constant(itertools.islice, (), *numbers)
             raise Unsupported("builtin-arguments", "itertools.islice() is called with unsupported bounds")
-    inner = iterator_of(tx, args[0])
+    inner = iterator_of(tx, iterable)
 
     def advance(tx: Tracer, state: State) -> Variable | None:
-        wanted = state["next"]
-        if stop is not None and wanted >= stop:
-            wanted, ends = stop, True
-        else:
-            ends = False
+        ends = stop is not None and state["next"] >= stop
+        wanted = stop if ends else state["next"]
         while state["seen"] < wanted:
             state["seen"] += 1
             if inner.next_item(tx) is None:
                 return _exhaust(state)
-        if ends:
-            return _exhaust(state)
-        item: Variable | None = inner.next_item(tx)
+        item: Variable | None = None if ends else inner.next_item(tx)
         if item is None:
             return _exhaust(state)
         state["seen"] += 1
         state["next"] = wanted + step
         return item
 
-    def rest(state: State) -> Variable:
+    def rest(state: State) -> Args:
         left = None if stop is None else max(0, stop - state["seen"])
-        return CallExpressionVariable(
-            itertools.islice,
-            [inner, ConstantVariable(state["next"] - state["seen"]), ConstantVariable(left), ConstantVariable(step)],
-        )
+        return [inner, *map(ConstantVariable, (state["next"] - state["seen"], left, step))]
 
-    return ItertoolsIteratorVariable(itertools.islice, {"seen": 0, "next": start}, advance, rest)
+    return {"seen": 0, "next": start}, advance, rest
 
 
-@register_rule(itertools.takewhile)
-def _takewhile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    inner = iterator_of(tx, args[1])
+@_lazy_iterator(itertools.takewhile)
+def _takewhile(tx: Tracer, predicate: Variable, iterable: Variable, /) -> tuple[State, Advance, Rest]:
+    inner = iterator_of(tx, iterable)
 
     def advance(tx: Tracer, state: State) -> Variable | None:
         item: Variable | None = inner.next_item(tx)
-        if item is None or not realize(tx, realize(tx, args[0]).call(tx, [item], {})).is_truthy(tx):
-            return _exhaust(state)
-        return item
+        return item if item is not None and _holds(tx, predicate, item) else _exhaust(state)
 
-    return ItertoolsIteratorVariable(
-        itertools.takewhile, {}, advance, lambda state: CallExpressionVariable(itertools.takewhile, [args[0], inner])
-    )
+    return {}, advance, lambda state: [predicate, inner]
+
+
+def _holds(tx: Tracer, predicate: Variable, item: Variable) -> bool:
+    """Return the truth of ``predicate(item)``."""
+    return realize(tx, realize(tx, predicate).call(tx, [item], {})).is_truthy(tx)
 
 
 @register_rule(itertools.dropwhile)
@@ -239,7 +261,7 @@ def _dropwhile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
     def advance(tx: Tracer, state: State) -> Variable | None:
         while (item := inner.next_item(tx)) is not None:
-            if not state["drops"] or not realize(tx, realize(tx, args[0]).call(tx, [item], {})).is_truthy(tx):
+            if not state["drops"] or not _holds(tx, args[0], item):
                 state["drops"] = False
                 return item
         return _exhaust(state)
@@ -250,60 +272,47 @@ def _dropwhile(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return ItertoolsIteratorVariable(itertools.dropwhile, {"drops": True}, advance, rest)
 
 
-@register_rule(itertools.filterfalse)
-def _filterfalse(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    inner = iterator_of(tx, args[1])
+@_lazy_iterator(itertools.filterfalse)
+def _filterfalse(tx: Tracer, predicate: Variable, iterable: Variable, /) -> tuple[State, Advance, Rest]:
+    inner = iterator_of(tx, iterable)
 
     def advance(tx: Tracer, state: State) -> Variable | None:
-        chooses = realize(tx, args[0])
+        plain = is_none(realize(tx, predicate))
         while (item := inner.next_item(tx)) is not None:
-            answer = item if is_none(chooses) else chooses.call(tx, [item], {})
-            if not realize(tx, answer).is_truthy(tx):
+            if not (realize(tx, item).is_truthy(tx) if plain else _holds(tx, predicate, item)):
                 return item
         return _exhaust(state)
 
-    return ItertoolsIteratorVariable(
-        itertools.filterfalse,
-        {},
-        advance,
-        lambda state: CallExpressionVariable(itertools.filterfalse, [args[0], inner]),
-    )
+    return {}, advance, lambda state: [predicate, inner]
 
 
-@register_rule(itertools.compress)
-def _compress(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    data, chosen = (
-        iterator_of(tx, args[0] if args else kwargs["data"]),
-        iterator_of(tx, args[1] if len(args) > 1 else kwargs["selectors"]),
-    )
+@_lazy_iterator(itertools.compress)
+def _compress(tx: Tracer, data: Variable, selectors: Variable) -> tuple[State, Advance, Rest]:
+    items, chosen = iterator_of(tx, data), iterator_of(tx, selectors)
 
     def advance(tx: Tracer, state: State) -> Variable | None:
-        while (item := data.next_item(tx)) is not None and (choice := chosen.next_item(tx)) is not None:
+        while (item := items.next_item(tx)) is not None and (choice := chosen.next_item(tx)) is not None:
             if realize(tx, choice).is_truthy(tx):
                 return item
         return _exhaust(state)
 
-    return ItertoolsIteratorVariable(
-        itertools.compress, {}, advance, lambda state: CallExpressionVariable(itertools.compress, [data, chosen])
-    )
+    return {}, advance, lambda state: [items, chosen]
 
 
 # Combination.
 
 
-@register_rule(itertools.starmap)
-def _starmap(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    inner = iterator_of(tx, args[1])
+@_lazy_iterator(itertools.starmap)
+def _starmap(tx: Tracer, function: Variable, iterable: Variable, /) -> tuple[State, Advance, Rest]:
+    inner = iterator_of(tx, iterable)
 
     def advance(tx: Tracer, state: State) -> Variable | None:
         row = inner.next_item(tx)
         if row is None:
             return _exhaust(state)
-        return realize(tx, args[0]).call(tx, list(sequence_items(tx, row)), {})
+        return realize(tx, function).call(tx, list(sequence_items(tx, row)), {})
 
-    return ItertoolsIteratorVariable(
-        itertools.starmap, {}, advance, lambda state: CallExpressionVariable(itertools.starmap, [args[0], inner])
-    )
+    return {}, advance, lambda state: [function, inner]
 
 
 @register_rule(itertools.accumulate)
@@ -343,9 +352,9 @@ def _accumulate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return ItertoolsIteratorVariable(itertools.accumulate, {"total": None}, advance, rest)
 
 
-@register_rule(itertools.pairwise)
-def _pairwise(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    inner = iterator_of(tx, args[0])
+@_lazy_iterator(itertools.pairwise)
+def _pairwise(tx: Tracer, iterable: Variable, /) -> tuple[State, Advance, Rest]:
+    inner = iterator_of(tx, iterable)
 
     def advance(tx: Tracer, state: State) -> Variable | None:
         if state["last"] is None:
@@ -357,12 +366,11 @@ def _pairwise(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         state["last"] = item
         return pair
 
-    def rest(state: State) -> Variable:
+    def rest(state: State) -> Args:
         last = state["last"]
-        over = inner if last is None else CallExpressionVariable(itertools.chain, [TupleVariable([last]), inner])
-        return CallExpressionVariable(itertools.pairwise, [over])
+        return [inner if last is None else CallExpressionVariable(itertools.chain, [TupleVariable([last]), inner])]
 
-    return ItertoolsIteratorVariable(itertools.pairwise, {"last": None}, advance, rest)
+    return {"last": None}, advance, rest
 
 
 @register_rule(itertools.zip_longest)

@@ -62,9 +62,16 @@ class MethodTable:
     def call(self, of: Variable, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """Call a method by name; a special method without an entry runs as an operator."""
         args = [realize(tx, a) for a in args]
+        found = self.call_own(of, tx, name, args, kwargs)
+        return call_special_by_name(tx, of, name, args, kwargs) if found is None else found
+
+    def call_own(
+        self, of: Variable, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]
+    ) -> Variable | None:
+        """Call a method of the table; None if it has none that takes these arguments."""
         method = self._find(of, tx, name, args, kwargs)
         if method is None:
-            return call_special_by_name(tx, of, name, args, kwargs)
+            return None
         if method.mutates:
             tx.side_effects.record_mutation(of)
         result = method.run(of, tx, *args, **kwargs)
