@@ -54,6 +54,9 @@ class ModuleMemberSource(Source):
     table: str
     member_name: str
 
+    def module_path_part(self, *, is_above_member: bool) -> str:
+        return self.member_name
+
     @property
     def expr(self) -> str:
         return (

@@ -105,6 +105,10 @@ class Source(TorchSource):
         """The attribute of the parent that holds the value and its siblings, or ""."""
         return ""
 
+    def module_path_part(self, *, is_above_member: bool) -> str:
+        """Return the part of a module's dotted path that the source adds; "" for none."""
+        return ""
+
     def emit(self, out: SourceEmitter) -> None:
         """Emit instructions that read the value from the parent's value on top of the stack."""
         out.unsupported(self)

@@ -19,6 +19,9 @@ class GetItemSource(Source):
     base: Source
     key: Any
 
+    def module_path_part(self, *, is_above_member: bool) -> str:
+        return str(self.key) if is_above_member else ""
+
     @property
     def expr(self) -> str:
         return f"{self.base.expr}[{self.key!r}]"

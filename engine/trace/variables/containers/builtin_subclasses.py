@@ -20,7 +20,7 @@ from engine.ir.sources.containers import BuiltinValueSource
 from engine.trace.codegen_runtime.containers import new_container
 from engine.trace.exc import Unsupported
 from engine.trace.operators.table import COMPARE_BY_METHOD, METHODS
-from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.call_expressions import emit_store_attributes
@@ -541,18 +541,10 @@ def _container_object(tx: Tracer, real: Any, origin: Source) -> Variable:
     return made
 
 
-class DataclassFieldVariable(Variable):
+class DataclassFieldVariable(RealObjectVariable):
     """A ``dataclasses.Field``, which is immutable."""
 
-    def __init__(self, real_object: dataclasses.Field[Any], source: Source) -> None:
-        self.real_object = real_object
-        self.source = source
-
-    def python_type(self) -> type:
-        return dataclasses.Field
-
-    def as_python_object(self) -> Any:
-        return self.real_object
+    __slots__ = ()
 
     def hash_key(self, tx: Tracer) -> Any:
         return self.real_object

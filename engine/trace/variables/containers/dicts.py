@@ -496,8 +496,8 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], origin: Source) -> dict[Any,
     entries: dict[Any, DictEntry] = {}
     for n, (key, item) in enumerate(pairs):
         key_value = _build_key(tx, real, key, n, origin)
-        stands_for = _hash_real_key(tx, entries, real, key, key_value)
-        is_hashed = isinstance(real, dict) and (isinstance(stands_for, UserHashKey) or key_value.fake is not None)
+        stands_for, has_user_hash = _hash_real_key(tx, entries, real, key, key_value)
+        is_hashed = isinstance(real, dict) and (has_user_hash or key_value.fake is not None)
         reached = DictValueAtSource(origin, n) if is_hashed else item_source(real, origin, key)
         entries[stands_for] = (key_value, tx.make_lazy(item, reached))
     return entries
@@ -512,8 +512,10 @@ def _real_items(real: Any) -> list[tuple[Any, Any]]:
         raise Unsupported("dict-key", "a dict whose lookup does not find its own keys") from None
 
 
-def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: Any, value: Variable) -> Any:
+def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: Any, value: Variable) -> tuple[Any, bool]:
     """Hash a key of a real dict, which Python itself does not hash again.
+
+    Return its hash key, and whether user code hashes it.
 
     Side effects or exceptions in ``__hash__`` or ``__eq__``, and a changed hash, raise Unsupported.
     """
@@ -523,9 +525,10 @@ def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: An
             is_known = stands_for in entries
     except UserException as error:
         raise Unsupported("dict-key", "a dict with a key whose __hash__ or __eq__ raises") from error
-    if is_known or (isinstance(stands_for, UserHashKey) and not _contains_key(real, key)):
+    has_user_hash = isinstance(stands_for, UserHashKey)
+    if is_known or (has_user_hash and not _contains_key(real, key)):
         raise Unsupported("dict-key", "a dict with a key whose hash has changed")
-    return stands_for
+    return stands_for, has_user_hash
 
 
 def _contains_key(real: Any, key: Any) -> bool:

@@ -210,12 +210,9 @@ def _repeat(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @_lazy_iterator(itertools.islice)
 def _islice(tx: Tracer, iterable: Variable, /, *parts: Variable) -> tuple[State, Advance, Rest]:
     numbers = tx.as_python_constants(list(parts))
-    bounds = slice(*numbers) if 0 < len(numbers) <= 3 else slice(-1)
+    tx.fold_constant(lambda: len([itertools.islice((), *numbers)]))  # raises for wrong bounds
+    bounds = slice(*numbers)
     start, stop, step = bounds.start or 0, bounds.stop, 1 if bounds.step is None else bounds.step
-    for bound in (start, stop, step):
-        if (bound is not None and (not isinstance(bound, int) or bound < 0)) or step == 0:
-            tx.fold_constant(itertools.islice, (), *numbers)
-            raise Unsupported("builtin-arguments", "itertools.islice() is called with unsupported bounds")
     inner = iterator_of(tx, iterable)
 
     def advance(tx: Tracer, state: State) -> Variable | None:

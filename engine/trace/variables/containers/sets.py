@@ -459,7 +459,7 @@ def build_set(tx: Tracer, real: Any, origin: Source) -> SetVariable:
 
     An instance of a subclass is read as a plain set. Elements must be literals or guardable immutable objects.
     """
-    base = frozenset if isinstance(real, frozenset) else set
+    base = next(b for b in type(real).__mro__ if b in (set, frozenset))
     if not all(is_literal(item) or isinstance(item, _GUARDABLE_ELEMENT_TYPES) for item in base.__iter__(real)):
         raise Unsupported("unsupported-value", f"a {type(real).__name__} of objects")
     why = "its elements decided what was traced"

@@ -148,11 +148,11 @@ def _traceback_frames_rule(function: Any) -> Callable[[Tracer, list[Variable], d
     return rule
 
 
-for _name in "extract_stack extract_tb format_exc format_exception format_stack format_tb print_exc print_exception print_stack".split():
+for _name in (
+    "extract_stack extract_tb format_exc format_exception format_stack format_tb print_exc print_exception print_stack "
+    "print_tb print_last walk_stack walk_tb TracebackException"
+).split():
     register_rule(getattr(traceback, _name))(_traceback_frames_rule(getattr(traceback, _name)))
-for _name in "print_tb print_last walk_stack walk_tb".split():
-    register_rule(getattr(traceback, _name))(_traceback_frames_rule(getattr(traceback, _name)))
-register_rule(traceback.TracebackException)(_traceback_frames_rule(traceback.TracebackException))
 
 
 @register_rule(traceback.format_exception_only)

@@ -10,7 +10,6 @@ import torch
 from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard
 from engine.ir.sources.attributes import AttrSource, ModuleMemberSource
 from engine.ir.sources.base import Source
-from engine.ir.sources.containers import GetItemSource
 from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, is_none, realize
@@ -250,16 +249,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in ("items", "keys", "values") and issubclass(self.cls, torch.nn.ModuleDict) and not args:
             return DictViewVariable(DictVariable.from_str_keys(self._members(tx)), name)
-        if name in (
-            "parameters",
-            "named_parameters",
-            "buffers",
-            "named_buffers",
-            "modules",
-            "named_modules",
-            "children",
-            "named_children",
-        ):
+        if name.removeprefix("named_") in ("parameters", "buffers", "modules", "children"):
             found = find_in_class(self.cls, name)
             if found is not None and found[0] is _MODULE and not self._members_were_mutated(tx):
                 return self._named_members(tx, name, args, kwargs)
@@ -343,12 +333,9 @@ def module_path(origin: Source | None) -> str:
     """Return the dotted path below the root module, such as ``blocks.0.attn``."""
     parts: list[str] = []
     while origin is not None:
-        if isinstance(origin, ModuleMemberSource):
-            parts.append(origin.member_name)
-        elif isinstance(origin, GetItemSource) and parts:
-            parts.append(str(origin.key))
+        parts.append(origin.module_path_part(is_above_member=any(parts)))
         origin = origin.parent
-    return ".".join(reversed(parts))
+    return ".".join(filter(None, reversed(parts)))
 
 
 @register_subclass_builder(1, torch.jit.ScriptModule)
