@@ -10,7 +10,7 @@ import gc
 import io
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -43,6 +43,15 @@ def made(text: str) -> tuple[types.FunctionType, weakref.ref[Any]]:
     space: dict[str, Any] = {"m": module, "torch": torch}
     exec(text, space)
     return space.pop("f"), weakref.ref(module)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def older_objects_are_frozen() -> Iterator[None]:
+    """Take objects of earlier tests out of what is collected and counted here."""
+    collect_all()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def collect_all() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.lowering.interpreter_results import run_in_interpreter
+from tests.engine.lowering.interpreter_results import run_in_batches
 from tests.engine.lowering.op_cases import CASES
 from tests.markers import needs_triton
 
@@ -16,6 +16,6 @@ pytestmark = needs_triton
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equals_eager(name: str) -> None:
+def test_equals_eager(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Every result of the case agrees with eager."""
-    assert run_in_interpreter()[name] == []
+    assert run_in_batches(request, tmp_path_factory)[name] == []

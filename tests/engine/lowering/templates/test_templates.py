@@ -30,7 +30,7 @@ from engine.lowering.passes import pad_matmul
 from engine.lowering.templates.matmul_configs import candidate_tilings
 from engine.runtime.verify.kernels import verify_kernels
 from tests.engine.lowering.attention_cases import ATTENTION_CASES
-from tests.engine.lowering.interpreter_results import run_in_interpreter
+from tests.engine.lowering.interpreter_results import run_in_batches
 from tests.engine.lowering.matmul_cases import MATMUL_CASES
 from tests.engine.lowering.trace_aten import trace_to_aten
 from tests.markers import needs_triton
@@ -41,9 +41,9 @@ BF16 = torch.bfloat16
 
 @needs_triton
 @pytest.mark.parametrize("name", [*MATMUL_CASES, *ATTENTION_CASES])
-def test_equals_eager(name: str) -> None:
+def test_equals_eager(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Every result of the case agrees with eager, also where sizes are symbols."""
-    found = run_in_interpreter("--templates")
+    found = run_in_batches(request, tmp_path_factory, "--templates")
     assert found[f"{name}:static"] == []
     assert found.get(f"{name}:dynamic", []) == []
 
