@@ -15,6 +15,7 @@ from engine.ir.sources.base import Source
 from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes
+from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -31,16 +32,12 @@ def as_fakeable(tensor: torch.Tensor) -> torch.Tensor:
     base = tensor._base
     if base is None or _shares_storage_with_base(tensor, base):
         return tensor
-    if _is_wrapper_subclass(tensor):
+    if is_wrapper_subclass(tensor):
         return _rebuild_subclass(tensor)
     with torch.no_grad():
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
     return made.requires_grad_(tensor.requires_grad)
-
-
-def _is_wrapper_subclass(tensor: Any) -> bool:
-    return bool(is_traceable_wrapper_subclass(tensor))
 
 
 def _rebuild_subclass(wrapper: Any) -> torch.Tensor:
@@ -57,9 +54,9 @@ def _has_same_metadata(gradient: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 def _shares_storage_with_base(view: torch.Tensor, base: torch.Tensor) -> bool:
-    if base.is_nested and not _is_wrapper_subclass(base):
+    if base.is_nested and not is_wrapper_subclass(base):
         return False
-    if view.layout is not torch.strided or _is_wrapper_subclass(view) or _is_wrapper_subclass(base):
+    if view.layout is not torch.strided or is_wrapper_subclass(view) or is_wrapper_subclass(base):
         return True
     if base.layout is not torch.strided:
         return False

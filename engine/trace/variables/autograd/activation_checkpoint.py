@@ -12,9 +12,10 @@ import torch.utils.checkpoint
 
 from engine.graph.effect_tokens import is_with_effects
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
+from engine.trace.variables.higher_order.pytrees import map_leaves
 from engine.trace.variables.higher_order.subgraph import tensor_values
 from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -79,8 +80,9 @@ def _policy(tx: Tracer, value: Variable) -> Any:
 
     None for other contexts.
     """
-    make = _real_object(tx, value)
-    if make is NotImplemented:
+    try:
+        make = _real_object(tx, realize(tx, value))
+    except NotPythonConstant:
         return None
     try:
         forward, _ = make()
@@ -90,19 +92,20 @@ def _policy(tx: Tracer, value: Variable) -> Any:
 
 
 def _real_object(tx: Tracer, value: Variable) -> Any:
-    """Return the Python object of a variable, also of a ``partial`` created in traced code."""
-    value = realize(tx, value)
+    """Return the Python object of a variable, also of a ``partial`` created in traced code.
+
+    Raises:
+        NotPythonConstant: it has none.
+    """
     found = tx.objects.real_object(value)
-    if found is NotImplemented and value.python_type() in (list, tuple):
-        items = [_real_object(tx, v) for v in tx.unpack_iterable(value)]
-        if any(i is NotImplemented for i in items):
-            return NotImplemented
-        return items if value.python_type() is list else tuple(items)
-    if found is not NotImplemented or not isinstance(value, FunctoolsPartialVariable):
+    if found is not NotImplemented:
         return found
-    parts = [_real_object(tx, v) for v in (value.function, *value.positional.items, *value.keyword_arguments.values())]
-    if any(p is NotImplemented for p in parts):
-        return NotImplemented
-    count = 1 + len(value.positional.items)
-    words = dict(zip(value.keyword_arguments, parts[count:], strict=True))
-    return functools.partial(parts[0], *parts[1:count], **words)
+    if isinstance(value, FunctoolsPartialVariable):
+        function, *args = (_real_object(tx, realize(tx, v)) for v in (value.function, *value.positional.items))
+        words = {k: _real_object(tx, realize(tx, v)) for k, v in value.keyword_arguments.items()}
+        return functools.partial(function, *args, **words)
+    if value.python_type() not in (list, tuple):
+        raise NotPythonConstant
+    return map_leaves(
+        tx, value, lambda item: _real_object(tx, item), lambda item: item.python_type() not in (list, tuple)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.variables.base import Args, Kwargs, Variable
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -19,6 +19,11 @@ def emit_call(
     cg.body.callable(lambda: cg.load_const(function))
     cg.load_all([*positional, *words.values()])
     cg.call_with_keywords(len(positional), tuple(words))
+
+
+def constants(*values: Any) -> Args:
+    """Return the variables of constants, as arguments of a call."""
+    return [ConstantVariable(value) for value in values]
 
 
 class CallExpressionVariable(Variable):

@@ -19,6 +19,8 @@ from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
+from engine.trace.variables.callables.call_expressions import constants, emit_call
+from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.higher_order.pytrees import (
     LEAF,
@@ -67,14 +69,14 @@ _TRANSFORMS = (
 )
 
 
-class FunctorchFunctionVariable(Variable):
+class FunctorchFunctionVariable(FunctionWrapperVariable):
     """A transformed function, such as ``torch.func.vmap(f)``."""
 
-    __slots__ = ("function", "options", "transform")
+    __slots__ = ("options", "transform")
 
     def __init__(self, transform: FunctorchTransform, function: Variable, options: dict[str, Any]) -> None:
+        super().__init__(function)
         self.transform = transform
-        self.function = function
         self.options = options
 
     def python_type(self) -> type:
@@ -82,12 +84,6 @@ class FunctorchFunctionVariable(Variable):
 
     def describe(self) -> str:
         return f"{self.transform.transform.__name__} of {self.function.describe()}"
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
-    def child_variables(self) -> list[Variable]:
-        return [self.function]
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         make, options = self.transform.transform, self.options
@@ -111,11 +107,8 @@ class FunctorchFunctionVariable(Variable):
         return found
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(self.transform.transform))
-        cg.load(self.function)
-        for value in self.options.values():
-            cg.load_const(value)
-        cg.call_with_keywords(1, tuple(self.options))
+        words = dict(zip(self.options, constants(*self.options.values()), strict=True))
+        emit_call(cg, self.transform.transform, [self.function], words)
 
 
 class _FlatArguments:
@@ -171,21 +164,14 @@ def _trace_transformed_body(
     )
 
 
-class _ArgumentUnpackingVariable(Variable):
+class _ArgumentUnpackingVariable(FunctionWrapperVariable):
     """Call a function with the arguments in one tuple: (positional, keywords)."""
 
-    __slots__ = ("function",)
-
-    def __init__(self, function: Variable) -> None:
-        self.function = function
-
-    def python_type(self) -> type:
-        return self.function.python_type()
+    __slots__ = ()
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         positional, named = sequence_items(tx, args[0])
-        words = {str(k): v for k, (_, v) in realize(tx, named).entries.items()}  # type: ignore[attr-defined]
-        return self.function.call(tx, list(sequence_items(tx, positional)), words)
+        return self.function.call(tx, list(sequence_items(tx, positional)), tx.unpack_string_mapping(named))
 
 
 def _subgraph_input(
@@ -281,15 +267,14 @@ def _jvp(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     words = dict(zip(names, args, strict=False)) | kwargs
     function, primals, tangents = (realize(tx, words.pop(name)) for name in names)
     options = _options(tx, "jvp", words)
-    given = _FlatArguments(tx, list(sequence_items(tx, primals)), {})
+    point = list(sequence_items(tx, primals))
     with _fake_grad_mode(enabled=True):
-        body = _trace_transformed_body(tx, function, given, None, differentiates=False)
-    both = _FlatArguments(tx, [TupleVariable(list(sequence_items(tx, primals))), tangents], {})
+        body = _trace_transformed_body(tx, function, _FlatArguments(tx, point, {}), None, differentiates=False)
 
     def run(function: Callable[..., Any], positional: Any, named: dict[str, Any]) -> Any:
         return torch.func.jvp(function, *positional, **options)
 
-    return emit_transform_node(tx, "jvp", body, both, run)
+    return emit_transform_node(tx, "jvp", body, _FlatArguments(tx, [TupleVariable(point), tangents], {}), run)
 
 
 @register_rule(torch.func.vjp)
@@ -314,13 +299,13 @@ def _linearize(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return TupleVariable([function.call(tx, primals, {}), PushforwardVariable(tx, function, primals)])
 
 
-class PushforwardVariable(Variable):
+class PushforwardVariable(FunctionWrapperVariable):
     """The function that ``linearize`` returns: the derivative at a point, computed by ``jvp``."""
 
-    __slots__ = ("_primal_versions", "function", "primals")
+    __slots__ = ("_primal_versions", "primals")
 
     def __init__(self, tx: Tracer, function: Variable, primals: list[Variable]) -> None:
-        self.function = function
+        super().__init__(function)
         self.primals = primals
         self._primal_versions = self._versions(tx)
 
@@ -331,9 +316,6 @@ class PushforwardVariable(Variable):
 
     def python_type(self) -> type:
         return type(torch.func.vmap)
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
 
     def child_variables(self) -> list[Variable]:
         return [self.function, *self.primals]

@@ -14,7 +14,6 @@ from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
-from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 from engine.torch_private.operators import torch_check
 from engine.torch_private.symbolic_shapes import (
     DimDynamic,
@@ -26,6 +25,7 @@ from engine.torch_private.symbolic_shapes import (
 from engine.torch_private.sympy_functions import ValueRanges, int_oo
 from engine.trace.variables.base import Variable
 from engine.trace.variables.tensors.sym_node import _MAX_FLOAT, PYTHON_TYPES, SymNodeVariable
+from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -88,8 +88,8 @@ def _automatic_dynamic_dims(tx: Tracer, origin: Source) -> frozenset[int]:
 
 def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Source) -> StatelessSymbolicContext[Any, Any] | None:
     """Return the symbolic context of an input and its inner tensors; None if all static."""
-    if _is_wrapper_subclass(tensor):
-        if tensor._base is not None and _is_wrapper_subclass(tensor._base):
+    if is_wrapper_subclass(tensor):
+        if tensor._base is not None and is_wrapper_subclass(tensor._base):
             return None  # torch would make every dim of the base's inner tensors symbolic
         reasons = _inner_dim_reasons(tx, tensor, origin, {}, isinstance(tensor, torch.nn.Parameter))
         if any(reasons.values()):
@@ -127,13 +127,9 @@ def _is_dynamic_forced(tx: Tracer) -> bool:
     return tx.options.dynamic is True
 
 
-def _is_wrapper_subclass(tensor: Any) -> bool:
-    return bool(is_traceable_wrapper_subclass(tensor))
-
-
 def inner_tensors(tensor: Any) -> list[tuple[str, torch.Tensor]]:
     """Return the direct inner tensors of a wrapper subclass by name; empty for a plain tensor."""
-    if not _is_wrapper_subclass(tensor):
+    if not is_wrapper_subclass(tensor):
         return []
     found = ((name, getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
     return [(name, part) for name, part in found if isinstance(part, torch.Tensor)]
@@ -154,7 +150,7 @@ def _build_symbolic_context(
 ) -> StatelessSymbolicContext[Any, Any]:
     why = reasons[origin]
     kinds = [DimDynamic.DYNAMIC if d in why else DimDynamic.STATIC for d in range(tensor.dim())]
-    if not _is_wrapper_subclass(tensor):
+    if not is_wrapper_subclass(tensor):
         return StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=_dim_constraints(tensor, why))
     inner: dict[str, Any] = {
         name: _build_symbolic_context(part, AttrSource(origin, name), reasons) for name, part in inner_tensors(tensor)

@@ -20,6 +20,7 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import emitting_into
 from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.callables.call_expressions import constants, emit_call
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.higher_order.pytrees import flatten_python, unflatten_variable
 from engine.trace.variables.tensors.numpy_arrays import (
@@ -80,9 +81,7 @@ class ConstantArrayStorageVariable(Variable):
         return flat
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(_copy_array, 0)
-        cg.load_const(self.base_array.copy(order="K"))
-        cg.body.call(1)
+        emit_call(cg, _copy_array, constants(self.base_array.copy(order="K")))
 
 
 def _copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -189,13 +188,9 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
         if self.array is self.storage.base_array:
             cg.load(self.storage)
             return
-        cg.load_helper(make_array_view, 0)
-        cg.load(self.storage)
-        begin = _address(self.array) - _address(self.storage.base_array)
-        for part in (self.array.shape, self.array.strides, begin, self.array.flags.writeable):
-            cg.load_const(part)
-        cg.load_const(self.array.dtype)
-        cg.body.call(6)
+        array, begin = self.array, _address(self.array) - _address(self.storage.base_array)
+        layout = constants(array.shape, array.strides, begin, array.flags.writeable, array.dtype)
+        emit_call(cg, make_array_view, [self.storage, *layout])
 
 
 def _in_outermost_graph(tx: Tracer) -> contextlib.AbstractContextManager[None]:

@@ -42,6 +42,7 @@ from engine.trace.variables.base import (
 )
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.call_expressions import constants, emit_call
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import (
@@ -223,10 +224,7 @@ class NumpyNdarrayVariable(Variable):
         raise Unsupported("unsupported-argument", "a numpy array as an argument of a torch operation")
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(to_numpy, 0)
-        cg.load(self.tensor)
-        cg.load_const(self.is_scalar)
-        cg.body.call(2)
+        emit_call(cg, to_numpy, [self.tensor, *constants(self.is_scalar)])
 
 
 def _attribute(name: str) -> Callable[[Any], Any]:

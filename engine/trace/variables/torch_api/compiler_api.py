@@ -34,6 +34,8 @@ from engine.trace.variables.base import (
     realize,
 )
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_marked_function_rule, register_rule
+from engine.trace.variables.callables.call_expressions import constants, emit_call
+from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.higher_order.pytrees import (
     FlatCall,
@@ -202,20 +204,14 @@ def _flatten_opaque_arguments(tx: Tracer, args: Args, kwargs: Kwargs, leaves: Ar
     return flatten(arguments_variable(args, kwargs))
 
 
-class OpaqueFunctionVariable(Variable):
+class OpaqueFunctionVariable(FunctionWrapperVariable):
     """``torch._dynamo.nonstrict_trace(fn)``, called in traced code."""
 
-    __slots__ = ("function", "real_object")
+    __slots__ = ("real_object",)
 
     def __init__(self, function: Variable, real: Any) -> None:
-        self.function = function
+        super().__init__(function)
         self.real_object = real
-
-    def python_type(self) -> type:
-        return self.function.python_type()
-
-    def child_variables(self) -> list[Variable]:
-        return [self.function]
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return opaque_call(tx, self.real_object, args, kwargs)
@@ -281,37 +277,22 @@ def _nonstrict_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable
 # torch.compile itself: its argument is compiled anyway.
 
 
-class NestedCompileVariable(Variable):
+class NestedCompileVariable(FunctionWrapperVariable):
     """Result of ``torch.compile`` or ``engine.api.compile`` called in traced code."""
 
-    __slots__ = ("function", "make", "options")
+    __slots__ = ("make", "options")
 
     def __init__(self, make: Any, function: Variable, options: dict[str, Any]) -> None:
+        super().__init__(function)
         self.make = make
-        self.function = function
         self.options = options
-
-    def python_type(self) -> type:
-        return self.function.python_type()
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
-    def child_variables(self) -> list[Variable]:
-        return [self.function]
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return self.function.get_attr(tx, name)
 
-    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return self.function.call(tx, args, kwargs)
-
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(self.make))
-        cg.load(self.function)
-        for value in self.options.values():
-            cg.load_const(value)
-        cg.call_with_keywords(1, tuple(self.options))
+        words = dict(zip(self.options, constants(*self.options.values()), strict=True))
+        emit_call(cg, self.make, [self.function], words)
 
 
 class _CompileDecoratorVariable(Variable):

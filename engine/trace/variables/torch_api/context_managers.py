@@ -14,6 +14,8 @@ from engine.trace.emit.effects import append_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import CallRule
+from engine.trace.variables.callables.call_expressions import constants, emit_call
+from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
 if TYPE_CHECKING:
@@ -75,17 +77,14 @@ class ContextVariable(Variable):
         cg.body.call(1)
 
 
-class ContextDecoratedFunctionVariable(Variable):
+class ContextDecoratedFunctionVariable(FunctionWrapperVariable):
     """A function decorated with a context in traced code."""
 
-    __slots__ = ("context", "function")
+    __slots__ = ("context",)
 
     def __init__(self, context: ContextVariable, function: Variable) -> None:
+        super().__init__(function)
         self.context = context
-        self.function = function
-
-    def python_type(self) -> type:
-        return self.function.python_type()
 
     def child_variables(self) -> list[Variable]:
         return [self.context, self.function]
@@ -195,8 +194,7 @@ class NullContextVariable(ContextVariable):
         return args[0]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(contextlib.nullcontext))
-        cg.body.call(0)
+        emit_call(cg, contextlib.nullcontext, [])
 
 
 def null_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
@@ -218,10 +216,7 @@ def exit_while_tracing(tx: Tracer, real: Any) -> None:
 
 def load_context(cg: PyCodegen, make: Any, entered: bool, arguments: dict[str, Any]) -> None:
     """Emit code that pushes ``make(**arguments)``, entered if ``entered`` is true."""
-    cg.load_helper(make_context, 0)
-    for part in (make, entered, tuple(arguments), *arguments.values()):
-        cg.load_const(part)
-    cg.body.call(3 + len(arguments))
+    emit_call(cg, make_context, constants(make, entered, tuple(arguments), *arguments.values()))
 
 
 def constant_words(tx: Tracer, names: tuple[str, ...], args: Args, kwargs: Kwargs) -> dict[str, Any]:

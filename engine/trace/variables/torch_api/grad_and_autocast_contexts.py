@@ -19,6 +19,7 @@ from engine.trace.emit.effects import append_node
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.call_expressions import constants, emit_call
 from engine.trace.variables.torch_api.context_managers import (
     ContextVariable,
     GraphContextVariable,
@@ -67,17 +68,11 @@ class GradModeVariable(ContextVariable):
         return GradModeVariable(self.cls, self.mode)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(make_grad_context, 0)
-        cg.load_const(self.cls)
-        cg.load_const(self.mode)
-        cg.load_const(self.previous_modes[-1] if self.previous_modes else None)
-        cg.body.call(3)
+        before = self.previous_modes[-1] if self.previous_modes else None
+        emit_call(cg, make_grad_context, constants(self.cls, self.mode, before))
 
     def reconstruct_decorated(self, cg: PyCodegen, function: Variable) -> None:
-        cg.load_helper(wrap_in_grad_mode, 0)
-        cg.load_const(self.mode)
-        cg.load(function)
-        cg.body.call(2)
+        emit_call(cg, wrap_in_grad_mode, [*constants(self.mode), function])
 
 
 def set_grad_mode(tx: Tracer, mode: bool) -> None:

@@ -18,7 +18,6 @@ import torch.profiler
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
-from engine.ir.sources.roots import ConstantSource
 from engine.ir.unwrap_compiled import is_error_on_graph_break_context
 from engine.torch_private.dispatch import DisableTorchDispatch
 from engine.trace.exc import Unsupported
@@ -118,11 +117,9 @@ def real_hook_function(tx: Tracer, hook: Variable, when: str) -> Any:
         Unsupported: the hook depends on objects of this call.
     """
     of = realize(tx, hook)
-    if isinstance(of, UserFunctionVariable) and of.source is not None:
-        if not isinstance(of.source, ConstantSource):
+    if isinstance(of, (UserFunctionVariable, BuiltinVariable)) and of.source is not None:
+        if not of.source.is_fixed:
             tx.guard_identity(of.real_object, of.source, f"autograd calls it {when}")
-        return of.real_object
-    if isinstance(of, BuiltinVariable):
         return of.real_object
     if isinstance(of, NestedUserFunctionVariable) and not (
         of.cell_values or of.default_values or of.keyword_default_values
@@ -234,7 +231,7 @@ def _recreate_context(tx: Tracer, function: FunctionVariable, args: Args, kwargs
     maker = realize(tx, of.get_attr(tx, "func"))
     if not isinstance(maker, UserFunctionVariable) or maker.real_object not in _CONTEXT_FACTORIES:
         return inline_call(tx, function, args, kwargs)
-    if maker.source is not None and not isinstance(maker.source, ConstantSource):
+    if maker.source is not None and not maker.source.is_fixed:
         tx.guard_identity(maker.real_object, maker.source, "it creates the context")
     words = tx.unpack_string_mapping(of.get_attr(tx, "kwds"))
     return tx.wrap_static(_CONTEXT_FACTORIES[maker.real_object]).call(

@@ -1,0 +1,31 @@
+"""Base class of functions that traced code makes from other functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.trace.variables.base import Args, Kwargs, Variable
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+
+class FunctionWrapperVariable(Variable):
+    """A function that calls ``function``, for instance compiled, transformed or in a context."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Variable) -> None:
+        self.function = function
+
+    def python_type(self) -> type:
+        return self.function.python_type()
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        return True
+
+    def child_variables(self) -> list[Variable]:
+        return [self.function]
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return self.function.call(tx, args, kwargs)
