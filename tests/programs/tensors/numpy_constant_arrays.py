@@ -131,3 +131,25 @@ def copied_backwards(x):
     """torch.tensor refuses what lies backwards: torch's own words."""
     y = x + 1
     return y, torch.tensor(np.arange(3.0)[::-1])
+
+
+def message(run):
+    try:
+        return run()
+    except TypeError as error:
+        return str(error)
+
+
+@program(lambda: (torch.ones(3),))
+def array_of_no_dimensions(x):
+    """An array without dimensions has neither length nor items: the messages of numpy."""
+    a = np.array(2.0)
+    return x * a.item(), message(lambda: list(a)), message(lambda: len(a))
+
+
+@program(lambda: (torch.arange(6.0),))
+def containers_of_arrays(x):
+    """Lists, tuples and slices of arrays, dtypes and numbers among the arguments of one call."""
+    a, b = x.numpy(), np.arange(6.0, dtype=np.float32)
+    stacked = np.concatenate([a, (a + b)[1:3], b[::2]], dtype=np.float64)
+    return torch.from_numpy(stacked), np.stack((a, b), axis=1), np.split(a, [2, 4])

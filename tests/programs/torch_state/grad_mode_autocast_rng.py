@@ -317,3 +317,27 @@ def contexts_reached_otherwise(x):
         z = x @ x
     with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
         return y, z, x * x, torch.is_grad_enabled()
+
+
+@program(lambda: (torch.randn(3, requires_grad=True),), breaks=1)
+def decorated_across_a_break(x):
+    """Functions decorated by each kind of context are called before and after a break."""
+
+    def double(a):
+        return a * 2
+
+    plain = torch.no_grad()(double)
+    switched = torch.set_grad_enabled(False)(double)
+    lowered = torch.autocast("cpu", dtype=torch.bfloat16)(lambda a: a.view(1, 3) @ a.view(3, 1))
+    before = plain(x), switched(x), lowered(x)
+    print("inside")
+    return before, plain(x), switched(x), lowered(x), double(x), torch.is_grad_enabled()
+
+
+@program(lambda: (torch.randn(3),), breaks=2)
+def context_of_autocast_has_other_names(x):
+    """The arguments of autocast are no attributes of the context."""
+    context = torch.autocast("cpu", dtype=torch.bfloat16)
+    with context:
+        y = x * 2
+    return y, hasattr(context, "dtype"), hasattr(context, "device")
