@@ -12,7 +12,6 @@ import torch
 
 from engine.ir.introspection.view_grad_fn import preserve_stale_grad_fn
 from engine.ir.sources.base import Source
-from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
