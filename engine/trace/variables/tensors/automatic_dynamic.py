@@ -115,16 +115,14 @@ def _inner_dim_reasons(
     Inner tensors with the outer shape vary with it. Those of a parameter stay static under ``dynamic=True``,
     like other parameters.
     """
-    why = outer | (_dynamic_dim_reasons(tx, tensor, origin) if not is_parameter or not _is_dynamic_forced(tx) else {})
+    why = outer | (
+        _dynamic_dim_reasons(tx, tensor, origin) if not is_parameter or tx.options.dynamic is not True else {}
+    )
     found = {origin: why}
     for name, part in inner_tensors(tensor):
         alike = why if part.shape == tensor.shape else {}
         found |= _inner_dim_reasons(tx, part, AttrSource(origin, name), alike, is_parameter)
     return found
-
-
-def _is_dynamic_forced(tx: Tracer) -> bool:
-    return tx.options.dynamic is True
 
 
 def inner_tensors(tensor: Any) -> list[tuple[str, torch.Tensor]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +41,7 @@ from engine.trace.emit.torch_function import (
 )
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
+from engine.trace.state.torch_state import TorchState
 from engine.trace.variables.base import (
     NONE,
     Args,
@@ -582,11 +583,36 @@ _register_disabling_context(DisableTorchFunctionSubclassVariable)
 _register_disabling_context(DisableTorchFunctionVariable)
 
 
-@register_rule(is_torch_function_all_disabled)
-def _is_all_disabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    entry = tx.torch_state.entry_global_state["torch_function_enabled"]
-    guard_global_state(tx, "torch_function_enabled", entry)
-    return ConstantVariable(entry is None or bool(tx.torch_state.suspended_function_modes))
+def _register_mode_query(ask: Any, state: str, answer: Callable[[TorchState, Any], Any]) -> None:
+    """Register a question about modes.
+
+    ``answer`` gets the state now, and the guarded one at frame entry.
+    """
+
+    @register_rule(ask)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        entry = tx.torch_state.entry_global_state[state]
+        guard_global_state(tx, state, entry)
+        return ConstantVariable(answer(tx.torch_state, entry))
+
+
+def _number_of_modes(now: TorchState, entry: Any) -> int:
+    traced = sum(map(len, now.suspended_function_modes), len(now.function_modes))
+    return len(entry) - len(now.entry_function_modes) + traced
+
+
+_register_mode_query(
+    is_torch_function_all_disabled,
+    "torch_function_enabled",
+    lambda now, entry: entry is None or bool(now.suspended_function_modes),
+)
+_register_mode_query(
+    is_torch_function_enabled,
+    "torch_function_enabled",
+    lambda now, entry: bool(entry) and not now.torch_function_disabled_depth,
+)
+_register_mode_query(len_torch_function_stack, "torch_function_modes", _number_of_modes)
+_register_mode_query(len_torch_dispatch_stack, "dispatch_modes", lambda now, entry: len(entry))
 
 
 @register_rule(get_function_stack_at)
@@ -597,29 +623,3 @@ def _mode_at(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     ) or not 0 <= index < len(tx.torch_state.function_modes):
         raise Unsupported("torch-function-mode", "torch._C._get_function_stack_at is called")
     return tx.torch_state.function_modes[index]
-
-
-@register_rule(is_torch_function_enabled)
-def _is_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    guard_global_state(tx, "torch_function_enabled", tx.torch_state.entry_global_state["torch_function_enabled"])
-    return ConstantVariable(
-        bool(tx.torch_state.entry_global_state["torch_function_enabled"])
-        and not tx.torch_state.torch_function_disabled_depth
-    )
-
-
-@register_rule(len_torch_function_stack)
-def _number_of_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    guard_global_state(tx, "torch_function_modes", tx.torch_state.entry_global_state["torch_function_modes"])
-    modes = sum(map(len, tx.torch_state.suspended_function_modes), len(tx.torch_state.function_modes))
-    return ConstantVariable(
-        len(tx.torch_state.entry_global_state["torch_function_modes"])
-        - len(tx.torch_state.entry_function_modes)
-        + modes
-    )
-
-
-@register_rule(len_torch_dispatch_stack)
-def _number_of_dispatch_modes(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    guard_global_state(tx, "dispatch_modes", tx.torch_state.entry_global_state["dispatch_modes"])
-    return ConstantVariable(len(tx.torch_state.entry_global_state["dispatch_modes"]))

@@ -19,7 +19,6 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.functions import (
     FunctionVariable,
     NestedUserFunctionVariable,
-    UserFunctionVariable,
 )
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
@@ -178,15 +177,11 @@ class TritonKernelLaunchVariable(Variable):
 
     def _real_grid(self, tx: Tracer) -> Any:
         grid = self.grid
-        if isinstance(grid, UserFunctionVariable):
-            return grid.real_object
-        namespace = grid.namespace.values if isinstance(grid, FunctionVariable) else None
-        if (
-            not isinstance(grid, NestedUserFunctionVariable)
-            or grid.keyword_default_values
-            or not isinstance(namespace, dict)
-        ):
+        if grid.as_python_object() is not NotImplemented:
+            return grid.as_python_object()
+        if not isinstance(grid, NestedUserFunctionVariable) or grid.keyword_default_values:
             raise Unsupported("triton-kernel", f"a grid of {grid.describe()} for an autotuned kernel")
+        namespace: Any = grid.namespace.values
         cells = [realize(tx, c.content) if c.content is not None else None for c in grid.cell_values]
         held = [types.CellType() if c is None else types.CellType(tx.as_python_constants([c])[0]) for c in cells]
         defaults = tuple(tx.as_python_constants(grid.default_values)) or None
