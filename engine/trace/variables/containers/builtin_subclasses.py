@@ -20,7 +20,16 @@ from engine.ir.sources.containers import BuiltinValueSource
 from engine.trace.codegen_runtime.containers import new_container
 from engine.trace.exc import Unsupported
 from engine.trace.operators.table import COMPARE_BY_METHOD, METHODS
-from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import (
+    NONE,
+    Args,
+    ConstantVariable,
+    Kwargs,
+    NotPythonConstant,
+    RealObjectVariable,
+    Variable,
+    realize,
+)
 from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.call_expressions import emit_store_attributes
@@ -110,14 +119,12 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
     def child_variables(self) -> list[Variable]:
         return [*self.inner.child_variables(), *super().child_variables()]
 
-    def call_c_method(
-        self, tx: Tracer, owner: type, name: str, args: list[Variable], kwargs: dict[str, Variable]
-    ) -> Variable | None:
+    def call_c_method(self, tx: Tracer, owner: type, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
         if owner is object:
             return super().call_c_method(tx, owner, name, args, kwargs)
         return self.call_builtin_method(tx, name, [realize(tx, a) for a in args], kwargs)
 
-    def call_builtin_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_builtin_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Call a method of the builtin class, not an override in the subclass."""
         match name:
             case "__init__":
@@ -136,9 +143,7 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
                 return SequenceIteratorVariable(list(reversed(sequence_items(tx, self.inner))), kind)
         return self.call_contents_method(tx, name, args, kwargs)
 
-    def call_contents_method(
-        self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]
-    ) -> Variable:
+    def call_contents_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Call a method of the builtin class on the contents."""
         if name == "__repr__":
             return ConstantVariable(self._repr(tx))
@@ -191,7 +196,7 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
     def _hashes_as_contents(self) -> bool:
         return not self.overridden_methods() & {"__eq__", "__hash__"}
 
-    def init_contents(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    def init_contents(self, tx: Tracer, args: Args, kwargs: Kwargs) -> None:
         """Implement ``__init__`` of the builtin class; ``__new__`` filled immutable contents."""
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
@@ -244,7 +249,7 @@ class DictSubclassVariable(BuiltinSubclassVariable):
         factory = self.default_factory if name == "default_factory" else None
         return super().get_attr(tx, name) if factory is None else factory
 
-    def call_builtin_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_builtin_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         by_subclass = call_inherited_dict_method(tx, self, name, args, kwargs)
         if by_subclass is not None:
             return by_subclass
@@ -253,7 +258,7 @@ class DictSubclassVariable(BuiltinSubclassVariable):
             return realize(tx, missing.call(tx, args, {}))
         return super().call_builtin_method(tx, name, args, kwargs)
 
-    def init_contents(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    def init_contents(self, tx: Tracer, args: Args, kwargs: Kwargs) -> None:
         self.inner.call_method(tx, "__init__", args, kwargs)
 
     def contents_repr(self, tx: Tracer) -> str:
@@ -292,7 +297,7 @@ class ListSubclassVariable(BuiltinSubclassVariable):
     inner: ListVariable
     is_filled_by_new = False
 
-    def init_contents(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    def init_contents(self, tx: Tracer, args: Args, kwargs: Kwargs) -> None:
         if kwargs and _has_builtin_new(self.cls, list):
             tx.fold_constant(list, **dict.fromkeys(kwargs))
         self.inner.call_method(tx, "__init__", args, {})
@@ -336,9 +341,7 @@ class SetSubclassVariable(BuiltinSubclassVariable):
     def is_filled_by_new(self) -> bool:  # type: ignore[override]
         return self.inner.builtin_class is frozenset
 
-    def call_contents_method(
-        self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]
-    ) -> Variable:
+    def call_contents_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name in METHODS and len(args) == 1:
             args = [args[0].builtin_contents]  # the C operation ignores overrides
         return super().call_contents_method(tx, name, args, kwargs)
@@ -346,7 +349,7 @@ class SetSubclassVariable(BuiltinSubclassVariable):
     def returned_contents(self, contents: Variable) -> Variable:
         return SetVariable(dict(self.inner.elements), None, frozenset) if self.is_filled_by_new else self
 
-    def init_contents(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    def init_contents(self, tx: Tracer, args: Args, kwargs: Kwargs) -> None:
         if not self.is_filled_by_new:
             self.inner.call_method(tx, "__init__", args, kwargs)
 
@@ -377,9 +380,7 @@ class ScalarSubclassVariable(BuiltinSubclassVariable):
             return self.inner.get_attr(tx, name)  # for example ``real`` of a complex number
         return super().get_attr(tx, name)
 
-    def call_contents_method(
-        self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]
-    ) -> Variable:
+    def call_contents_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Fold a method of a number or string, with the arguments as builtin instances."""
         if name == "__format__" and args[0].as_python_constant(tx) == "":
             return realize(tx, tx.wrap_static(str).call(tx, [self], {}))
@@ -465,7 +466,7 @@ _EMPTY_CONTENTS: dict[type, Callable[[type], Variable]] = {
 """Constructors of empty contents, by builtin class; a dict for the others."""
 
 
-def _builtin_new_rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _builtin_new_rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Implement ``int.__new__(cls, ...)`` and ``__new__`` of the other builtin classes."""
     of = realize(tx, args[0])
     cls = of.as_class()
@@ -475,7 +476,7 @@ def _builtin_new_rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variab
     return call_builtin_new(tx, cls, base, args[1:], kwargs)
 
 
-def call_builtin_new(tx: Tracer, cls: Any, base: Any, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def call_builtin_new(tx: Tracer, cls: Any, base: Any, args: Args, kwargs: Kwargs) -> Variable:
     """Call ``__new__`` of the builtin class ``base`` for a subclass, or for ``base`` itself."""
     if base in _MUTABLE_BASES:
         return new_builtin_subclass(cls)

@@ -6,7 +6,7 @@ import collections
 from typing import TYPE_CHECKING
 
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.builtin_subclasses import new_builtin_subclass
 from engine.trace.variables.containers.dicts import DictVariable
@@ -23,9 +23,6 @@ from engine.trace.variables.containers.sets import SetVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 @register_rule(range)

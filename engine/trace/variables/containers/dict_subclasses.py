@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.trace.exc import SkipFrame, Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import SUBCLASS_METHOD_RULES, UNBOUND_METHOD_RULES
 from engine.trace.variables.containers.dicts import DictVariable, iterate_pairs, ordered_dict_reduce
 from engine.trace.variables.containers.iterators import iterator_of
@@ -20,9 +20,6 @@ from engine.trace.variables.objects.class_lookup import class_source
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
     from engine.trace.variables.containers.builtin_subclasses import DictSubclassVariable
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 def call_inherited_dict_method(

@@ -9,7 +9,7 @@ from engine.ir.sources.base import Source
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable
 from engine.trace.variables.containers.method_table import MethodTable
@@ -117,7 +117,7 @@ class DictViewVariable(Variable):
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return BuiltinMethodVariable(self, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return VIEW_METHODS.call(self, tx, name, args, kwargs)
 
     def child_variables(self) -> list[Variable]:

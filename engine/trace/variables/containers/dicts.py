@@ -17,7 +17,7 @@ from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize, type_name
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize, type_name
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dict_contents import DictContents, DictEntry
@@ -179,7 +179,7 @@ class DictVariable(DictContents):
         self.attributes[name] = value
         return None
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return DICT_METHODS.call(self, tx, name, args, kwargs)
 
     def reconstruct(self, cg: PyCodegen) -> None:

@@ -15,7 +15,7 @@ import torch
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import UserException
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
@@ -33,9 +33,6 @@ from engine.trace.variables.objects.user_defined_objects import UserDefinedObjec
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
-
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 
 
 @register_rule(len)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_reversed, skip_items
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal
-from engine.trace.variables.base import ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.builder import register_sourceless_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
@@ -52,7 +52,7 @@ class IteratorVariable(Variable):
             raise self.unsupported_attribute("reading", name)
         return BuiltinMethodVariable(self, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__next__":
             found = self.next_item(tx)
             return self.raise_stop_iteration(tx) if found is None else found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_tee, skip_items
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none, realize
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.containers import iterators
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
 
-Args = list[Variable]
-Kwargs = dict[str, Variable]
 State = dict[str, Any]
 
 

@@ -12,7 +12,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op, compare_op
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dict_contents import DictEntry
@@ -70,7 +70,7 @@ class MappingProxyVariable(DictVariable):
     def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         return compare_op(tx, op.symbol, self.mapping, right)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if not hasattr(MappingProxyType, name):
             tx.raise_error(AttributeError, f"'mappingproxy' object has no attribute '{name}'")
         if name == "copy" and self.mapping.cls not in (dict, collections.OrderedDict):
@@ -92,7 +92,7 @@ def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 @register_rule(MappingProxyType)
-def _construct_mapping_proxy(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+def _construct_mapping_proxy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0]) if len(args) == 1 and not kwargs else None
     if type(of) is not DictVariable:
         raise Unsupported("builtin-arguments", "types.MappingProxyType is created from an object that is not a dict")

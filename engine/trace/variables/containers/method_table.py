@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.trace.operators.arithmetic import call_special_by_name
-from engine.trace.variables.base import NONE, Variable, realize
+from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -59,15 +59,13 @@ class MethodTable:
                 return method
         return None if self._base is None else self._base._find(of, tx, name, args, kwargs)
 
-    def call(self, of: Variable, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call(self, of: Variable, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         """Call a method by name; a special method without an entry runs as an operator."""
         args = [realize(tx, a) for a in args]
         found = self.call_own(of, tx, name, args, kwargs)
         return call_special_by_name(tx, of, name, args, kwargs) if found is None else found
 
-    def call_own(
-        self, of: Variable, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]
-    ) -> Variable | None:
+    def call_own(self, of: Variable, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
         """Call a method of the table; None if it has none that takes these arguments."""
         method = self._find(of, tx, name, args, kwargs)
         if method is None:

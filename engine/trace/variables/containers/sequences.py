@@ -25,7 +25,9 @@ from engine.trace.operators.arithmetic import compare_op, identical_or_equal, so
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
 from engine.trace.variables.base import (
+    Args,
     ConstantVariable,
+    Kwargs,
     NotPythonConstant,
     StringFormatVariable,
     UserErrors,
@@ -195,7 +197,7 @@ class SequenceVariable(Variable):
             return ConstantVariable(self.python_type().__doc__)
         return BuiltinMethodVariable(self, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return SEQUENCE_METHODS.call(self, tx, name, args, kwargs)
 
 
@@ -361,7 +363,7 @@ class TupleVariable(SequenceVariable):
         except AttributeError as error:
             raise tx.make_user_exception(error) from error
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if self.is_namedtuple() and (name == "__getnewargs__" or not hasattr(tuple, name)):
             return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
         if name == "numel" and self.cls is torch.Size:
@@ -513,7 +515,7 @@ class ListVariable(SequenceVariable):
         if self.maxlen is not None and len(self.items) > self.maxlen:
             del self.items[0]
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return LIST_METHODS.call(self, tx, name, args, kwargs)
 
     def reconstruct(self, cg: PyCodegen) -> None:

@@ -19,7 +19,7 @@ from engine.trace.codegen_runtime.containers import refill_set
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
-from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable, iterator_of
@@ -226,7 +226,7 @@ class SetVariable(Variable):
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         return BuiltinMethodVariable(self, name)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return SET_METHODS.call(self, tx, name, args, kwargs)
 
     def combine(self, tx: Tracer, how: str, other: SetVariable) -> SetVariable:

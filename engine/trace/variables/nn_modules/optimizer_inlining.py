@@ -25,7 +25,7 @@ def unwrap_disabled_optimizer_function(fn: FunctionType) -> FunctionType | None:
     """
     # The wrapper of torch._disable_dynamo creates the disabled function at its first call.
     inner = fn.__dict__.get("__wrapped__" if fn.__code__ is DISABLE_DYNAMO_CODE else _DYNAMO_ORIG_CALLABLE)
-    while isinstance(inner, FunctionType) and _DYNAMO_ORIG_CALLABLE in inner.__dict__:
+    while _DYNAMO_ORIG_CALLABLE in getattr(inner, "__dict__", ()):
         inner = inner.__dict__[_DYNAMO_ORIG_CALLABLE]
     return inner if isinstance(inner, FunctionType) and is_optimizer_module(inner.__module__) else None
 

@@ -320,6 +320,5 @@ def _variable(tx: Tracer, real: contextvars.ContextVar[Any], origin: Source) -> 
 @register_builder(contextvars.Token)
 def _token(tx: Tracer, real: contextvars.Token[Any], origin: Source) -> Variable:
     tx.guard_type(real, origin, "the token was used")
-    variable = tx.wrap(real.var, AttrSource(origin, "var"))
-    assert isinstance(variable, ContextVarVariable)
+    variable: Any = tx.wrap(real.var, AttrSource(origin, "var"))
     return ContextVarTokenVariable(variable, None, None, origin, real)
