@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     The class stays FakeTensorMode, because rules of higher-order operators are registered by class.
     """
     mode = FakeTensorMode(shape_env=shape_env)
+    # Since Python 3.13 a stack summary holds code objects, which the garbage collector does not look into: the compiled
+    # code of a caller and the graph of its resume function would keep each other alive. torch reads it in one message.
+    mode._stack_trace = traceback.StackSummary()
     validate, dispatch = mode._validate_cache_key, mode.dispatch
 
     def validate_views_too(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:

@@ -12,6 +12,7 @@ from engine.trace.variables.containers.sequences import ListVariable, SliceVaria
 from engine.trace.variables.containers.sets import SetVariable
 from engine.trace.variables.exceptions.stand_ins import has_method
 from engine.trace.variables.exceptions.type_errors import callable_display_name, is_iterable
+from engine.trace.variables.exceptions.version_messages import too_many_values
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
@@ -139,10 +140,12 @@ def _unpack_items(tx: Tracer, value: Variable) -> list[Variable]:
 
 @handles("UNPACK_SEQUENCE")
 def _unpack(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    items = _unpack_items(tx, frame.stack.pop())
+    value = realize(tx, frame.stack.pop())
+    items = _unpack_items(tx, value)
     if len(items) != op.arg:
         few = f"not enough values to unpack (expected {op.arg}, got {len(items)})"
-        tx.raise_error(ValueError, few if len(items) < op.arg else f"too many values to unpack (expected {op.arg})")
+        many = too_many_values(op.arg, len(items), value.python_type())
+        tx.raise_error(ValueError, few if len(items) < op.arg else many)
     frame.stack.extend(reversed(items))
 
 

@@ -57,6 +57,9 @@ _HEAPTYPE_FLAG = 1 << 9
 NO_DICT_SUFFIX = " and no __dict__ for setting new attributes" if VERSION >= (3, 13) else ""
 """End of the error message for an attribute write on an object without ``__dict__``."""
 
+NO_CONTAINER = f"argument of type '{{}}' is not {'a container or ' if VERSION >= (3, 14) else ''}iterable"
+"""Error message for ``in`` an object that cannot be searched, with {} for its class."""
+
 
 class MutatedObject:
     """Mutation of an object by the code after the graph."""
@@ -300,7 +303,7 @@ class Variable(Operand, MutatedObject, ObjectFacts):
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
         """Return ``item in self``."""
-        self._require_method(tx, "__contains__", "argument of type '{}' is not iterable", "__iter__", "__getitem__")
+        self._require_method(tx, "__contains__", NO_CONTAINER, "__iter__", "__getitem__")
         raise self.unsupported("a membership test")
 
     def unary(self, tx: Tracer, op: Operator) -> Variable:

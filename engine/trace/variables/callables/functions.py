@@ -282,7 +282,7 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
             return ConstantVariable(self.code)
         if name == "__annotations__":
             return self.annotation_dict(tx)
-        if name == "__annotate__" and hasattr(types.FunctionType, name):
+        if name == "__annotate__" and name in vars(types.FunctionType):
             return NONE if self.annotate is None else self.annotate
         if name == "__dict__":
             return FunctionDictVariable(self)
@@ -308,6 +308,11 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         if name == "__defaults__":
             self.default_values = [] if is_none(realize(tx, value)) else list(tx.unpack_iterable(value))
             return
+        if name == "__annotate__" and name in vars(types.FunctionType):
+            self.annotate = None if is_none(realize(tx, value)) else realize(tx, value)
+            if self.annotate is not None:
+                self._annotations, self.annotations = None, {}
+            return
         if name in ("__kwdefaults__", "__annotations__"):
             entries = {} if is_none(realize(tx, value)) else tx.unpack_string_mapping(value)
             if name == "__annotations__":
@@ -317,7 +322,7 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
             else:
                 self.keyword_default_values = entries
             return
-        if name in ("__code__", "__dict__", "__closure__", "__globals__", "__annotate__"):
+        if name in ("__code__", "__dict__", "__closure__", "__globals__"):
             raise self.unsupported(f"setting {name}", "attribute-write")
         self.attributes[name] = value
 

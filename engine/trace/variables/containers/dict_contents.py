@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.base import Source
 from engine.trace.variables.base import ConstantVariable, Variable, type_name
+from engine.trace.variables.exceptions.version_messages import dict_key
 from engine.trace.variables.objects.id_and_hash import mark_stored
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class DictContents(Variable):
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
         """Remove a key and return its value or the default; raise KeyError without either."""
-        stands_for = key.hash_key(tx)
+        stands_for = dict_key(tx, key)
         if stands_for not in self.entries:
             if default is not None:
                 return default

@@ -25,6 +25,7 @@ from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable, iterator_of
 from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.containers.sequences import sequence_items
+from engine.trace.variables.exceptions.version_messages import set_element
 from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable, mark_stored
 from engine.trace.variables.stdlib.string_format import format_proxy, hashable_proxy
 
@@ -82,7 +83,7 @@ class SetVariable(Variable):
         forced = [realize(tx, i) for i in items]
         elements: dict[Any, Variable] = {}
         for item in forced:
-            elements.setdefault(stands_for := item.hash_key(tx), item)
+            elements.setdefault(stands_for := set_element(tx, item), item)
             mark_stored(stands_for)
         return cls(elements, None, kind)
 
@@ -299,7 +300,7 @@ def _is_mutable_set(of: SetVariable) -> bool:
 
 @SET_METHODS.method("add", condition=_is_mutable_set)
 def _add(self: SetVariable, tx: Tracer, item: Variable) -> None:
-    stands_for = item.hash_key(tx)
+    stands_for = set_element(tx, item)
     if stands_for not in self.elements:
         tx.side_effects.record_mutation(self)
         self.elements[stands_for] = item
@@ -332,7 +333,7 @@ def _update(self: SetVariable, tx: Tracer, *others: Variable) -> None:
                 self.elements.setdefault(stands_for, item)
             continue
         for item in sequence_items(tx, given or other):
-            self.elements.setdefault(stands_for := realize(tx, item).hash_key(tx), item)
+            self.elements.setdefault(stands_for := set_element(tx, realize(tx, item)), item)
             mark_stored(stands_for)
 
 
@@ -424,7 +425,7 @@ def _lookup_key(tx: Tracer, item: Variable) -> Any:
     given = item.set_contents
     if given is not None and given.builtin_class is set:
         return frozenset(given.elements)
-    return item.hash_key(tx)
+    return set_element(tx, item)
 
 
 def _hashes_by_new_identity(key: Any, value: Variable) -> bool:

@@ -23,6 +23,7 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.containers.itertools_module import make_getitem_iterator
 from engine.trace.variables.exceptions.type_errors import raise_missing_method
+from engine.trace.variables.exceptions.version_messages import set_to_none_as_bool
 from engine.trace.variables.objects.attribute_binding import bind_attribute
 from engine.trace.variables.objects.class_lookup import find_in_class, is_plain_class
 from engine.trace.variables.objects.id_and_hash import HashVariable, UserHashKey
@@ -101,7 +102,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
 
     def is_truthy(self, tx: Tracer) -> bool:
         if self._is_set_to_none("__bool__"):
-            tx.raise_type_error("'NoneType' object is not callable")
+            tx.raise_type_error(set_to_none_as_bool(self.cls))
         found = self.call_user_method(tx, "__bool__", [])
         if found is not None:
             if not issubclass(found.python_type(), bool):

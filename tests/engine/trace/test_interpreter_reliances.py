@@ -1,0 +1,148 @@
+"""Tests of reference counts, annotations, start methods and syntax of new Pythons."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pathlib
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.autograd.graph_ops import accumulate_grad
+
+HAS_TEMPLATE_STRINGS = sys.version_info >= (3, 14)
+
+
+@pytest.mark.parametrize("holders", [1, 2])
+def test_gradient_is_taken_only_from_its_last_holder(holders: int) -> None:
+    """``.grad`` takes a gradient that only the caller holds, and copies any other."""
+    leaf, grad = torch.ones(3, requires_grad=True), torch.ones(3)
+    held = [grad][: holders - 1]
+    address = grad.data_ptr()
+    with torch.no_grad():
+        accumulate_grad(leaf, grad)
+    assert (leaf.grad.data_ptr() == address) is (not held)
+
+
+def test_gradient_kept_by_a_hook_is_copied() -> None:
+    """A backward of a compiled function shares a gradient with a hook exactly as eager does."""
+
+    def shares(compile_it: bool) -> bool:
+        x, kept = torch.ones(3, requires_grad=True), []
+        x.register_hook(kept.append)
+        run = engine.compile(lambda t: (t * 2).sum(), backend="aot_eager") if compile_it else lambda t: (t * 2).sum()
+        run(x).backward()
+        return kept[0].data_ptr() == x.grad.data_ptr()
+
+    assert shares(True) == shares(False)
+
+
+def run_source(source: str, name: str) -> tuple[Any, Any]:
+    """Return what a function of a module's text gives, plain and without graph breaks."""
+    space: dict[str, Any] = {"torch": torch, "__name__": __name__}
+    exec(compile(textwrap.dedent(source), "<source>", "exec", dont_inherit=True), space)
+    x = torch.arange(3.0)
+    return space[name](x), engine.compile(space[name], backend="eager", fullgraph=True)(x)
+
+
+TEMPLATE = """
+def f(x):
+    n = 3
+    t = t"a{n}b{x.shape!r:>{n}}{x}c"
+    parts = [p if isinstance(p, str) else (p.value, p.expression, p.conversion, p.format_spec) for p in t]
+    return t.strings, t.values, parts, list(t), x + 1
+"""
+
+
+def test_template_strings() -> None:
+    """A template string, its parts and its values are traced."""
+    if not HAS_TEMPLATE_STRINGS:
+        with pytest.raises(SyntaxError):
+            compile(TEMPLATE, "<source>", "exec")
+        return
+    expected, found = run_source(TEMPLATE, "f")
+    assert str(found) == str(expected)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def g(a: int, *b: torch.Tensor, c: 'int' = 1) -> float: return a\n    return g.__annotations__, g(x)",
+        "def g(a: int): return a\n    def w(*a): return g(*a)\n    functools.update_wrapper(w, g)\n    return w.__annotations__, w(x)",
+        "T = int\n    class A:\n        a: T = 3\n        b: torch.Tensor\n    return A.__annotations__, A.a, x + 1",
+        "@dataclasses.dataclass\n    class P:\n        a: int\n        b: torch.Tensor\n    p = P(3, x + 1)\n    return p.a, p.b, [f.name for f in dataclasses.fields(P)]",
+        "class A:\n        if x.ndim == 1:\n            a: int = 1\n        else:\n            b: str\n    return A.__annotations__, x + 1",
+    ],
+    ids=["function", "wraps", "class", "dataclass", "conditional"],
+)
+def test_annotations_of_nested_definitions(body: str) -> None:
+    """Annotations of functions and classes defined in traced code are eager mode's."""
+    expected, found = run_source(f"import dataclasses, functools\ndef f(x):\n    {body}", "f")
+    assert str(found) == str(expected)
+
+
+UNDEFINED = """
+def make():
+    def f(x, y: Later = 1):
+        return x + y
+    return f
+def later(f):
+    try:
+        return f.__annotations__
+    except NameError as error:
+        return str(error)
+"""
+
+
+def test_compile_does_not_evaluate_annotations() -> None:
+    """A function whose annotation names something undefined compiles, from Python 3.14 on."""
+    space: dict[str, Any] = {}
+    exec(compile(UNDEFINED, "<source>", "exec", dont_inherit=True), space)
+    if sys.version_info < (3, 14):
+        with pytest.raises(NameError):
+            space["make"]()
+        return
+    function = space["make"]()
+    compiled = engine.compile(function, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert space["later"](compiled) == space["later"](function) == "name 'Later' is not defined"
+    space["Later"] = int
+    assert space["later"](compiled) == {"y": int}
+
+
+SCRIPT = """
+import multiprocessing, sys
+import torch, engine
+
+def work(x):
+    return x.sin() + 1
+
+def in_process(queue):
+    queue.put(engine.compile(work, backend="eager")(torch.ones(2)).tolist())
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[1])
+    here = engine.compile(work, backend="eager")(torch.ones(2)).tolist()
+    queue = multiprocessing.Queue()
+    child = multiprocessing.Process(target=in_process, args=(queue,))
+    child.start()
+    there = queue.get(timeout=120)
+    child.join()
+    print(here == there, child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", sorted(multiprocessing.get_all_start_methods()))
+def test_every_start_method_of_processes(method: str, tmp_path: pathlib.Path) -> None:
+    """A process compiles whatever way it was started; 3.14 starts them by forkserver."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, str(script), method], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert ran.stdout.split() == ["True", "0"], ran.stderr
