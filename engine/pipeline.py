@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from engine import errors
 from engine.autograd.intercept import without_capture
 from engine.backends.call_backend import call_backend
@@ -81,5 +83,5 @@ class Pipeline:
     def _compile_graph(self, traced: TracedFrame, work: Compilation) -> Run | None:
         if traced.graph is None:
             return None
-        with without_torch_function_modes():
+        with without_torch_function_modes(), torch._C.DisableTorchFunctionSubclass():
             return call_backend(traced.graph, self.options, work)

@@ -41,6 +41,7 @@ from engine.trace.graph_breaks.frame_readers import may_read_own_frame
 from engine.trace.graph_breaks.nested_breaks import NestedBreakCodegen, broken_instruction_index, holds_tensor
 from engine.trace.graph_breaks.reasons import make_break_record
 from engine.trace.interpreter_loop import run_instruction
+from engine.trace.library_functions import LibraryFunctions
 from engine.trace.side_effects.aliasing_guards import add_aliasing_guards
 from engine.trace.side_effects.codegen import emit_side_effects, side_effect_variables
 from engine.trace.side_effects.input_mutations import (
@@ -346,6 +347,10 @@ class TraceAttempt:
         check_traced_backwards(self.tx)
         if self.tx.torch_state.torch_function_disabled_depth:
             raise SkipFrame("torch-function-mode", "__torch_function__ is disabled at the graph break")
+        with torch._C.DisableTorchFunctionSubclass():  # the real tensors are read, not a user's attributes
+            self._check_mutated_inputs()
+
+    def _check_mutated_inputs(self) -> None:
         if (
             self.tx.fallback.assumed_conditions
             and mutates_inputs(self.tx)
@@ -499,10 +504,12 @@ class TraceAttempt:
             code, graph = cg.finish()
         except Unsupported as error:
             raise SkipFrame(error.kind, error.what) from error
-        add_aliasing_guards(self.tx)
+        with torch._C.DisableTorchFunctionSubclass():
+            add_aliasing_guards(self.tx)
         self.tx.symbols.shape_env.pending_fresh_unbacked_symbols.clear()
         if graph is not None:
             self._guard_global_state()
+        self.tx.state_of(LibraryFunctions).add_guard(self.tx)
         shapes = ShapeInputs.of(self.tx)
         shapes.add_guards(self.tx.guards)
         shapes.env.end_trace()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any
 
 
-def refill_deque(deque: Any, items: list[Any]) -> None:
-    """Replace the contents of a deque."""
-    deque.clear()
-    deque.extend(items)
+def refill_deque(target: deque[Any], items: list[Any]) -> None:
+    """Replace the contents of a deque, with the methods of ``deque`` itself."""
+    deque.clear(target)
+    deque.extend(target, items)
 
 
 def refill_dict(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:

@@ -70,9 +70,14 @@ def choose_attribute_setter(cls: type, names: Iterable[str]) -> Callable[[Any, t
 
 def set_attributes(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
     """Set attributes without calling the class's ``__setattr__``: it was traced."""
-    plainly: Any = threading.local.__setattr__ if isinstance(target, threading.local) else object.__setattr__
+    base = _builtin_base(target)
     for name, value in zip(names, values, strict=True):
-        plainly(target, name, value)
+        base.__setattr__(target, name, value)
+
+
+def _builtin_base(target: Any) -> Any:
+    """Return the class whose ``__setattr__`` stores attributes of this object."""
+    return threading.local if isinstance(target, threading.local) else object
 
 
 def set_attributes_past_descriptors(target: Any, names: tuple[str, ...], values: tuple[Any, ...]) -> None:
@@ -95,7 +100,7 @@ def delete_attributes(target: Any, names: tuple[str, ...]) -> None:
         if _has_python_setter(type(target), name):
             del target.__dict__[name]
         else:
-            object.__delattr__(target, name)
+            _builtin_base(target).__delattr__(target, name)
 
 
 def _has_python_setter(cls: type, name: str) -> bool:

@@ -10,9 +10,10 @@ import torch
 from engine.bytecode.opcodes import COMMON_CONSTANTS, RULES
 from engine.bytecode.resume_functions import resume_info, shared_cell_names
 from engine.ir.guards.python_values import IdMatch
-from engine.ir.sources.base import MISSING
+from engine.ir.sources.base import MISSING, GlobalsNamespace
 from engine.ir.sources.roots import GlobalSource, OptionalGlobalSource
 from engine.trace.exc import Unsupported, UserException
+from engine.trace.library_functions import LibraryFunctions
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NULL, ConstantVariable, Variable
 from engine.trace.variables.builder import is_literal
@@ -141,7 +142,10 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Variable:
         why = f"the builtin {name} was used, which a global of that name would hide"
         tx.add_guard(IdMatch(OptionalGlobalSource(namespace, name), MISSING, cause=tx.guard_cause(why)))
     real = builtin_names[name]
-    return ConstantVariable(real) if is_literal(real) else tx.wrap_static(real, name)
+    if is_literal(real):
+        return ConstantVariable(real)
+    tx.state_of(LibraryFunctions).record(tx, GlobalsNamespace(builtin_names, "builtins"), name, real)
+    return tx.wrap_static(real, name)
 
 
 @handles("STORE_GLOBAL")

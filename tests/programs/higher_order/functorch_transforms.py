@@ -233,3 +233,10 @@ def positions_of_rows(x, at):
         return row[n], changed, row[None, n]
 
     return vmap(picked)(x, at), vmap(lambda n: x[n, 1:])(at % 3)
+
+
+@program(lambda: (torch.full((2, 3), 0.5),))
+def mapped_function_returns_its_argument(x):
+    """``vmap`` of an in-place operator, or of the identity, returns the tensor that it got."""
+    same = vmap(torch.Tensor.acos_)(x) is x, vmap(lambda t: t)(x) is x, vmap(vmap(lambda t: t.sin_()))(x) is x
+    return (*same, vmap(lambda t: t.add_(1), in_dims=1, out_dims=1)(x) is x, vmap(lambda t: t + 0)(x) is x, x)

@@ -265,3 +265,15 @@ def exception_formatted(x):
         raise KeyError("wrong")
     except KeyError as error:
         return x + 1, traceback.format_exception_only(error)
+
+
+EMPTIED = threading.local()
+
+
+@program(lambda: (torch.ones(2),))
+def attributes_of_a_thread_deleted_through_its_dict(x):
+    """Thread-local attributes are deleted through ``__dict__``, and another is set."""
+    EMPTIED.old = 1
+    del EMPTIED.__dict__["old"]
+    EMPTIED.new = 2
+    return x + 1, dict(EMPTIED.__dict__)

@@ -206,6 +206,12 @@ class FlatCall:
 
 
 def emit_flat_call(tx: Tracer, target: Any, call: FlatCall, leaves: Iterable[Variable]) -> Variable:
-    """Emit the node of a flat call and return its result in containers."""
-    found = emit_node(tx, "call_function", target, list(leaves), run=call.run_on_fakes)
-    return unflatten_variable(tx, call.output_tree, iter(sequence_items(tx, found)))
+    """Emit the node of a flat call and return its result in containers.
+
+    A function that returns its argument, as an in-place operator does, makes the call return this variable.
+    """
+    given = list(leaves)
+    found = emit_node(tx, "call_function", target, given, run=call.run_on_fakes)
+    arguments = {id(leaf.fake): leaf for leaf in given if leaf.fake is not None}
+    results = (arguments.get(id(item.fake), item) for item in sequence_items(tx, found))
+    return unflatten_variable(tx, call.output_tree, results)

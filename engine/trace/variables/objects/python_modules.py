@@ -12,6 +12,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.roots import GlobalSource
 from engine.trace.frame import is_trusted_module
+from engine.trace.library_functions import LibraryFunctions
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, UserErrors, Variable
 from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
 from engine.trace.variables.objects.class_lookup import class_source
@@ -62,7 +63,11 @@ class PythonModuleVariable(Variable):
         ):
             return backend_flags.read_flag(tx, self.real_object, name, found)
         if self.is_trusted and not isinstance(found, (list, dict, set, torch.Tensor)):
-            return ConstantVariable(found) if is_literal(found) else tx.wrap_static(found)
+            if is_literal(found):
+                return ConstantVariable(found)
+            if name in self.real_object.__dict__:
+                tx.state_of(LibraryFunctions).record(tx, self._namespace(), name, found)
+            return tx.wrap_static(found)
         if name not in self.real_object.__dict__ and (self._namespace(), name) not in tx.side_effects.global_writes:
             return tx.wrap(
                 found,

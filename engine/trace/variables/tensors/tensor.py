@@ -217,9 +217,13 @@ class TensorVariable(TensorOperators):
 
     def guard_is_leaf(self, tx: Tracer) -> None:
         """Guard ``is_leaf`` of an input that requires gradients: its metadata does not include it."""
-        if self.real_object is not None and self.source is not None and self.real_object.requires_grad:
+        if self.real_object is None or self.source is None:
+            return
+        with torch._C.DisableTorchFunctionSubclass():
+            needs_guard, is_leaf = self.real_object.requires_grad, self.real_object.is_leaf
+        if needs_guard:
             cause = tx.guard_cause("is_leaf decided what was traced")
-            tx.add_guard(EqualsMatch(AttrSource(self.source, "is_leaf"), self.real_object.is_leaf, cause=cause))
+            tx.add_guard(EqualsMatch(AttrSource(self.source, "is_leaf"), is_leaf, cause=cause))
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         if name in self.attr_writes or name in getattr(self.real_object, "__dict__", ()):

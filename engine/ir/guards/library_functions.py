@@ -1,0 +1,92 @@
+"""Guard that builtins and library functions which traced code called were not replaced."""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from engine.ir.guards.base import Cause, Guard, KnownType
+from engine.ir.introspection import describe_values
+from engine.ir.sources.base import MISSING, ConstName, GlobalsNamespace
+from engine.ir.sources.roots import ConstantSource
+from engine.records.guards import Fix
+
+
+class LibraryFunction(NamedTuple):
+    """A function or class of a library, and the namespace through which the code reached it."""
+
+    namespace: GlobalsNamespace
+    name: str
+    expected: Any
+
+    @property
+    def text(self) -> str:
+        """The name as the user would write it: ``len``, ``math.sqrt``."""
+        return self.name if self.namespace.values is vars(builtins) else f"{self.namespace.name}.{self.name}"
+
+    def current(self) -> Any:
+        """Return the object of that name now."""
+        return self.namespace.values.get(self.name, MISSING)
+
+
+@dataclass(frozen=True)
+class LibraryFunctionsMatch(Guard):
+    """Guard that names of builtins and modules still stand for the traced objects.
+
+    One guard checks all of them: it fails only after ``builtins.len = ...`` or ``mock.patch``. Dynamo has one
+    ``ID_MATCH`` for each.
+    """
+
+    kind: ClassVar[str] = "library functions"
+    rank: ClassVar[int] = 90
+    reads_value: ClassVar[bool] = False
+
+    functions: tuple[LibraryFunction, ...]
+
+    @classmethod
+    def of(cls, functions: tuple[LibraryFunction, ...], cause: Cause) -> LibraryFunctionsMatch:
+        """Return the guard on these functions."""
+        return cls(ConstantSource(builtins, "library functions"), functions, cause=cause)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LibraryFunctionsMatch) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[Any, ...]:
+        return tuple((f.namespace, f.name, id(f.expected)) for f in self.functions)
+
+    @property
+    def tier(self) -> int:
+        return 2  # after the arguments: it almost never fails
+
+    @property
+    def user_expr(self) -> str:
+        return ", ".join(f.text for f in self.functions)
+
+    def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
+        return " and ".join(
+            f"{const(f.namespace.values, 'builtins' if f.text == f.name else 'module')}[{f.name!r}] is {const(f.expected, f.name)}"
+            for f in self.functions
+        )
+
+    def _replaced(self) -> list[LibraryFunction]:
+        return [f for f in self.functions if f.current() is not f.expected]
+
+    def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
+        return not self._replaced()
+
+    def expected_text(self) -> str:
+        return "not replaced"
+
+    def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
+        found = [f"{f.text} is {describe_values.describe(f.current())}" for f in self._replaced()]
+        return ", ".join(found) or "not replaced"
+
+    def failure_message(self, actual: str) -> str:
+        return f"A function that the traced code called was replaced: {actual}."
+
+    def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
+        return (Fix("Replace library functions once, before the first call, or accept one cache entry for each."),)
