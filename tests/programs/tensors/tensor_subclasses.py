@@ -315,3 +315,35 @@ def jagged_attention(values, offsets):
     q = x.unflatten(-1, [2, 2]).transpose(1, 2)
     y = torch.nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(-2)
     return (y * 2).to_padded_tensor(0.0)
+
+
+class Changing(torch.Tensor):
+    """Gets and loses attributes between calls."""
+
+
+class ChangingByProtocol(Changing):
+    """The same, with a protocol of its own."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def changing(value):
+    """Arguments of one call, after the class attribute ``sigmoid`` was set or deleted."""
+
+    def make():
+        if value is None:
+            if "sigmoid" in vars(Changing):
+                del Changing.sigmoid
+        else:
+            Changing.sigmoid = value
+        return tuple(torch.zeros(2).as_subclass(c) for c in (Changing, ChangingByProtocol))
+
+    return make
+
+
+@program(changing(None), changing(3), changing(lambda self: "mine"), changing(None), steady=False)
+def class_attributes_that_change(x, y):
+    """A method of tensors is hidden by an attribute of the class, then found again."""
+    return [t.sigmoid() if callable(t.sigmoid) else t.sigmoid for t in (x, y)]

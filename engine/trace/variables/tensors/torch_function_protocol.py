@@ -57,7 +57,13 @@ from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rul
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.objects.attribute_binding import bind_attribute, class_attribute
-from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, class_source, find_in_class
+from engine.trace.variables.objects.class_lookup import (
+    call_python_method,
+    call_python_new,
+    class_source,
+    find_in_class,
+    guard_not_shadowed_in_mro,
+)
 from engine.trace.variables.objects.construction import construct_object
 from engine.trace.variables.objects.constructor_registry import register_constructor
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -112,6 +118,7 @@ class TensorWithTFOverrideVariable(TensorVariable):
         found = find_in_class(self.cls, name)
         if found is not None and not found[0].__module__.startswith("torch."):
             return bind_attribute(tx, self.cls, found[0], name, found[1], self)
+        self._guard_from_torch(tx, name)
         if found is not None and not callable(found[1]) and name not in ("__dict__", "__module__", "__doc__"):
             by_protocol = dispatch_torch_function(tx, "get_attr", name, [self], {})
             if by_protocol is not None:
@@ -122,8 +129,14 @@ class TensorWithTFOverrideVariable(TensorVariable):
         found = find_in_class(self.cls, name)
         if name in self.attr_writes or (found is not None and not found[0].__module__.startswith("torch.")):
             return realize(tx, self.get_attr(tx, name)).call(tx, args, kwargs)
+        self._guard_from_torch(tx, name)
         by_protocol = dispatch_torch_function(tx, "call_method", name, [self, *args], kwargs)
         return super().call_method(tx, name, args, kwargs) if by_protocol is None else by_protocol
+
+    def _guard_from_torch(self, tx: Tracer, name: str) -> None:
+        """Guard that no user class gets this attribute, which is torch's own now or missing."""
+        found = find_in_class(self.cls, name)
+        guard_not_shadowed_in_mro(tx, self.cls, torch.Tensor if found is None else found[0], name)
 
     def length(self, tx: Tracer) -> Variable:
         found = find_in_class(self.cls, "__len__")
