@@ -60,6 +60,7 @@ FAMILIES = (
     "nn_modules.hook_handles",
     "stdlib.locks",
     "tensors.contiguous_outputs",
+    "tensors.value_checks",
     "nn_modules.nn_module",
     "nn_modules.parameter_construction",
     "tensors.set_data",

@@ -12,6 +12,7 @@ from engine.torch_private.autograd import forward_ad
 from engine.trace.emit_node import emit_node
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.tensors.value_checks import check_classes
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 def _register_contiguous_output(function: Callable[..., Any], where: Callable[[Tracer, torch.Tensor], bool]) -> None:
     @register_rule(function)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if function is F.one_hot:
+            check_classes(tx, *args, **kwargs)
         found = emit_node(tx, "call_function", function, args, kwargs)
         of = realize(tx, args[0] if args else kwargs["input"])
         if found.fake is None or of.fake is None or not where(tx, of.fake):

@@ -138,7 +138,7 @@ for _cls, _mode in _GRAD_MODES.items():
 
 @register_rule(torch.set_grad_enabled)
 def _set_grad_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    mode = bool(realize(tx, args[0] if args else kwargs["mode"]).is_truthy(tx))
+    mode = _wanted_mode(tx, args[0] if args else kwargs["mode"])
     context = SetGradEnabledVariable(torch.set_grad_enabled, mode)
     # the constructor sets the mode at once; __enter__ sets the same mode again
     context.previous_modes.append(torch.is_grad_enabled())
@@ -148,8 +148,17 @@ def _set_grad_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(set_grad_enabled)
 def _set_grad_enabled_c(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    set_grad_mode(tx, bool(realize(tx, args[0]).is_truthy(tx)))
+    set_grad_mode(tx, _wanted_mode(tx, args[0]))
     return NONE
+
+
+def _wanted_mode(tx: Tracer, given: Variable) -> bool:
+    """Return the mode that the user passed; torch's C++ code takes a bool only."""
+    value = realize(tx, given)
+    if value.python_type() is not bool:
+        name = value.python_type().__name__
+        tx.raise_type_error(f"set_grad_enabled(): argument 'enabled' (position 1) must be bool, not {name}")
+    return bool(value.is_truthy(tx))
 
 
 class SetGradEnabledVariable(GradModeVariable):

@@ -1,0 +1,67 @@
+"""Checks of values that eager makes on the CPU and that decompositions on fake tensors lack.
+
+The graph gets an assertion with eager's message before the operator. On a GPU eager does not check either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.trace.emit_node import emit_node
+from engine.trace.operators.arithmetic import binary_op
+from engine.trace.variables.base import ConstantVariable, Variable, realize
+from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.tensors.tensor_members import register_tensor_method
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+
+Limits = tuple[tuple[Callable[..., torch.Tensor], str, Variable, str], ...]
+"""Per check: the reduction of the tensor, the comparison, the limit, and the message of the error."""
+
+
+def _emit_checks(tx: Tracer, tensor: Variable, limits: Limits) -> None:
+    """Emit the assertions on a tensor's extremes."""
+    if tensor.fake is None or tensor.fake.device.type != "cpu" or tensor.fake.numel() == 0:
+        return
+    for reduce, compare, limit, message in limits:
+        extreme = emit_node(tx, "call_function", reduce, [tensor])
+        holds = emit_node(tx, "call_method", compare, [extreme, limit])
+        emit_node(tx, "call_function", torch._assert_async, [holds, ConstantVariable(message)])
+
+
+def check_classes(tx: Tracer, tensor: Variable, num_classes: Variable | None = None) -> None:
+    """Check the values of ``one_hot``; without a number of classes none can be out of range."""
+    values, count = realize(tx, tensor), None if num_classes is None else realize(tx, num_classes)
+    if count is None or values.fake is None or values.fake.dtype is not torch.int64:
+        return
+    if binary_op(tx, "==", count, ConstantVariable(-1)).is_truthy(tx):
+        return
+    least = torch.min, "ge", ConstantVariable(0), "Class values must be non-negative."
+    _emit_checks(tx, values, (least, (torch.max, "lt", count, "Class values must be smaller than num_classes.")))
+
+
+def _check_quantiles(tx: Tracer, input: Variable, q: Variable, *_: Variable, **__: Variable) -> None:
+    """Check the tensor ``q``; eager checks a number on fake tensors, too."""
+    message = "quantile() q values must be in the range [0, 1]"
+    limits = (torch.min, "ge", ConstantVariable(0), message), (torch.max, "le", ConstantVariable(1), message)
+    _emit_checks(tx, realize(tx, q), limits)
+
+
+def _register_quantile(function: Callable[..., torch.Tensor]) -> None:
+    @register_rule(function)
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        _check_quantiles(tx, *args, **kwargs)
+        return emit_node(tx, "call_function", function, args, kwargs)
+
+
+_register_quantile(torch.quantile)
+_register_quantile(torch.nanquantile)
+
+
+@register_tensor_method("quantile", "nanquantile")
+def _quantile_method(tx: Tracer, tensor: Variable, args: list[Variable], kwargs: dict[str, Variable]) -> None:
+    _check_quantiles(tx, tensor, *args, **kwargs)

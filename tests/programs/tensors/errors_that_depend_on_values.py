@@ -1,0 +1,28 @@
+"""Operators that raise for some values, which fake tensors do not have."""
+
+import torch
+import torch.nn.functional as F
+
+from tests.programs import outcomes_of, program
+
+
+@program(lambda: (torch.arange(5) % 3,), lambda: (torch.arange(5) % 3 - 1,), lambda: (torch.arange(0),))
+def one_hot_out_of_range(x):
+    """Class values must be in range; the error of eager is raised."""
+    return outcomes_of(
+        lambda: F.one_hot(x, 1) * 2, lambda: F.one_hot(x, 3) * 2, lambda: F.one_hot(x, num_classes=4).sum()
+    )
+
+
+@program(lambda: (torch.arange(5.0), torch.tensor([0.5, 0.9])), lambda: (torch.arange(5.0), torch.tensor([0.5, 1.5])))
+def quantile_out_of_range(x, q):
+    """Quantiles must lie between 0 and 1; the error of eager is raised."""
+    return outcomes_of(lambda: torch.quantile(x, q), lambda: x.nanquantile(q=q), lambda: torch.nanquantile(x, q) + 1)
+
+
+@program(lambda: (torch.eye(3), torch.tensor([0, 7])))
+def indices_out_of_range(x, at):
+    """Kernels check indices when they run."""
+    return outcomes_of(
+        lambda: x[at], lambda: x.index_select(0, at), lambda: F.embedding(at, x), lambda: F.nll_loss(x[:2], at)
+    )
