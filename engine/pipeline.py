@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from engine import errors
 from engine.autograd.intercept import without_capture
 from engine.backends.call_backend import call_backend
@@ -26,6 +24,7 @@ from engine.options import Options
 from engine.records.session import CompilationRecord
 from engine.records.trace import TraceRecord
 from engine.runtime.dispatch.dispatch_callees import make_callee
+from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.driver import trace_frame
 
 Run = Callable[..., Any]
@@ -83,5 +82,5 @@ class Pipeline:
     def _compile_graph(self, traced: TracedFrame, work: Compilation) -> Run | None:
         if traced.graph is None:
             return None
-        with without_torch_function_modes(), torch._C.DisableTorchFunctionSubclass():
+        with without_torch_function_modes(), DisableTorchFunctionSubclass():
             return call_backend(traced.graph, self.options, work)

@@ -29,7 +29,7 @@ from engine.ir.user_code_files import innermost_user_span, is_library_file
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord, DiscardedAttempt, TraceRecord
-from engine.torch_private.torch_function import is_torch_function_all_disabled
+from engine.torch_private.torch_function import DisableTorchFunctionSubclass, is_torch_function_all_disabled
 from engine.trace.codegen import PyCodegen
 from engine.trace.codegen_runtime.torch_contexts import switch_function_modes
 from engine.trace.exc import RestartTracing, SkipFrame, TracingFinished, Unsupported, UserException
@@ -347,7 +347,7 @@ class TraceAttempt:
         check_traced_backwards(self.tx)
         if self.tx.torch_state.torch_function_disabled_depth:
             raise SkipFrame("torch-function-mode", "__torch_function__ is disabled at the graph break")
-        with torch._C.DisableTorchFunctionSubclass():  # the real tensors are read, not a user's attributes
+        with DisableTorchFunctionSubclass():  # the real tensors are read, not a user's attributes
             self._check_mutated_inputs()
 
     def _check_mutated_inputs(self) -> None:
@@ -504,7 +504,7 @@ class TraceAttempt:
             code, graph = cg.finish()
         except Unsupported as error:
             raise SkipFrame(error.kind, error.what) from error
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             add_aliasing_guards(self.tx)
         self.tx.symbols.shape_env.pending_fresh_unbacked_symbols.clear()
         if graph is not None:

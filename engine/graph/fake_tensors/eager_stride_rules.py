@@ -76,6 +76,7 @@ _OP_RULES: dict[str, StrideRule] = {
     "binary_cross_entropy_with_logits": _like_second,
     "view": _view,
     "_unsafe_view": _view,
+    "roll": _contiguous,
 }
 """Rules by operator name without overload."""
 
@@ -124,6 +125,8 @@ def eager_strides(
     shape, strides = tuple(found.shape), found.stride()
     if func._opname in _COMPLEX_OP_RULES and args[0].is_complex():
         rule = _COMPLEX_OP_RULES[func._opname]
+    if func._opname == "roll" and found.device.type == "cpu":
+        rule = functools.partial(_roll_on_cpu, *_roll_parts(*args, **kwargs))
     try:
         if rule is elementwise_strides and _operands_lie_as_result(shape, strides, operands):
             return None
@@ -131,6 +134,29 @@ def eager_strides(
         return None if sizes_equal(told, strides) else told
     except UnknownStrides:
         return None
+
+
+def _roll_parts(_: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> tuple[Any, Any]:
+    return shifts, dims
+
+
+def _roll_on_cpu(
+    shifts: Sequence[Any], dims: Sequence[int], shape: tuple[Any, ...], operands: Sequence[SizesAndStrides]
+) -> tuple[Any, ...]:
+    """Return the strides of the CPU kernel, which concatenates two slices for each dimension.
+
+    The result of ``cat`` is channels-last only if both slices are; an empty slice is contiguous. Without
+    dimensions the kernel rolls the flattened tensor.
+    """
+    if not dims:
+        return contiguous(shape)
+    if any(sizes_equal((size,), (0,)) for size in shape):
+        return _like_first(shape, operands)
+    strides = tuple(operands[0][1])
+    for shift, dim in zip(shifts, dims, strict=False):
+        leaves_empty_slice = sizes_equal((shift % shape[dim],), (0,))
+        strides = contiguous(shape) if leaves_empty_slice else suggested_format_strides(shape, (shape, strides))
+    return strides
 
 
 def _operands_lie_as_result(

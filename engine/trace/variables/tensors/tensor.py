@@ -13,6 +13,7 @@ from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.torch_private.tensors import NestedTensor, TensorBase
+from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.codegen_runtime.objects import set_attributes
 from engine.trace.computed_conditions import fold_condition
 from engine.trace.emit.node_results import build_node_result
@@ -219,7 +220,7 @@ class TensorVariable(TensorOperators):
         """Guard ``is_leaf`` of an input that requires gradients: its metadata does not include it."""
         if self.real_object is None or self.source is None:
             return
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             needs_guard, is_leaf = self.real_object.requires_grad, self.real_object.is_leaf
         if needs_guard:
             cause = tx.guard_cause("is_leaf decided what was traced")

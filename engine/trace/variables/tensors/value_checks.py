@@ -1,4 +1,4 @@
-"""Checks of values that eager makes on the CPU and that decompositions on fake tensors lack.
+"""Checks of values that eager makes on the CPU and decompositions lack.
 
 The graph gets an assertion with eager's message before the operator. On a GPU eager does not check either.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 Limits = tuple[tuple[Callable[..., torch.Tensor], str, Variable, str], ...]
-"""Per check: the reduction of the tensor, the comparison, the limit, and the message of the error."""
+"""Per check: reduction of the tensor, comparison, limit, message of the error."""
 
 
 def _emit_checks(tx: Tracer, tensor: Variable, limits: Limits) -> None:
@@ -30,7 +30,7 @@ def _emit_checks(tx: Tracer, tensor: Variable, limits: Limits) -> None:
     for reduce, compare, limit, message in limits:
         extreme = emit_node(tx, "call_function", reduce, [tensor])
         holds = emit_node(tx, "call_method", compare, [extreme, limit])
-        emit_node(tx, "call_function", torch._assert_async, [holds, ConstantVariable(message)])
+        emit_node(tx, "call_function", torch.ops.aten._assert_async.msg, [holds, ConstantVariable(message)])
 
 
 def check_classes(tx: Tracer, tensor: Variable, num_classes: Variable | None = None) -> None:
