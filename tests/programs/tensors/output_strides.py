@@ -69,6 +69,6 @@ def other_type_of_one_element(x):
 
 @program(lambda: (torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),), lambda: (torch.randn(2, 3, 4, 5),))
 def rolled_channels_last(x):
-    """``roll`` keeps channels-last, unless it rolls by whole turns or over the flattened tensor."""
+    """``roll`` keeps channels-last, except by whole turns or over the flattened tensor."""
     made = x.roll(-1, 0), torch.roll(x, (1, 2), (2, 3)), x.roll(2, 0), x.roll(1), x.roll((1, 3), (0, 1))
     return made, [m.stride() for m in made], torch.roll(x, -1, 0).as_strided((5, 10), (4, 1), 0)
