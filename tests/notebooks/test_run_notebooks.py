@@ -12,9 +12,16 @@ from typing import Any
 
 import nbformat
 import pytest
+import torch
 
 from tests.notebooks.expected_text import EXPECTED_TEXT
 from tests.notebooks.notebook_runner import NOTEBOOKS, read, run, text_of
+
+WRITTEN_WITH = "2.13."
+"""The torch whose outputs are committed.
+
+Its decompositions number the nodes of our graphs, and stock torch.compile has other guards in other versions.
+"""
 
 
 def lines(notebook: Any) -> list[str]:
@@ -27,9 +34,9 @@ def lines(notebook: Any) -> list[str]:
 def test_a_notebook_runs_and_teaches(
     path: pathlib.Path, tmp_path: pathlib.Path, request: pytest.FixtureRequest
 ) -> None:
-    """A notebook runs without errors and gives the committed outputs, byte for byte.
+    """A notebook runs without errors; on torch 2.13 its outputs are the committed ones.
 
-    Each cell shows its expected text. Checks say "Not yet" before the solution and "Solved" after it.
+    They are compared byte for byte. Each cell shows its expected text. Checks say "Not yet" before the solution and "Solved" after it.
     """
     found = run(path, tmp_path)
     assert found.problem == ""
@@ -44,5 +51,7 @@ def test_a_notebook_runs_and_teaches(
         assert ": Solved." in found.solved[cell], f"{cell} fails solved: {found.solved[cell]}"
     if request.config.getoption("--accept"):
         nbformat.write(found.notebook, path)  # type: ignore[no-untyped-call]
+    if not torch.__version__.startswith(WRITTEN_WITH):
+        return
     changed = list(difflib.unified_diff(lines(read(path)), lines(found.notebook), "committed", "now", lineterm="", n=0))
     assert not changed, "make notebooks, and review: " + json.dumps([c[:300] for c in changed[:12]], indent=1)
