@@ -36,14 +36,13 @@ def _span(code: CodeType, positions: tuple[tuple[int | None, ...], ...], offset:
         return Span(file, _last_line_before(code, offset))
     if column is None or end_column is None:
         return Span(file, line, line if end_line is None else end_line)
-    end_line = line if end_line is None else end_line
-    return Span(
-        file,
-        line,
-        end_line,
-        _column_in_characters(file, line, column),
-        _column_in_characters(file, end_line, end_column),
-    )
+    return span_in_characters(file, line, line if end_line is None else end_line, column, end_column)
+
+
+def span_in_characters(file: str, line: int, end_line: int, column: int, end_column: int) -> Span:
+    """Return a span, given columns that count bytes of UTF-8."""
+    first, last = _column_in_characters(file, line, column), _column_in_characters(file, end_line, end_column)
+    return Span(file, line, end_line, first, last)
 
 
 def _last_line_before(code: CodeType, offset: int) -> int:

@@ -169,19 +169,10 @@ def _code_fingerprint(code: types.CodeType, walk: _FunctionWalk) -> Data:
     return [code.co_code.hex(), code.co_exceptiontable.hex(), constants, counts, [list(n) for n in names]]
 
 
-@functools.singledispatch
 def _constant(value: Any, walk: _FunctionWalk) -> Data:
-    return walk.serialize(value)
-
-
-@_constant.register(bytes)
-def _(value: bytes, walk: _FunctionWalk) -> Data:
-    return {"bytes": value.hex()}
-
-
-@_constant.register(types.CodeType)
-def _(value: types.CodeType, walk: _FunctionWalk) -> Data:
-    return _code_fingerprint(value, walk)
+    if isinstance(value, types.CodeType):
+        return _code_fingerprint(value, walk)
+    return {"bytes": value.hex()} if isinstance(value, bytes) else walk.serialize(value)
 
 
 def _reject_process_state(value: Any, known: str) -> None:

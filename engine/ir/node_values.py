@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import torch
@@ -44,6 +44,18 @@ def nodes_in(values: Any) -> list[torch.fx.Node]:
     """Return the nodes in arguments or results, in order; a node may occur repeatedly."""
     found: list[torch.fx.Node] = []
     torch.fx.map_arg(values, found.append)
+    return found
+
+
+def ancestors_of(nodes: Iterable[torch.fx.Node], known: Container[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Return nodes and all that they are computed from, up to nodes that are known."""
+    found: set[torch.fx.Node] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in known and node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
     return found
 
 

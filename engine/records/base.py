@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import types
@@ -49,32 +48,16 @@ class Record:
         return typing.cast("Self", from_jsonable(cls, data, cls.__name__))
 
 
-@functools.singledispatch
 def to_jsonable(value: Any) -> Any:
     """Convert a record, or a container of records, to values for ``json.dumps``."""
-    return value
-
-
-@to_jsonable.register(Record)
-def _(value: Record) -> Any:
-    return value.to_dict()
-
-
-@to_jsonable.register(tuple)
-@to_jsonable.register(list)
-def _(value: Any) -> Any:
-    return [to_jsonable(v) for v in value]
-
-
-@to_jsonable.register(dict)
-def _(value: dict[str, Any]) -> Any:
-    return {str(k): to_jsonable(v) for k, v in value.items()}
-
-
-@to_jsonable.register(float)
-def _(value: float) -> Any:
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, (tuple, list)):
+        return [to_jsonable(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): to_jsonable(v) for k, v in value.items()}
     # JSON has no infinity and no NaN, and browsers reject Python's notation.
-    return value if math.isfinite(value) else None
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _hints: dict[type, dict[str, Any]] = {}

@@ -25,7 +25,7 @@ from engine.aot.partitioner.selective_checkpoint import policy_saves
 from engine.graph.functionalize_rng import make_rng_state_explicit, reads_rng_state, save_rng_states, takes_rng_state
 from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.ir.node_metadata import NodeProvenance, checkpoint_of, is_backward_node, provenance_of, set_provenance
-from engine.ir.node_values import is_scalar, nodes_in, results_of
+from engine.ir.node_values import ancestors_of, is_scalar, nodes_in, results_of
 from engine.records.aot import PartitionRecord, SavedValue
 
 _INPUT_BYTE_COST, _INTERMEDIATE_BYTE_COST = 3, 4
@@ -400,16 +400,7 @@ def _extract(
 
 def _nodes_between(inputs: Sequence[Node], last: Sequence[Node]) -> set[Node]:
     """Return the nodes that must run to compute ``last`` from ``inputs``."""
-    known = set(inputs)
-    found: set[Node] = set()
-    todo = list(last)
-    while todo:
-        node = todo.pop()
-        if node in known or node in found:
-            continue
-        found.add(node)
-        todo += node.all_input_nodes
-    return found
+    return ancestors_of(last, set(inputs))
 
 
 def _record(

@@ -355,18 +355,4 @@ def _is_constant(value: Any) -> bool:
 _EMPTY_CHECKED_TYPES = (list, dict, set, collections.OrderedDict)
 """Containers that compute their own truth value."""
 _FUNCTION_ATTRIBUTES = ("__code__", "__defaults__", "__closure__", "__kwdefaults__")
-_CONSTANT_TYPES = frozenset(
-    (
-        *python_objects.SINGLETON_TYPES,
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        torch.device,
-        torch.Size,
-        range,
-        frozenset,
-        slice,
-    )
-)
+_CONSTANT_TYPES = python_objects.IMMUTABLE_TYPES | {frozenset, slice}

@@ -31,6 +31,9 @@ SINGLETON_TYPES: tuple[type, ...] = (
 )
 """Types whose equal values are identical, so that values are compared by identity."""
 
+IMMUTABLE_TYPES = frozenset((*SINGLETON_TYPES, int, float, complex, str, bytes, torch.device, torch.Size, range))
+"""Types of immutable values without references to other objects."""
+
 
 _LEN_METHODS: dict[type, Any] = {
     t: t.__len__

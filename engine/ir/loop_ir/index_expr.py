@@ -132,7 +132,8 @@ class Atom:
 
     def indirect_ops(self) -> frozenset[int]:
         """Return the numbers of the ops whose values it uses as indices."""
-        return frozenset()
+        number = self.indirect_op()
+        return frozenset() if number is None else frozenset((number,))
 
     def count(self) -> Size | None:
         """Return the number of values that it can take, or None if unknown."""
@@ -330,10 +331,6 @@ class IndirectIndex(_SizedAtom):
 
     op: int
     size: Size
-
-    def indirect_ops(self) -> frozenset[int]:
-        """Return the op that reads it."""
-        return frozenset((self.op,))
 
     def indirect_op(self) -> int:
         """Return the op that reads it."""

@@ -163,17 +163,20 @@ def div_mode(low: LoweringContext, a: Any, other: Any, rounding_mode: str | None
     return elementwise(low, (a, other), compute)
 
 
+def _rounds_up(b: LoopBuilder, rest: LoopIROp, divisor: LoopIROp) -> LoopIROp:
+    """Return True where a quotient that is rounded towards zero is above the floor."""
+    zero = b.constant(0, rest.dtype)
+    inexact = b.call("ne", rest, zero, dtype=torch.bool)
+    signs = [b.call("lt", op, zero, dtype=torch.bool) for op in (rest, divisor)]
+    return b.logical_and(inexact, b.call("ne", *signs, dtype=torch.bool))
+
+
 def _floor_division(b: LoopBuilder, x: LoopIROp, y: LoopIROp) -> LoopIROp:
     if not x.dtype.is_floating_point:
         quotient, rest = b.call("truncdiv", x, y), b.call("rem", x, y)
         if x.dtype == torch.uint8:
             return quotient
-        zero = b.constant(0, x.dtype)
-        inexact = b.call("ne", rest, zero, dtype=torch.bool)
-        opposite = b.call(
-            "ne", b.call("lt", rest, zero, dtype=torch.bool), b.call("lt", y, zero, dtype=torch.bool), dtype=torch.bool
-        )
-        return b.where(b.logical_and(inexact, opposite), b.call("sub", quotient, b.constant(1, x.dtype)), quotient)
+        return b.where(_rounds_up(b, rest, y), b.call("sub", quotient, b.constant(1, x.dtype)), quotient)
     zero = b.constant(0.0, x.dtype)
     rest = b.call("fmod", x, y)
     quotient = b.call("div", b.call("sub", x, rest), y)
@@ -199,12 +202,7 @@ def remainder(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
         rest = b.call("fmod" if x.dtype.is_floating_point else "rem", x, y)
         if x.dtype == torch.uint8:
             return rest
-        zero = b.constant(0, x.dtype)
-        inexact = b.call("ne", rest, zero, dtype=torch.bool)
-        opposite = b.call(
-            "ne", b.call("lt", rest, zero, dtype=torch.bool), b.call("lt", y, zero, dtype=torch.bool), dtype=torch.bool
-        )
-        return b.where(b.logical_and(inexact, opposite), b.call("add", rest, y), rest)
+        return b.where(_rounds_up(b, rest, y), b.call("add", rest, y), rest)
 
     return elementwise(low, (a, other), compute)
 

@@ -349,9 +349,8 @@ def _correction(unbiased: Any, correction: Any) -> float:
 def var(
     low: LoweringContext, a: LoweredTensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> LoweredTensor:
-    dims = _canonical_dims(a, dim)
-    check_supported_dtype(a)
-    return _variance(low, a, dims, keepdim, _correction(None, correction), a.dtype, _node_name(low))[0]
+    spread: LoweredTensor = var_mean(low, a, dim, correction=correction, keepdim=keepdim)[0]
+    return spread
 
 
 @register_lowering(aten.var_mean.correction)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import linecache
 import os
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 import engine.ir
+from engine.bytecode.source_positions import span_in_characters
 from engine.ir.introspection.describe_values import describe_arguments
 from engine.ir.user_code_files import source_file
 from engine.records.bytecode import Span
@@ -88,16 +88,4 @@ def _span_at(frame: FrameType) -> Span:
     line, end_line, column, end_column = position
     if line is None or end_line is None or column is None or end_column is None:
         return Span(file, frame.f_lineno or frame.f_code.co_firstlineno)
-    return Span(
-        file,
-        line,
-        end_line,
-        _column_in_characters(file, line, column),
-        _column_in_characters(file, end_line, end_column),
-    )
-
-
-def _column_in_characters(file: str, line: int, column: int) -> int:
-    """Convert a column in UTF-8 bytes to a column in characters."""
-    text = linecache.getline(file, line)
-    return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
+    return span_in_characters(file, line, end_line, column, end_column)

@@ -140,21 +140,7 @@ def describe_argument(value: Any, depth: int = 0) -> Any:
         return UndescribedValue(describe_values.describe(value))
 
 
-_CONSTANTS = frozenset(
-    (
-        *python_objects.SINGLETON_TYPES,
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        torch.device,
-        torch.Size,
-        range,
-        types.FunctionType,
-        types.BuiltinFunctionType,
-    )
-)
+_CONSTANTS = python_objects.IMMUTABLE_TYPES | {types.FunctionType, types.BuiltinFunctionType}
 
 
 def resolve_argument(value: Any) -> Any:

@@ -6,16 +6,15 @@ kernel only at the end. Against this reference, a kernel's error need only be ab
 
 from __future__ import annotations
 
-import functools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
 import torch.fx
 
-from engine.ir.node_values import called_overload, map_tensors, tensor_meta
+from engine.ir.node_values import ancestors_of, called_overload, map_tensors, tensor_meta
 
 
 class NoFp64Reference(Exception):
@@ -40,7 +39,7 @@ def fp64_values(
     targets = [nodes[name] for name in wanted if name in nodes]
     values: dict[torch.fx.Node, Any] = {nodes[n]: _double_input(nodes[n], v) for n, v in given.items() if n in nodes}
     # A node both given and wanted (read and written by the kernel) is not computed: its given value is used.
-    between = _nodes_to_run(targets, values)
+    between = ancestors_of(targets, values)
     for node in module.graph.nodes:
         if node in between:
             values[node] = _run_node(module, node, values)
@@ -71,19 +70,6 @@ def _nodes_by_name(module: torch.fx.GraphModule, parts: Mapping[str, tuple[str, 
     return nodes
 
 
-def _nodes_to_run(targets: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, Any]) -> set[torch.fx.Node]:
-    """Return the nodes to run: ancestors of the targets, up to nodes whose value is known."""
-    found: set[torch.fx.Node] = set()
-    stack = list(targets)
-    while stack:
-        node = stack.pop()
-        if node in found or node in known:
-            continue
-        found.add(node)
-        stack.extend(node.all_input_nodes)
-    return found
-
-
 def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
     if node.op == "get_attr":
         return _double(getattr(module, str(node.target)))
@@ -94,7 +80,8 @@ def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping
         raise NoFp64Reference(f"{node.name} generates random numbers")
     if called is not None and called._schema.is_mutable:
         raise NoFp64Reference(f"{node.name} mutates its input")
-    arguments = torch.fx.node.map_aggregate((node.args, node.kwargs), lambda a: _argument(a, values))
+    given = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+    arguments = torch.fx.node.map_aggregate(given, _argument)
     args, kwargs = arguments
     try:
         with torch.no_grad():
@@ -103,25 +90,11 @@ def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping
         raise NoFp64Reference(f"{node.name} does not run in double precision: {error}") from error
 
 
-@functools.singledispatch
-def _argument(argument: Any, values: Mapping[torch.fx.Node, Any]) -> Any:
-    return argument
-
-
-@_argument.register(torch.fx.Node)
-def _(argument: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
-    return values[argument]
-
-
-@_argument.register(torch.dtype)
-def _(argument: torch.dtype, values: Mapping[torch.fx.Node, Any]) -> Any:
-    wide = torch.complex128 if argument.is_complex else torch.float64
-    return wide if argument.is_floating_point or argument.is_complex else argument
-
-
-@_argument.register(torch.device)
-def _(argument: torch.device, values: Mapping[torch.fx.Node, Any]) -> Any:
-    return torch.device("cpu")
+def _argument(argument: Any) -> Any:
+    """Return the argument for a run on the CPU in float64."""
+    if isinstance(argument, torch.dtype) and (argument.is_floating_point or argument.is_complex):
+        return torch.complex128 if argument.is_complex else torch.float64
+    return torch.device("cpu") if isinstance(argument, torch.device) else argument
 
 
 def _double(value: Any) -> Any:
