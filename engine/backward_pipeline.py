@@ -29,6 +29,7 @@ from engine.records.runtime import StageFailure
 from engine.records.session import CompilationRecord, FrameRecord
 from engine.standalone_graph import compile_standalone_graph
 from engine.torch_private.autograd import is_any_autocast_enabled
+from engine.torch_private.entries import Feature, why_off
 
 Run = Callable[..., Any]
 
@@ -39,7 +40,9 @@ def capture_backwards(options: Options | None) -> Iterator[None]:
 
     None leaves them to torch's autograd engine.
     """
-    with intercept_backwards(None if options is None else _capture_settings(options)):
+    with intercept_backwards(
+        None if options is None or why_off(Feature.COMPILED_AUTOGRAD) else _capture_settings(options)
+    ):
         yield
 
 
@@ -48,6 +51,8 @@ def capture_pipeline_for(options: Options) -> Pipeline:
 
     These are the backwards that run inside such a function, and those that go through its outputs.
     """
+    if why_off(Feature.COMPILED_AUTOGRAD):
+        return pipeline_for(options)
     pipeline = pipeline_for(replace(options, compiled_autograd=True))
     if pipeline.root_wrapper is None:
         pipeline.root_wrapper = functools.partial(_wrap_dispatcher, _capture_settings(options))

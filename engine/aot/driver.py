@@ -39,6 +39,7 @@ from engine.ir.sources.roots import ConstantSource
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import AotRecord
 from engine.records.graph import GraphRecord
+from engine.torch_private.entries import Feature, require
 
 Run = Callable[..., Any]
 
@@ -171,6 +172,7 @@ def _functionalize_call(
     """
     known = len(shape_env_assumptions(graph, inputs))
     try:
+        require(Feature.FUNCTIONAL_GRAPHS)
         wrapped = apply_pre_compile(TRACED_CALL_WRAPPERS, TracedCall(graph, tuple(inputs)))
         call = wrapped.call
         if found := why_not_functional(CheckedCall(call.graph, call.inputs, graph, trains, changes_objects, asking)):

@@ -14,6 +14,7 @@ from engine.ir.traced_frame import TracedGraph
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
 from engine.runtime.workers.compile_jobs import start_workers
+from engine.torch_private.entries import Feature, why_off
 
 Run = Callable[..., Any]
 
@@ -24,7 +25,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
         _executor_maker(traced, options, work),
         aten_executor,
         recompute_random=bool(options.extra.get("recompute_random", False)),
-        cache_dir=user_cache_dir() / "aot" if config.disk_cache else None,
+        cache_dir=user_cache_dir() / "aot" if config.disk_cache and not why_off(Feature.DISK_CACHE) else None,
         take_assumption_guards=traced.late_shape_guards,
     )
     with work.stage("aot"):

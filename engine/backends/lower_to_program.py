@@ -27,6 +27,7 @@ from engine.options import Options, config, user_cache_dir
 from engine.records.session import Session
 from engine.runtime.autotune import make_autotuner
 from engine.session_jobs import stop_event_of
+from engine.torch_private.entries import Feature, why_off
 
 NOT_CACHED = "not saved to disk: autotuning selects the kernels, and the disk cache stores its measurements instead"
 
@@ -53,7 +54,7 @@ def lower_to_program(
         chooser=chooser,
         candidate_blockings=candidate_blockings if is_tuned else None,
     )
-    if not config.disk_cache:
+    if not config.disk_cache or why_off(Feature.DISK_CACHE):
         return make()
     if is_tuned:
         program = make()

@@ -18,6 +18,7 @@ from engine.runtime.aten_executor import aten_executor
 from engine.runtime.aten_fallback import with_aten_fallback
 from engine.runtime.cuda_graphs import CudaGraphRecorder, CudaGraphReplay
 from engine.runtime.program_executor import program_executor
+from engine.torch_private.entries import Feature, why_off
 
 _log = logging.getLogger("engine")
 
@@ -33,7 +34,7 @@ def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, r
         errors.KernelBuildError: a kernel cannot be built.
     """
     run = program_executor(program, is_boxed=graph.is_boxed)
-    if options.uses_cuda_graphs:
+    if options.uses_cuda_graphs and not why_off(Feature.CUDA_GRAPHS):
         run = CudaGraphReplay(
             run,
             CudaGraphRecorder(),

@@ -27,6 +27,7 @@ from engine.lowering.scheduler import fuse
 from engine.lowering.templates.choose_templates import choose_templates
 from engine.lowering.unroll_reductions import unroll_reductions
 from engine.records.lowering import FusionDecision
+from engine.torch_private.entries import Feature, require
 
 aten = torch.ops.aten
 
@@ -52,6 +53,7 @@ def lower(
         LoweringError: the graph contains something that a program cannot express.
     """
     try:
+        require(Feature.KERNELS)
         watch, exchanged = run_passes(graph, fused_random=fused_random)
         for placeholder in graph.saved_placeholders:  # An earlier lowering may have set another row stride.
             reset_saved_row_stride(placeholder)

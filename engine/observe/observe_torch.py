@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from engine.errors import Unavailable
 from engine.ir.user_code_files import source_file
 from engine.observe.cache_hits import CacheHitRecorder
 from engine.observe.dynamo_guards import live_guard_failures
@@ -24,6 +25,7 @@ from engine.observe.trace_payloads import InMemoryPayload
 from engine.records.runtime import StageFailure
 from engine.records.session import Session
 from engine.torch_private import inductor
+from engine.torch_private.entries import Feature, why_off
 from engine.torch_private.stock import structured_logging as structured
 from engine.torch_private.stock import torch_logging
 
@@ -119,7 +121,12 @@ def observe_torch() -> Iterator[Session]:
     Yields:
         A Session with compiler "torch": frames and compilations with cause, graphs, breaks, guards, kernels
         and times. Cache hits are recorded too; code that was compiled earlier appears only in them.
+
+    Raises:
+        Unavailable: this version of torch lacks what observing needs.
     """
+    if reason := why_off(Feature.OBSERVATION):
+        raise Unavailable(f"torch.compile cannot be observed: {reason}.")
     session = _new_session()
     log = torch_logging.trace_log
     hits = CacheHitRecorder(session)
