@@ -36,8 +36,7 @@ def check_torch() -> None:
 
     Records and logs load without torch.
     """
-    torch = sys.modules.get("torch")
-    version = str(getattr(torch, "__version__", "")) or _installed_torch()
+    version = torch_version()
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers and numbers < OLDEST_TORCH:
         raise UnsupportedVersion(
@@ -45,8 +44,11 @@ def check_torch() -> None:
         )
 
 
-def _installed_torch() -> str:
-    """Version of the installed torch without importing it; empty if there is none."""
+def torch_version() -> str:
+    """Return the version of torch without importing it; empty if there is none."""
+    version = str(getattr(sys.modules.get("torch"), "__version__", ""))
+    if version:
+        return version
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

@@ -19,6 +19,7 @@ from engine.records.repro_script import repro_script
 from engine.records.runtime import ArtifactRecord, CallRecord, SkippedRecord, StageFailure
 from engine.records.session_data import CompilationRecord, FrameRecord, SessionData
 from engine.records.text_views import TextView
+from engine.supported_versions import torch_version
 
 __all__ = ["MAX_CALLS", "CompilationRecord", "FrameRecord", "Session", "SessionData"]
 
@@ -284,7 +285,16 @@ class Session:
             raise RecordError(
                 f"{path.name} was written in format {plain['version']}, this version reads format {SCHEMA_VERSION}: open it with the version that wrote it."
             )
-        return cls.from_data(from_jsonable(SessionData, plain, path.name))
+        session = cls.from_data(from_jsonable(SessionData, plain, path.name))
+        session._note_other_torch(path.name)
+        return session
+
+    def _note_other_torch(self, name: str) -> None:
+        recorded, here = self.versions.get("torch"), torch_version()
+        if recorded and here and recorded != here:
+            self.add_note(
+                f"{name} was recorded with torch {recorded}; torch {here} is installed and runs what is rerun."
+            )
 
     @classmethod
     def from_data(cls, data: SessionData) -> Session:

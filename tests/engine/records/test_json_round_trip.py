@@ -24,6 +24,7 @@ from engine.records.bytecode import SourceFile, Span
 from engine.records.kernels import VerifyRecord
 from engine.records.runtime import CallRecord, SkippedRecord, StageFailure
 from engine.records.session import MAX_CALLS, CompilationRecord, FrameRecord, Session, SessionData
+from engine.supported_versions import torch_version
 
 ROOT = Path(__file__).parents[3]
 KINDS = sorted(
@@ -90,7 +91,7 @@ def test_numbers_that_json_lacks_become_null() -> None:
 def filled() -> Session:
     """A session with one of each kind of addition."""
     session = Session(target="cuda:90")
-    session.versions = {"torch": "2"}
+    session.versions = {"torch": torch_version()}
     session.add_file(SourceFile("f.py", "f.py", "x = 1\n<script>alert('é')</script>"))
     session.add_frame(FrameRecord("0", "f", "f.py", 1))
     session.put_compilation(CompilationRecord("0/0", "0", "first call"))
@@ -187,3 +188,18 @@ def test_listeners_hear_of_changes_until_they_stop() -> None:
     session.add_note("two")
     assert heard == ["notes"]
     assert session.notes == ("one", "two")
+
+
+def test_a_session_of_another_torch_says_so_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a session of another torch adds one sentence; the same torch adds none."""
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2.13.0"))
+    session = Session()
+    session.versions = {"python": "3.11.7", "torch": "2.13.0"}
+    session.save(tmp_path / "recorded.json")
+    assert Session.load(tmp_path / "recorded.json").notes == ()
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2.15.0"))
+    opened = Session.load(tmp_path / "recorded.json")
+    assert opened.notes == (
+        "recorded.json was recorded with torch 2.13.0; torch 2.15.0 is installed and runs what is rerun.",
+    )
+    assert opened.versions == session.versions

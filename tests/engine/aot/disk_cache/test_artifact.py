@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import engine
+from engine.cache.environment_key import version_key
 from engine.cache.store import DiskStore, DiskStoreError
 from engine.options import user_cache_dir
 from engine.records.base import to_json
@@ -91,6 +92,17 @@ def test_what_is_read_is_what_was_made(fn: Callable[..., Any], needs: bool, back
         assert notes == [note]
         for e, f in zip(expected, found, strict=True):
             assert torch.equal(e, f) if isinstance(e, torch.Tensor) else e == f
+
+
+def test_another_torch_rebuilds_and_keeps_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one torch stored is not loaded by another, and is still there for the first."""
+    assert _told(infers, needs=False)[0] == ["saved to disk"]
+    with monkeypatch.context() as other:
+        other.setattr(torch, "__version__", "99.0")
+        version_key.cache_clear()
+        assert _told(infers, needs=False)[0] == ["saved to disk"]
+    version_key.cache_clear()
+    assert _told(infers, needs=False)[0] == ["loaded from disk"]
 
 
 def _grows(x: torch.Tensor) -> Any:
