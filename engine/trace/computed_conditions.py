@@ -15,7 +15,6 @@ import torch.fx
 from engine.ir.guards.computed_condition import ComputedCondition, ConditionOp, ValueRef, evaluate_condition
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.sources.base import Source
-from engine.ir.sources.roots import LocalSource
 from engine.ir.sources.stdlib import RandomDrawSource
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.fold_buffers import is_pure_node
@@ -112,10 +111,7 @@ def _writes_to(node: torch.fx.Node) -> list[torch.fx.Node]:
 def _mutated_base(node: torch.fx.Node) -> torch.fx.Node:
     """Return the input or new tensor that this in-place node mutates."""
     while node.target in _INPLACE_OPS:
-        written = node.args[0]
-        if not isinstance(written, torch.fx.Node):
-            raise _NotComputable
-        node = written
+        node = node.all_input_nodes[0]
     if node.op != "placeholder" and node.target not in _FACTORY_OPS:
         raise _NotComputable
     return node
@@ -131,7 +127,9 @@ def _is_state_input(given: GraphInput) -> bool:
     if origin is None or isinstance(origin, RandomDrawSource):
         return False
     return type(real) in (int, float) or (
-        not isinstance(origin, LocalSource) and type(real) is torch.Tensor and _is_scalar_cpu_tensor(real)
+        (origin.parent is not None or not origin.is_argument_link)
+        and type(real) is torch.Tensor
+        and _is_scalar_cpu_tensor(real)
     )
 
 
@@ -194,9 +192,7 @@ def _to_guard_steps(tx: Tracer, program: _BackwardSlice) -> tuple[ConditionOp, .
     def part(arg: Any) -> Any:
         if isinstance(arg, torch.fx.Node):
             return ValueRef(places[arg])
-        if isinstance(arg, tuple) and all(type(a) in _CONSTANT_TYPES for a in arg):
-            return arg
-        if type(arg) not in _CONSTANT_TYPES:
+        if any(type(a) not in _CONSTANT_TYPES for a in (arg if isinstance(arg, tuple) else (arg,))):
             raise _NotComputable
         return arg
 

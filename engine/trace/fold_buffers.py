@@ -12,7 +12,6 @@ import torch.fx
 
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.operator_facts import facts_of_node
-from engine.ir.sources.attributes import ModuleMemberSource
 from engine.ir.sources.tensors import TensorItemSource
 
 if TYPE_CHECKING:
@@ -81,8 +80,7 @@ def _fold_inputs(
 def _is_small_buffer(tx: Tracer, given: GraphInput) -> bool:
     real, fake = given.example_value, given.fake
     return (
-        isinstance(given.source, ModuleMemberSource)
-        and given.source.table == "_buffers"
+        given.source.member_table == "_buffers"
         and type(real) is torch.Tensor
         and real.numel() == 1
         and real.device.type == "cpu"
@@ -95,8 +93,9 @@ def _is_small_buffer(tx: Tracer, given: GraphInput) -> bool:
 
 def is_pure_node(node: torch.fx.Node) -> bool:
     """Return True if the operation is pure and its result was not mutated."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    module = "torch" if isinstance(node.target, str) else str(getattr(node.target, "__module__", None))
+    is_method = node.op == "call_method"
+    name = node.target if is_method else getattr(node.target, "__name__", "")
+    module = "torch" if is_method else str(getattr(node.target, "__module__", None))
     fake = node.meta.get("example_value")
     is_as_made = not isinstance(fake, torch.Tensor) or (
         _has_one_element(fake) and not fake.is_inference() and fake._version == 0 and fake.device.type == "cpu"

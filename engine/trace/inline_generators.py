@@ -113,20 +113,20 @@ def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
     These are a wrong number of arguments, or a first argument that is no exception.
     """
     first = realize(tx, args[0]) if args else None
-    real: Any = None if first is None else first.as_python_object()
-    is_class = isinstance(real, type) and issubclass(real, BaseException)
+    real = None if first is None else first.as_class()
+    is_class = real is not None and issubclass(real, BaseException)
     if first is None or len(args) > 3 or not (is_class or issubclass(first.python_type(), BaseException)):
         stands = object() if first is None or issubclass(first.python_type(), type) else first.error_stand_in()
         none: Any = (n for n in range(0))
-        tx.fold_constant(lambda: none.throw(*[real if isinstance(real, type) else stands] * len(args)))
+        tx.fold_constant(lambda: none.throw(*[stands if real is None else real] * len(args)))
 
 
 def _exception_to_throw(tx: Tracer, args: list[Variable]) -> Variable:
     """Return the exception to throw: an instance or class, or an instance of class and value."""
     kind, given = realize(tx, args[0]), [] if len(args) < 2 or is_none(realize(tx, args[1])) else [realize(tx, args[1])]
-    real = kind.as_python_object()
-    if not given or not (isinstance(real, type) and issubclass(real, BaseException)):
-        return given[0] if given and isinstance(real, type) else kind
+    real = kind.as_class()
+    if not given or real is None or not issubclass(real, BaseException):
+        return kind if not given or real is None else given[0]
     if issubclass(given[0].python_type(), real):
         return given[0]
     return realize(tx, kind.call(tx, tx.unpack_iterable(given[0]) if given[0].python_type() is tuple else given, {}))

@@ -13,7 +13,6 @@ from engine.trace.exc import UserException
 from engine.trace.opcode_registry import RETURN
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
@@ -175,5 +174,5 @@ def _is_unchanged(before: tuple[Variable, str, str] | None, now: tuple[Variable,
 
 
 def _node_name(value: Variable) -> str:
-    node = value.node_or_none if isinstance(value, TensorVariable) else None
+    node = value.node_or_none
     return node.name if node is not None else ""

@@ -138,7 +138,7 @@ class Tracer:
             value = build_variable(self, real, origin)
             if value.is_mutable:
                 self.objects.variables_by_id[id(real)] = (value, real)
-            elif not isinstance(value, ConstantVariable) and value.as_python_object() is NotImplemented:
+            elif not value.is_constant and value.as_python_object() is NotImplemented:
                 self.objects.real_by_variable_id[id(value)] = (value, real)
             return value
         value = known[0]

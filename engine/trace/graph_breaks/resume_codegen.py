@@ -250,7 +250,7 @@ class ResumeCodegen:
         """Return the way in which a resume function receives a stack value."""
         if isinstance(value, ExcInfoVariable):
             return HANDLED_EXCEPTION
-        if isinstance(value, ConstantVariable) and type(value.value) is InstructionOffset:
+        if isinstance(value, ConstantVariable) and value.python_type() is InstructionOffset:
             return self.decoded.index_of[2 * value.value]
         return NULL_KIND if value is NULL else VALUE
 

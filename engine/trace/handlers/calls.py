@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from engine.bytecode.opcodes import RULES
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NULL, Variable, realize
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.functions import NestedUserFunctionVariable
-from engine.trace.variables.containers.dicts import DictVariable, mapping_entries
-from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
+from engine.trace.variables.containers.dicts import mapping_entries
+from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.exceptions.stand_ins import has_method
 from engine.trace.variables.exceptions.type_errors import callable_display_name, is_iterable
 
@@ -60,10 +60,9 @@ def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
             name = callable_display_name(tx, realize(tx, frame.stack[-3 if RULES.null_above_callable else -2]))
             tx.raise_type_error(f"{name} argument after ** must be a mapping, not {words.python_type().__name__}")
         for key, value in mapping_entries(tx, words):
-            name = realize(tx, key).as_python_constant(tx)
-            if not isinstance(name, str):
+            if not issubclass(realize(tx, key).python_type(), str):
                 tx.raise_type_error("keywords must be strings")
-            kwargs[name] = value
+            kwargs[realize(tx, key).as_python_constant(tx)] = value
     given = realize(tx, frame.stack.pop())
     if not is_iterable(given):
         name = callable_display_name(tx, realize(tx, frame.stack[-2 if RULES.null_above_callable else -1]))
@@ -88,9 +87,8 @@ def _make_function(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("SET_FUNCTION_ATTRIBUTE")
 def _set_function_attribute(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    made = realize(tx, frame.stack.pop())
+    made = cast("NestedUserFunctionVariable", frame.stack.pop())
     value = realize(tx, frame.stack.pop())
-    assert isinstance(made, NestedUserFunctionVariable)
     _set_made_attribute(tx, made, op.arg, value)
     frame.push(made)
 
@@ -109,12 +107,8 @@ def _set_made_attribute(tx: Tracer, made: NestedUserFunctionVariable, flag: int,
         case 1:
             made.default_values = list(sequence_items(tx, value))
         case 2:
-            assert isinstance(value, DictVariable)
-            made.keyword_default_values = {
-                str(realize(tx, k).as_python_constant(tx)): v for k, v in value.entries.values()
-            }
+            made.keyword_default_values = tx.unpack_string_mapping(value)
         case 8:
-            assert isinstance(value, TupleVariable)
-            made.cell_values = [c for c in value.items if isinstance(c, CellVariable)]
+            made.cell_values = cast("list[CellVariable]", tx.unpack_iterable(value))
         case 16:
             made.annotate = value

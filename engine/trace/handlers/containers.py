@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from engine.bytecode.opcodes import RULES
 from engine.trace.opcode_registry import handles
@@ -46,10 +46,9 @@ def _map(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("BUILD_CONST_KEY_MAP")
 def _const_key_map(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    keys = realize(tx, frame.stack.pop())
-    assert isinstance(keys, TupleVariable)
+    keys = tx.unpack_iterable(frame.stack.pop())
     made = DictVariable({})
-    for key, value in zip(keys.items, frame.popn(op.arg), strict=True):
+    for key, value in zip(keys, frame.popn(op.arg), strict=True):
         made.set_item(tx, realize(tx, key), value)
     frame.push(made)
 
@@ -63,9 +62,7 @@ def _slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("LIST_APPEND")
 def _append(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = frame.stack.pop()
-    target = realize(tx, frame.stack[-op.arg])
-    assert isinstance(target, ListVariable)
-    target.append(tx, value)
+    cast("ListVariable", frame.stack[-op.arg]).append(tx, value)
 
 
 @handles("LIST_EXTEND")
@@ -74,8 +71,7 @@ def _extend(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if not is_iterable(given):
         tx.raise_type_error(f"Value after * must be an iterable, not {given.python_type().__name__}")
     items = list(sequence_items(tx, given))
-    target = realize(tx, frame.stack[-op.arg - 1])
-    assert isinstance(target, ListVariable)
+    target = cast("ListVariable", frame.stack[-op.arg - 1])
     frame.stack.pop()
     tx.side_effects.record_mutation(target)
     target.items.extend(items)
@@ -107,16 +103,14 @@ def _map_add(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("DICT_UPDATE")
 def _update(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     other = realize(tx, frame.stack.pop())
-    target = realize(tx, frame.stack[-op.arg])
-    assert isinstance(target, DictVariable)
+    target = cast("DictVariable", frame.stack[-op.arg])
     target.update(tx, other)
 
 
 @handles("DICT_MERGE")
 def _merge(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     other = realize(tx, frame.stack.pop())
-    target = realize(tx, frame.stack[-op.arg])
-    assert isinstance(target, DictVariable)
+    target = cast("DictVariable", frame.stack[-op.arg])
     function = realize(tx, frame.stack[-op.arg - (3 if RULES.null_above_callable else 2)])
     if not has_method(other.python_type(), "keys"):
         kind = other.python_type().__name__

@@ -30,8 +30,6 @@ from engine.trace.variables.exceptions.exceptions import (
     to_exception,
     traceback_of,
 )
-from engine.trace.variables.objects.classes import ClassVariable
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
 def _cause(tx: Tracer, value: Variable) -> Variable:
     """Return the cause of ``raise ... from value``: any exception, also an external one."""
-    if isinstance(value, ClassVariable) and issubclass(value.real_object, BaseException):
+    if value.as_class() is not None and issubclass(value.as_class(), BaseException):
         value = realize(tx, value.call(tx, [], {}))
     if not is_none(value) and not issubclass(value.python_type(), BaseException):
         tx.raise_type_error("exception causes must derive from BaseException")
@@ -149,7 +147,7 @@ def _check_manager(tx: Tracer, manager: Variable, name: str) -> None:
 
 
 def _lacks_special_method(tx: Tracer, of: Variable, name: str) -> bool:
-    if isinstance(of, UserDefinedObjectVariable):
+    if of.is_user_object:
         return of.lookup_special_method(tx, name) is None
     return of.python_type().__module__ == "builtins" and of.lacks_methods(name)
 

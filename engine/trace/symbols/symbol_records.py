@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import sympy
-
 from engine.ir.guards.base import NO_CAUSE, user_expr
 from engine.ir.guards.sympy_printer import relation_display
 from engine.ir.sources.base import Source
@@ -22,8 +20,8 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
     env = tx.symbols.shape_env
     told = []
     for symbol, sources in env.var_to_sources.items():
-        origins = [s for s in sources if isinstance(s, Source) or isinstance(getattr(s, "base", None), Source)]
-        if not origins or not isinstance(symbol, sympy.Symbol):
+        origins = [place for s in sources if (place := _place_of(s)) is not None]
+        if not origins or not symbol.is_Symbol:
             continue
         became = env.replace(symbol)
         low, high = symbol_bounds(env, symbol)
@@ -32,7 +30,9 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
         told.append(
             TracedSymbolRecord(
                 symbol.name,
-                tuple(dict.fromkeys(_source_expr(s) for s in origins)),
+                tuple(
+                    dict.fromkeys(user_expr(of) if dim < 0 else f"{user_expr(of)}.shape[{dim}]" for of, dim in origins)
+                ),
                 str(env.backed_var_to_val.get(symbol, "")),
                 _symbol_reason(tx, symbol, origins),
                 low,
@@ -52,17 +52,18 @@ def _assumption(env: RecordingShapeEnv, relation: Any) -> SymbolAssumption:
     return SymbolAssumption(relation_display(relation), cause.reason, cause.span)
 
 
-def _symbol_reason(tx: Tracer, symbol: Any, sources: list[Any]) -> str:
-    found = [
-        tx.symbols.dynamic_size_reasons.get(s.base, {}).get(s.idx, "") for s in sources if not isinstance(s, Source)
-    ]
+def _symbol_reason(tx: Tracer, symbol: Any, places: list[tuple[Source, int]]) -> str:
+    found = [tx.symbols.dynamic_size_reasons.get(of, {}).get(dim, "") for of, dim in places]
     return tx.symbols.symbol_reasons.get(symbol) or next(
         (f for f in found if f), "it equals another size that is a symbol"
     )
 
 
-def _source_expr(source: Any) -> str:
-    """Return the source of a symbol as a user would write it."""
-    if isinstance(source, Source):
-        return user_expr(source)
-    return f"{user_expr(source.base)}.shape[{source.idx}]"
+def _place_of(source: Any) -> tuple[Source, int] | None:
+    """Return where a symbol is read: the source of a number and -1, or of a tensor and a dimension.
+
+    None for a symbol that no input holds.
+    """
+    is_number = isinstance(source, Source)
+    of = source if is_number else getattr(source, "base", None)
+    return (of, -1 if is_number else source.idx) if isinstance(of, Source) else None

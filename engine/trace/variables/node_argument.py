@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from engine.trace.exc import Unsupported
 
 if TYPE_CHECKING:
+    import torch.fx
+
     from engine.trace.tracer import Tracer
     from engine.trace.variables.base import Variable
 
@@ -39,6 +41,11 @@ class NodeArgument:
     def has_torch_function(self) -> bool:
         """True if operations on the value dispatch to its class's ``__torch_function__``."""
         return self.may_have_torch_function and hasattr(self.python_type(), "__torch_function__")
+
+    @property
+    def node_or_none(self) -> torch.fx.Node | None:
+        """The node that computes a tensor, if the graph has it already; None for any other value."""
+        return None
 
     @property
     def graph_value(self) -> Any:

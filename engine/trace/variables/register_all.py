@@ -67,7 +67,6 @@ FAMILIES = (
     "torch_api.custom_and_script_ops",
     "tensors.legacy_constructors",
     "tensors.packed_sequences",
-    "callables.property_subclasses",
     "stdlib.io_buffers",
     "stdlib.datetimes",
     "stdlib.context_vars",

@@ -1,4 +1,7 @@
-"""``property``, ``classmethod`` and ``staticmethod`` objects used as values."""
+"""``property``, ``classmethod`` and ``staticmethod`` objects used as values.
+
+An instance of a subclass of ``property`` holds a getter and a setter, and may override ``__get__`` and ``__set__``.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, RealObjectVariable, Variable, is_none, realize
-from engine.trace.variables.builder import is_literal, register_builder
+from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
+from engine.trace.variables.callable_registry import CallRule, register_rule
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.objects.class_lookup import class_source, raise_missing_accessor
+from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -25,20 +30,15 @@ class DescriptorVariable(RealObjectVariable):
 
     __slots__ = ()
 
-    def wrapped_function(self, tx: Tracer, name: str) -> Variable:
-        """Return an attribute such as ``fget``: a wrapped function or None."""
-        raise NotImplementedError
-
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in _BINDING_METHODS or kwargs:
             return super().call_method(tx, name, args, kwargs)
-        instance, *rest = [realize(tx, a) for a in args]
-        return _bind(self.real_object, tx, self, name, instance, rest)
+        return _bind(self.real_object, tx, self, name, args)
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if self.lacks_methods("__call__"):
             return super().call(tx, args, kwargs)
-        return self.wrapped_function(tx, "__func__").call(tx, args, kwargs)  # of a staticmethod
+        return _wrapped_function(tx, self, "__func__").call(tx, args, kwargs)  # of a staticmethod
 
 
 class ExternalDescriptorVariable(DescriptorVariable):
@@ -49,23 +49,24 @@ class ExternalDescriptorVariable(DescriptorVariable):
     def hash_key(self, tx: Tracer) -> Any:
         return tx.objects.as_identity_key(self)
 
-    def wrapped_function(self, tx: Tracer, name: str) -> Variable:
-        assert self.source is not None
-        return realize(tx, tx.wrap(getattr(self.real_object, name), AttrSource(self.source, name)))
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in _BINDING_METHODS and hasattr(self.real_object, name):
             return BuiltinMethodVariable(self, name)
         if not hasattr(self.real_object, name):
             text = f"'{type(self.real_object).__name__}' object has no attribute '{name}'"
             return tx.raise_error(AttributeError, text)  # type: ignore[no-any-return]
-        if name in _WRAPPED_FUNCTION_ATTRS or is_literal(getattr(self.real_object, name)):
-            return self.wrapped_function(tx, name)
+        if self.source is not None and (name in _WRAPPED_FUNCTION_ATTRS or is_literal(getattr(self.real_object, name))):
+            return realize(tx, tx.wrap(getattr(self.real_object, name), AttrSource(self.source, name)))
         return super().get_attr(tx, name)
 
 
+def _wrapped_function(tx: Tracer, of: Variable, name: str) -> Variable:
+    """Return an attribute such as ``fget``: a wrapped function or None."""
+    return realize(tx, of.get_attr(tx, name))
+
+
 @functools.singledispatch
-def _bind(held: Any, tx: Tracer, of: DescriptorVariable, name: str, instance: Variable, rest: Args) -> Variable:
+def _bind(held: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
     """Call ``__get__``, ``__set__`` or ``__delete__`` of a descriptor."""
     raise of.unsupported_method(name)
 
@@ -76,37 +77,61 @@ def has_binding_rule(held: Any) -> bool:
 
 
 @_bind.register(property)
-def _bind_property(
-    held: property, tx: Tracer, of: DescriptorVariable, name: str, instance: Variable, rest: Args
-) -> Variable:
+def _bind_property(held: property, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
+    instance = realize(tx, args[0])
     if name == "__get__" and is_none(instance):
         return of
     which, word = {"__get__": ("fget", "getter"), "__set__": ("fset", "setter")}.get(name, ("fdel", "deleter"))
     if getattr(held, which) is None:
         raise_missing_accessor(tx, held, instance.python_type(), word)
-    done = of.wrapped_function(tx, which).call(tx, [instance, *(rest if name == "__set__" else [])], {})
+    value = args[1:2] if name == "__set__" else []
+    done = _wrapped_function(tx, of, which).call(tx, [instance, *value], {})
     return realize(tx, done) if name == "__get__" else NONE
 
 
 @_bind.register(staticmethod)
-def _bind_static_method(
-    held: Any, tx: Tracer, of: DescriptorVariable, name: str, instance: Variable, rest: Args
-) -> Variable:
-    return of.wrapped_function(tx, "__func__")
+def _bind_static_method(held: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
+    return _wrapped_function(tx, of, "__func__")
 
 
 @_bind.register(classmethod)
-def _bind_class_method(
-    held: Any, tx: Tracer, of: DescriptorVariable, name: str, instance: Variable, rest: Args
-) -> Variable:
+def _bind_class_method(held: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
     if hasattr(type(held.__func__), "__get__") and not hasattr(held.__func__, "__code__"):
         raise Unsupported("descriptor", "classmethod.__get__() of a descriptor")
+    instance, *rest = [realize(tx, a) for a in args]
     cls = instance.python_type()
     owner = rest[0] if rest and not is_none(rest[0]) else tx.wrap(cls, class_source(cls))
-    return BoundMethodVariable(owner, of.wrapped_function(tx, "__func__"))
+    return BoundMethodVariable(owner, _wrapped_function(tx, of, "__func__"))
 
 
 @register_builder(property, classmethod, staticmethod)
 def _descriptor(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, f"the {type(real).__name__} object itself was used")
     return ExternalDescriptorVariable(real, origin)
+
+
+def _is_property(real: object) -> bool:
+    return isinstance(real, property)
+
+
+@register_builder_if(55, _is_property)
+def _property_of_subclass(tx: Tracer, real: Any, origin: Source) -> Variable:
+    tx.guard_type(real, origin, "its accessors were used")
+    return UserDefinedObjectVariable(type(real), origin, real)
+
+
+def _property_method_rule(name: str) -> CallRule:
+    """Build the rule of a method of ``property`` that is called by name, as ``super().__get__`` does."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        of = realize(tx, args[0])
+        held = of.as_python_object()
+        if not issubclass(of.python_type(), property) or held is NotImplemented:
+            raise Unsupported("descriptor", f"an accessor of {of.describe()} is called by name")
+        return _bind_property(held, tx, of, name, args[1:])
+
+    return rule
+
+
+for _name in _BINDING_METHODS:
+    register_rule(vars(property)[_name])(_property_method_rule(_name))

@@ -168,13 +168,10 @@ class NewDescriptorVariable(DescriptorVariable):
         if not hasattr(self.real_object, name):
             return super().get_attr(tx, name)
         if name not in _DESCRIPTOR_METHODS:
-            return self.wrapped_function(tx, name)
+            return realize(tx, tx.wrap_static(getattr(self.real_object, name), name))
         if not has_binding_rule(self.real_object):
             raise self.unsupported_attribute("reading", name)
         return BuiltinMethodVariable(self, name)
-
-    def wrapped_function(self, tx: Tracer, name: str) -> Variable:
-        return realize(tx, tx.wrap_static(getattr(self.real_object, name), name))
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in _ACCESSOR_DECORATORS or not hasattr(self.real_object, name):
