@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import enum
+import inspect
 import math
 import types
 from collections.abc import Hashable, Iterable, Iterator
@@ -494,7 +495,21 @@ NULL = NullVariable()
 class AttributeDictVariable(Variable):
     """A variable that stores its attributes by name, as the traced code sets them."""
 
+    __slots__ = ()
     attributes: dict[str, Variable]
+
+    def current_attributes(self, tx: Tracer) -> dict[Any, tuple[Variable, Variable]]:
+        """Return the current ``__dict__``, as dict entries, without what C code stores elsewhere."""
+        cls = self.python_type()
+        is_own = {n: not hasattr(type(inspect.getattr_static(cls, n, None)), "__set__") for n in self.attributes}
+        return {name: (ConstantVariable(name), value) for name, value in self.attributes.items() if is_own[name]}
+
+    def write_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
+        """Set an attribute; a value of None deletes it."""
+        tx.side_effects.record_mutation(self)
+        self.attributes.pop(name, None)
+        if value is not None:
+            self.attributes[name] = value
 
 
 class ConstantVariable(Variable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import docstring_of
@@ -43,6 +43,7 @@ from engine.trace.variables.callables.methods import BoundMethodVariable, Builti
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.nn_modules.optimizer_inlining import unwrap_disabled_optimizer_function
+from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
 from engine.trace.variables.torch_api.trace_rules import is_in_graph_function, may_inline
 
 if TYPE_CHECKING:
@@ -266,38 +267,11 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in self.attributes:
             return self.attributes[name]
-        if name == "__call__":
-            return self
-        if name == "__get__":
-            return BuiltinMethodVariable(self, name)
-        if name == "__name__":
-            return ConstantVariable(self.name)
-        if name == "__qualname__":
-            return ConstantVariable(self.code.co_qualname)
-        if name == "__module__":
-            return ConstantVariable(self.namespace.name)
-        if name == "__doc__":
-            return ConstantVariable(docstring_of(self.code))
-        if name == "__code__":
-            return ConstantVariable(self.code)
-        if name == "__annotations__":
-            return self.annotation_dict(tx)
-        if name == "__annotate__" and name in vars(types.FunctionType):
-            return NONE if self.annotate is None else self.annotate
-        if name == "__dict__":
-            return FunctionDictVariable(self)
-        if name == "__defaults__":
-            return TupleVariable(list(self.default_values)) if self.default_values else NONE
-        if name == "__kwdefaults__":
-            return (
-                DictVariable.from_str_keys(dict(self.keyword_default_values)) if self.keyword_default_values else NONE
-            )
-        if name == "__closure__":
-            return TupleVariable(list(self.cell_values)) if self.cell_values else NONE
+        read = _FUNCTION_ATTRIBUTES.get(name)
+        if read is not None:
+            return read(tx, self)
         if not hasattr(types.FunctionType, name):
             tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
-        if name == "__type_params__":
-            return tx.from_python(())
         return super().get_attr(tx, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
@@ -331,8 +305,7 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
             raise self.unsupported_attribute("deleting", name)
         if name not in self.attributes:
             tx.raise_error(AttributeError, f"'function' object has no attribute '{name}'")
-        tx.side_effects.record_mutation(self)
-        del self.attributes[name]
+        self.write_attr(tx, name, None)
 
     def annotation_dict(self, tx: Tracer) -> Variable:
         """Return ``f.__annotations__``: always one and the same mutable dict."""
@@ -365,9 +338,9 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         cg.load_const(self.name)
         cg.load_const(self.code.co_qualname)
         cg.load(TupleVariable(self.default_values) if self.default_values else NONE)
-        cg.load(DictVariable.from_str_keys(self.keyword_default_values) if self.keyword_default_values else NONE)
+        cg.load(_dict_or_none(self.keyword_default_values))
         cg.load(TupleVariable(list(self.cell_values)))
-        cg.load(DictVariable.from_str_keys(self.attributes) if self.attributes else NONE)
+        cg.load(_dict_or_none(self.attributes))
         if self._annotations is None and self.annotations:
             self._annotations = DictVariable.from_str_keys(self.annotations)
         for given in (self._annotations, self.annotate if self._annotations is None else None):
@@ -393,61 +366,29 @@ _VALUE_FORMAT = 1
 """``annotationlib.Format.VALUE``: ``__annotate__`` returns the annotations themselves."""
 
 
-@dataclass(frozen=True, eq=False)
-class FunctionDictVariable(Variable):
-    """``__dict__`` of a function or lru_cache created while tracing."""
+_FUNCTION_ATTRIBUTES: dict[str, Callable[[Tracer, NestedUserFunctionVariable], Variable]] = {
+    "__call__": lambda tx, of: of,
+    "__get__": lambda tx, of: BuiltinMethodVariable(of, "__get__"),
+    "__name__": lambda tx, of: ConstantVariable(of.name),
+    "__qualname__": lambda tx, of: ConstantVariable(of.code.co_qualname),
+    "__module__": lambda tx, of: ConstantVariable(of.namespace.name),
+    "__doc__": lambda tx, of: ConstantVariable(docstring_of(of.code)),
+    "__code__": lambda tx, of: ConstantVariable(of.code),
+    "__annotations__": lambda tx, of: of.annotation_dict(tx),
+    "__annotate__": lambda tx, of: NONE if of.annotate is None else of.annotate,
+    "__dict__": InstanceDictVariable,
+    "__defaults__": lambda tx, of: TupleVariable(list(of.default_values)) if of.default_values else NONE,
+    "__kwdefaults__": lambda tx, of: _dict_or_none(of.keyword_default_values),
+    "__closure__": lambda tx, of: TupleVariable(list(of.cell_values)) if of.cell_values else NONE,
+    "__type_params__": lambda tx, of: tx.from_python(()),
+}
+for _name in ("__annotate__", "__type_params__"):
+    if _name not in vars(types.FunctionType):  # in this version of Python
+        del _FUNCTION_ATTRIBUTES[_name]
 
-    __slots__ = ("function",)
-    function: AttributeDictVariable
 
-    def python_type(self) -> type:
-        return dict
-
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return BuiltinMethodVariable(self, name)
-
-    def _as_dict_variable(self) -> Variable:
-        return DictVariable.from_str_keys(
-            {k: v for k, v in self.function.attributes.items() if not hasattr(types.FunctionType, k)}
-        )
-
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        if name == "update" and len(args) == 1 and not kwargs:
-            for key, value in tx.unpack_string_mapping(args[0]).items():
-                self.function.set_attr(tx, key, value)
-            return NONE
-        if name == "setdefault" and 1 <= len(args) <= 2 and not kwargs:
-            if not self.contains(tx, realize(tx, args[0])):
-                self.set_item(tx, realize(tx, args[0]), args[1] if len(args) == 2 else NONE)
-            return self.get_item(tx, realize(tx, args[0]))
-        if name in ("get", "keys", "values", "items", "copy", "__contains__", "__len__", "__getitem__", "__iter__"):
-            return self._as_dict_variable().call_method(tx, name, args, kwargs)
-        raise self.unsupported(f"the method {name!r} of a function's __dict__", "unsupported-method")
-
-    def length(self, tx: Tracer) -> Variable:
-        return self._as_dict_variable().length(tx)
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return self._as_dict_variable().is_truthy(tx)
-
-    def get_iterator(self, tx: Tracer) -> Variable:
-        return self._as_dict_variable().get_iterator(tx)
-
-    def contains(self, tx: Tracer, item: Variable) -> bool:
-        return self._as_dict_variable().contains(tx, item)
-
-    def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        return self._as_dict_variable().get_item(tx, key)
-
-    def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
-        self.function.set_attr(tx, str(key.as_python_constant(tx)), value)
-
-    def child_variables(self) -> list[Variable]:
-        return [self.function]
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load(self.function)
-        cg.body.attribute("__dict__")
+def _dict_or_none(entries: dict[str, Variable]) -> Variable:
+    return DictVariable.from_str_keys(dict(entries)) if entries else NONE
 
 
 @register_builder(types.FunctionType)

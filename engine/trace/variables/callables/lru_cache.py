@@ -27,14 +27,12 @@ from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.call_expressions import CallExpressionVariable, emit_call, emit_store_attributes
-from engine.trace.variables.callables.functions import (
-    FunctionDictVariable,
-)
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
+from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
 
 if TYPE_CHECKING:
@@ -245,14 +243,13 @@ class LruCacheVariable(AttributeDictVariable):
         if name in ("cache_info", "cache_clear", "cache_parameters"):
             return BuiltinMethodVariable(self, name)
         if name == "__dict__":
-            return FunctionDictVariable(self)
+            return InstanceDictVariable(tx, self)
         if name == "__wrapped__":
             return self.function
         return realize(tx, self.function).get_attr(tx, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        tx.side_effects.record_mutation(self)
-        self.attributes[name] = value
+        self.write_attr(tx, name, value)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         match name:

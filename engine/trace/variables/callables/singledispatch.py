@@ -113,8 +113,7 @@ class SingleDispatchVariable(AttributeDictVariable):
         return super().get_attr(tx, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        tx.side_effects.record_mutation(self)
-        self.attributes[name] = value
+        self.write_attr(tx, name, value)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "dispatch":

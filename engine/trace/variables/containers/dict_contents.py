@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.base import Source
-from engine.trace.variables.base import ConstantVariable, Variable, type_name
+from engine.trace.variables.base import AttributeDictVariable, ConstantVariable, Variable, type_name
 from engine.trace.variables.exceptions.version_messages import dict_key
 from engine.trace.variables.objects.id_and_hash import mark_stored
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DictEntry = tuple[Variable, Variable]
 
 
-class DictContents(Variable):
+class DictContents(AttributeDictVariable):
     """Entries of a dict by hash key, the order of an OrderedDict, and its attributes."""
 
     __slots__ = (
@@ -150,17 +150,6 @@ class DictContents(Variable):
         tx.side_effects.record_mutation(self)
         self.mutation_count += 1
         return self.entries.pop(stands_for)[1]
-
-    def current_attributes(self, tx: Tracer) -> dict[Any, DictEntry]:
-        """Return the ``__dict__`` of an OrderedDict, as dict entries."""
-        return {name: (ConstantVariable(name), value) for name, value in self.attributes.items()}
-
-    def write_attr(self, tx: Tracer, name: str, value: Variable | None) -> None:
-        """Set an instance attribute of an OrderedDict; a value of None deletes it."""
-        tx.side_effects.record_mutation(self)
-        self.attributes.pop(name, None)
-        if value is not None:
-            self.attributes[name] = value
 
     @property
     def is_ordered(self) -> bool:

@@ -1,10 +1,10 @@
-"""``__dict__`` of an instance as a dict variable."""
+"""``__dict__`` of an instance or a function as a dict variable."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.trace.variables.base import NONE, Args, Kwargs, Variable
+from engine.trace.variables.base import NONE, Args, AttributeDictVariable, Kwargs, Variable
 from engine.trace.variables.containers.dict_contents import DictEntry
 from engine.trace.variables.containers.dicts import ORDERED_DICT_ATTRIBUTES, DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class InstanceDictVariable(DictVariable):
-    """``__dict__`` of an instance: a live view of its attributes that writes through."""
+    """``__dict__`` of an object: a live view of its attributes that writes through."""
 
     __slots__ = ("owner", "tx")
 
-    def __init__(self, tx: Tracer, of: InstanceVariable | DictVariable) -> None:
+    def __init__(self, tx: Tracer, of: InstanceVariable | AttributeDictVariable) -> None:
         self.tx = tx
         self.owner = of
         super().__init__({})
@@ -43,7 +43,7 @@ class InstanceDictVariable(DictVariable):
 
     def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
         is_name = key.python_type() is str
-        found = find_in_class(self.owner.cls, stands_for) if is_name else None
+        found = find_in_class(self.owner.python_type(), stands_for) if is_name else None
         if not is_name or (found is not None and found.is_stored_outside_dict):
             raise self.unsupported("writing this key into an instance's __dict__", "attribute-write")
         self.owner.write_attr(tx, stands_for, value)
