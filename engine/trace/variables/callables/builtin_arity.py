@@ -5,10 +5,12 @@ A mismatch raises Python's TypeError before any rule runs.
 
 from __future__ import annotations
 
+import builtins
 import collections
 import functools
 import inspect
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,100 +46,78 @@ class Arity:
         )
 
 
-def _arity_between(least: int, most: int, names: str = "") -> Arity:
-    return Arity(least, most, most, frozenset(names.split()))
+_POSITIONAL_ONLY = """
+    0 1 bool float list tuple set frozenset vars dir
+    0 2 super
+    1 1 reversed itertools.cycle itertools.pairwise
+    1 1 deque.pop deque.popleft deque.clear deque.reverse dict.clear dict.copy dict.keys dict.values dict.items
+    1 1 set.clear set.copy set.pop frozenset.copy
+    1 2 iter next itertools.tee deque.rotate
+    1 3 range slice
+    1 * set.update set.union set.intersection set.difference
+    1 * frozenset.union frozenset.intersection frozenset.difference
+    2 2 filter itertools.takewhile itertools.dropwhile itertools.filterfalse itertools.starmap
+    2 2 deque.append deque.appendleft deque.extend deque.extendleft deque.count deque.remove
+    2 2 list.__getitem__ dict.__getitem__ set.__contains__ frozenset.__contains__
+    2 2 set.add set.discard set.remove set.issubset set.issuperset set.isdisjoint set.symmetric_difference
+    2 2 set.symmetric_difference_update
+    2 2 frozenset.issubset frozenset.issuperset frozenset.isdisjoint frozenset.symmetric_difference
+    2 3 getattr functools.reduce dict.pop
+    2 4 itertools.islice deque.index
+    2 * map
+    3 3 deque.insert
+"""
+"""Callables without keywords whose signature Python does not tell: minimum and maximum of arguments, and names.
+
+The arguments include ``self``.
+"""
+
+_WITH_KEYWORDS = """
+    0 2 complex real imag
+    0 2 deque iterable maxlen
+    0 2 itertools.count start step
+    0 3 str object encoding errors
+    1 2 enumerate iterable start
+    1 2 itertools.groupby iterable key
+    1 2 itertools.permutations iterable r
+    1 2 itertools.repeat object times
+    2 2 itertools.combinations iterable r
+    2 2 itertools.combinations_with_replacement iterable r
+    2 2 itertools.compress data selectors
+"""
+"""Other such callables, each with the keywords that it allows."""
 
 
-_KNOWN_ARITIES: dict[Any, Arity] = {
-    iter: _arity_between(1, 2),
-    next: _arity_between(1, 2),
-    getattr: _arity_between(2, 3),
-    enumerate: _arity_between(1, 2, "iterable start"),
-    vars: _arity_between(0, 1),
-    dir: _arity_between(0, 1),
-    range: _arity_between(1, 3),
-    slice: _arity_between(1, 3),
-    bool: _arity_between(0, 1),
-    list: _arity_between(0, 1),
-    tuple: _arity_between(0, 1),
-    set: _arity_between(0, 1),
-    frozenset: _arity_between(0, 1),
+def _find_callable(path: str) -> Any:
+    """Return a builtin, or a member of ``deque``, ``functools`` or ``itertools``, by its name."""
+    root, *names = path.split(".")
+    known = {"deque": collections.deque, "functools": functools, "itertools": itertools}
+    return functools.reduce(getattr, names, known.get(root) or getattr(builtins, root))
+
+
+def _read_arities() -> Iterator[tuple[Any, Arity]]:
+    for line in _POSITIONAL_ONLY.strip().splitlines():
+        least, most, *paths = line.split()
+        count = _UNBOUNDED if most == "*" else int(most)
+        yield from ((_find_callable(path), Arity(int(least), count, count)) for path in paths)
+    for line in _WITH_KEYWORDS.strip().splitlines():
+        least, most, path, *words = line.split()
+        yield _find_callable(path), Arity(int(least), int(most), int(most), frozenset(words))
+
+
+_KNOWN_ARITIES: dict[Any, Arity] = dict(_read_arities()) | {
     int: Arity(0, 2, 2, frozenset(("base",))),
-    float: _arity_between(0, 1),
-    complex: _arity_between(0, 2, "real imag"),
-    str: _arity_between(0, 3, "object encoding errors"),
     dict: Arity(0, _UNBOUNDED, 1, None),
-    map: _arity_between(2, _UNBOUNDED),
-    filter: _arity_between(2, 2),
+    dict.update: Arity(1, _UNBOUNDED, 2, None),
     zip: Arity(0, _UNBOUNDED, _UNBOUNDED, frozenset(("strict",))),
-    reversed: _arity_between(1, 1),
-    super: _arity_between(0, 2),
     min: Arity(1, _UNBOUNDED, _UNBOUNDED, frozenset(("key", "default"))),
     max: Arity(1, _UNBOUNDED, _UNBOUNDED, frozenset(("key", "default"))),
-    collections.deque: _arity_between(0, 2, "iterable maxlen"),
     collections.OrderedDict: Arity(0, _UNBOUNDED, 1, None),
     collections.defaultdict: Arity(0, _UNBOUNDED, 2, None),
-    itertools.count: _arity_between(0, 2, "start step"),
-    itertools.cycle: _arity_between(1, 1),
-    itertools.repeat: _arity_between(1, 2, "object times"),
-    itertools.islice: _arity_between(2, 4),
-    itertools.takewhile: _arity_between(2, 2),
-    itertools.dropwhile: _arity_between(2, 2),
-    itertools.filterfalse: _arity_between(2, 2),
-    itertools.starmap: _arity_between(2, 2),
     itertools.accumulate: Arity(1, 3, 2, frozenset(("iterable", "func", "initial"))),
-    itertools.compress: _arity_between(2, 2, "data selectors"),
-    itertools.pairwise: _arity_between(1, 1),
     itertools.zip_longest: Arity(0, _UNBOUNDED, _UNBOUNDED, frozenset(("fillvalue",))),
-    itertools.tee: _arity_between(1, 2),
-    itertools.groupby: _arity_between(1, 2, "iterable key"),
-    itertools.permutations: _arity_between(1, 2, "iterable r"),
-    itertools.combinations: _arity_between(2, 2, "iterable r"),
-    itertools.combinations_with_replacement: _arity_between(2, 2, "iterable r"),
     itertools.product: Arity(0, _UNBOUNDED, _UNBOUNDED, frozenset(("repeat",))),
-    functools.reduce: _arity_between(2, 3),
-    dict.pop: _arity_between(2, 3),
-    set.update: _arity_between(1, _UNBOUNDED),
-    frozenset.union: _arity_between(1, _UNBOUNDED),
-    set.union: _arity_between(1, _UNBOUNDED),
-    set.intersection: _arity_between(1, _UNBOUNDED),
-    frozenset.intersection: _arity_between(1, _UNBOUNDED),
-    set.difference: _arity_between(1, _UNBOUNDED),
-    frozenset.difference: _arity_between(1, _UNBOUNDED),
-    collections.deque.rotate: _arity_between(1, 2),
-    collections.deque.append: _arity_between(2, 2),
-    collections.deque.appendleft: _arity_between(2, 2),
-    collections.deque.extend: _arity_between(2, 2),
-    collections.deque.extendleft: _arity_between(2, 2),
-    collections.deque.pop: _arity_between(1, 1),
-    collections.deque.popleft: _arity_between(1, 1),
-    collections.deque.clear: _arity_between(1, 1),
-    collections.deque.count: _arity_between(2, 2),
-    collections.deque.index: _arity_between(2, 4),
-    collections.deque.insert: _arity_between(3, 3),
-    collections.deque.remove: _arity_between(2, 2),
-    collections.deque.reverse: _arity_between(1, 1),
-    dict.get: _arity_between(2, 3),
-    **{getattr(dict, name): _arity_between(1, 1) for name in ("clear", "copy", "keys", "values", "items", "popitem")},
-    **{getattr(set, name): _arity_between(1, 1) for name in ("clear", "copy", "pop")},
-    frozenset.copy: _arity_between(1, 1),
-    dict.update: Arity(1, _UNBOUNDED, 2, None),
-    **{
-        method: _arity_between(2, 2)
-        for cls in (list, tuple, dict, set, frozenset, collections.deque)
-        for name in ("__getitem__", "__contains__", "__delitem__", "__add__", "__mul__", "__rmul__", "__iadd__", "__imul__", "index", "count", "remove")
-        if (method := getattr(cls, name, None)) is not None and name != "index"
-    },
-    list.index: _arity_between(2, 4),
-    tuple.index: _arity_between(2, 4),
-    dict.__setitem__: _arity_between(3, 3),
-    list.__setitem__: _arity_between(3, 3),
-} | {
-    method: _arity_between(2, 2)
-    for cls in (set, frozenset)
-    for name in ("add", "discard", "remove", "issubset", "issuperset", "isdisjoint", "symmetric_difference", "symmetric_difference_update")
-    if (method := getattr(cls, name, None)) is not None
-}  # fmt: skip
+}
 
 _C_MODULES = frozenset(
     ("builtins", "itertools", "collections", "_collections", "_functools", "_heapq", "_operator", "math")
@@ -172,39 +152,28 @@ def _arity_of(held: Any) -> Arity | None:
 
 def check_arity(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> None:
     """Raise Python's TypeError if a C callable does not accept these arguments."""
+    _check_arity(tx, held, (), args, kwargs)
+
+
+def _check_arity(tx: Tracer, held: Any, receiver: tuple[Any, ...], args: Args, kwargs: Kwargs) -> None:
     try:
         arity = _arity_of(held)
     except TypeError:
         return
-    if arity is None or arity.accepts(len(args), kwargs):
+    if arity is None or arity.accepts(len(receiver) + len(args), kwargs):
         return
     with UserErrors(tx, TypeError):
-        held(*[object()] * len(args), **dict.fromkeys(kwargs, object()))
+        held(*receiver, *[object()] * len(args), **dict.fromkeys(kwargs, object()))
 
 
-_CONTAINER_FACTORIES: dict[type, Any] = {
-    list: list,
-    dict: dict,
-    set: set,
-    frozenset: frozenset,
-    tuple: tuple,
-    collections.deque: collections.deque,
-    collections.OrderedDict: collections.OrderedDict,
-    collections.defaultdict: collections.defaultdict,
-}
+_CONTAINERS: tuple[type, ...] = (
+    *(list, dict, set, frozenset, tuple),
+    *(collections.deque, collections.OrderedDict, collections.defaultdict),
+)
 
 
 def check_method_arity(tx: Tracer, cls: type, name: str, args: Args, kwargs: Kwargs) -> None:
     """Raise Python's TypeError if a builtin container method does not accept these arguments."""
-    make = _CONTAINER_FACTORIES.get(cls)
     method = getattr(cls, name, None)
-    if make is None or method is None:
-        return
-    try:
-        arity = _arity_of(method)
-    except TypeError:
-        return
-    if arity is None or arity.accepts(len(args) + 1, kwargs):
-        return
-    with UserErrors(tx, TypeError):
-        method(make(), *[object()] * len(args), **dict.fromkeys(kwargs, object()))
+    if cls in _CONTAINERS and method is not None:
+        _check_arity(tx, method, (cls(),), args, kwargs)
