@@ -31,7 +31,7 @@ def close_unreachable_generators(
             tx.call_stack.open_generators.remove(generator)
         elif not generator.is_running and _may_be_unreachable(tx, generator, frame):
             if any(found is generator for found in _reachable_variables(tx, frame, kept, is_over=is_over)):
-                generator.used_by = frame
+                generator.innermost_user_frame = frame
             else:
                 tx.call_stack.open_generators.remove(generator)
                 if not any(found is generator for found in reachable_variables(generator.child_variables())):

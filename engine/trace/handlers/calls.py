@@ -87,7 +87,7 @@ def _make_function(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("SET_FUNCTION_ATTRIBUTE")
 def _set_function_attribute(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    made = cast("NestedUserFunctionVariable", frame.stack.pop())
+    made = cast("NestedUserFunctionVariable", realize(tx, frame.stack.pop()))
     value = realize(tx, frame.stack.pop())
     _set_made_attribute(tx, made, op.arg, value)
     frame.push(made)

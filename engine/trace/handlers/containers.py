@@ -62,7 +62,7 @@ def _slice(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("LIST_APPEND")
 def _append(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = frame.stack.pop()
-    cast("ListVariable", frame.stack[-op.arg]).append(tx, value)
+    cast("ListVariable", realize(tx, frame.stack[-op.arg])).append(tx, value)
 
 
 @handles("LIST_EXTEND")
@@ -71,7 +71,7 @@ def _extend(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if not is_iterable(given):
         tx.raise_type_error(f"Value after * must be an iterable, not {given.python_type().__name__}")
     items = list(sequence_items(tx, given))
-    target = cast("ListVariable", frame.stack[-op.arg - 1])
+    target = cast("ListVariable", realize(tx, frame.stack[-op.arg - 1]))
     frame.stack.pop()
     tx.side_effects.record_mutation(target)
     target.items.extend(items)
@@ -103,14 +103,14 @@ def _map_add(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("DICT_UPDATE")
 def _update(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     other = realize(tx, frame.stack.pop())
-    target = cast("DictVariable", frame.stack[-op.arg])
+    target = cast("DictVariable", realize(tx, frame.stack[-op.arg]))
     target.update(tx, other)
 
 
 @handles("DICT_MERGE")
 def _merge(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     other = realize(tx, frame.stack.pop())
-    target = cast("DictVariable", frame.stack[-op.arg])
+    target = cast("DictVariable", realize(tx, frame.stack[-op.arg]))
     function = realize(tx, frame.stack[-op.arg - (3 if RULES.null_above_callable else 2)])
     if not has_method(other.python_type(), "keys"):
         kind = other.python_type().__name__

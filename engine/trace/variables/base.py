@@ -177,6 +177,8 @@ class Variable(Operand, MutatedObject, ObjectFacts):
     ``source`` is how compiled code reaches the value again. It is None for values created while tracing.
     """
 
+    __slots__ = ("__weakref__",)
+
     source: Source | None = None
 
     def describe(self) -> str:
@@ -481,6 +483,8 @@ def reachable_variables(values: Iterable[Variable]) -> Iterator[Variable]:
 
 class NullVariable(Variable):
     """CPython's NULL on the stack, below a callable without ``self``."""
+
+    __slots__ = ()
 
     def python_type(self) -> type:
         return type(None)

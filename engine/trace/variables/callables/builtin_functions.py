@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
@@ -27,6 +27,7 @@ from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_i
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
     from engine.trace.tracer import Tracer
+    from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
 
 class BuiltinVariable(RealObjectVariable):
@@ -147,6 +148,6 @@ def _bound_builtin(tx: Tracer, real: Any, owner: Any, origin: Source) -> Variabl
     tx.guard_type(real, origin, "it was called")
     tx.add_guard(EqualsMatch(AttrSource(origin, "__name__"), real.__name__, cause=tx.guard_cause("it was called")))
     of = tx.wrap(owner, AttrSource(origin, "__self__"))
-    bound = of.get_attr(tx, real.__name__)
+    bound = cast("BuiltinMethodVariable", of.get_attr(tx, real.__name__))
     bound.source = origin
     return bound

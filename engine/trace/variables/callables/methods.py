@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.attributes import AttrSource
@@ -63,11 +62,12 @@ class BoundMethodVariable(Variable):
 class BuiltinMethodVariable(Variable):
     """A bound method of a builtin container."""
 
-    __slots__ = ("name", "obj")
+    __slots__ = ("name", "obj", "source")
 
     def __init__(self, of: Variable, name: str) -> None:
         self.obj = of
         self.name = name
+        self.source: Source | None = None
 
     def python_type(self) -> type:
         return types.BuiltinMethodType
@@ -94,13 +94,15 @@ class BuiltinMethodVariable(Variable):
         cg.body.attribute(self.name)
 
 
-@dataclass(eq=False)
 class ConstantMethodVariable(Variable):
     """A bound method of a constant; a call with constants is folded."""
 
-    __slots__ = ("name", "obj")
-    obj: ConstantVariable
-    name: str
+    __slots__ = ("name", "obj", "source")
+
+    def __init__(self, of: ConstantVariable, name: str) -> None:
+        self.obj = of
+        self.name = name
+        self.source: Source | None = None
 
     def python_type(self) -> type:
         return type(getattr(self.obj.value, self.name))

@@ -89,6 +89,8 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
     Methods that Python code overrides are traced.
     """
 
+    __slots__ = ("inner",)
+
     inner: Variable
     is_filled_by_new = True
     """False if the contents are mutable: they are set after ``__new__``."""

@@ -45,6 +45,8 @@ class ExternalIteratorVariable(IteratorVariable):
     steps. A step of an outer iterator also advances its ``inner_iterators``, so their own steps are not counted.
     """
 
+    __slots__ = ("inner", "inner_iterators", "real_object", "source", "steps_taken")
+
     def __init__(
         self, real_object: Any, source: Source, inner: Variable, beneath: tuple[ExternalIteratorVariable, ...] = ()
     ) -> None:
@@ -110,6 +112,8 @@ class ItemGuardedIteratorVariable(IteratorVariable):
     The guards cover each item that is read, not the position.
     """
 
+    __slots__ = ("iterator_source", "position", "real_object")
+
     position_varies = True
 
     def __init__(self, real_object: Any, origin: Source) -> None:
@@ -146,6 +150,8 @@ class ItemGuardedIteratorVariable(IteratorVariable):
 
 class OpaqueIteratorVariable(RealObjectVariable, IteratorVariable):
     """A real iterator whose items are known only at run time; each step is a graph break."""
+
+    __slots__ = ()
 
     @property
     def holds_suspended_generator(self) -> bool:

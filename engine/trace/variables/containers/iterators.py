@@ -26,6 +26,8 @@ _REVERSIBLE_TYPES = (str, bytes, list, tuple, collections.deque)
 class IteratorVariable(Variable):
     """Base class of iterators: ``next_item`` advances and returns an item, None at the end."""
 
+    __slots__ = ()
+
     is_mutable = True
     position_varies = False
     """True if the position differs between calls, so that no guard covers it."""
@@ -81,6 +83,8 @@ class SequenceIteratorVariable(IteratorVariable):
     ``iterable`` is the iterated object if reconstruction needs it, otherwise None.
     """
 
+    __slots__ = ("cls", "items", "iterable", "position")
+
     def __init__(self, items: list[Variable], cls: type, source: Variable | None = None) -> None:
         self.items = items
         self.cls = cls
@@ -129,6 +133,8 @@ class SequenceIteratorVariable(IteratorVariable):
 class ReversedIteratorVariable(IteratorVariable):
     """``reversed`` of ``sequence``: reads ``read_item(n)`` lazily, from ``index`` down."""
 
+    __slots__ = ("cls", "index", "read_item", "read_length", "sequence")
+
     def __init__(
         self,
         cls: type,
@@ -174,6 +180,18 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
 
     It reads each entry only when it reaches it, and raises RuntimeError if the size changes.
     """
+
+    __slots__ = (
+        "container",
+        "container_name",
+        "current_keys",
+        "dict_variable",
+        "expected_length",
+        "keys",
+        "read_entry",
+        "remaining_count",
+        "seen_mutation_count",
+    )
 
     def __init__(
         self,
@@ -298,6 +316,8 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
 class RangeIteratorVariable(IteratorVariable):
     """An iterator over a range."""
 
+    __slots__ = ("position", "value")
+
     def __init__(self, value: range) -> None:
         self.value = value
         self.position = 0
@@ -329,6 +349,8 @@ class RangeIteratorVariable(IteratorVariable):
 class CountIteratorVariable(IteratorVariable):
     """``itertools.count``; also the counter of ``enumerate``."""
 
+    __slots__ = ("increment", "value")
+
     def __init__(self, value: Any, increment: Any = 1) -> None:
         self.value = value
         self.increment = increment
@@ -352,6 +374,8 @@ class CountIteratorVariable(IteratorVariable):
 
 class CombinedIteratorVariable(IteratorVariable):
     """``enumerate``, ``zip``, ``map`` or ``filter``: ``advance`` reads the inner iterators."""
+
+    __slots__ = ("advance", "arguments", "cls", "constructor_kwargs", "function")
 
     def __init__(
         self,

@@ -31,6 +31,8 @@ class ItertoolsIteratorVariable(IteratorVariable):
     Only ``state`` changes. ``remaining_expression`` returns an expression for the remaining items.
     """
 
+    __slots__ = ("advance", "cls", "remaining_expression", "state")
+
     def __init__(
         self,
         cls: type,

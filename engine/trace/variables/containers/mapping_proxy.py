@@ -29,6 +29,8 @@ class MappingProxyVariable(DictVariable):
     An external proxy also represents its dict: no other source reaches that dict.
     """
 
+    __slots__ = ("mapping",)
+
     def __init__(self, of: DictVariable, origin: Source | None) -> None:
         self.mapping = of
         super().__init__({}, origin, MappingProxyType)

@@ -71,6 +71,8 @@ _CONTAINER_ERRORS = (IndexError, TypeError, ValueError, OverflowError, MemoryErr
 class SequenceVariable(Variable):
     """Base class of tuple and list variables: ``items`` in order, each possibly lazy."""
 
+    __slots__ = ()
+
     items: list[Variable]
 
     def pytree_parts(self, tx: Tracer) -> tuple[type, tuple[Any, ...], list[Variable]] | None:
@@ -662,6 +664,8 @@ def _sort(self: ListVariable, tx: Tracer, /, **kwargs: Variable) -> None:
 class RangeVariable(Variable):
     """A range with constant bounds."""
 
+    __slots__ = ("source", "value")
+
     is_copied_by_reference = True
 
     def __init__(self, value: range, source: Source | None = None) -> None:
@@ -710,6 +714,8 @@ class RangeVariable(Variable):
 
 class SliceVariable(Variable):
     """A slice ``a:b:c``; each bound may be a symbol."""
+
+    __slots__ = ("bounds", "source")
 
     def __init__(self, parts: list[Variable], source: Source | None = None) -> None:
         self.bounds = parts

@@ -194,11 +194,12 @@ def resolve_exception_class(tx: Tracer, cls: type[BaseException], args: list[Var
 class ExceptionVariable(AttributeDictVariable):
     """An exception; ``real_exception`` is the Python object if constant folding raised one."""
 
-    __slots__ = ("args", "attributes", "cls", "raise_line", "real_exception", "traceback", "was_raised")
+    __slots__ = ("args", "attributes", "cls", "raise_line", "real_exception", "source", "traceback", "was_raised")
 
     is_mutable = True
 
     def __init__(self, cls: type[BaseException], args: list[Variable], error: BaseException | None = None) -> None:
+        self.source: Source | None = None
         self.cls = cls
         self.args = args
         self.real_exception = error

@@ -24,6 +24,7 @@ from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.fold_buffers import fold_from_buffers
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 from engine.trace.variables.base import ConstantVariable, Variable, describe_attribute_writes, realize
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.tensors.indexing import assign_index, index_tensor
@@ -308,35 +309,16 @@ def _tensor_result(result: torch.Tensor, tx: Tracer, node: torch.fx.Node) -> Var
     return tensor
 
 
-class TensorMethodVariable(Variable):
+class TensorMethodVariable(BuiltinMethodVariable):
     """A tensor method before its call, such as ``x.add``."""
 
-    __slots__ = ("name", "tensor")
-
-    def __init__(self, tensor: TensorVariable, name: str) -> None:
-        self.tensor = tensor
-        self.name = name
+    __slots__ = ()
 
     def python_type(self) -> type:
         return type(torch.Tensor.add)
 
     def describe(self) -> str:
         return f"Tensor.{self.name}"
-
-    def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        return self.tensor.call_method(tx, self.name, args, kwargs)
-
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name == "__self__":
-            return self.tensor
-        return super().get_attr(tx, name)
-
-    def child_variables(self) -> list[Variable]:
-        return [self.tensor]
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load(self.tensor)
-        cg.body.attribute(self.name)
 
 
 def _is_cpu_scalar(fake: torch.Tensor) -> bool:

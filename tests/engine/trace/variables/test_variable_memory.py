@@ -1,0 +1,30 @@
+"""Variables are small: a class of them declares all attributes of its objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import engine.trace.driver  # noqa: F401 -- imports the modules of all variables
+from engine.trace.variables.base import ConstantVariable, Variable
+
+
+def _all_subclasses(cls: type) -> Iterator[type]:
+    for derived in cls.__subclasses__():
+        yield derived
+        yield from _all_subclasses(derived)
+
+
+def test_no_variable_has_an_instance_dict() -> None:
+    """No class of variables leaves out ``__slots__``, so that no object has a ``__dict__``."""
+    found = {cls for cls in _all_subclasses(Variable) if cls.__module__.startswith("engine.")}
+    assert len(found) > 100
+    assert sorted(cls.__qualname__ for cls in found if cls.__dictoffset__) == []
+
+
+def test_variable_refuses_an_undeclared_attribute() -> None:
+    """A misspelled attribute of a variable raises instead of being stored."""
+    try:
+        ConstantVariable(1).valeu = 2  # type: ignore[attr-defined]
+    except AttributeError:
+        return
+    raise AssertionError("the attribute was stored")
