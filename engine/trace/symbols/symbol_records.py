@@ -60,9 +60,9 @@ def _symbol_reason(tx: Tracer, symbol: Any, places: list[tuple[Source, int]]) ->
 
 
 def _place_of(source: Any) -> tuple[Source, int] | None:
-    """Return where a symbol is read: the source of a number and -1, or of a tensor and a dimension.
+    """Return the source from which a symbol is read; None for a symbol that no input holds.
 
-    None for a symbol that no input holds.
+    The number is the dimension of a tensor; -1 if the source is the number itself.
     """
     is_number = isinstance(source, Source)
     of = source if is_number else getattr(source, "base", None)

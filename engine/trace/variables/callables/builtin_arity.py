@@ -67,9 +67,9 @@ _POSITIONAL_ONLY = """
     2 * map
     3 3 deque.insert
 """
-"""Callables without keywords whose signature Python does not tell: minimum and maximum of arguments, and names.
+"""Callables without keywords for which ``inspect.signature`` fails.
 
-The arguments include ``self``.
+A line holds the least and the largest number of arguments, with ``self``, and the callables.
 """
 
 _WITH_KEYWORDS = """

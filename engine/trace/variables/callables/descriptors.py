@@ -121,7 +121,7 @@ def _property_of_subclass(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def _property_method_rule(name: str) -> CallRule:
-    """Build the rule of a method of ``property`` that is called by name, as ``super().__get__`` does."""
+    """Build the rule of a method of ``property`` called by name, as in ``super().__get__``."""
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0])

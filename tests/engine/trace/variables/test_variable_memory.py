@@ -21,7 +21,7 @@ def test_no_variable_has_an_instance_dict() -> None:
     assert sorted(cls.__qualname__ for cls in found if cls.__dictoffset__) == []
 
 
-def test_variable_refuses_an_undeclared_attribute() -> None:
+def test_undeclared_attribute_of_a_variable_raises() -> None:
     """A misspelled attribute of a variable raises instead of being stored."""
     try:
         ConstantVariable(1).valeu = 2  # type: ignore[attr-defined]
