@@ -235,6 +235,8 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
 class DictSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of dict, OrderedDict or defaultdict."""
 
+    __slots__ = ()
+
     inner: DictVariable
     is_filled_by_new = False
 
@@ -296,6 +298,8 @@ class DictSubclassVariable(BuiltinSubclassVariable):
 class ListSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of list."""
 
+    __slots__ = ()
+
     inner: ListVariable
     is_filled_by_new = False
 
@@ -313,6 +317,8 @@ class ListSubclassVariable(BuiltinSubclassVariable):
 
 class TupleSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of tuple."""
+
+    __slots__ = ()
 
     inner: TupleVariable
 
@@ -336,6 +342,8 @@ class TupleSubclassVariable(BuiltinSubclassVariable):
 
 class SetSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of set or frozenset."""
+
+    __slots__ = ()
 
     inner: SetVariable
 
@@ -373,6 +381,8 @@ class SetSubclassVariable(BuiltinSubclassVariable):
 
 class ScalarSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of int, float, complex, str or bytes."""
+
+    __slots__ = ()
 
     inner: ConstantVariable
 
