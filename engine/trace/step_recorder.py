@@ -11,7 +11,6 @@ from engine.bytecode.source_positions import span_of
 from engine.records.trace import StepRecord
 from engine.trace.exc import UserException
 from engine.trace.opcode_registry import RETURN
-from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ class StepRecorder:
             name = value.source.expr if value.source is not None else value.describe()
             if isinstance(value, UserDefinedObjectVariable):
                 yield from (f"{name}: {attribute} is set" for attribute in value.attr_writes)
-            elif isinstance(value, CellVariable):
+            elif not value.is_loaded_by_source:
                 yield f"{name}: the closure variable is set"
             else:
                 yield f"{name}: contents of the {value.python_type().__name__} are replaced"

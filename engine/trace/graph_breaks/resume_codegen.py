@@ -95,7 +95,8 @@ class ResumeCodegen:
         Raises:
             Unsupported: it does not.
         """
-        if [v.exception for v in self.stack if isinstance(v, ExcInfoVariable)] != self.frame.exc_stack:
+        handled = [v.handled_exception for v in self.stack if v.handled_exception is not None]
+        if handled != self.frame.exc_stack:
             raise Unsupported("break-position", "an exception is about to leave its handler")
 
     def emit_handler(self) -> None:

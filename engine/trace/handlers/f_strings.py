@@ -32,7 +32,7 @@ def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str
     made = None if conversion else value.call_user_method(tx, "__format__", [ConstantVariable(spec)])
     if made is not None:
         return made
-    if conversion or not isinstance(value, ConstantVariable):
+    if conversion or not value.is_constant:
         fn = (str, str, repr, ascii)[conversion]
         if spec and not conversion and tx.is_python_constant(value):
             return tx.fold_constant(format, value.as_python_constant(tx), spec)

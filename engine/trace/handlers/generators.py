@@ -9,7 +9,6 @@ from engine.trace.exc import UserException
 from engine.trace.opcode_registry import YIELD, handles
 from engine.trace.variables.base import NONE, Variable, is_none, realize
 from engine.trace.variables.callables.generators import GeneratorVariable
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction
@@ -55,7 +54,7 @@ def _send_to_delegate(tx: Tracer, inner: Variable, sent: Variable) -> tuple[Vari
     if isinstance(inner, GeneratorVariable):
         item = inner.send(tx, sent)
         return item, inner.take_return_value() if item is None else NONE
-    if is_none(sent) and not isinstance(inner, UserDefinedObjectVariable):
+    if is_none(sent) and not inner.is_user_object:
         return inner.next_item(tx), NONE
     try:
         if is_none(sent):

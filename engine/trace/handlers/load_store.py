@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -68,8 +68,8 @@ def _store_fast(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     value = frame.stack.pop()
     if value is NULL:
         frame.locals.pop(op.argval, None)
-    elif isinstance(value, CellVariable) and op.argval in shared_cell_names(frame.code):
-        frame.cells[op.argval] = value  # end of a comprehension whose variable has its own cell
+    elif not value.is_loaded_by_source and op.argval in shared_cell_names(frame.code):
+        frame.cells[op.argval] = cast("CellVariable", value)  # end of a comprehension whose variable has its own cell
     else:
         frame.locals[op.argval] = value
 

@@ -31,7 +31,9 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
             TracedSymbolRecord(
                 symbol.name,
                 tuple(
-                    dict.fromkeys(user_expr(of) if dim < 0 else f"{user_expr(of)}.shape[{dim}]" for of, dim in origins)
+                    dict.fromkeys(
+                        user_expr(of) if dim == -1 else f"{user_expr(of)}.shape[{dim}]" for of, dim in origins
+                    )
                 ),
                 str(env.backed_var_to_val.get(symbol, "")),
                 _symbol_reason(tx, symbol, origins),

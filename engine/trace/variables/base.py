@@ -100,6 +100,8 @@ class ObjectFacts:
     __slots__ = ()
 
     is_mutable = False
+    handled_exception: Variable | None = None
+    """The exception that a stack entry keeps while it is handled; None for anything else."""
     proxied: Variable | None = None
     """The object to which a weak proxy forwards; None for anything else."""
     must_not_be_copied = False

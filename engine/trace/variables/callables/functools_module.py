@@ -74,7 +74,7 @@ def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
     tx.add_guard(IdMatch(read.dict_source, found, cause=tx.guard_cause(f"the method {read.name!r} was used")))
     origin = ConstantSource(found, read.name)
     inner = realize(tx, tx.wrap(found.func, AttrSource(origin, "func")))
-    if not isinstance(inner, UserFunctionVariable):
+    if not issubclass(inner.python_type(), types.FunctionType):
         raise Unsupported("descriptor", "a partialmethod of an object that is not a function")
     args = [tx.make_lazy(a, GetItemSource(AttrSource(origin, "args"), n)) for n, a in enumerate(found.args)]
     words = {k: tx.make_lazy(v, GetItemSource(AttrSource(origin, "keywords"), k)) for k, v in found.keywords.items()}

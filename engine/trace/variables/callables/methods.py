@@ -124,9 +124,10 @@ class ConstantMethodVariable(Variable):
         rule = find_rule(getattr(type(self.obj.value), self.name, None))
         if rule is not None:
             return rule(tx, [self.obj, *args], kwargs)
-        if isinstance(self.obj.value, str) and self.name == "join" and len(args) == 1:
+        is_text = issubclass(self.obj.python_type(), str)
+        if is_text and self.name == "join" and len(args) == 1:
             return tx.fold_constant(self.obj.value.join, tx.as_python_constants(tx.unpack_iterable(args[0])))
-        if isinstance(self.obj.value, str) and self.name in ("format", "format_map"):
+        if is_text and self.name in ("format", "format_map"):
             words = {name: format_proxy(tx, value) for name, value in kwargs.items()}
             return tx.fold_constant(getattr(self.obj.value, self.name), *(format_proxy(tx, a) for a in args), **words)
         return fold_constant_call(

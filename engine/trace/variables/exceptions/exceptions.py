@@ -55,6 +55,10 @@ class ExcInfoVariable(Variable):
     __slots__ = ("exception",)
     exception: Variable
 
+    @property
+    def handled_exception(self) -> Variable:  # type: ignore[override]
+        return self.exception
+
     def python_type(self) -> type:
         return types.NoneType
 

@@ -32,10 +32,10 @@ class GlobalsDictVariable(Variable):
 
     def lookup(self, tx: Tracer, key: Variable) -> Variable | None:
         """Return the global variable of that name; None if there is none."""
+        if not issubclass(key.python_type(), str):
+            raise self.unsupported("reading a key that is not a name")
         name = key.as_python_constant(tx)
         place = (self.namespace, name)
-        if not isinstance(name, str):
-            raise self.unsupported("reading a key that is not a name")
         if place in tx.side_effects.global_writes:
             return tx.side_effects.global_writes[place]
         if name in self.namespace.values:
@@ -51,10 +51,9 @@ class GlobalsDictVariable(Variable):
         return self.lookup(tx, key) or tx.raise_key_error(key)
 
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
-        name = key.as_python_constant(tx)
-        if not isinstance(name, str):
+        if not issubclass(key.python_type(), str):
             raise self.unsupported("setting a key that is not a name")
-        tx.side_effects.record_global_write(self.namespace, name, value)
+        tx.side_effects.record_global_write(self.namespace, key.as_python_constant(tx), value)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return BuiltinMethodVariable(self, name)

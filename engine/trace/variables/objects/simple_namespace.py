@@ -45,7 +45,7 @@ class SimpleNamespaceVariable(UserDefinedObjectVariable):
         self.generic_set_attr(tx, name, None)
 
     def _compare(self, tx: Tracer, name: str, other: Variable) -> Variable:
-        if not isinstance(other, SimpleNamespaceVariable):
+        if not issubclass(other.python_type(), SimpleNamespace):
             return ConstantVariable(NotImplemented)
         equal = arithmetic.identical_or_equal(tx, self.get_attr(tx, "__dict__"), other.get_attr(tx, "__dict__"))
         return ConstantVariable(equal == (name == "__eq__"))
