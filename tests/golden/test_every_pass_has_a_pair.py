@@ -33,6 +33,7 @@ NOT_PASSES = {
     "engine/bytecode/editable_instructions.py": "reads code",
     "engine/graph/format_node.py": "prints a node",
     "engine/graph/passes/recorder.py": "records what passes change",
+    "engine/aot/functional_tensors.py": "finds and reads functional tensors",
     "engine/aot/wrappers/base.py": "the wrappers' protocol",
     "engine/aot/wrappers/codegen.py": "puts the wrappers' lines into one function",
     "engine/aot/wrappers/lazy_backward.py": "compiles a backward when it is first needed",
