@@ -44,7 +44,7 @@ def _parse_frames(text: str) -> InlineChain:
 # ---- assembly -----------------------------------------------------------------------------------------------------
 
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
-_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+")
+_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
 
 
 def _assembly_locations(
@@ -52,15 +52,20 @@ def _assembly_locations(
 ) -> Iterator[InstructionLocation]:
     """Yield the instructions of an assembly listing, with the location of the last ``.loc``.
 
-    The comment of a ``.loc`` directive contains the inline chain.
+    The comment of a ``.loc`` directive contains the inline chain. Since Triton 3.9 the directive itself names the ``.loc`` of
+    the call site instead, which stands before it.
     """
     lines = text.splitlines()
     files = {m[1]: _basename(m[3] or m[2]) for line in lines if (m := _FILE.match(line))}
     chain: InlineChain = ()
+    chains: dict[tuple[str, ...], InlineChain] = {}
     for number, line in enumerate(lines, 1):
         code, _, remark = line.partition(comment)
         if loc := _LOC.match(code):
             chain = _parse_frames(remark) or (InlineFrame(files.get(loc[1], ""), int(loc[2])),)
+            if loc[4]:
+                chain += chains.get(loc.group(4, 5, 6)) or (InlineFrame(files.get(loc[4], ""), int(loc[5])),)
+            chains[loc.group(1, 2, 3)] = chain
         elif is_instruction(code := code.strip()):
             yield InstructionLocation(number, code, chain)
 
