@@ -65,7 +65,8 @@ class SymNodeVariable(Variable):
         """The symbol created for this number, before ``ShapeEnv`` simplified it."""
 
     def python_type(self) -> type:
-        return PYTHON_TYPES[type(self.sym)]
+        of = type(self.sym)  # a function if a subgraph lifts the pullback of a ``vjp``
+        return PYTHON_TYPES.get(of, of)
 
     def describe(self) -> str:
         return f"symbol {self.sym}"

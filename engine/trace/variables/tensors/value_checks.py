@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.trace.emit_node import emit_node
-from engine.trace.operators.arithmetic import binary_op
+from engine.trace.operators.arithmetic import compare_op
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
@@ -38,7 +38,7 @@ def check_classes(tx: Tracer, tensor: Variable, num_classes: Variable | None = N
     values, count = realize(tx, tensor), None if num_classes is None else realize(tx, num_classes)
     if count is None or values.fake is None or values.fake.dtype is not torch.int64:
         return
-    if binary_op(tx, "==", count, ConstantVariable(-1)).is_truthy(tx):
+    if compare_op(tx, "==", count, ConstantVariable(-1)).is_truthy(tx):
         return
     least = torch.min, "ge", ConstantVariable(0), "Class values must be non-negative."
     _emit_checks(tx, values, (least, (torch.max, "lt", count, "Class values must be smaller than num_classes.")))
