@@ -37,14 +37,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Reset the recursion limit and unfreeze backend flags before each test.
+    """Reset the recursion limit and the precision of products, and unfreeze backend flags.
 
-    Inductor and torch's test tools change them for good.
+    Inductor, torch's test tools and programs that set flags change them for good.
     """
     sys.setrecursionlimit(DEPTH)
     if (backends := sys.modules.get("torch.backends")) is not None:
         # what stands in sys.modules is a wrapper with a namespace of its own: the flag is a global of torch's functions
         backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+        sys.modules["torch"].set_float32_matmul_precision("highest")
 
 
 def _has_gpu() -> bool:

@@ -108,6 +108,7 @@ class Session:
         """Current stage ("lowering 0/0"), for progress; empty when idle."""
         self._lock = threading.RLock()
         self._records: dict[str, dict[Any, Any]] = {kind: {} for kind in RECORD_KEYS}
+        self._other_torch_note = ""
         """Records by kind and key."""
         self._listeners: list[Callable[[str], None]] = []
 
@@ -237,8 +238,10 @@ class Session:
         self._notify("backward_calls")
 
     def to_data(self) -> SessionData:
-        """Return all records as one frozen value."""
+        """Return all records as one frozen value, without the note that only this process adds."""
         with self._lock:
+            records = {kind: getattr(self, kind) for kind in RECORD_KEYS}
+            records["notes"] = tuple(note for note in self.notes if note != self._other_torch_note)
             return SessionData(
                 version=SCHEMA_VERSION,
                 compiler=self.compiler,
@@ -248,7 +251,7 @@ class Session:
                 level=self.level,
                 seconds=self.seconds,
                 calls_dropped=self.calls_dropped,
-                **{kind: getattr(self, kind) for kind in RECORD_KEYS},
+                **records,
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -291,10 +294,11 @@ class Session:
 
     def _note_other_torch(self, name: str) -> None:
         recorded, here = self.versions.get("torch"), torch_version()
-        if recorded and here and recorded != here:
-            self.add_note(
+        if recorded and here and recorded.partition("+")[0] != here.partition("+")[0]:
+            self._other_torch_note = (
                 f"{name} was recorded with torch {recorded}; torch {here} is installed and runs what is rerun."
             )
+            self.add_note(self._other_torch_note)
 
     @classmethod
     def from_data(cls, data: SessionData) -> Session:

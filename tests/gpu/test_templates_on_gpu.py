@@ -169,4 +169,4 @@ def test_what_was_measured_is_read_from_disk(tmp_path: Any, monkeypatch: pytest.
     first, second = choices
     assert not first.from_disk_cache
     assert second.from_disk_cache
-    assert (first.taken, first.ways) == (second.taken, second.ways)
+    assert (first.chosen, first.candidates) == (second.chosen, second.candidates)

@@ -103,7 +103,7 @@ def _eager_backward(g: Any, q: Any, k: Any, v: Any, bias: Any, *rest: Any, scale
         q, k, v, bias = given
         scores = q @ k.transpose(-1, -2) * (scale or q.shape[-1] ** -0.5) + bias
         if is_causal:
-            scores = scores.masked_fill(torch.ones(scores.shape[-2:]).tril() == 0, float("-inf"))
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:], device=scores.device).tril() == 0, float("-inf"))
         return tuple(x.contiguous() for x in torch.autograd.grad(torch.softmax(scores, -1) @ v, given, g))
 
 
@@ -115,7 +115,7 @@ def _backward_with_mask_gradient(q: Any, k: Any, v: Any, g: Any, b: Any, *, is_c
     bias = b.expand(*q.shape[:3], k.shape[2])
     scores = q @ k.transpose(-1, -2) * 0.2 + bias
     if is_causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).tril() == 0, float("-inf"))
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], device=scores.device).tril() == 0, float("-inf"))
     out, logsumexp = torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
     none = torch.zeros((), dtype=torch.int64)
     backward, _ = _mask_gradient_op()

@@ -203,3 +203,4 @@ def test_a_session_of_another_torch_says_so_and_loses_nothing(tmp_path: Path, mo
         "recorded.json was recorded with torch 2.13.0; torch 2.15.0 is installed and runs what is rerun.",
     )
     assert opened.versions == session.versions
+    assert opened.to_data() == session.to_data()  # saved again, it is the session that was recorded

@@ -14,12 +14,6 @@ def one_hot_out_of_range(x):
     )
 
 
-@program(lambda: (torch.arange(5.0), torch.tensor([0.5, 0.9])), lambda: (torch.arange(5.0), torch.tensor([0.5, 1.5])))
-def quantile_out_of_range(x, q):
-    """Quantiles must lie between 0 and 1; the error of eager is raised."""
-    return outcomes_of(lambda: torch.quantile(x, q), lambda: x.nanquantile(q=q), lambda: torch.nanquantile(x, q) + 1)
-
-
 @program(lambda: (torch.eye(3), torch.tensor([0, 7])))
 def indices_out_of_range(x, at):
     """Kernels check indices when they run."""
