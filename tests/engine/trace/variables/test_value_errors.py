@@ -1,4 +1,4 @@
-"""Errors that depend on values are eager's, whether the operator is traced or breaks the graph."""
+"""Errors that depend on values are eager's, traced or after a graph break."""
 
 from __future__ import annotations
 
