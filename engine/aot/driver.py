@@ -282,11 +282,28 @@ def _build_inference(
     return _wrap_call(call, wrapped, graph, settings, AotResult(graph.module, record, graphs))
 
 
+def _check_versions_of_saved_inputs(artifact: TrainingArtifact) -> None:
+    """Raise if a saved input gets a new version, but no new data.
+
+    The input is saved with its version before the call, eager saves it with a later one. Where the data changes,
+    the original data is saved instead of the input.
+    """
+    saved = set(artifact.partitioned.saved_tensor_names)
+    placeholders = [n.name for n in artifact.partitioned.forward.graph.nodes if n.op == "placeholder"]
+    for name, i in zip(placeholders, artifact.joint.metadata.inputs, strict=False):
+        if name in saved and i.version_bumps and not i.is_mutated:
+            raise FallbackRequired(
+                AotFallback.VERSION_BUMP_OF_SAVED_INPUT,
+                f"an in-place operation changes {i.name}, which is saved for the backward, but not its data",
+            )
+
+
 def _build_training(
     artifact: TrainingArtifact, wrapped: WrapperStack[TracedCall], compilation: str, settings: AotSettings
 ) -> AotResult:
     """Build a call with a backward, which is lowered when it is first needed."""
     joint, halves = artifact.joint, artifact.partitioned
+    _check_versions_of_saved_inputs(artifact)
     graphs = graph_records(
         (joint.module, "joint", "joint graph: forward and backward"),
         (halves.forward, "forward", "forward graph"),

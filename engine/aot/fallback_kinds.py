@@ -50,6 +50,7 @@ class AotFallback(FallbackKind):
     STORAGE_REPLACED = "storage-replaced"
     SPLIT_VERSION_COUNTER = "split-version-counter"
     VERSION_BUMP_NEEDS_GRAD = "version-bump-needs-grad"
+    VERSION_BUMP_OF_SAVED_INPUT = "version-bump-of-saved-input"
 
     # Memory layout and storage
     READ_PAST_STORAGE = "read-past-storage"
