@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests import house_rules
+from tests import house_rules, torch_private_names
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -218,7 +218,9 @@ def test_command_line(tmp_path: pathlib.Path) -> None:
 
     Without findings it succeeds.
     """
-    plant(tmp_path, "tests/house_rules.py", pathlib.Path(house_rules.__file__).read_text(encoding="utf-8"))
+    for module in (house_rules, torch_private_names):
+        path = pathlib.Path(module.__file__)
+        plant(tmp_path, f"tests/{path.name}", path.read_text(encoding="utf-8"))
     plant(tmp_path, "engine/a.py", '"""What it is."""\n')
     command = [sys.executable, "-m", "tests.house_rules"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

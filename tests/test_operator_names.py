@@ -21,6 +21,10 @@ EXCEPTIONS = {
     ("engine/ir/introspection/operator_facts.py", "facts_of_overload"): "the table: ATen ends in-place forms with _",
     ("engine/graph/format_node.py", "_qualified"): "shows a target as Python",
     (
+        "engine/trace/variables/higher_order/control_flow.py",
+        "_emit_higher_order_node",
+    ): "the node of torch's map_impl is named for the function that the user called",
+    (
         "engine/graph/fake_tensors/eager_stride_rules.py",
         "_operand_arguments",
     ): "ATen names the overloads whose number becomes a tensor; schemas do not tell these numbers from others",
