@@ -30,6 +30,10 @@ class LibraryFunction(NamedTuple):
         return self.namespace.values.get(self.name, MISSING)
 
 
+_SHOWN = 4
+"""Number of functions whose names the guard's text shows."""
+
+
 @dataclass(frozen=True)
 class LibraryFunctionsMatch(Guard):
     """Guard that names of builtins and modules still stand for the traced objects.
@@ -47,7 +51,9 @@ class LibraryFunctionsMatch(Guard):
     @classmethod
     def of(cls, functions: tuple[LibraryFunction, ...], cause: Cause) -> LibraryFunctionsMatch:
         """Return the guard on these functions."""
-        return cls(ConstantSource(builtins, "library functions"), functions, cause=cause)
+        shown = [f.text for f in functions[:_SHOWN]]
+        more = [f"{len(functions) - _SHOWN} more"] if len(functions) > _SHOWN else []
+        return cls(ConstantSource(builtins, ", ".join([*shown, *more])), functions, cause=cause)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LibraryFunctionsMatch) and self._identity() == other._identity()
@@ -61,10 +67,6 @@ class LibraryFunctionsMatch(Guard):
     @property
     def tier(self) -> int:
         return 2  # after the arguments: it almost never fails
-
-    @property
-    def user_expr(self) -> str:
-        return ", ".join(f.text for f in self.functions)
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         return " and ".join(
