@@ -159,17 +159,19 @@ def load_lazily(namespace: dict[str, Any], entries: tuple[Entry, ...]) -> None:
 
 def load_entry(entry: Entry) -> Any:
     """Return torch's object, or a placeholder if torch does not have it as expected."""
+    fault = "is not there"
     for path in (entry.path, *entry.elsewhere):
         try:
             found = resolve(path)
-        except Exception:  # noqa: S112 - whatever importing a private module raises, torch does not have the name
+        except (ImportError, AttributeError):
+            continue
+        except Exception as error:  # a private module may raise anything when it is imported
+            fault = f"raises {type(error).__name__} when it is imported: {error}"
             continue
         fault = FAULTS.find(entry, found)
         if not fault:
             return found
         break
-    else:
-        fault = "is not there"
     if entry.is_expected_here:
         FAULTS.entries[entry.path] = (entry, fault)
     return make_placeholder(entry, fault)

@@ -56,6 +56,16 @@ def test_names_are_declared_once() -> None:
     assert len(paths) == len(set(paths))
 
 
+def test_a_module_that_fails_to_import_is_named_with_its_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault says which error importing the module raised, instead of hiding it."""
+    (tmp_path / "module_that_fails.py").write_text("raise OSError('libcuda is damaged')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entries.load_entry(entry("module_that_fails:name", Kind.FUNCTION, off=Feature.KERNELS))
+    assert "raises OSError when it is imported: libcuda is damaged" in entries.why_off(Feature.KERNELS)
+
+
 @pytest.mark.parametrize(
     ("path", "kind", "facts", "fault"),
     [

@@ -20,3 +20,14 @@ def indices_out_of_range(x, at):
     return outcomes_of(
         lambda: x[at], lambda: x.index_select(0, at), lambda: F.embedding(at, x), lambda: F.nll_loss(x[:2], at)
     )
+
+
+@program(lambda: (torch.arange(3),))
+def calls_with_wrong_arguments(x):
+    """Missing, unknown or mistyped arguments raise eager's errors; keywords work."""
+    return outcomes_of(
+        lambda: F.one_hot(input=x, num_classes=4),
+        lambda: torch.set_grad_enabled(),
+        lambda: torch.set_grad_enabled(wrong=True),
+        lambda: torch.set_grad_enabled(torch.tensor(True)),
+    )

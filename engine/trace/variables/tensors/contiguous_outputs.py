@@ -10,23 +10,29 @@ import torch.nn.functional as F
 
 from engine.torch_private.autograd import forward_ad
 from engine.trace.emit_node import emit_node
-from engine.trace.variables.base import Variable, realize
+from engine.trace.variables.base import Variable
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.tensors.value_checks import check_classes
+from engine.trace.variables.tensors.value_checks import argument, check_classes
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
 
-def _register_contiguous_output(function: Callable[..., Any], where: Callable[[Tracer, torch.Tensor], bool]) -> None:
+def _register_contiguous_output(
+    function: Callable[..., Any],
+    where: Callable[[Tracer, torch.Tensor], bool],
+    check: Callable[[Tracer, list[Variable], dict[str, Variable]], None] | None = None,
+) -> None:
+    """Register the rule of a function; ``check`` emits the value checks that come before it."""
+
     @register_rule(function)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if function is F.one_hot:
-            check_classes(tx, *args, **kwargs)
+        if check is not None:
+            check(tx, args, kwargs)
         found = emit_node(tx, "call_function", function, args, kwargs)
-        of = realize(tx, args[0] if args else kwargs["input"])
-        if found.fake is None or of.fake is None or not where(tx, of.fake):
+        of = argument(tx, args, kwargs, 0, "input")
+        if found.fake is None or of is None or of.fake is None or not where(tx, of.fake):
             return found
         return found if found.fake.is_contiguous() else emit_node(tx, "call_method", "contiguous", [found])
 
@@ -46,4 +52,4 @@ def _is_plain_tensor(tx: Tracer, fake: torch.Tensor) -> bool:
 
 _register_contiguous_output(F.max_pool1d, _uses_kernel_without_indices)
 _register_contiguous_output(torch.max_pool1d, _uses_kernel_without_indices)
-_register_contiguous_output(F.one_hot, _is_plain_tensor)
+_register_contiguous_output(F.one_hot, _is_plain_tensor, check_classes)

@@ -33,28 +33,38 @@ def _emit_checks(tx: Tracer, tensor: Variable, limits: Limits) -> None:
         emit_node(tx, "call_function", torch.ops.aten._assert_async.msg, [holds, ConstantVariable(message)])
 
 
-def check_classes(tx: Tracer, tensor: Variable, num_classes: Variable | None = None) -> None:
+def argument(
+    tx: Tracer, args: list[Variable], kwargs: dict[str, Variable], position: int, name: str
+) -> Variable | None:
+    """Return an argument by position or name; None if the call lacks it, which torch reports."""
+    given = args[position] if position < len(args) else kwargs.get(name)
+    return None if given is None else realize(tx, given)
+
+
+def check_classes(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
     """Check the values of ``one_hot``; without a number of classes none can be out of range."""
-    values, count = realize(tx, tensor), None if num_classes is None else realize(tx, num_classes)
-    if count is None or values.fake is None or values.fake.dtype is not torch.int64:
+    values, count = argument(tx, args, kwargs, 0, "input"), argument(tx, args, kwargs, 1, "num_classes")
+    if count is None or values is None or values.fake is None or values.fake.dtype is not torch.int64:
         return
-    if compare_op(tx, "==", count, ConstantVariable(-1)).is_truthy(tx):
+    if not issubclass(count.python_type(), int) or compare_op(tx, "==", count, ConstantVariable(-1)).is_truthy(tx):
         return
     least = torch.min, "ge", ConstantVariable(0), "Class values must be non-negative."
     _emit_checks(tx, values, (least, (torch.max, "lt", count, "Class values must be smaller than num_classes.")))
 
 
-def _check_quantiles(tx: Tracer, input: Variable, q: Variable, *_: Variable, **__: Variable) -> None:
+def _check_quantiles(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> None:
     """Check the tensor ``q``; eager checks a number on fake tensors, too."""
     message = "quantile() q values must be in the range [0, 1]"
     limits = (torch.min, "ge", ConstantVariable(0), message), (torch.max, "le", ConstantVariable(1), message)
-    _emit_checks(tx, realize(tx, q), limits)
+    quantiles = argument(tx, args, kwargs, 1, "q")
+    if quantiles is not None:
+        _emit_checks(tx, quantiles, limits)
 
 
 def _register_quantile(function: Callable[..., torch.Tensor]) -> None:
     @register_rule(function)
     def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        _check_quantiles(tx, *args, **kwargs)
+        _check_quantiles(tx, args, kwargs)
         return emit_node(tx, "call_function", function, args, kwargs)
 
 
@@ -64,4 +74,4 @@ _register_quantile(torch.nanquantile)
 
 @register_tensor_method("quantile", "nanquantile")
 def _quantile_method(tx: Tracer, tensor: Variable, args: list[Variable], kwargs: dict[str, Variable]) -> None:
-    _check_quantiles(tx, tensor, *args, **kwargs)
+    _check_quantiles(tx, [tensor, *args], kwargs)

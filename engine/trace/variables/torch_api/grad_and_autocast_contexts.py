@@ -138,6 +138,8 @@ for _cls, _mode in _GRAD_MODES.items():
 
 @register_rule(torch.set_grad_enabled)
 def _set_grad_enabled(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if len(args) + len(kwargs) != 1 or not kwargs.keys() <= {"mode"}:
+        tx.fold_constant(torch.set_grad_enabled, *[None] * len(args), **dict.fromkeys(kwargs))  # it raises
     mode = _wanted_mode(tx, args[0] if args else kwargs["mode"])
     context = SetGradEnabledVariable(torch.set_grad_enabled, mode)
     # the constructor sets the mode at once; __enter__ sets the same mode again

@@ -31,3 +31,25 @@ def test_quantiles_must_lie_between_0_and_1(
         with pytest.raises(RuntimeError) as found:
             compiled(x, outside)
         assert str(found.value) == str(eager.value)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.nn.functional.one_hot(),
+        lambda x: torch.nn.functional.one_hot(x, 3, 4),
+        lambda x: torch.quantile(x),
+        lambda x: x.quantile(),
+    ],
+    ids=["one_hot()", "one_hot(x, 3, 4)", "quantile(x)", "x.quantile()"],
+)
+def test_wrong_calls_are_the_users_errors(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Missing or surplus arguments raise eager's error and are no bug of the tracer."""
+    with pytest.raises(TypeError) as eager:
+        function(torch.arange(3))
+    with engine.record() as session, pytest.raises(TypeError) as found:
+        engine.compile(function, backend="eager")(torch.arange(3))
+    assert str(found.value) == str(eager.value)
+    kinds = [b.kind for c in session.compilations if c.trace is not None for b in c.trace.breaks]
+    assert kinds
+    assert "internal" not in kinds
