@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-from engine.torch_private import (
-    autograd,
-    compiled_autograd,
-    cuda,
-    dispatch,
-    fake_tensors,
-    functionalization,
-    functorch,
-    fx,
-    global_state,
-    guard_helpers,
-    higher_order_ops,
-    inductor,
-    lazily_loaded,
-    modules,
-    operators,
-    pytree,
-    stock,
-    symbolic_shapes,
-    sympy_functions,
-    tensors,
-    torch_function,
-    verdicts,
-)
+import importlib
+import pkgutil
+import types
+
+from engine import torch_private
+from engine.torch_private import verdicts
 from engine.torch_private.entries import FAULTS, Entry, logger, sentence
 
-MODULES = (
-    autograd,
-    compiled_autograd,
-    cuda,
-    dispatch,
-    fake_tensors,
-    functionalization,
-    functorch,
-    fx,
-    global_state,
-    guard_helpers,
-    higher_order_ops,
-    inductor,
-    lazily_loaded,
-    modules,
-    operators,
-    pytree,
-    stock,
-    symbolic_shapes,
-    sympy_functions,
-    tensors,
-    torch_function,
+MODULES: tuple[types.ModuleType, ...] = tuple(
+    module
+    for info in pkgutil.iter_modules(torch_private.__path__, f"{torch_private.__name__}.")
+    if info.name != __name__ and hasattr(module := importlib.import_module(info.name), "ENTRIES")
 )
 """The modules that declare entries."""
 
