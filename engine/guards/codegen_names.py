@@ -36,10 +36,13 @@ class CheckNames:
         return name
 
     def const(self, held: object, wanted: str) -> str:
-        """Return the name of an object in the namespace (a ``ConstName``); one name per object."""
+        """Return the name of an object in the namespace (a ``ConstName``); one name per object.
+
+        ``wanted`` may come from user code and be no identifier: then the name says nothing.
+        """
         name = self._by_id.get(id(held))
         if name is None:
-            name = self._by_id[id(held)] = self.fresh(wanted)
+            name = self._by_id[id(held)] = self.fresh(wanted if wanted.isidentifier() else "held")
             self.namespace[name] = held
         return name
 

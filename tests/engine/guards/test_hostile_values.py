@@ -320,3 +320,21 @@ def test_a_class_that_changes_its_mind() -> None:
     del thing.scale
     Second.scale = lambda self: 5  # type: ignore[method-assign]
     assert torch.equal(compiled(X, thing), X * 5)
+
+
+@pytest.mark.parametrize("name", ["sqrt", "a b", "class", "x'y\"<script>", "1"])
+def test_replaced_library_functions_of_any_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replaced or deleted function of a module is noticed under any name."""
+
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * getattr(math, name)(4.0)
+
+    monkeypatch.setitem(vars(math), name, math.fabs)
+    compiled, x = engine.compile(scale, backend="eager"), torch.ones(2)
+    with engine.record() as session:
+        assert outcome(compiled, x) == outcome(scale, x)
+    assert [g.kind for g in session.compilations[0].guards.guards].count("library functions") == 1
+    monkeypatch.setitem(vars(math), name, lambda number: number + 3)
+    assert outcome(compiled, x) == outcome(scale, x) == ("value", [7.0, 7.0])
+    monkeypatch.delitem(vars(math), name)
+    assert outcome(compiled, x) == outcome(scale, x)
