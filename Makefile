@@ -40,7 +40,7 @@ demo: $(STAMP) ## Run the tour without a browser and print the path of its repor
 test: lint ## Lint, types and all tests but the slow ring (at most 20 minutes on 2 cores)
 	$(PYTEST) -n $(WORKERS)
 
-quick: $(STAMP) ## A fair sample of the tests in 5 minutes: no lint, browser and notebook runs, one in 16 cases of tests with many
+quick: $(STAMP) ## A fair sample of the tests in 5 minutes: no lint, browser and notebook runs, one in 32 cases of tests with many
 	$(PYTEST) -n $(WORKERS) -m "not slow and not browser and not thorough" -q
 
 test-all: lint ## Everything, the slow ring too

@@ -10,6 +10,8 @@ import pytest
 
 from tests.notebook_ext.conftest import Kernel, Ran
 
+pytestmark = pytest.mark.thorough
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
 SOFTMAX = "def f(x):\n    return torch.softmax(x * 0.5, dim=-1)\n"
 SLOW = "def slow(graph, inputs):\n    import time\n    time.sleep(2.5)\n    return graph.forward\nengine.register_backend('slow', slow)\n"

@@ -13,6 +13,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from notebook_ext.notebook_html import notebook_page, title_of
 from notebook_ext.notebook_report import TOUR, main, strip_kernel_output, write_report
 
+pytestmark = pytest.mark.thorough
+
 LOADING = {"src", "href", "data", "poster", "action", "srcset"}
 
 
