@@ -8,8 +8,8 @@ import sys
 import sysconfig
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
-OLDEST_TORCH = (2, 11)
-"""A newer torch than the tested ones is no error, so there is no upper bound."""
+OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
+"""Oldest and newest tested version of torch; a newer one is no error."""
 
 
 class UnsupportedVersion(ImportError):

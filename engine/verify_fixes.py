@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,6 +36,7 @@ from engine.runtime.dispatch.recorded_arguments import (
     recorded_frame,
     resolve_argument,
 )
+from engine.runtime.workers.fork import fork_process
 
 MAX_SECONDS = 30.0
 """Seconds that one trial may take."""
@@ -203,9 +203,8 @@ def _count_compiles(
 
 def _run_in_fork(work: Callable[[], FixTrial]) -> FixTrial:
     read, write = os.pipe()
-    with COMPILE_LOCK, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    with COMPILE_LOCK:
+        child = fork_process()
     if child == 0:
         os.close(read)
         _run_child(write, work)

@@ -24,6 +24,7 @@ import torch
 
 from engine.records.base import RecordError, from_jsonable
 from engine.records.session import Session, SessionData
+from engine.runtime.workers.fork import fork_process
 from engine.torch_private import inductor
 from engine.torch_private.pytree import tree_flatten, tree_unflatten
 from notebook_ext.call_recorder import CallRecorder, ClonedCall, tensor_arguments, tensor_results, version_counter
@@ -210,7 +211,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 def run_in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any] | str:
     """Run ``work`` in a forked process and return its JSON answer, or why there is none."""
     reader, writer = os.pipe()
-    child = os.fork()
+    child = fork_process()
     if child == 0:
         os.close(reader)
         _child(work, writer)

@@ -21,12 +21,10 @@ from typing import Any, NoReturn
 
 import torch
 
+from engine.supported_versions import NEWEST_TORCH
 from engine.torch_private import verdicts
 
 logger = logging.getLogger(__name__)
-
-OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
-"""Oldest and newest tested version of torch."""
 
 
 class MissingTorchName(Exception):

@@ -16,6 +16,7 @@ from html import escape
 from typing import Any, BinaryIO
 
 from engine.records.session import Session
+from engine.runtime.workers.fork import fork_process
 from notebook_ext.views.compilations import artifact_keys
 from notebook_ext.views.explorer_parts import (
     DEFAULT_NAME,
@@ -90,7 +91,7 @@ def _compressed_parts(session: Session, progress: ProgressCallback | None) -> It
         yield from _compress_groups(session, groups, progress)
         return
     with tempfile.TemporaryFile() as other:
-        child = os.fork()
+        child = fork_process()
         if child == 0:
             _compress_in_child(session, groups[1::2], other)
         yield from _compress_groups(session, groups[::2], progress)

@@ -1,0 +1,17 @@
+"""Forks of this process that outlive no call: each child computes one answer and exits."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+
+def fork_process() -> int:
+    """Fork; return the child's id in the parent, and 0 in the child.
+
+    From Python 3.12 on, a fork while other threads run warns that the child may wait for their locks. torch has threads
+    of its own in every process. Callers kill a child that does not answer, or do its work themselves.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
