@@ -1,12 +1,15 @@
 """Import the engine while one entry is at fault, then compare programs with eager.
 
 Run as ``python -m tests.engine.torch_private.run_with_fault``, with lines ``removed torch._C:_sync`` or ``changed ...`` on
-standard input; each runs in a forked process and prints one line of JSON.
+standard input; each runs in a forked process and prints one line of JSON. What the engine imports from torch and other
+packages is imported before the first fork, and shared; the engine itself is imported in each process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib
 import json
 import logging
 import os
@@ -114,23 +117,48 @@ def observe(path: str, how: str) -> dict[str, Any]:
     return {"said": listener.said, "differing": differing}
 
 
-def _run_forked(line: str) -> None:
-    how, path = line.split()
+def _run_forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run work in a forked process; what programs print goes to standard error."""
+    reader, writer = os.pipe()
     sys.stdout.flush()
     if child := os.fork():
-        os.waitpid(child, 0)
-        return
-    out = os.dup(1)
-    os.dup2(2, 1)  # programs print
+        os.close(writer)
+        with os.fdopen(reader) as answers:
+            text = answers.read()
+        _, status = os.waitpid(child, 0)
+        answer: dict[str, Any] = json.loads(text) if text else {"failed": f"ended with status {status}"}
+        return answer
+    os.dup2(2, 1)
     try:
-        answer = observe(path, how)
+        answer = work()
     except BaseException:
         answer = {"failed": traceback.format_exc(limit=-6)}
-    os.write(out, (json.dumps({"how": how, "path": path, **answer}) + "\n").encode())
+    os.write(writer, json.dumps(answer).encode())
     os._exit(0)
 
 
-if __name__ == "__main__":
+def _loaded_modules() -> dict[str, Any]:
+    """Return the names of other packages' modules that the engine and the programs import."""
+    observe("", "removed")
+    return {"modules": [name for name in sys.modules if name.partition(".")[0] not in ("engine", "tests", "__main__")]}
+
+
+def _preload() -> None:
+    """Import what each process would import from other packages."""
+    for name in _run_forked(_loaded_modules)["modules"]:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def main() -> None:
+    """Answer each line of standard input."""
     torch.set_num_threads(1)
+    _preload()
     for request in sys.stdin.read().splitlines():
-        _run_forked(request)
+        how, path = request.split()
+        answer = _run_forked(lambda path=path, how=how: observe(path, how))  # type: ignore[misc]
+        print(json.dumps({"how": how, "path": path, **answer}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
