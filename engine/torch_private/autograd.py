@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from torch._C import _DisableAutocast as DisableAutocast
     from torch._C import _FunctionBase as FunctionBase
     from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
+    from torch._C import _is_multithreading_enabled as is_multithreading_enabled
     from torch._C import _set_grad_enabled as set_grad_enabled
     from torch._C._autograd import CreationMeta, SavedTensor
     from torch._C._autograd import _get_creation_meta as get_creation_meta
     from torch._C._autograd import _get_current_graph_task_keep_graph as get_current_graph_task_keep_graph
     from torch._C._autograd import _get_sequence_nr as get_sequence_nr
+    from torch._C._autograd import _saved_tensors_hooks_disable as saved_tensors_hooks_disable
+    from torch._C._autograd import _saved_tensors_hooks_enable as saved_tensors_hooks_enable
     from torch._C._autograd import _saved_tensors_hooks_set_tracing as saved_tensors_hooks_set_tracing
     from torch._C._autograd import _set_creation_meta as set_creation_meta
     from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_tensors_default_hooks
@@ -84,6 +87,27 @@ ENTRIES = (
         "Numbers autograd nodes, to link backward and forward.",
         without="nodes of the backward are not linked to the forward",
         off=Feature.FUNCTIONAL_GRAPHS,
+        calls=("()",),
+    ),
+    Entry(
+        "torch._C:_is_multithreading_enabled",
+        Kind.FUNCTION,
+        "Traced query of autograd's threads.",
+        without="traced code that calls it breaks the graph",
+        calls=("()",),
+    ),
+    Entry(
+        "torch._C._autograd:_saved_tensors_hooks_disable",
+        Kind.FUNCTION,
+        "Traced switch: hooks on saved tensors raise.",
+        without="traced code that calls it breaks the graph",
+        calls=("(a)",),
+    ),
+    Entry(
+        "torch._C._autograd:_saved_tensors_hooks_enable",
+        Kind.FUNCTION,
+        "Traced switch: hooks on saved tensors run again.",
+        without="traced code that calls it breaks the graph",
         calls=("()",),
     ),
     Entry(

@@ -244,6 +244,13 @@ ENTRIES = (
         alias="torch_check",
     ),
     Entry(
+        "torch:_check_tensor_all",
+        Kind.FUNCTION,
+        "Traced condition on a tensor, which becomes a run-time check.",
+        without="traced code that calls it breaks the graph",
+        alias="torch_check_tensor_all",
+    ),
+    Entry(
         "torch:_check_index",
         Kind.FUNCTION,
         "Traced condition.",

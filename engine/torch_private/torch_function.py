@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch._C import _get_function_stack_at as get_function_stack_at
     from torch._C import _is_torch_function_all_disabled as is_torch_function_all_disabled
     from torch._C import _is_torch_function_enabled as is_torch_function_enabled
+    from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
     from torch._C import _len_torch_function_stack as len_torch_function_stack
     from torch._C import _pop_torch_function_stack as pop_torch_function_stack
     from torch._C import _push_on_torch_function_stack as push_on_torch_function_stack
@@ -73,6 +74,13 @@ ENTRIES = (
         "Asks if overrides of subclasses run.",
         without="a switched-off override would run",
         off=Feature.COMPILATION,
+        calls=("()",),
+    ),
+    Entry(
+        "torch._C:_is_torch_function_mode_enabled",
+        Kind.FUNCTION,
+        "Traced query: asks if a torch-function mode is active.",
+        without="traced code that calls it breaks the graph",
         calls=("()",),
     ),
     Entry(

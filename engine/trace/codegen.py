@@ -28,7 +28,7 @@ from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.constant_table import ConstantTable
 from engine.trace.prologue import PrologueCodegen
 from engine.trace.variables.base import Variable
-from engine.trace.variables.literals import DATETIME_TYPES
+from engine.trace.variables.literals import IDENTIFIED_LITERAL_TYPES
 
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
@@ -95,9 +95,9 @@ class PyCodegen:
     def load(self, value: Variable) -> None:
         """Push a variable; one variable is the same object at every load."""
         lazy, value = value, value.resolved
-        # A date must retain its identity, unlike a number.
-        is_date = value.is_constant and value is not lazy and value.python_type() in DATETIME_TYPES
-        if (value.is_lazy or is_date) and lazy.source is not None:
+        # A date or path must retain its identity, unlike a number.
+        is_identified = value.is_constant and value is not lazy and value.python_type() in IDENTIFIED_LITERAL_TYPES
+        if (value.is_lazy or is_identified) and lazy.source is not None:
             if lazy.source.may_be_unbound:
                 # The variable may be unbound at the next call. Python raises only at the instruction that reads it.
                 self.tx.guard_type(lazy.as_python_object(), lazy.source, "it is passed on without being read")

@@ -8,6 +8,7 @@ import math
 import operator
 import types
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -106,6 +107,8 @@ def constants_equal(value: Any, expected: Any) -> bool:
         return len(value) == len(expected) and all(map(constants_equal, value.items(), expected.items()))
     if is_dtensor_placement(expected):
         return bool(value == expected)
+    if issubclass(kind, PurePath):
+        return str(value) == str(expected)  # names that differ in case are equal on Windows
     if kind.__module__ == "datetime":
         return repr(value) == repr(expected)  # For equal times, one may be the later of two in a repeated hour.
     return False

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from engine.torch_private import global_state
-from engine.torch_private.autograd import is_any_autocast_enabled
+from engine.torch_private.autograd import is_any_autocast_enabled, is_multithreading_enabled
 from engine.torch_private.dispatch import get_dispatch_stack_at, len_torch_dispatch_stack
 from engine.torch_private.entries import is_available
 from engine.torch_private.functorch import peek_interpreter_stack, pop_dynamic_layer_stack, push_dynamic_layer_stack
@@ -53,6 +53,18 @@ def _autocast() -> tuple[Any, ...]:
         return ()
     enabled = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES if torch.is_autocast_enabled(d)]
     return (*enabled, torch.is_autocast_cache_enabled())
+
+
+def _autocast_settings() -> tuple[Any, ...]:
+    """Return the dtype of autocast on each device, on or off, and if casts are cached."""
+    return (*map(torch.get_autocast_dtype, AUTOCAST_DEVICES), torch.is_autocast_cache_enabled())
+
+
+def _autocast_nesting() -> int:
+    """Return how many autocast contexts are active."""
+    torch.autocast_increment_nesting()
+    depth: int = torch.autocast_decrement_nesting()
+    return depth
 
 
 def _torch_function_modes() -> tuple[Any, ...]:
@@ -194,6 +206,8 @@ GLOBAL_STATES: Mapping[str, GlobalStateItem] = {
         GlobalStateItem("grad_mode", "grad mode", torch.is_grad_enabled),
         GlobalStateItem("inference_mode", "inference mode", torch.is_inference_mode_enabled),
         GlobalStateItem("autocast", "autocast", _autocast),
+        GlobalStateItem("autocast_settings", "dtypes and cache of autocast", _autocast_settings),
+        GlobalStateItem("autocast_nesting", "number of autocast contexts", _autocast_nesting),
         GlobalStateItem("torch_function_modes", "torch-function mode stack", _torch_function_modes),
         GlobalStateItem("torch_function_enabled", "torch function", _torch_function_enabled),
         GlobalStateItem("dispatch_modes", "dispatch mode stack", _dispatch_modes),
@@ -203,6 +217,9 @@ GLOBAL_STATES: Mapping[str, GlobalStateItem] = {
         GlobalStateItem("float32_matmul_precision", "float32 matmul precision", get_float32_matmul_precision),
         GlobalStateItem("attention_kernels", "enabled attention kernels", sdpa_backends),
         GlobalStateItem("anomaly", "anomaly detection", torch.is_anomaly_enabled),
+        GlobalStateItem("warn_always", "repeated warnings", torch.is_warn_always_enabled),
+        GlobalStateItem("threads", "number of threads", torch.get_num_threads),
+        GlobalStateItem("multithreading", "threads of autograd", is_multithreading_enabled),
         GlobalStateItem("cuda_devices", "number of CUDA devices", torch.cuda.device_count),
         GlobalStateItem("cuda_initialized", "CUDA in use", torch.cuda.is_initialized),
         GlobalStateItem("capturing", "CUDA stream capture", _is_stream_capturing),

@@ -18,6 +18,7 @@ from engine.trace.exc import Unsupported, UserException
 from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.operand import Operand, OperatorResult
 from engine.trace.operators.table import CONSTANT_OPERATORS, Operator
+from engine.trace.variables.literals import IDENTIFIED_LITERAL_TYPES
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen
@@ -523,7 +524,6 @@ class ConstantVariable(Variable):
 
     __slots__ = ("source", "value")
     is_constant = True
-    is_copied_by_reference = True
 
     def __init__(self, value: Any, source: Source | None = None) -> None:
         self.value = value
@@ -542,6 +542,10 @@ class ConstantVariable(Variable):
     @property
     def constant(self) -> Any:
         return self.value
+
+    @property
+    def is_copied_by_reference(self) -> bool:  # type: ignore[override]
+        return self.python_type() not in IDENTIFIED_LITERAL_TYPES
 
     def as_python_object(self) -> Any:
         return self.value
@@ -657,7 +661,14 @@ def _survives_repr_round_trip(value: complex) -> bool:
     return cmath.isfinite(value) and not any(part == 0 and math.copysign(1, part) < 0 for part in parts)
 
 
-_UNINTERNED_TYPES = (int, float, complex, str, bytes)  # equal instances of these types may be distinct objects
+_UNINTERNED_TYPES = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    *IDENTIFIED_LITERAL_TYPES,
+)  # equal instances of these types may be distinct objects
 
 
 def unwrap_not_implemented(value: Variable) -> OperatorResult:

@@ -15,7 +15,7 @@ from engine.torch_private.dispatch import DispatchKeySet
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.literals import (
-    DATETIME_TYPES,
+    IDENTIFIED_LITERAL_TYPES,
     NUMPY_INFO_TYPES,
     NUMPY_SCALAR_TYPES,
     TORCH_LITERAL_TYPES,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @register_builder(
-    *DATETIME_TYPES,
+    *IDENTIFIED_LITERAL_TYPES,
     complex,
     str,
     bytes,

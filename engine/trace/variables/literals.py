@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import importlib.util
+import pathlib
 import sys
 from typing import Any
 
@@ -14,6 +15,19 @@ from engine.torch_private.dispatch import DispatchKeySet
 
 DATETIME_TYPES = (dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone)
 """Immutable classes of ``datetime``."""
+
+PATH_TYPES = (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
+"""Classes of ``pathlib``: immutable names of files."""
+IDENTIFIED_LITERAL_TYPES = frozenset((*DATETIME_TYPES, *PATH_TYPES))
+"""Literals that are loaded from their source, so that their identity does not change."""
+FILE_SYSTEM_METHODS = frozenset(
+    name
+    for cls in pathlib.Path.__mro__
+    if cls not in pathlib.PurePath.__mro__
+    for name in vars(cls)
+    if not name.startswith("__")
+)
+"""Members of ``pathlib.Path`` that may read or change the file system."""
 
 if importlib.util.find_spec("numpy") is None:
     NUMPY_SCALAR_TYPES: tuple[type, ...] = ()
@@ -36,7 +50,7 @@ TORCH_LITERAL_TYPES = (
 
 LITERAL_TYPES = frozenset(
     (
-        *DATETIME_TYPES,
+        *IDENTIFIED_LITERAL_TYPES,
         *NUMPY_INFO_TYPES,
         int,
         float,

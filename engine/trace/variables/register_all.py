@@ -83,6 +83,7 @@ FAMILIES = (
     "torch_api.trace_rules",
     "callables.unbound_methods",
     "torch_api.global_state",
+    "torch_api.autocast_functions",
     "torch_api.symbolic_shape_functions",
     "nn_modules.functional_call",
     "higher_order.functorch",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import docstring_of
-from engine.ir.annotations import is_allowed_in_graph, is_disabled
+from engine.ir.annotations import is_disabled
 from engine.ir.guards.python_values import CodeMatch, IdMatch, LengthMatch
 from engine.ir.sources.attributes import AttrSource, CellContentsSource
 from engine.ir.sources.base import GlobalsNamespace, Source
@@ -180,8 +180,6 @@ class UserFunctionVariable(FunctionVariable):
         for is_marked, marked_rule in MARKED_FUNCTION_RULES:
             if is_marked(self.real_object):
                 return marked_rule(tx, self, args, kwargs)
-        if is_allowed_in_graph(self.real_object):
-            return emit_node(tx, "call_function", self.real_object, args, kwargs)
         if is_in_graph_function(self.real_object):
             try:
                 return emit_node(tx, "call_function", self.real_object, args, kwargs)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import types
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import fold_constant_call
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_arity import check_method_arity
 from engine.trace.variables.callables.call_expressions import emit_call
+from engine.trace.variables.literals import FILE_SYSTEM_METHODS
 from engine.trace.variables.stdlib.string_format import format_proxy
 
 if TYPE_CHECKING:
@@ -124,6 +127,8 @@ class ConstantMethodVariable(Variable):
         rule = find_rule(getattr(type(self.obj.value), self.name, None))
         if rule is not None:
             return rule(tx, [self.obj, *args], kwargs)
+        if self.name in FILE_SYSTEM_METHODS and issubclass(self.obj.python_type(), PurePath):
+            raise Unsupported("file-system", f"{self.describe()} is called")
         is_text = issubclass(self.obj.python_type(), str)
         if is_text and self.name == "join" and len(args) == 1:
             return tx.fold_constant(self.obj.value.join, tx.as_python_constants(tx.unpack_iterable(args[0])))

@@ -63,5 +63,5 @@ def _emit_parameter(tx: Tracer, data: TensorVariable, requires_grad: bool) -> Va
     )
     tx.fallback.update_op_in_try_block()
     node.meta["example_value"] = fake
-    node.meta["version"] = fake._version
+    node.meta["version"] = 0 if fake.is_inference() else fake._version
     return NewParameterVariable(node, fake)

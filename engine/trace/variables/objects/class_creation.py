@@ -201,7 +201,9 @@ def _descriptor_rule(cls: Any) -> Callable[[Tracer, Args, Kwargs], Variable]:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         for value in (*args, *kwargs.values()):
             forced = realize(tx, value)
-            is_known = forced.is_copied_by_reference or forced.python_type() in _DESCRIPTOR_CLASSES
+            is_known = (
+                forced.is_constant or forced.is_copied_by_reference or forced.python_type() in _DESCRIPTOR_CLASSES
+            )
             if not is_known and not tx.is_python_constant(forced):
                 raise Unsupported("class-creation", f"{cls.__name__}() of {forced.describe()}")
         real = [real_stand_in(tx, a) for a in args]

@@ -312,8 +312,14 @@ def _copy_set(of: SetVariable, copied: _Copier) -> Variable | None:
     return SetVariable(dict(of.elements), None, of.cls) if is_same else None
 
 
+@_copy_container.register(ConstantVariable)
+def _copy_constant(of: ConstantVariable, copied: _Copier) -> Variable | None:
+    """Copy a date or path: the copy is another object."""
+    return None if of.is_copied_by_reference else ConstantVariable(copy.copy(of.value))
+
+
 def _is_unchanged(value: Variable, copied: Variable) -> bool:
-    return copied.is_constant or copied.resolved is value.resolved
+    return (copied.is_constant and copied.is_copied_by_reference) or copied.resolved is value.resolved
 
 
 # The copy module.

@@ -27,6 +27,7 @@ from engine.torch_private.torch_function import (
     get_function_stack_at,
     is_torch_function_all_disabled,
     is_torch_function_enabled,
+    is_torch_function_mode_enabled,
     len_torch_function_stack,
     pop_torch_function_stack,
     push_on_torch_function_stack,
@@ -625,6 +626,11 @@ _register_mode_query(
     lambda now, entry: bool(entry) and not now.torch_function_disabled_depth,
 )
 _register_mode_query(len_torch_function_stack, "torch_function_modes", _number_of_modes)
+_register_mode_query(
+    is_torch_function_mode_enabled,
+    "torch_function_modes",
+    lambda now, entry: bool(_number_of_modes(now, entry)) and not now.suspended_function_modes,
+)
 _register_mode_query(len_torch_dispatch_stack, "dispatch_modes", lambda now, entry: len(entry))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from engine.ir.annotations import is_nonstrict_traced
+from engine.ir.annotations import is_allowed_in_graph, is_nonstrict_traced
 from engine.ir.graph_callable import GraphCallable
 from engine.torch_private.dispatch import TorchDispatchModeKey, get_dispatch_mode
 from engine.torch_private.global_state import loaded_dynamo_module
@@ -177,6 +179,23 @@ def construct_wrapper_subclass(tx: Tracer, cls: type, args: Args, kwargs: Kwargs
     return emit_node(tx, "call_function", GraphCallable(cls.__name__, make), leaves)
 
 
+def _frozen_fields(value: Variable) -> tuple[str, ...]:
+    """Return the fields of an instance of a frozen dataclass without bases; else ()."""
+    cls = value.python_type()
+    parameters = getattr(cls, "__dataclass_params__", None)
+    if not value.is_user_object or parameters is None or not parameters.frozen or cls.__bases__ != (object,):
+        return ()
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def _make_frozen(cls: type, fields: tuple[str, ...], values: Any, _: object) -> Any:
+    """Make an instance of a frozen dataclass without calling its constructor."""
+    made = object.__new__(cls)
+    for name, value in zip(fields, values, strict=True):
+        object.__setattr__(made, name, value)
+    return made
+
+
 def _flatten_opaque_arguments(tx: Tracer, args: Args, kwargs: Kwargs, leaves: Args) -> TreeSpec:
     """Flatten arguments that may also be modules and objects of registered pytree classes."""
 
@@ -184,6 +203,11 @@ def _flatten_opaque_arguments(tx: Tracer, args: Args, kwargs: Kwargs, leaves: Ar
         return flatten_variable(tx, value, leaves, other=flatten_other)
 
     def flatten_other(tx: Tracer, value: Variable) -> TreeSpec:
+        fields = _frozen_fields(value)
+        if fields:
+            inside = tuple(flatten(realize(tx, value.get_attr(tx, name))) for name in fields)
+            make = functools.partial(_make_frozen, value.python_type(), fields)
+            return TreeSpec(value.python_type(), children=inside, unflatten_fn=make)
         node = SUPPORTED_NODES.get(value.python_type())
         if node is not None and isinstance(node.flatten_fn, FunctionType):  # the node of the graph unflattens it
             parts, context = sequence_items(tx, tx.wrap_static(node.flatten_fn).call(tx, [value], {}))
@@ -271,6 +295,20 @@ def _leaf_function_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Vari
 
 @register_marked_function_rule(is_nonstrict_traced)
 def _nonstrict_call(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
+    return opaque_call(tx, of.real_object, args, kwargs)
+
+
+@register_marked_function_rule(is_allowed_in_graph)
+def _call_in_graph(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
+    """Emit one node for a function that ``allow_in_graph`` marked.
+
+    Frozen dataclasses in its arguments are rebuilt there.
+    """
+    try:
+        return emit_node(tx, "call_function", of.real_object, args, kwargs)
+    except Unsupported as error:
+        if error.kind != "unsupported-argument" or not any(map(_frozen_fields, (realize(tx, a) for a in args))):
+            raise
     return opaque_call(tx, of.real_object, args, kwargs)
 
 

@@ -12,7 +12,12 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
-from engine.torch_private.autograd import is_any_autocast_enabled
+from engine.torch_private.autograd import (
+    is_any_autocast_enabled,
+    is_multithreading_enabled,
+    saved_tensors_hooks_disable,
+    saved_tensors_hooks_enable,
+)
 from engine.torch_private.dispatch import dispatch_keys, dispatch_tls_local_exclude_set, dispatch_tls_local_include_set
 from engine.torch_private.functorch import are_functorch_transforms_active
 from engine.torch_private.global_state import get_deterministic_algorithms_warn_only, get_float32_matmul_precision
@@ -36,15 +41,15 @@ _QUERIES: dict[Callable[..., Any], str] = {
     get_deterministic_algorithms_warn_only: "deterministic_warn_only",
     get_float32_matmul_precision: "float32_matmul_precision",
     is_any_autocast_enabled: "autocast",
-    torch.get_autocast_dtype: "autocast",
-    torch.get_autocast_gpu_dtype: "autocast",
     torch.is_anomaly_enabled: "anomaly",
-    torch.is_autocast_cache_enabled: "autocast",
     torch.cuda.device_count: "cuda_devices",
     torch.cuda.is_initialized: "cuda_initialized",
     torch.get_default_dtype: "default_dtype",
     torch.is_grad_enabled: "grad_mode",
     torch.is_inference_mode_enabled: "inference_mode",
+    torch.is_warn_always_enabled: "warn_always",
+    torch.get_num_threads: "threads",
+    is_multithreading_enabled: "multithreading",
 }
 """Functions that read global state, each with the name of the guarded state."""
 
@@ -204,3 +209,17 @@ for _switch in (
     torch.set_float32_matmul_precision,
 ):
     register_state_setter(_switch)
+
+
+def _register_graph_switch(switch: Callable[..., None]) -> None:
+    """Register a function that sets state of autograd which does not matter while tracing."""
+
+    @register_rule(switch)
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
+        emit_effect(tx, GraphCallable(switch.__name__, run, changes_state=True))
+        return NONE
+
+
+for _switch in (saved_tensors_hooks_disable, saved_tensors_hooks_enable):
+    _register_graph_switch(_switch)

@@ -9,6 +9,7 @@ import torch
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import STACK_PARAM_PREFIX, Source
 from engine.ir.sources.roots import LocalSource
@@ -209,6 +210,7 @@ def emit_context_exits(tx: Tracer) -> None:
 @register_rule(torch.autocast, torch.amp.autocast)
 def _autocast(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     names = ("device_type", "dtype", "enabled", "cache_enabled")
+    guard_global_state(tx, "autocast_settings", GLOBAL_STATES["autocast_settings"].read())
     return AutocastModeVariable(torch.autocast, constant_words(tx, names, args, kwargs))
 
 

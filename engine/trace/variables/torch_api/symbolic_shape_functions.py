@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.torch_private.operators import (
     torch_assert,
     torch_check,
     torch_check_index,
     torch_check_not_implemented,
+    torch_check_tensor_all,
     torch_check_type,
     torch_check_value,
 )
@@ -29,6 +32,7 @@ from engine.torch_private.symbolic_shapes import (
     sym_and,
     sym_or,
 )
+from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.operators.arithmetic import binary_op
@@ -61,6 +65,17 @@ def _check(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
             emit_runtime_asserts(tx)
             return NONE
     raise Unsupported("torch-check", "torch._check or torch._assert of a condition that is not known while tracing")
+
+
+@register_rule(torch_check_tensor_all)
+def _check_tensor_all(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    """Assume that all elements are true; code after the graph checks it."""
+    condition = realize(tx, args[0] if args else kwargs.get("cond", NONE))
+    if condition.fake is None or condition.fake.dtype is not torch.bool or tx.in_subgraph():
+        raise Unsupported("torch-check", "torch._check_tensor_all is called")
+    holds = emit_node(tx, "call_method", "all", [condition])
+    tx.fallback.assume_condition(holds.as_node_arg(tx)[0], truth=True)
+    return NONE
 
 
 def _register_guard_or(ask: Callable[[Any], bool]) -> None:
