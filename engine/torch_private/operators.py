@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     torch_check: Any
     torch_check_index: Any
     torch_check_not_implemented: Any
+    torch_check_tensor_all: Any
     torch_check_type: Any
     torch_check_value: Any
     debug_has_internal_overlap: Any

@@ -9,6 +9,7 @@ import collections
 import functools
 import operator
 import os
+import pathlib
 import sys
 import sysconfig
 import types
@@ -106,6 +107,8 @@ class CalleeDispatcher:
         """Return a wrapper of a C builtin that may call a function among its arguments."""
         if kind is types.BuiltinFunctionType and applied_function(obj) is not None:
             return self._autograd_function_apply(obj)
+        if obj is sys._getframe:
+            return get_user_frame
         given: _BuiltinCallSpec | None = None
         if kind is types.BuiltinFunctionType and type(obj.__self__) is list:
             given = _KEY_KEYWORD if obj.__name__ == "sort" else None
@@ -263,6 +266,24 @@ class CalleeDispatcher:
             return obj
         exchanged = self(call)
         return obj if exchanged is call else MethodType(exchanged, obj)
+
+
+_ENGINE_FOLDER = str(pathlib.Path(__file__).parents[2]) + os.sep
+
+
+_DEEPER_THAN_ANY_STACK = 2**31 - 1
+
+
+def get_user_frame(*args: Any) -> types.FrameType:
+    """Return what ``sys._getframe`` returns without the engine's frames on the stack."""
+    if len(args) > 1:
+        return sys._getframe(*args)  # it raises
+    found: types.FrameType | None = sys._getframe(1)
+    for _ in range(operator.index(*args) if args else 0):
+        found = None if found is None else found.f_back
+        while found is not None and found.f_code.co_filename.startswith(("<engine", _ENGINE_FOLDER)):
+            found = found.f_back
+    return sys._getframe(_DEEPER_THAN_ANY_STACK) if found is None else found
 
 
 CALLING_ITERATORS = frozenset((map, filter))

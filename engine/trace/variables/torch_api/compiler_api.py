@@ -190,7 +190,7 @@ def _frozen_fields(value: Variable) -> tuple[str, ...]:
 
 def _make_frozen(cls: type, fields: tuple[str, ...], values: Any, _: object) -> Any:
     """Make an instance of a frozen dataclass without calling its constructor."""
-    made = object.__new__(cls)
+    made: Any = object.__new__(cls)
     for name, value in zip(fields, values, strict=True):
         object.__setattr__(made, name, value)
     return made

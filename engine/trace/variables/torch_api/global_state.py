@@ -221,5 +221,5 @@ def _register_graph_switch(switch: Callable[..., None]) -> None:
         return NONE
 
 
-for _switch in (saved_tensors_hooks_disable, saved_tensors_hooks_enable):
-    _register_graph_switch(_switch)
+for _graph_switch in (saved_tensors_hooks_disable, saved_tensors_hooks_enable):
+    _register_graph_switch(_graph_switch)
