@@ -66,6 +66,17 @@ def test_public_names_pass(code: str) -> None:
     assert uses(code) == []
 
 
+def test_code_to_compile_may_call_what_libraries_call(tmp_path: pathlib.Path) -> None:
+    """Listed names pass in tests only, and each listed one is used there."""
+    for folder in ("engine", "tests"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.py").write_text("import torch\ntorch._foreach_add_(x, 1)\n", encoding="utf-8")
+    assert [name for name, _ in torch_private_names.find_everywhere(tmp_path)] == ["engine/a.py"]
+    tests = (p.read_text(encoding="utf-8") for p in pathlib.Path(__file__).parent.glob("engine/**/*.py"))
+    text = "\n".join(tests)
+    assert [name for name in torch_private_names.CALLED_BY_LIBRARIES if name not in text] == []
+
+
 def test_the_package_alone_may_use_them(tmp_path: pathlib.Path) -> None:
     """The check of ``make lint`` reports file and line, except in the package."""
     for name in ("engine/torch_private/a.py", "engine/a.py"):

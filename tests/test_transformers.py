@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import engine
+from engine.torch_private.dispatch import TorchDispatchMode
+from tests.torch_internals import dynamo_counters
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
@@ -251,12 +252,12 @@ def test_no_fewer_operators_in_graphs_than_under_torch_compile(name: str, train:
     """
     model, inputs = made(name)
     model.train(train)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
+    torch.compiler.reset()
+    dynamo_counters.clear()
     theirs, ours = Counting(), Counting()
     results(model, torch.compile(model, backend=theirs), inputs, train=train)
-    broke = sum(torch._dynamo.utils.counters["graph_break"].values())
-    torch._dynamo.reset()
+    broke = sum(dynamo_counters["graph_break"].values())
+    torch.compiler.reset()
     engine.reset()
     compiled = engine.compile(model, backend=ours)
     with engine.record() as session:

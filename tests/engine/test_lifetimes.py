@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 import engine
+from engine.torch_private.fake_tensors import FakeTensor
 
 PLAIN = "def f(x):\n    return m(x) + 1"
 BREAKS = "def f(x):\n    y = m(x)\n    print(1)\n    z = y + 1\n    print(2)\n    return z * 2"

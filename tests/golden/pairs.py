@@ -29,6 +29,7 @@ from engine.options import Options
 from engine.records.graph import GraphRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.text_views import format_graph
+from engine.torch_private.pytree import tree_leaves
 from engine.trace.driver import trace_frame
 from tests.engine.trace.harness import request_for
 
@@ -143,7 +144,7 @@ def compile_and_run(function: Callable[..., Any], *args: Any, **options: Any) ->
     """Call a compiled function once; return the record of its compilation, and the result."""
     with recording() as session:
         result = engine.compile(function, target=TARGET, **options)(*args)
-        leaves = [r for r in torch.utils._pytree.tree_leaves(result) if isinstance(r, torch.Tensor) and r.requires_grad]
+        leaves = [r for r in tree_leaves(result) if isinstance(r, torch.Tensor) and r.requires_grad]
         if leaves:
             torch.autograd.backward(leaves, [torch.ones_like(r) for r in leaves])
     return session.compilations[0], result

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.two_tensor import TwoTensor
 
 import engine
 from tests.engine.aot.tracing import compiled
 from tests.golden.pairs import Pair, compile_and_run, generated_code, graph_lines, graph_of, shows, wrapper_actions
+from tests.torch_internals import TwoTensor
 
 Tensor = torch.Tensor
 Show = Callable[..., None]

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.lift_requires_grad import lift_requires_grad
 from engine.graph.passes.remove_noop_aliases import remove_noop_aliases
+from engine.torch_private.fx import make_fx
 from tests.golden.pairs import Pair, compile_and_run, graph_lines, graph_of, plain_lines, shows, to_aten, trace
 
 Tensor = torch.Tensor
@@ -26,7 +27,7 @@ def test_eliminate_dead_code(pair: Pair) -> None:
         return x + 1
 
     graph = trace(f, torch.ones(4)).graph
-    module = torch.fx.experimental.proxy_tensor.make_fx(graph)(torch.ones(4))
+    module = make_fx(graph)(torch.ones(4))
     before = plain_lines(module)
     eliminate_dead_code(module)
     pair(f, before=before, after=plain_lines(module))
@@ -43,7 +44,7 @@ def test_remove_noop_aliases(pair: Pair) -> None:
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.detach().sin(), x.detach()
 
-    module = torch.fx.experimental.proxy_tensor.make_fx(f)(torch.ones(4))
+    module = make_fx(f)(torch.ones(4))
     before = plain_lines(module)
     remove_noop_aliases(module)
     pair(f, before=before, after=plain_lines(module))

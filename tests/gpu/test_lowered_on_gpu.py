@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import engine
@@ -18,6 +17,7 @@ from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from engine.runtime.program_executor import program_executor
 from engine.runtime.verify.kernels import verify_kernels
+from engine.torch_private.fx import make_fx
 
 pytestmark = pytest.mark.gpu
 Function = Callable[..., Any]

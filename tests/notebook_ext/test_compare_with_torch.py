@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch._inductor.config as inductor
 
+from engine.torch_private.inductor import inductor_config
 from notebook_ext.call_recorder import CallRecorder
 from notebook_ext.compare_with_torch import TorchComparison, compare_with_torch
 
@@ -44,6 +44,6 @@ def test_torch_compile_used_before() -> None:
 
     These threads do not exist in the process of the comparison.
     """
-    with inductor.patch(compile_threads=4, force_disable_caches=True):
+    with inductor_config.patch(compile_threads=4, force_disable_caches=True):
         torch.compile(lambda x: x.sin() * 3)(torch.ones(3))
         assert compared(lambda x: x * 2, torch.ones(2)).max_difference == 0

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import engine
+from engine.torch_private.autograd import SavedTensor
+from tests.torch_internals import TwoTensor
 
 Tensor = torch.Tensor
 
@@ -149,7 +151,7 @@ def _squares(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x * x, y * y
 
 
-UNPACKS_ONE = hasattr(torch._C._autograd.SavedTensor, "unpack")
+UNPACKS_ONE = hasattr(SavedTensor, "unpack")
 
 
 @pytest.mark.skipif(not UNPACKS_ONE, reason="this torch unpacks all saved tensors or none")
@@ -197,7 +199,6 @@ def test_views_of_inference_tensors_are_written_to_where_eager_allows_it(see: Ca
 
 def test_lists_with_subclasses_are_not_counted() -> None:
     """A list mutation with a subclass leaves the plain tensor's version counter as in eager."""
-    from torch.testing._internal.two_tensor import TwoTensor
 
     def written(x: Tensor, other: Tensor) -> None:
         torch._foreach_add_([x, other.sin()], 1)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import engine
+from engine.torch_private.fake_tensors import FakeTensor, FakeTensorMode
 
 
 def fn(x: torch.Tensor) -> torch.Tensor:

@@ -12,9 +12,6 @@ from typing import Any
 
 import torch
 import torch.fx
-import torch.utils._pytree as pytree
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
 
 from engine.aot.driver import AotResult, AotSettings, compile_graph
@@ -26,6 +23,9 @@ from engine.ir.traced_frame import GraphInput
 from engine.records.bytecode import Span
 from engine.records.session import Session
 from engine.runtime.aten_executor import aten_executor
+from engine.torch_private import pytree
+from engine.torch_private.fake_tensors import FakeTensorMode
+from engine.torch_private.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from engine.trace.fake_tensors.evaluate import call_on_fakes
 
 

@@ -17,7 +17,9 @@ from torch import nn
 
 import engine
 from engine.records.session import Session
+from engine.torch_private.autograd import execution_engine
 from tests.engine.autograd.programs import grads, mlp
+from tests.torch_internals import dynamo_compiled_autograd
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +75,6 @@ def test_no_more_captures_than_torchs_own(rows: tuple[int, ...], dynamic: bool) 
 
     This holds for any order of batch sizes, including 0 and 1, with the same ``dynamic`` setting.
     """
-    from torch._dynamo import compiled_autograd as stock
 
     m = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.LayerNorm(5), nn.Linear(5, 3))
 
@@ -91,7 +92,7 @@ def test_no_more_captures_than_torchs_own(rows: tuple[int, ...], dynamic: bool) 
         theirs.append(graph)
         return graph
 
-    with stock._enable(count, dynamic=dynamic):
+    with dynamo_compiled_autograd._enable(count, dynamic=dynamic):
         train()
     assert 0 < len(session.backwards) <= len(theirs)
 
@@ -159,7 +160,7 @@ def test_contexts_nest_and_can_be_switched_off() -> None:
 
     After the contexts exit, torch's execution engine is restored.
     """
-    before = torch.autograd.Variable._execution_engine
+    before = execution_engine()
     x = torch.randn(3, requires_grad=True)
     with engine.record() as session, engine.compiled_autograd("eager"):
         x.sin().sum().backward()
@@ -169,7 +170,7 @@ def test_contexts_nest_and_can_be_switched_off() -> None:
             x.sin().sum().backward()
         x.sin().sum().backward()
     assert outcomes(session) == ["captured", "captured", "hit"]
-    assert torch.autograd.Variable._execution_engine is before
+    assert execution_engine() is before
 
 
 def test_backends_share_captures() -> None:
@@ -349,7 +350,6 @@ def test_stock_and_ours_in_one_process() -> None:
 
     Neither runs what the other captured.
     """
-    from torch._dynamo import compiled_autograd as stock
 
     x = torch.randn(3, requires_grad=True)
 
@@ -363,7 +363,7 @@ def test_stock_and_ours_in_one_process() -> None:
         ours = gradient(engine.compiled_autograd("eager"))
         engine.reset()
         graphs: list[Any] = []
-        theirs = gradient(stock._enable(lambda graph: graphs.append(graph) or graph))
+        theirs = gradient(dynamo_compiled_autograd._enable(lambda graph: graphs.append(graph) or graph))
         again = gradient(engine.compiled_autograd("eager"))
     assert len(graphs) == 1
     assert outcomes(session) == ["captured", "captured"]
@@ -594,10 +594,10 @@ def _through(self: Any, x: torch.Tensor) -> torch.Tensor:
 def test_torchs_engine_stands_again_where_nothing_is_followed() -> None:
     """Freeing a function compiled with compiled_autograd=True restores torch's engine."""
     gc.collect()
-    before = torch.autograd.Variable._execution_engine
+    before = execution_engine()
     compiled = engine.compile(lambda x: x * 2, backend="eager", compiled_autograd=True)
     assert compiled(torch.ones(2, requires_grad=True)).requires_grad
-    assert torch.autograd.Variable._execution_engine is not before
+    assert execution_engine() is not before
     del compiled
     gc.collect()
-    assert torch.autograd.Variable._execution_engine is before
+    assert execution_engine() is before

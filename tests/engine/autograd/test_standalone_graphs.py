@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine.options import Options
 from engine.records.session import CompilationRecord
 from engine.standalone_graph import compile_standalone_graph
+from engine.torch_private.fx import make_fx
 
 
 def _adds(a: torch.Tensor, b: torch.Tensor) -> Any:

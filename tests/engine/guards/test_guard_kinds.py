@@ -30,6 +30,7 @@ from engine.ir.guards.python_values import (
 from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.sources.attributes import AttrSource, ModuleHooksSource, ModuleMemberSource
 from engine.ir.sources.roots import LocalSource
+from engine.torch_private.dispatch import dispatch_keys
 from tests.engine.guards.sample_guards import frame_scope, guard_passes, tensor_match
 
 X, Y = LocalSource("x"), LocalSource("y")
@@ -328,7 +329,7 @@ def test_subclass_properties_run_no_user_code() -> None:
         False,
         plain.sizes,
         plain.strides,
-        str(torch._C._dispatch_keys(loud)),
+        str(dispatch_keys(loud)),
     )
     assert guard_passes(guard, x=loud)
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import LoweredProgram
@@ -27,7 +26,9 @@ from engine.kernels.triton.printer import print_triton
 from engine.lowering import driver
 from engine.records.kernels import VerifyRecord
 from engine.runtime.verify.kernels import verify_kernels
+from engine.torch_private import pytree
 from tests.engine.lowering.trace_aten import trace_to_aten
+from tests.torch_internals import operator_samples
 
 TARGET = "cuda:90"
 SAMPLES = 4
@@ -101,9 +102,7 @@ def operators(
     is_verified: bool = False,
 ) -> None:
     """torch's operators with torch's own sample inputs."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    for operator in op_db:
+    for operator in operator_samples():
         if only and operator.name not in only:
             continue
         for name, function, args in _samples(operator, samples, dtypes):

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from engine import errors
 from engine.api import make_options
@@ -25,6 +23,8 @@ from engine.lowering.driver import lower
 from engine.records.session import CompilationRecord
 from engine.runtime.program_executor import program_executor
 from engine.runtime.verify.kernels import verify_kernels
+from engine.torch_private.fake_tensors import FakeTensorMode
+from engine.torch_private.fx import make_fx
 from tests.engine.lowering.trace_aten import trace_to_aten
 from tests.markers import needs_triton
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils import _pytree as pytree
 
 from engine.ir.aot.aot_graph import AotGraph
+from engine.torch_private import pytree
+from engine.torch_private.fake_tensors import FakeTensorMode
+from engine.torch_private.fx import make_fx
+from engine.torch_private.symbolic_shapes import ShapeEnv
 
 
 def with_flat_results(function: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._logging import _internal as torch_logging
-from torch._logging import structured
 
 from engine.observe.observe_torch import observe_torch
 from engine.records.session import Session
+from engine.torch_private.stock import structured_logging as structured
+from engine.torch_private.stock import torch_logging
 
 
 def scaled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +49,7 @@ def trained(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 def run() -> None:
     """Everything: a break, a recompile with a symbol, a backward, a decorated function."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.compile(breaks_in_the_middle, backend="eager")(torch.ones(3))
     train = torch.compile(trained, backend="aot_eager")
     for size in (4, 5, 6):

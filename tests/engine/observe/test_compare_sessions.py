@@ -18,9 +18,9 @@ from engine.records.session_comparison import SessionComparison
 @pytest.fixture(autouse=True)
 def fresh_torch() -> Iterator[None]:
     """torch.compile with empty caches."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:
@@ -29,7 +29,7 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
 
 def watched(fn: Any, *calls: torch.Tensor) -> Session:
     """The calls under stock torch.compile."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with observe_torch() as session:
         compiled = torch.compile(fn, backend="eager")
         for x in calls:
@@ -69,7 +69,7 @@ def test_names_that_torch_numbers_do_not_differ() -> None:
         with observe_torch() as session:
             torch.compile(counts, backend="eager")(torch.ones(3), [1, 2])
         sessions.append(session)
-        torch._dynamo.reset()
+        torch.compiler.reset()
     names = [{g.source for c in s.compilations if c.guards for g in c.guards.guards} for s in sessions]
     assert names[0] != names[1]
     assert compare_sessions(*sessions).is_same

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
 import engine
 from engine import api
 from engine.observe.observe_torch import observe_torch
+from engine.torch_private.stock import debug_get_cache_entry_list
 
 
 @pytest.fixture(autouse=True)
 def fresh_torch() -> Iterator[None]:
     """torch.compile with empty caches."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 class Scaled(torch.nn.Module):
@@ -50,7 +50,7 @@ def counters(code: Any) -> list[list[int]]:
         for child in manager.get_child_managers():
             yield from walk(child)
 
-    return [list(walk(e.guard_manager.root)) for e in _debug_get_cache_entry_list(code)]
+    return [list(walk(e.guard_manager.root)) for e in debug_get_cache_entry_list(code)]
 
 
 def test_a_call_that_would_be_refused() -> None:
@@ -172,7 +172,7 @@ def test_what_if_of_a_recorded_session() -> None:
     assert (other.guard_failures[0].expected, other.guard_failures[0].actual) == ("Float", "Long")
     assert api.what_if(session, frame, {"flag": {"value": "False"}}).guard_failures[0].source == "L['flag']"
     assert api.what_if(session, frame, {"factor": {"value": "4"}}).hit is None
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with pytest.raises(ValueError, match="what-if needs the live function"):
         api.what_if(session, frame, {})
 

@@ -21,13 +21,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._logging import _internal as torch_logging
 
 import engine
 from engine.observe import log_reader as lines_module
 from engine.observe.log_reader import LogDamage, read_log_records, read_raw_records
 from engine.observe.observe_torch import observe_torch
 from engine.records.session import Session
+from engine.torch_private.stock import torch_logging
 from tests.engine.observe.sample_traces import add_ten, breaks_in_the_middle, log_to_file, session_and_log
 
 CLOCK = re.compile(r"^(start|seconds)$")
@@ -49,9 +49,9 @@ def log() -> Log:
 @pytest.fixture(autouse=True)
 def fresh_torch() -> Iterator[None]:
     """torch.compile with empty caches."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def load(tmp_path: Path, data: bytes, name: str = "trace.log") -> Session:

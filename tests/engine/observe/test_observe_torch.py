@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch._C._dynamo.eval_frame import set_guard_complete_hook
-from torch._dynamo.utils import counters
-from torch._logging import _internal as torch_logging
 
 from engine.observe import session_builder
 from engine.observe.observe_torch import observe_torch
 from engine.records.session import Session
+from engine.torch_private.inductor import inductor_config
+from engine.torch_private.stock import set_guard_complete_hook, torch_logging
 from tests.differential import differences
 from tests.programs import program_names
+from tests.torch_internals import dynamo_config, dynamo_counters, trace_structured
 
 HERE = Path(__file__)
 REPORTED_ONLY = dict.fromkeys(
@@ -49,10 +49,10 @@ TEXT = HERE.read_text(encoding="utf-8").splitlines()
 @pytest.fixture(autouse=True)
 def fresh_torch() -> Iterator[None]:
     """torch.compile with empty caches and counters, before and after."""
-    torch._dynamo.reset()
-    counters.clear()
+    torch.compiler.reset()
+    dynamo_counters.clear()
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def line_of(text: str) -> int:
@@ -116,8 +116,8 @@ def test_breaks_have_reason_and_line() -> None:
 def test_counts_equal_torch_s_counters() -> None:
     """Graphs and breaks are as many as torch's own counters say."""
     session = observed(breaks_twice, (torch.ones(3), 2), (torch.ones(4), 2), (torch.ones(4), 3), (-torch.ones(4), 3))
-    assert graphs(session) == counters["stats"]["unique_graphs"] > 0
-    assert counted_breaks(session) == sum(counters["graph_break"].values()) > 0
+    assert graphs(session) == dynamo_counters["stats"]["unique_graphs"] > 0
+    assert counted_breaks(session) == sum(dynamo_counters["graph_break"].values()) > 0
 
 
 def test_frames_tell_resume_functions_and_callees() -> None:
@@ -231,7 +231,7 @@ def test_recompile_limit_is_told() -> None:
     def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
         return x * n
 
-    with torch._dynamo.config.patch(recompile_limit=2):
+    with dynamo_config.patch(recompile_limit=2):
         session = observed(scaled, *[(torch.ones(2), n) for n in range(2, 7)], dynamic=False)
     assert [c.outcome for c in session.calls] == ["compiled", "compiled", "python"]
     assert "recompile limit" in session.skipped[0].reason
@@ -250,7 +250,10 @@ def test_frame_left_to_python_is_told() -> None:
     (told,) = breaks(session)
     assert told.skips_frame
     assert [s.name for s in session.skipped] == ["prints_in_loop"]
-    assert (session.calls[0].outcome, counted_breaks(session)) == ("python", sum(counters["graph_break"].values()))
+    assert (session.calls[0].outcome, counted_breaks(session)) == (
+        "python",
+        sum(dynamo_counters["graph_break"].values()),
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,8 +267,8 @@ def test_programs_agree_with_torch_s_counters(name: str) -> None:
     with observe_torch() as session:
         differences(name, lambda target: torch.compile(target, backend="aot_eager"))
     assert session.failures == ()
-    assert graphs(session) == counters["stats"]["unique_graphs"]
-    assert counted_breaks(session) - REPORTED_ONLY.get(name, 0) == sum(counters["graph_break"].values())
+    assert graphs(session) == dynamo_counters["stats"]["unique_graphs"]
+    assert counted_breaks(session) - REPORTED_ONLY.get(name, 0) == sum(dynamo_counters["graph_break"].values())
     assert all(b.span is not None for b in breaks(session))
     assert all(g.nodes for c in session.compilations for g in c.graphs)
 
@@ -297,7 +300,7 @@ def test_unknown_events_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None
     """Trace records of unknown kind or odd shape are neither an error nor a failure."""
     del monkeypatch
     with observe_torch() as session:
-        torch._logging.trace_structured("invented_kind", lambda: {"a": 1}, payload_fn=lambda: "text")
+        trace_structured("invented_kind", lambda: {"a": 1}, payload_fn=lambda: "text")
         torch_logging.trace_log.debug("", extra={"metadata": {"one": 1, "two": 2}, "payload": None})
     assert (session.failures, session.compilations) == ((), ())
 
@@ -318,7 +321,7 @@ def test_nothing_compiled_is_said() -> None:
     with observe_torch() as session:
         compiled(torch.ones(3), 2)
     assert session.compilations == ()
-    assert "torch._dynamo.reset()" in session.notes[0]
+    assert "torch.compiler.reset()" in session.notes[0]
 
 
 def test_two_observers_see_the_same() -> None:
@@ -390,8 +393,8 @@ def test_library_model_agrees_with_torch_s_counters(kind: str) -> None:
         compiled(input_ids=torch.randint(0, 50, (2, 8)))
         compiled(input_ids=torch.randint(0, 50, (3, 9)), attention_mask=torch.ones(3, 9, dtype=torch.long))
     assert session.failures == ()
-    assert graphs(session) == counters["stats"]["unique_graphs"] > 0
-    assert counted_breaks(session) == sum(counters["graph_break"].values())
+    assert graphs(session) == dynamo_counters["stats"]["unique_graphs"] > 0
+    assert counted_breaks(session) == sum(dynamo_counters["graph_break"].values())
     lines = [n for c in session.compilations for g in c.graphs for n in g.nodes if n.span is not None]
     assert len(lines) > 20
     assert all(n.span.file in {f.id for f in session.files} for n in lines)
@@ -407,6 +410,6 @@ def test_inductor_kernels_are_shown() -> None:
     assert "void" in compilation.kernels[0].text
     ids = {node.id for graph in compilation.graphs for node in graph.nodes}
     assert len(set(compilation.kernels[0].fused_nodes) & ids) == 3
-    assert torch._inductor.config.trace.provenance_tracking_level == 0
+    assert inductor_config.trace.provenance_tracking_level == 0
     assert compilation.lowering is not None
     assert compilation.kernels[0].name in compilation.lowering.wrapper_text

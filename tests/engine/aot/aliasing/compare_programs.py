@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.testing._internal.two_tensor import TwoTensor
-from torch.utils import _pytree as pytree
 
 import engine
+from engine.torch_private import pytree
 from tests.engine.aot.aliasing.generate_programs import Case
 from tests.engine.aot.aliasing.program_features import STRIDED_TANGENTS, go_backward, go_further
+from tests.torch_internals import TwoTensor
 
 Run = Callable[..., Any]
 _OVERWRITTEN = "modified by an inplace operation"
@@ -46,7 +46,7 @@ def observe(case: Case, space: dict[str, Any], run: Run, *, apart: bool = False,
     """
     seen = Observation()
     torch.manual_seed(5)
-    torch._C._set_grad_enabled(True)
+    torch.set_grad_enabled(True)
     with torch.enable_grad():
         args, kept = space["make"](larger)
         if apart:
@@ -276,7 +276,7 @@ def check(case: Case, backend: str, *, dynamic: bool | None = None) -> list[str]
             seen = observe(case, whole, whole["program"], apart=apart, larger=larger)
             told = list(differences(seen, ours))
         found += [f"call {number}{' apart' if apart else ''}: {d}" for d in told]
-    torch._C._set_grad_enabled(True)
+    torch.set_grad_enabled(True)
     return found
 
 

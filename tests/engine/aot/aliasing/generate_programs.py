@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.engine.aot.aliasing import program_features
+from tests.torch_internals import TwoTensor
 
 Kind = Literal["plain", "sizes", "wrapped"]
 """``sizes``: input sizes grow with ``k``; ``wrapped``: some inputs are subclasses."""

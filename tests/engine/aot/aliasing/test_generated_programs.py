@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, get_args
 
 import pytest
-import torch
 
+from engine.torch_private.autograd import SavedTensor
 from tests.engine.aot.aliasing.compare_programs import check
 from tests.engine.aot.aliasing.generate_programs import Case, Kind, generate
 
@@ -171,9 +171,7 @@ def test_wider_cases_found(kind: Kind, seed: int) -> None:
     assert not check(generate(seed, kind, is_wider=True), "aot_eager")
 
 
-@pytest.mark.skipif(
-    not hasattr(torch._C._autograd.SavedTensor, "unpack"), reason="this torch unpacks all saved tensors or none"
-)
+@pytest.mark.skipif(not hasattr(SavedTensor, "unpack"), reason="this torch unpacks all saved tensors or none")
 def test_a_wider_case_of_what_is_not_read() -> None:
     """What was written to since, and only a result that is not used needs, is not asked for."""
     assert not check(generate(84976, is_wider=True), "aot_eager")

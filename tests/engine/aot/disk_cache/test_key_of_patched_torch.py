@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._decomp import decomposition_table
 from torch.library import Library, custom_op
 
 import engine
+from engine.torch_private.operators import decomposition_table
 
 pytestmark = pytest.mark.usefixtures("disk_cache")
 

@@ -30,7 +30,7 @@ class _Sorted(torch.autograd.Function):
 def _fresh() -> Iterator[None]:
     engine.reset()
     yield
-    torch._C._set_grad_enabled(True)
+    torch.set_grad_enabled(True)
 
 
 def _told(run: Callable[..., Any], x: torch.Tensor) -> Result:
@@ -44,7 +44,7 @@ def _told(run: Callable[..., Any], x: torch.Tensor) -> Result:
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), nesting
-    torch._C._set_grad_enabled(True)
+    torch.set_grad_enabled(True)
     return result, state, modes
 
 

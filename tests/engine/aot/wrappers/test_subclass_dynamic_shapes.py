@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.two_tensor import TwoTensor
-from torch.utils._pytree import tree_map_only
 
 import engine
+from engine.torch_private.pytree import tree_map_only
+from tests.torch_internals import TwoTensor
 
 
 def two(*shape: int) -> Any:

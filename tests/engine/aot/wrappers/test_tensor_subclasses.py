@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.two_tensor import TwoTensor
 
 import engine
+from tests.torch_internals import TwoTensor
 
 
 def two(*shape: int) -> TwoTensor:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from engine.graph.fake_tensors.fake_mode import make_fake_mode
+from engine.torch_private.symbolic_shapes import ShapeEnv
 
 LAYOUTS = [
     ((2, 1, 4), (4, 8, 1)),

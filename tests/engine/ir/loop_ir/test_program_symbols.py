@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from engine.ir.loop_ir.index_expr import static_product
 from engine.ir.loop_ir.program_symbols import ProgramSymbols, expression_of
 from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.torch_private.fake_tensors import FakeTensorMode
+from engine.torch_private.symbolic_shapes import ShapeEnv
 
 
 def symbolic_tensor() -> torch.Tensor:

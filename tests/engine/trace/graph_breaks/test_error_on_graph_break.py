@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo
-from torch._dynamo import error_on_graph_break
 
 import engine
+from tests.torch_internals import error_on_graph_break, get_error_on_graph_break
 
 X = torch.ones(3)
 
@@ -76,8 +75,8 @@ def test_parts_may_break(function: Callable[..., Any]) -> None:
     with error_on_graph_break(True):
         for _ in range(2):
             torch.testing.assert_close(compiled(X), function(X))
-            assert torch._dynamo.utils._get_error_on_graph_break()
-    assert not torch._dynamo.utils._get_error_on_graph_break()
+            assert get_error_on_graph_break()
+    assert not get_error_on_graph_break()
 
 
 def test_fullgraph_comes_first() -> None:

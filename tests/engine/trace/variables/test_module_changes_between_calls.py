@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.mutation_guard import install_generation_tagging_init
 
 import engine
 from engine.ir.guards.aliasing import SameObject
 from tests.engine.trace.harness import Traced
+from tests.torch_internals import install_generation_tagging_init
 
 
 def test_replaced_weight_of_lstm_is_used() -> None:
