@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine import session_jobs
+from engine.deferred_interrupts import deliver_interrupts
 from engine.graph.to_records import graph_record
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.current_session import current_session
@@ -82,6 +83,7 @@ class Compilation:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time one stage, nested as the stages are entered; do nothing without a session."""
+        deliver_interrupts()
         session = self.session
         if session is None:
             yield

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from engine.options import Options
 from engine.pipeline import Pipeline
+from engine.process_state import make_lock
 from engine.trace.external_caches import reset_opaque_caches
 
 _pipelines: dict[Any, Pipeline] = {}
-_pipelines_lock = threading.Lock()
+_pipelines_lock = make_lock()
 
 
 def pipeline_for(options: Options) -> Pipeline:

@@ -15,6 +15,7 @@ from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.node_values import tensors_in
+from engine.process_state import make_lock
 from engine.records.kernels import KernelRecord, KernelTimingRecord, TargetRecord, VerifyRecord
 from engine.records.session import CompilationRecord, Session
 from engine.runtime.time_kernels import time_kernels
@@ -38,7 +39,7 @@ class _SessionJobs:
     lowered_graphs: dict[str, tuple[LoweredGraph, ...]] = field(default_factory=dict)
     """Lowered graphs by compilation id: the forward, and the backward once it is lowered."""
     jobs: list[CompileJob] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=make_lock)
     stop_event: threading.Event = field(default_factory=threading.Event)
     """Set when the session's jobs, or its autotuning during compilation, are cancelled."""
 

@@ -43,7 +43,7 @@ layers =
     (bytecode) : (graph)
     ir
     torch_private
-    records : errors : options : supported_versions
+    records : errors : options : supported_versions : deferred_interrupts : process_state
 exhaustive = True
 
 [importlinter:contract:front]

@@ -7,7 +7,6 @@ Every tensor is wrapped in a functional tensor while tracing, as in torch (funct
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from engine.aot.output_aliasing import OutputAliasAnalyzer
 from engine.aot.rebind_unbacked import has_unbacked_values, rebind_unbacked
 from engine.aot.storage_geometry import has_internal_overlap, storage_id
 from engine.aot.version_counters import write_count
+from engine.deferred_interrupts import deliver_interrupts
 from engine.graph.composite_ops import replace_composite
 from engine.graph.effect_tokens import set_mode_tokens, thread_tokens
 from engine.graph.fake_tensors.fake_mode import make_fake_mode
@@ -44,6 +44,7 @@ from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import node_id, provenance_of, set_provenance
 from engine.ir.node_values import called_overload, example_tensor, fake_tensors, tensors_by_position, tensors_in
 from engine.ir.traced_frame import GraphInput
+from engine.process_state import FAKE_TENSOR_LOGGER, silence_logger
 from engine.torch_private.autograd import enter_autocast, exit_autocast, set_grad_enabled
 from engine.torch_private.dispatch import DisablePythonDispatcher, enable_python_dispatcher
 from engine.torch_private.fake_tensors import FakeTensorMode
@@ -101,7 +102,13 @@ def trace_functional(
     is_symbolic = _is_symbolic(fakes) or has_unbacked_values(graph)
     symbolic = enable_python_dispatcher() if is_symbolic else contextlib.nullcontext()
     known = len(_shape_env_guards(mode))
-    with mode, torch.fx.traceback.preserve_node_meta(), symbolic, _silence_fake_tensor_log(), _restore_grad_mode():
+    with (
+        mode,
+        torch.fx.traceback.preserve_node_meta(),
+        symbolic,
+        silence_logger(FAKE_TENSOR_LOGGER),
+        _restore_grad_mode(),
+    ):
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     check_missing_kernels_in_callees(graph, module)
     _name_inputs(module, inputs)
@@ -144,17 +151,6 @@ def _restore_grad_mode() -> Iterator[None]:
         yield
     finally:
         set_grad_enabled(was)
-
-
-@contextlib.contextmanager
-def _silence_fake_tensor_log() -> Iterator[None]:
-    """Disable torch's log of failed fake tensor calls; the record has the reason instead."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    was, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = was
 
 
 def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> FakeTensorMode:
@@ -263,6 +259,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         Raises:
             FallbackRequired: ``out=`` resizes its tensor, or a memory layout that matters would differ from eager.
         """
+        deliver_interrupts()
         if n.target in GRAD_MODE_CALLS and not self.under_autograd:  # nothing here requires grad
             return None
         given = _shapes(self.fetch_args_kwargs_from_env(n)[1].get("out")) if "out" in n.kwargs else None

@@ -15,7 +15,9 @@ from engine.autograd.cache_miss import CaptureKey
 from engine.autograd.capture import BackwardCapture
 from engine.autograd.eager_fallback import make_exit_hook
 from engine.autograd.execution_order import AutogradNode
+from engine.deferred_interrupts import defer_interrupts
 from engine.graph.codegen import generate_function
+from engine.process_state import make_rlock
 
 Run = Callable[..., Any]
 
@@ -41,7 +43,7 @@ class CapturedBackward:
     _eager_run: Run | None = None
     _anomaly_run: Run | None = None
     _runs: dict[Any, Run] = field(default_factory=dict)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: threading.RLock = field(default_factory=make_rlock)
 
     @property
     def runs_users_code(self) -> bool:
@@ -59,7 +61,7 @@ class CapturedBackward:
 
     def eager_run(self) -> Run:
         """Return the run that executes operator by operator."""
-        with self._lock:
+        with self._lock, defer_interrupts():
             if self._eager_run is None:
                 leave = make_exit_hook(self.capture, self.execution_order)
                 self._eager_run = generate_function(
@@ -69,7 +71,7 @@ class CapturedBackward:
 
     def anomaly_run(self) -> Run:
         """Return the run under anomaly mode: operator by operator, with checks of node outputs."""
-        with self._lock:
+        with self._lock, defer_interrupts():
             if self._anomaly_run is None:
                 module = CapturedGraphBuilder(self.capture, self.execution_order, checks_anomalies=True).build()
                 leave = make_exit_hook(self.capture, self.execution_order, checks_anomalies=True)
@@ -82,6 +84,6 @@ class CapturedBackward:
         """Return the result of ``compile``, called once per backend."""
         run = self._runs.get(backend)
         if run is None:
-            with self._lock:
+            with self._lock, defer_interrupts():
                 run = self._runs[backend] = self._runs.get(backend) or compile(self)
         return run

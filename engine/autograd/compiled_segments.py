@@ -23,9 +23,11 @@ from engine.autograd.segment_inputs import (
     input_spec,
     make_symbolic_inputs,
 )
+from engine.deferred_interrupts import defer_interrupts
 from engine.graph.codegen import EarlyExit, generate_function
 from engine.ir.node_metadata import NodeProvenance, node_id, set_provenance
 from engine.ir.node_values import map_tensors, tensors_by_position
+from engine.process_state import make_rlock
 from engine.torch_private.autograd import DisableAutocast
 from engine.torch_private.dispatch import enable_python_dispatcher
 from engine.torch_private.fx import make_fx
@@ -79,7 +81,7 @@ class Segment:
     _compiled_keys: list[SegmentKey] = field(default_factory=list)
     """Keys that were compiled."""
     _symbolic_runs: list[tuple[SegmentKey, SymbolicInputs, Run]] = field(default_factory=list)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: threading.RLock = field(default_factory=make_rlock)
 
     def __post_init__(self) -> None:
         self.__name__ = self.name
@@ -99,7 +101,7 @@ class Segment:
         return self._eager_run
 
     def _get_or_compile(self, key: SegmentKey, values: Sequence[Any]) -> Run:
-        with self._lock:
+        with self._lock, defer_interrupts():
             if key in self._runs:
                 return self._runs[key]
             if None in key:

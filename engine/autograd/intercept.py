@@ -30,6 +30,7 @@ from engine.autograd.node_marks import find_mark
 from engine.autograd.to_records import nodes_from_capture
 from engine.ir.fallback import Fallback, FallbackRequired
 from engine.ir.node_values import tensors_in
+from engine.process_state import make_lock
 from engine.torch_private.autograd import execution_engine, saved_tensors_hooks_set_tracing, set_execution_engine
 from engine.torch_private.dispatch import len_torch_dispatch_stack
 from engine.torch_private.functorch import are_functorch_transforms_active, is_functorch_wrapped_tensor
@@ -82,7 +83,7 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_capture_lock = threading.Lock()
+_capture_lock = make_lock()
 """Held by the thread that captures or runs a captured backward; torch supports only one."""
 
 
@@ -389,7 +390,7 @@ class _ProcessState:
     context_count = 0
     marked_function_count = 0
     stock_captures = -1
-    lock = threading.Lock()
+    lock = make_lock()
 
 
 def _claim_shared_cache() -> None:

@@ -10,6 +10,7 @@ import torch
 from engine.aot.layout_mutation import is_layout_mutated, original_fake
 from engine.backends.registry import backend_callable, backend_name
 from engine.compilation import Compilation
+from engine.deferred_interrupts import allow_interrupts
 from engine.graph.passes.lift_requires_grad import requires_grad_calls
 from engine.ir.node_values import fake_tensors
 from engine.ir.traced_frame import GraphInput, TracedGraph
@@ -34,7 +35,7 @@ def compile_externally(backend: str | Run, traced: TracedGraph, work: Compilatio
     compiler = compile_with_inductor if backend == "inductor" else backend_callable(backend)
     assert compiler is not None
     work.record_fx_graph(traced)
-    with work.stage(backend_name(backend)):
+    with work.stage(backend_name(backend)), allow_interrupts():
         run = _call_compiler(compiler, traced)
     work.guards = traced.late_shape_guards()
     return run

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -13,17 +15,25 @@ _session: ContextVar[weakref.ref[Session] | None] = ContextVar("engine_session",
 """Weak reference: contexts are copied for later backward compiles and outlive the session."""
 
 
-slow_dispatch_tokens: list[object] = []
-"""Non-empty while a session records or a frame is compiled, anywhere in the process.
+slow_dispatch_tokens: list[int] = []
+"""Threads that record a session or compile a frame, once for each.
 
-Dispatch then takes its slow path.
+Dispatch takes its slow path if there are any.
 """
+
+
+def _forget_other_threads() -> None:
+    """Forget the threads that a forked child does not have."""
+    slow_dispatch_tokens[:] = [t for t in slow_dispatch_tokens if t == threading.get_ident()]
+
+
+os.register_at_fork(after_in_child=_forget_other_threads)
 
 
 @contextlib.contextmanager
 def force_slow_dispatch() -> Iterator[None]:
     """Force dispatch to take its slow path, in every thread, inside the block."""
-    token = object()
+    token = threading.get_ident()
     slow_dispatch_tokens.append(token)
     try:
         yield

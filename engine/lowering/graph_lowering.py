@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.deferred_interrupts import deliver_interrupts
 from engine.errors import EngineError
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
@@ -92,6 +93,7 @@ class GraphLowering:
     def run(self) -> None:
         """Lower every node in graph order."""
         for node in self.module.graph.nodes:
+            deliver_interrupts()
             if self.inputs_with_unknown_strides and node.op != "placeholder":
                 self._copy_inputs_with_unknown_strides()
                 self.inputs_with_unknown_strides.clear()

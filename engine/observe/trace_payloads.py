@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
+
+from engine.process_state import make_lock
 
 
 class Payload(Protocol):
@@ -43,7 +44,7 @@ class TraceFile:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._descriptor = os.dup(stream.fileno())
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._finalizer = weakref.finalize(self, os.close, self._descriptor)
 
     def read(self, start: int, length: int) -> bytes:

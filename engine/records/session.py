@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import operator
 import pathlib
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from engine.process_state import make_rlock
 from engine.records.autograd import BackwardCall, BackwardRecord
 from engine.records.base import SCHEMA_VERSION, RecordError, from_jsonable
 from engine.records.bytecode import SourceFile
@@ -106,7 +106,7 @@ class Session:
         """True if the user cancelled compilation: frames not compiled yet run as Python."""
         self.stage = ""
         """Current stage ("lowering 0/0"), for progress; empty when idle."""
-        self._lock = threading.RLock()
+        self._lock = make_rlock()
         self._records: dict[str, dict[Any, Any]] = {kind: {} for kind in RECORD_KEYS}
         self._other_torch_note = ""
         """Records by kind and key."""

@@ -7,7 +7,6 @@ output is alive, a call records again or launches normally; inputs whose address
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from engine.ir.node_values import tensors_by_position, tensors_in
+from engine.process_state import make_lock
 from engine.torch_private.cuda import (
     clear_cublas_workspaces,
     current_device_index,
@@ -192,7 +192,7 @@ class CudaGraphReplay:
         self._on_status = on_status
         self._shapes: dict[Any, _ShapeState] = {}
         self._has_recorded = False
-        self._lock = threading.Lock()
+        self._lock = make_lock()
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Return the outputs for these inputs."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import linecache
-import logging
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +22,7 @@ from engine.ir.introspection.torch_global_state import (
 )
 from engine.ir.traced_frame import TracedFrame
 from engine.options import Options
+from engine.process_state import FAKE_TENSOR_LOGGER, higher_recursion_limit, silence_logger
 from engine.records.trace import DiscardedAttempt, TraceRecord
 from engine.torch_private.fake_tensors import TracingContext, tracing
 from engine.trace.attempt import TraceAttempt
@@ -34,10 +33,6 @@ from engine.trace.tracer import Tracer
 from engine.trace.variables.objects.class_lookup import CLASS_ATTR_WRITES
 
 _MAX_RESTARTS = 8
-
-
-_FAKE_TENSOR_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
-"""It logs user errors with torch's traceback before Python shows them."""
 
 
 def trace_frame(request: CompileRequest, options: Options, *, steps: bool = False) -> TracedFrame:
@@ -127,16 +122,15 @@ def _skip_for_code_flags(code: types.CodeType) -> SkipFrame | None:
 def _tracing_environment(tx: Tracer) -> Iterator[None]:
     """Set up torch's state for tracing, and undo what traced code switched, also on errors."""
     CLASS_ATTR_WRITES.clear()
-    was_disabled, _FAKE_TENSOR_LOGGER.disabled = _FAKE_TENSOR_LOGGER.disabled, True
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, 20_000))
     try:
-        with tracing(TracingContext(tx.symbols.fake_mode)):
+        with (
+            higher_recursion_limit,
+            silence_logger(FAKE_TENSOR_LOGGER),
+            tracing(TracingContext(tx.symbols.fake_mode)),
+        ):
             yield
     finally:
         CLASS_ATTR_WRITES.clear()
-        sys.setrecursionlimit(limit)
-        _FAKE_TENSOR_LOGGER.disabled = was_disabled
         tx.torch_state.restore()
 
 

@@ -29,7 +29,9 @@ from engine.aot.undefined_tangents import specialize_to_defined_tangents, undefi
 from engine.aot.wrappers.double_backward import EagerRerun
 from engine.aot.wrappers.undefined_grad_hooks import suppress_undefined_grad_hooks
 from engine.aot.wrappers.value_probe import ProbedCall, ValueProbe
+from engine.deferred_interrupts import defer_interrupts
 from engine.ir.fallback import FallbackRequired
+from engine.process_state import make_rlock
 from engine.torch_private.autograd import (
     DelayedError,
     DisableAutocast,
@@ -94,7 +96,7 @@ class LazyBackward:
     """Eager rerun, for gradients that must be differentiable themselves."""
     probe: BackwardProbe | None = None
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: threading.RLock = field(default_factory=make_rlock)
     _all_defined: Run | None = None
     _all_defined_aten: Run | None = None
     _variants: dict[tuple[TangentSet, bool], _TangentVariant] = field(default_factory=dict)
@@ -341,20 +343,20 @@ class LazyBackward:
         return self._dependencies
 
     def _compile_all_defined(self) -> Run:
-        with self._lock:
+        with self._lock, defer_interrupts():
             if self._all_defined is None:
                 # Restores the recording session, and all other context variables, from when the forward was compiled.
                 self._all_defined = self._context.copy().run(_compile_without_modes, self.compile, self.graph)
             return self._all_defined
 
     def _compile_all_defined_aten(self) -> Run:
-        with self._lock:
+        with self._lock, defer_interrupts():
             if self._all_defined_aten is None:
                 self._all_defined_aten = self.compile_to_aten(self.graph)
             return self._all_defined_aten
 
     def _variant(self, there: TangentSet, *, is_foreign: bool) -> _TangentVariant:
-        with self._lock:
+        with self._lock, defer_interrupts():
             if (there, is_foreign) not in self._variants:
                 self._variants[there, is_foreign] = self._make_variant(there, is_foreign=is_foreign)
             return self._variants[there, is_foreign]

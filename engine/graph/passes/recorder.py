@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch.fx
 
+from engine.deferred_interrupts import deliver_interrupts
 from engine.graph.format_node import format_node
 from engine.ir.current_session import current_session
 from engine.records.graph import EditRecord, PassRecord
@@ -33,6 +34,7 @@ class PassRecorder:
     @contextlib.contextmanager
     def record_pass(self, name: str) -> Iterator[None]:
         """Record the edits of a pass; do nothing if no session records."""
+        deliver_interrupts()
         if current_session() is None:
             yield
             return

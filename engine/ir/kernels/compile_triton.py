@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import linecache
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.static_sizes import static_size
+from engine.process_state import make_rlock
 
 if TYPE_CHECKING:
     from engine.ir.kernels.generated_kernel import GeneratedKernel
@@ -26,7 +26,7 @@ PyTorch's allocators align to more.
 
 ConstexprValue = int | float | bool | str | None
 
-COMPILE_LOCK = threading.RLock()
+COMPILE_LOCK = make_rlock()
 """Lock that is held while a kernel's source is loaded and compiled.
 
 Kernels with equal names share a file name in ``linecache``, from which Triton reads the source. LLVM is not

@@ -6,19 +6,19 @@ A cache lives as long as its code object.
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections.abc import Iterable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
 from engine.ir.compiler_protocol import CacheEntry, Compiler
+from engine.process_state import make_rlock
 from engine.records.bytecode import Span
 from engine.records.session import FrameRecord, Session
 
 _numbers = itertools.count()
 
-COMPILE_LOCK = threading.RLock()
+COMPILE_LOCK = make_rlock()
 """Held while a frame is compiled; dispatch never takes it."""
 
 
@@ -86,7 +86,7 @@ class CompilerCaches:
 
     def __init__(self) -> None:
         self._by_code: dict[tuple[int, int], CodeCache] = {}
-        self._lock = threading.RLock()
+        self._lock = make_rlock()
 
     def cache_of(self, function: FunctionType, role: str, parent: str = "", after: Span | None = None) -> CodeCache:
         """Return the cache of a function's code; create it if there is none."""

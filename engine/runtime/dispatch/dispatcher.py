@@ -16,6 +16,7 @@ from types import FunctionType
 from typing import Any, cast
 
 from engine.bytecode.intercept_calls import intercept_calls
+from engine.deferred_interrupts import defer_interrupts
 from engine.errors import EngineError, RecompileLimit
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
@@ -24,6 +25,7 @@ from engine.ir.guards.base import STACK_VALUE_TEXT
 from engine.ir.sources.base import FrameScope
 from engine.ir.unwrap_compiled import DISPATCHER_ORIGINALS, unwrap_compiled
 from engine.options import config
+from engine.process_state import make_lock
 from engine.records.bytecode import Span
 from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import SkippedRecord, StageFailure
@@ -51,7 +53,7 @@ class _Compiling(threading.local):
 
 
 _compiling = _Compiling()
-_order_lock = threading.Lock()
+_order_lock = make_lock()
 """Held while a dispatcher's (check, run) pairs are replaced.
 
 A call that finds the lock taken continues without reordering.
@@ -240,7 +242,7 @@ class DispatcherState:
 
     def _compile(self, values: tuple[Any, ...], session: Session | None) -> tuple[CacheEntry, tuple[GuardFailure, ...]]:
         """Return the entry for a call that missed all entries, and their guard failures."""
-        with COMPILE_LOCK:
+        with COMPILE_LOCK, defer_interrupts():
             # Another thread may have compiled a matching entry while this one waited for the lock.
             entry, _ = self._look_up(values)
             if entry is not None:

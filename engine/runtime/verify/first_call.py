@@ -5,7 +5,6 @@ Enabled by ``engine.config.verify_correctness``.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch.fx
 
 from engine.ir.graph_callable import graph_callable_of
 from engine.ir.node_values import tensors_by_position, tensors_in
+from engine.process_state import make_lock
 
 Run = Callable[..., Any]
 RELATIVE_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-7, torch.complex128: 1e-7}
@@ -36,7 +36,7 @@ class _FirstCallVerifier:
         self._graph = graph
         self._eager = plain
         self._report = tell
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._is_done = False
 
     def __call__(self, *inputs: Any) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 
 from engine.ir.kernels.compile_triton import CompileUnit, compile_unit_of
 from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.process_state import make_lock
 from engine.records.kernels import TargetRecord
 from engine.runtime.workers.process_pool import WorkerPool
 
@@ -45,7 +46,7 @@ class CompileJob:
     def __init__(self, on_done: OnDone, count: int) -> None:
         self._on_done = on_done
         self._kernels_left = count
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._finished = threading.Event()
         self.is_cancelled = False
         if not count:
@@ -117,7 +118,7 @@ class _BackgroundCompiler:
 
     def __init__(self) -> None:
         self._pool = WorkerPool(PROCESSES, {"TRITON_INTERPRET": "0"})
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._finished: OrderedDict[tuple[CompileUnit, str], TargetRecord] = OrderedDict()
         self._running: dict[tuple[CompileUnit, str], _CompileTask] = {}
         self._compiling_count = 0

@@ -27,7 +27,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.deferred_interrupts import allow_interrupts
 from engine.errors import EngineError
+from engine.process_state import make_lock
 from engine.runtime.workers.worker_main import TEMP_FOLDER_PREFIX, receive, send
 
 IMPORT_ROOT = str(pathlib.Path(__file__).parents[3])
@@ -149,7 +151,7 @@ class WorkerPool:
         self._environment = dict(environment)
         self._queue: queue.PriorityQueue[WorkerTask] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._threads: list[_WorkerThread] = []
         self._pid = os.getpid()
         _pools.add(self)
@@ -183,7 +185,8 @@ class WorkerPool:
         told = lambda value, reason: answers.put((value, reason))  # noqa: E731
         self.submit(function, arguments, told, timeout=timeout, is_wanted=wanted.is_set)
         try:
-            value, reason = answers.get()
+            with allow_interrupts():
+                value, reason = answers.get()
         except BaseException:  # Ctrl-C: the result is no longer wanted
             wanted.clear()
             self.stop_unwanted(patience=0.0)
@@ -216,7 +219,7 @@ class WorkerPool:
         """Reset the pool in a forked process: its threads are gone, its workers are the parent's."""
         if self._pid != os.getpid():
             self._pid, self._threads, self._queue = os.getpid(), [], queue.PriorityQueue()
-            self._lock = threading.Lock()
+            self._lock = make_lock()
 
 
 class _WorkerThread:
@@ -229,7 +232,7 @@ class _WorkerThread:
         self._current: WorkerTask | None = None
         self._task_started = 0.0
         self._closed = False
-        self._lock = threading.Lock()  # guards ``_process`` against ``close`` while one starts
+        self._lock = make_lock()  # guards ``_process`` against ``close`` while one starts
         self.is_idle = True
         self._thread = threading.Thread(target=self._run_tasks, name="engine-worker", daemon=True)
         self._thread.start()

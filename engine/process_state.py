@@ -1,0 +1,127 @@
+"""Process-wide locks and settings, which are renewed in forked children.
+
+A child of ``os.fork`` has one thread. Locks that other threads held stay locked in it, and settings that they changed
+stay changed; both are renewed here.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["FAKE_TENSOR_LOGGER", "SharedSetting", "higher_recursion_limit", "make_lock", "make_rlock", "silence_logger"]
+
+RECURSION_LIMIT = 20_000
+"""Recursion limit while a frame is traced; inlined calls nest deeply."""
+
+FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
+"""Logger that reports errors of users with torch's traceback, before Python does."""
+
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_settings: weakref.WeakSet[SharedSetting] = weakref.WeakSet()
+
+
+def make_lock() -> threading.Lock:
+    """Return a lock that is free in a forked child. A thread that holds it must not fork."""
+    made = threading.Lock()
+    _locks.add(made)
+    return made
+
+
+def make_rlock() -> threading.RLock:
+    """Return a reentrant lock that a forked child gets free unless its own thread holds it."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+class SharedSetting:
+    """Context manager: change a process-wide setting while any thread is inside.
+
+    The old value is restored when the last thread leaves, unless someone else has changed the setting.
+    """
+
+    def __init__(self, read: Callable[[], Any], write: Callable[[Any], object], change: Callable[[Any], Any]) -> None:
+        self._read, self._write, self._change = read, write, change
+        self._lock = make_lock()
+        self._owners: list[int] = []
+        self._saved: Any = None
+        _settings.add(self)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._owners:
+                self._saved = self._read()
+                self._write(self._change(self._saved))
+            self._owners.append(threading.get_ident())
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._owners.remove(threading.get_ident())
+            if not self._owners:
+                self._restore()
+
+    def after_fork(self) -> None:
+        """Restore the setting in a child if only threads of the parent are inside."""
+        if self._owners:
+            self._owners = [owner for owner in self._owners if owner == threading.get_ident()]
+            if not self._owners:
+                self._restore()
+
+    def _restore(self) -> None:
+        if self._read() == self._change(self._saved):
+            self._write(self._saved)
+
+
+higher_recursion_limit = SharedSetting(
+    sys.getrecursionlimit, sys.setrecursionlimit, lambda limit: max(limit, RECURSION_LIMIT)
+)
+
+
+@functools.cache
+def silence_logger(name: str) -> SharedSetting:
+    """Return the context manager that disables a logger."""
+    logger = logging.getLogger(name)
+    return SharedSetting(lambda: logger.disabled, lambda value: setattr(logger, "disabled", value), lambda value: True)
+
+
+def _renew_after_fork() -> None:
+    """Free the locks and restore the settings of threads that the child does not have."""
+    was_busy = False
+    for lock in tuple(_locks):
+        if getattr(lock, "_is_owned", bool)():
+            continue
+        if lock.acquire(blocking=False):
+            lock.release()
+        else:
+            was_busy = True
+            lock._at_fork_reinit()
+    for setting in tuple(_settings):
+        setting.after_fork()
+    if was_busy:
+        _renew_cached_properties()
+
+
+_CACHED_PROPERTY = frozenset({functools.cached_property})
+
+
+def _renew_cached_properties() -> None:
+    """Free the locks of ``functools.cached_property``, which hold one until Python 3.12.
+
+    The compiling thread may have been in such a property of torch.
+    """
+    if sys.version_info >= (3, 12):
+        return
+    for found in gc.get_objects():
+        if type(found) in _CACHED_PROPERTY:
+            found.lock = threading.RLock()  # type: ignore[attr-defined]
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)

@@ -1,0 +1,226 @@
+"""Test that Ctrl-C while compiling is delivered once, soon, and leaves no trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine import deferred_interrupts
+from engine.deferred_interrupts import allow_interrupts, defer_interrupts, deliver_interrupts
+from tests import interrupts
+
+
+class _Stop(Exception):
+    """Raised by a handler of the user."""
+
+
+@pytest.fixture
+def install() -> Iterator[Callable[[Any], None]]:
+    """Return a function that installs a handler of SIGINT for the test."""
+    was = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)  # type: ignore[func-returns-value]
+    signal.signal(signal.SIGINT, was)
+
+
+def _press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_waits_for_a_safe_point() -> None:
+    """SIGINT raises at the next safe point; afterwards the user's handler is back."""
+    was = signal.getsignal(signal.SIGINT)
+    seen = []
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():  # noqa: PT012
+        _press()
+        seen.append("after the signal")
+        deliver_interrupts()
+        seen.append("never")
+    assert seen == ["after the signal"]
+    assert signal.getsignal(signal.SIGINT) is was
+
+
+def test_an_interrupt_without_a_safe_point_is_delivered_at_the_end() -> None:
+    """The end of the block delivers what is left; blocks nest."""
+    done = []
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():  # noqa: PT012
+        with defer_interrupts():
+            _press()
+        done.append(True)
+    assert done == [True]
+
+
+def test_the_users_handler_decides(install: Callable[[Any], None]) -> None:
+    """The block goes on if the handler returns, and ends with what it raises."""
+    calls = []
+    install(lambda number, frame: calls.append(number))
+    with defer_interrupts():
+        _press()
+        deliver_interrupts()
+        assert calls == [signal.SIGINT]
+
+    def stop(number: int, frame: Any) -> None:
+        raise _Stop
+
+    install(stop)
+    with pytest.raises(_Stop), defer_interrupts():  # noqa: PT012
+        _press()
+        try:
+            deliver_interrupts()
+        except Exception:
+            pytest.fail("a compiler's own handler sees the user's exception")
+    assert signal.getsignal(signal.SIGINT) is stop
+
+
+def test_each_interrupt_is_delivered(install: Callable[[Any], None]) -> None:
+    """A second Ctrl-C is not swallowed, also if the handler of the first raises."""
+    calls = []
+
+    def stop(number: int, frame: Any) -> None:
+        calls.append(number)
+        raise KeyboardInterrupt
+
+    install(stop)
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():  # noqa: PT012
+        _press()
+        _press()
+    assert len(calls) == 2
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():  # noqa: PT012
+        _press()
+        _press()
+        deliver_interrupts()
+    assert len(calls) == 4
+
+
+def test_a_handler_may_install_another_one(install: Callable[[Any], None]) -> None:
+    """A handler that replaces itself, as a "press again to quit" does, is obeyed."""
+    calls = []
+
+    def second(number: int, frame: Any) -> None:
+        calls.append("second")
+
+    def first(number: int, frame: Any) -> None:
+        calls.append("first")
+        signal.signal(signal.SIGINT, second)
+
+    install(first)
+    with defer_interrupts():
+        _press()
+        deliver_interrupts()
+        _press()
+        deliver_interrupts()
+    assert calls == ["first", "second"]
+    assert signal.getsignal(signal.SIGINT) is second
+
+
+def test_a_second_interrupt_is_delivered_at_once_where_safe_points_fail_to_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A block that reaches no safe point for seconds still ends at the second Ctrl-C."""
+    monkeypatch.setattr(deferred_interrupts, "SECONDS_BEFORE_FORCE", 0.01)
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():  # noqa: PT012
+        _press()
+        time.sleep(0.02)
+        with pytest.raises(KeyboardInterrupt):
+            _press()
+        raise KeyboardInterrupt
+
+
+def test_code_of_others_is_interrupted_at_once() -> None:
+    """Inside ``allow_interrupts`` a signal raises where it arrives, or at the start."""
+    seen = []
+    with pytest.raises(KeyboardInterrupt), defer_interrupts(), allow_interrupts():  # noqa: PT012
+        _press()
+        seen.append("never")
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():  # noqa: PT012
+        _press()
+        with allow_interrupts():
+            seen.append("never")
+    assert not seen
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_handlers_that_are_not_python_stay(install: Callable[[Any], None], handler: Any) -> None:
+    """An ignored or default SIGINT is left as it is."""
+    install(handler)
+    with defer_interrupts():
+        assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_other_threads_defer_nothing() -> None:
+    """Compiling in another thread installs no handler."""
+    was = signal.getsignal(signal.SIGINT)
+    seen: list[Any] = []
+
+    def work() -> None:
+        with defer_interrupts():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [was]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_has_the_users_handler() -> None:
+    """A child has the user's handler although the parent's main thread compiles."""
+    was = signal.getsignal(signal.SIGINT)
+    status: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if not child:
+            os._exit(0 if signal.getsignal(signal.SIGINT) is was else 1)
+        status.append(os.waitpid(child, 0)[1])
+
+    with defer_interrupts():
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+        assert signal.getsignal(signal.SIGINT) is not was
+    assert status == [0]
+
+
+def test_an_external_backend_can_be_interrupted() -> None:
+    """Ctrl-C inside a user's backend raises there; the next call compiles."""
+    pressed = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        if not pressed:
+            pressed.append(True)
+            _press()
+            pressed.append("never")
+        return graph.forward
+
+    compiled = engine.compile(lambda x: x + 1, backend=backend)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(torch.ones(2))
+    assert pressed == [True]
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize(("model", "backend"), [("linear", "triton"), ("containers", "eager")])
+def test_forced_interrupts(model: str, backend: str) -> None:
+    """Seeded interrupts are raised, and leave the state and the next result right."""
+    seen = interrupts.measure(model, backend, 3, seed=1, timeout=280.0)
+    assert len(seen) == 3
+    assert not [s for s in seen if not interrupts.is_good(s)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", interrupts.BACKENDS)
+@pytest.mark.parametrize("model", interrupts.MODELS)
+def test_many_forced_interrupts(model: str, backend: str) -> None:
+    """None of 300 interrupts ends the process, is lost or waits for long."""
+    seen = interrupts.measure(model, backend, 300, seed=0, timeout=3600.0)
+    assert len(seen) == 300
+    assert not [s for s in seen if not interrupts.is_good(s)]
+    assert sorted(s["delay"] for s in seen)[-3] < 1.0  # 0.2 s on an idle machine

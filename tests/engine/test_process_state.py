@@ -1,0 +1,189 @@
+"""Test locks and settings of the process: forks, threads, and errors while compiling."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine import process_state
+from engine.process_state import SharedSetting, make_lock, make_rlock
+from tests.global_state import differences, global_state
+
+FORKS = textwrap.dedent(
+    """
+    import os, signal, sys, threading, time
+    import torch, engine
+
+    def compile_and_run():
+        module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+        x = torch.randn(3, 4)
+        result = engine.compile(module, backend=sys.argv[1])(x)
+        result.sum().backward()
+        return torch.allclose(result, module(x))
+
+    def compile_forever():
+        while True:
+            engine.reset()
+            compile_and_run()
+
+    torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork either
+    limit = sys.getrecursionlimit()
+    compile_and_run()
+    threading.Thread(target=compile_forever, daemon=True).start()
+    good = 0
+    for n in range(int(sys.argv[2])):
+        time.sleep(0.01 + 0.013 * (n % 17))
+        child = os.fork()
+        if not child:
+            signal.alarm(60)  # ends a child that hangs
+            os._exit(0 if compile_and_run() and sys.getrecursionlimit() == limit else 1)
+        good += os.waitpid(child, 0)[1] == 0
+    print(good, flush=True)
+    os._exit(0)
+    """
+)
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def _run_forks(backend: str, count: int, timeout: float) -> int:
+    made = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, backend, str(count)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr[-2000:]
+    return int(made.stdout)
+
+
+@needs_fork
+def test_children_compile_although_another_thread_was_compiling() -> None:
+    """A child forked while another thread compiles can compile."""
+    assert _run_forks("eager", 3, 280.0) == 3
+
+
+@needs_fork
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
+def test_a_hundred_children_compile(backend: str) -> None:
+    """All of 100 children compile, whatever the other thread was at."""
+    assert _run_forks(backend, 100, 3600.0) == 100
+
+
+@needs_fork
+def test_locks_of_other_threads_are_free_in_a_child() -> None:
+    """A child gets the locks of other threads free; what the forking thread holds stays held."""
+    held, own, plain = make_rlock(), make_rlock(), make_lock()
+    taken, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with held, plain:
+            taken.set()
+            leave.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    with own:
+        child = os.fork()
+        if not child:
+            free = held.acquire(blocking=False) and plain.acquire(blocking=False)
+            os._exit(0 if free and own._is_owned() else 1)  # type: ignore[attr-defined]
+        assert os.waitpid(child, 0)[1] == 0
+    leave.set()
+    thread.join()
+
+
+def test_a_setting_is_restored_by_the_last_thread() -> None:
+    """Two users of a setting that overlap restore its first value, in any order of leaving."""
+    values = {"level": 1}
+    setting = SharedSetting(lambda: values["level"], lambda v: values.update(level=v), lambda v: 5)
+    other = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with setting:
+            other[0].set()
+            other[1].wait()
+
+    thread = threading.Thread(target=work)
+    with setting:
+        thread.start()
+        other[0].wait()
+    assert values["level"] == 5
+    other[1].set()
+    thread.join()
+    assert values["level"] == 1
+
+
+def test_a_setting_that_the_user_changed_stays() -> None:
+    """A value that someone else set inside the block is not overwritten."""
+    values = {"level": 1}
+    with SharedSetting(lambda: values["level"], lambda v: values.update(level=v), lambda v: 5):
+        values["level"] = 7
+    assert values["level"] == 7
+
+
+def _fail(*_: Any) -> None:
+    raise RuntimeError("forced")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "engine.trace.driver.TraceAttempt",
+        "engine.trace.driver.tracing",
+        "engine.trace.driver.TracingContext",
+        "engine.trace.driver.without_torch_function_modes",
+        "engine.trace.driver.higher_recursion_limit",
+        "engine.trace.tracer.Tracer.make_user_exception",
+        "engine.trace.attempt.TraceAttempt.run",
+        "engine.aot.functionalize.make_fx",
+        "engine.aot.functionalize.fake_mode_of",
+        "engine.aot.joint._SequenceNrInterpreter.run_node",
+        "engine.backends.call_backend._compile",
+        "engine.pipeline.compile_check",
+        "engine.pipeline.link_frame",
+        "engine.pipeline.record_compilation",
+    ],
+)
+def test_a_failed_compilation_leaves_the_process_as_it_was(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An internal error restores all global state; the result is eager's."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            y = x.sin()
+        return (x * y).relu().sum()
+
+    x = torch.randn(3, requires_grad=True)
+    engine.compile(step, backend="aot_eager")(x).backward()  # everything is imported
+    engine.reset()
+    before = global_state()
+    with monkeypatch.context() as patch:
+        patch.setattr(place, _fail)
+        compiled = engine.compile(step, backend="aot_eager")
+        result = compiled(x)
+    assert not differences(before, global_state())
+    assert torch.equal(result, step(x))
+
+
+def test_the_log_of_fake_tensors_is_restored() -> None:
+    """The logger that is silenced while tracing has its own state after a call that raises."""
+    logger = logging.getLogger(process_state.FAKE_TENSOR_LOGGER)
+    logger.disabled = True
+    try:
+        with pytest.raises(RuntimeError):
+            engine.compile(lambda x: x @ torch.ones(5), backend="eager")(torch.ones(3))
+        assert logger.disabled
+    finally:
+        logger.disabled = False
