@@ -109,9 +109,6 @@ def _renew_after_fork() -> None:
         _renew_cached_properties()
 
 
-_CACHED_PROPERTY = frozenset({functools.cached_property})
-
-
 def _renew_cached_properties() -> None:
     """Free the locks of ``functools.cached_property``, which hold one until Python 3.12.
 
@@ -119,8 +116,8 @@ def _renew_cached_properties() -> None:
     """
     if sys.version_info >= (3, 12):
         return
-    for found in gc.get_objects():
-        if type(found) in _CACHED_PROPERTY:
+    for found in gc.get_referrers(functools.cached_property):
+        if hasattr(found, "attrname"):  # an instance, not a module's dict
             found.lock = threading.RLock()  # type: ignore[attr-defined]
 
 

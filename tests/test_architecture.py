@@ -144,6 +144,8 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
         "errors": "",
         "options": "",
         "supported_versions": "",
+        "deferred_interrupts": "",
+        "process_state": "",
     }.items():
         folder = tmp_path / "engine" / package
         folder.mkdir(parents=True, exist_ok=True)
