@@ -118,7 +118,7 @@ def _renew_cached_properties() -> None:
         return
     for found in gc.get_referrers(functools.cached_property):
         if hasattr(found, "attrname"):  # an instance, not a module's dict
-            found.lock = threading.RLock()  # type: ignore[attr-defined]
+            found.lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)
