@@ -103,7 +103,7 @@ def _(a: float, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
 def _(a: int, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
     if not _fits_dtype(a, dtype):
         raise NotLowered(
-            LoweringFallback.UNSUPPORTED_DTYPE,
+            LoweringFallback.NUMBER_OUT_OF_RANGE,
             f"{a} does not fit in {str(dtype).removeprefix('torch.')}, where ATen wraps around or raises an error",
         )
     return lambda b, index: b.constant(a, dtype)
@@ -111,7 +111,7 @@ def _(a: int, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
 
 @broadcast_loader.register(complex)
 def _(a: complex, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
-    raise NotLowered(LoweringFallback.COMPLEX_NUMBER, "a complex number has no lowering here")
+    raise NotLowered(LoweringFallback.COMPLEX_CONVERSION, "a complex number has no lowering here")
 
 
 @broadcast_loader.register(sympy.Expr)

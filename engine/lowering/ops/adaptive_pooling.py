@@ -46,7 +46,7 @@ def _pooling_windows(a: LoweredTensor, counts: Sequence[Any]) -> list[tuple[int,
         total *= length
     if total > MAX_WINDOW:
         raise NotLowered(
-            LoweringFallback.TOO_LARGE, f"pooling with windows of more than {MAX_WINDOW} elements has no lowering"
+            LoweringFallback.LARGE_WINDOW, f"pooling with windows of more than {MAX_WINDOW} elements has no lowering"
         )
     return found
 
@@ -79,7 +79,7 @@ def _window_elements(
 @register_lowering(aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool3d(low: LoweringContext, a: LoweredTensor, size: Sequence[Any]) -> LoweredTensor:
     if not a.dtype.is_floating_point:
-        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "pooling of integers has no lowering")
+        raise NotLowered(LoweringFallback.INTEGER_OPERANDS, "pooling of integers has no lowering")
     windows, held = _pooling_windows(a, size), compute_dtype(a.dtype)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:

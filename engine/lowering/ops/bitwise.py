@@ -20,7 +20,7 @@ aten = torch.ops.aten
 def _shift(low: LoweringContext, a: Any, other: Any, name: str) -> LoweredTensor:
     dtype = promote_dtypes((a, other))[1]
     if dtype == torch.bool or dtype.is_floating_point:
-        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "a shift of other values than integers has no lowering")
+        raise NotLowered(LoweringFallback.NEEDS_INTEGERS, "a shift of other values than integers has no lowering")
     width = torch.iinfo(dtype).bits
 
     def compute(b: LoopBuilder, value: LoopIROp, by: LoopIROp) -> LoopIROp:
@@ -70,7 +70,7 @@ def copysign(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
 @register_lowering(aten.nextafter.default)
 def nextafter(low: LoweringContext, a: LoweredTensor, other: LoweredTensor) -> LoweredTensor:
     if promote_dtypes((a, other))[1] not in (torch.float32, torch.float64):
-        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "nextafter of 16-bit numbers has no lowering")
+        raise NotLowered(LoweringFallback.HALF_PRECISION, "nextafter of 16-bit numbers has no lowering")
     return elementwise(low, (a, other), lambda b, x, y: b.call("nextafter", x, y))
 
 
@@ -96,7 +96,7 @@ register_lowering(aten.fmin.default)(_ignoring_nan("minimum"))
 def round_decimals(low: LoweringContext, a: LoweredTensor, *, decimals: int = 0) -> LoweredTensor:
     if a.dtype not in (torch.float32, torch.float64):
         raise NotLowered(
-            LoweringFallback.UNSUPPORTED_DTYPE, "rounding to decimals has a lowering only for 32-bit and 64-bit numbers"
+            LoweringFallback.HALF_PRECISION, "rounding to decimals has a lowering only for 32-bit and 64-bit numbers"
         )
     scale = float(10 ** abs(decimals))
 

@@ -385,8 +385,6 @@ def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBui
 @register_complex_lowering(aten._to_copy.default, prims.convert_element_type.default)
 def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
     """Convert between complex and real dtypes; a real result drops the imaginary part."""
-    if other.get("layout") not in (None, torch.strided):
-        raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "a conversion to another layout has no lowering")
     result = fake_result(low)
     if result.dtype.is_complex:
         return _complex_elementwise(low, (a,), lambda b, x: x)
@@ -418,7 +416,9 @@ def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
     target = low.current_node.target if low.current_node is not None else None
     fill = _FILL_VALUES.get(target, args[0] if target is aten.scalar_tensor.default else args[-1])
     if not isinstance(fill, (bool, int, float, complex)):
-        raise NotLowered(LoweringFallback.SYMBOLIC_SIZE, "a complex tensor with a symbolic fill value has no lowering")
+        raise NotLowered(
+            LoweringFallback.SYMBOLIC_NUMBER, "a complex tensor with a symbolic fill value has no lowering"
+        )
     return _complex_elementwise(low, (complex(fill),), lambda b, x: x)
 
 
@@ -533,7 +533,7 @@ def _lower_structural(operator: Any, changed: AdaptArgs) -> LoweringFn:
         is_changed = not a.is_complex or (kept is not None and REAL_DTYPES.get(kept) != a.dtype)
         if is_changed or any(isinstance(v, complex) for v in args):
             raise NotLowered(
-                LoweringFallback.COMPLEX_NUMBER, "a dtype conversion inside this complex operator has no lowering"
+                LoweringFallback.COMPLEX_CONVERSION, "a dtype conversion inside this complex operator has no lowering"
             )
         if operator is aten.constant_pad_nd.default and args[1:] not in ((), (0,)):
             raise NotLowered(
@@ -574,7 +574,7 @@ def _concatenate(low: LoweringContext, operator: Any, tensors: Sequence[LoweredT
     held = _real_dtype(low)
     if any(not t.is_complex or t.dtype != held for t in tensors):
         raise NotLowered(
-            LoweringFallback.COMPLEX_NUMBER, "concatenation of several dtypes, one of them complex, has no lowering"
+            LoweringFallback.COMPLEX_CONVERSION, "concatenation of several dtypes, one of them complex, has no lowering"
         )
     with _as_real_result(low):
         made: LoweredTensor = LOWERINGS[operator](low, [replace(t, is_complex=False) for t in tensors], dim)

@@ -65,7 +65,7 @@ def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
     dtype = value.dtype
     if is_float_expr(start) or is_float_expr(step):
         raise NotLowered(
-            LoweringFallback.SYMBOLIC_SIZE,
+            LoweringFallback.SYMBOLIC_NUMBER,
             "an integer range with fractional bounds computed from sizes has no lowering",
         )
 

@@ -89,6 +89,11 @@ class _Bags:
         return scatter_into(self.low, none, (self.indices.shape[0],), tally, is_added=True)
 
 
+def _check_nonempty(*tensors: Any) -> None:
+    if any(0 in t.shape for t in tensors):
+        raise NotLowered(LoweringFallback.EMPTY_INPUT, "embedding_bag without elements has no lowering")
+
+
 @register_lowering(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 def embedding_bag(
     low: LoweringContext,
@@ -108,10 +113,9 @@ def embedding_bag(
     """
     check_supported_dtype(weight)
     if mode == MAX:
-        raise NotLowered(LoweringFallback.OPERATOR_MODE, "embedding_bag with mode 'max' has no lowering")
+        raise NotLowered(LoweringFallback.EMBEDDING_OPTION, "embedding_bag with mode 'max' has no lowering")
     made, bag_of_each, size_of_each, largest = fake_result(low)
-    if len(indices.shape) != 1 or 0 in indices.shape or 0 in made.shape:
-        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "embedding_bag without elements has no lowering")
+    _check_nonempty(indices, made)
     held, places = compute_dtype(weight.dtype), _bag_of_each_index(low, indices, offsets)
     bags, name = _Bags(low, indices, places, symbolic_shape(made)[0], padding), _node_name(low)
     width, number = weight.shape[1], torch.int64
@@ -157,10 +161,9 @@ def embedding_bag_dense_backward(
     check_supported_dtype(grad)
     if mode == MAX or scale_by_frequency:
         raise NotLowered(
-            LoweringFallback.OPERATOR_MODE, "the gradient for mode 'max' or scale_grad_by_freq=True has no lowering"
+            LoweringFallback.EMBEDDING_OPTION, "the gradient for mode 'max' or scale_grad_by_freq=True has no lowering"
         )
-    if 0 in indices.shape or 0 in grad.shape or 0 in bag_of_each.shape:
-        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "embedding_bag without elements has no lowering")
+    _check_nonempty(indices, grad, bag_of_each)
     held = compute_dtype(grad.dtype)
     table = low.pointwise((as_size(rows), grad.shape[1]), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype))
 
@@ -191,11 +194,7 @@ def embedding_bag_per_sample_weights_backward(
 ) -> LoweredTensor:
     """Return the dot product of each looked-up row and its bag's gradient."""
     check_supported_dtype(grad, weight)
-    if mode != SUM or 0 in indices.shape or 0 in grad.shape:
-        raise NotLowered(
-            LoweringFallback.EMPTY_TENSOR,
-            "the gradient of per_sample_weights has a lowering only for nonempty tensors and mode 'sum'",
-        )
+    _check_nonempty(indices, grad)
     places = bag_of_each
     if 0 in bag_of_each.shape:
         after = _bag_of_each_index(low, indices, offsets)

@@ -94,7 +94,7 @@ def _elementwise_in_float64(
     dtype = promote_dtypes(args, INT_TO_FLOAT)[1]
     if dtype == F64:
         raise NotLowered(
-            LoweringFallback.UNSUPPORTED_DTYPE, "it has no lowering for float64: its series would need a wider dtype"
+            LoweringFallback.DOUBLE_PRECISION, "it has no lowering for float64: its series would need a wider dtype"
         )
 
     def narrowed(b: LoopBuilder, *given: LoopIROp) -> LoopIROp:

@@ -198,7 +198,7 @@ def _make_sampler(a: LoweredTensor, grid: LoweredTensor, mode: int, padding: int
     check_supported_dtype(a, grid)
     if not a.dtype.is_floating_point or any(n == 0 for n in a.shape):
         raise NotLowered(
-            LoweringFallback.EMPTY_TENSOR, "grid_sample has a lowering only for nonempty floating-point tensors"
+            LoweringFallback.EMPTY_INPUT, "grid_sample has a lowering only for nonempty floating-point tensors"
         )
     held = compute_dtype(a.dtype)
     return GridSampler(a.shape[2:], grid, mode, padding, align, held)

@@ -22,7 +22,7 @@ def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 
     check_supported_dtype(a)
     if not all(isinstance(v, (int, float)) for v in (min, max)) or 0 in a.shape:
         raise NotLowered(
-            LoweringFallback.SYMBOLIC_SIZE, "histc with symbolic bounds or without elements has no lowering"
+            LoweringFallback.SYMBOLIC_NUMBER, "histc with symbolic bounds or without elements has no lowering"
         )
     held = compute_dtype(a.dtype) if a.dtype.is_floating_point else torch.float32
     dims = tuple(range(len(a.shape)))

@@ -83,7 +83,7 @@ def _pool_windows(
         total *= width
     if total > MAX_WINDOW:
         raise NotLowered(
-            LoweringFallback.TOO_LARGE, f"pooling with windows of more than {MAX_WINDOW} elements has no lowering"
+            LoweringFallback.LARGE_WINDOW, f"pooling with windows of more than {MAX_WINDOW} elements has no lowering"
         )
     sides = zip(a.shape[-rank:], windows[-rank:], widths, steps, pads, _expand_to_rank(gaps, rank), strict=True)
     return [PoolWindow(*s) for s in sides]
@@ -135,7 +135,7 @@ def _avg_pool(
     rank: int,
 ) -> LoweredTensor:
     if not a.dtype.is_floating_point:
-        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "pooling of integers has no lowering")
+        raise NotLowered(LoweringFallback.INTEGER_OPERANDS, "pooling of integers has no lowering")
     shape = symbolic_shape(fake_result(low))
     sides = _pool_windows(a, shape, kernel, stride, padding, rank)
     held = compute_dtype(a.dtype)

@@ -46,7 +46,7 @@ def scatter_into(
         )
     held = compute_dtype(a.dtype) if is_added else a.dtype
     if is_added and held not in ATOMIC_ADD_DTYPES:
-        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, f"{str(held).removeprefix('torch.')} has no atomic add")
+        raise NotLowered(LoweringFallback.NO_ATOMIC_ADD, f"{str(held).removeprefix('torch.')} has no atomic add")
     name = low.current_node.name if low.current_node is not None else "scatter"
     inner = name if held == a.dtype else f"{name}_total"
     made = low.scatter(a.shape, ranges, held, _initial_value(low, a, held, name), write, is_added=is_added, name=inner)
@@ -206,11 +206,11 @@ def _masked_put(
     is_number = all(n == 1 for n in values.shape)
     if len(given) != 1 or given[0].dtype != torch.bool or first + len(given[0].shape) > len(a.shape) or not is_number:
         raise NotLowered(
-            LoweringFallback.DATA_DEPENDENT_SIZE,
+            LoweringFallback.BOOLEAN_INDEX,
             "the number of elements that a boolean index selects is data-dependent",
         )
     if accumulate:
-        raise NotLowered(LoweringFallback.DATA_DEPENDENT_SIZE, "accumulation under a boolean index has no lowering")
+        raise NotLowered(LoweringFallback.BOOLEAN_INDEX, "accumulation under a boolean index has no lowering")
     mask, value = given[0], values.view((), lambda _: tuple(ZERO for _ in values.shape))
     last = first + len(mask.shape)
 
@@ -234,7 +234,7 @@ def as_strided_scatter(
     mapping = as_strided_index_map(a, stride, offset)
     if not is_non_overlapping(source.shape, tuple(as_size(s) for s in stride)):
         raise NotLowered(
-            LoweringFallback.MEMORY_LAYOUT, "a write to a strided view whose elements overlap has no lowering"
+            LoweringFallback.ERROR_IN_ATEN, "a write to a strided view whose elements overlap has no lowering"
         )
     return scatter_into(
         low, a, source.shape, lambda b, i: (mapping(i), b.cast(source.load(b, i), a.dtype)), is_added=False
@@ -248,7 +248,7 @@ def embedding_dense_backward(
     """Add the gradient of each looked-up row to its row of the table."""
     check_supported_dtype(grad)
     if scale_by_frequency:
-        raise NotLowered(LoweringFallback.OPERATOR_MODE, "the gradient for scale_grad_by_freq=True has no lowering")
+        raise NotLowered(LoweringFallback.EMBEDDING_OPTION, "the gradient for scale_grad_by_freq=True has no lowering")
     held = compute_dtype(grad.dtype)
     width = grad.shape[-1]
     table = low.pointwise((as_size(rows), width), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")

@@ -69,7 +69,7 @@ def _gather_reduce(
         raise NotLowered(LoweringFallback.TOO_LARGE, "a reduction with this many comparisons has no lowering")
     check_supported_dtype(a)
     if a.dtype is torch.bool:
-        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "a scatter reduction of bool has no lowering")
+        raise NotLowered(LoweringFallback.NEEDS_INTEGERS, "a scatter reduction of bool has no lowering")
     kind, held = REDUCTION_KINDS[reduction], compute_dtype(a.dtype)
     nothing = reduction_identity_value(kind, held)
     rank, name = len(a.shape), low.current_node.name if low.current_node is not None else "collected"
@@ -136,7 +136,7 @@ def index_reduce(
 ) -> LoweredTensor:
     row, rows, places, dim = at_least_1d(a), at_least_1d(source), at_least_1d(index), canonical_dim(dim, len(a.shape))
     if places.shape[0] == 0:
-        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "a write with an empty index has no lowering")
+        raise NotLowered(LoweringFallback.EMPTY_INDEX, "a write with an empty index has no lowering")
 
     def hits(b: LoopBuilder, i: Coordinates, k: IndexExpr) -> tuple[LoopIROp, Callable[[], LoopIROp]]:
         hit = _index_matches(b, places.load(b, (k,)), i[dim], row.shape[dim])
@@ -167,7 +167,7 @@ def scatter_reduce_along(
 ) -> LoweredTensor:
     """Lower ``scatter_reduce`` along a dimension; each candidate has an index."""
     if 0 in index.shape:
-        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "a write with an empty index has no lowering")
+        raise NotLowered(LoweringFallback.EMPTY_INDEX, "a write with an empty index has no lowering")
     if not a.shape or not index.shape:
         given = at_least_1d(source) if lowered_tensors(source) else source
         row = scatter_reduce_along(
@@ -255,7 +255,7 @@ def masked_scatter(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, 
     check_supported_dtype(a, source)
     count = static_product(shape)
     if count is None or count > MAX_MASK_ELEMENTS:
-        raise NotLowered(LoweringFallback.TOO_LARGE, "a long mask, or one of symbolic size, has no lowering")
+        raise NotLowered(LoweringFallback.LONG_SEQUENCE, "a long mask, or one of symbolic size, has no lowering")
     row = reshape(broadcast_to(mask, shape), (count,))
     name = low.current_node.name if low.current_node is not None else "masked"
     flags = low.pointwise((count,), torch.int32, lambda b, i: b.cast(row.load(b, i), torch.int32), name=f"{name}_flags")
@@ -316,7 +316,7 @@ def trilinear(
     """Sum the product of three tensors over some dimensions."""
     check_supported_dtype(first, second, third)
     if not first.dtype.is_floating_point:
-        raise NotLowered(LoweringFallback.UNSUPPORTED_DTYPE, "a trilinear product of integers has no lowering")
+        raise NotLowered(LoweringFallback.INTEGER_OPERANDS, "a trilinear product of integers has no lowering")
     rank = len(first.shape) + len(expand1)
     parts = [_expand_dims(t, e, rank) for t, e in ((first, expand1), (second, expand2), (third, expand3))]
     shape = tuple(next((t.shape[d] for t in parts if t.shape[d] != 1), 1) for d in range(rank))
@@ -331,8 +331,6 @@ def trilinear(
         shape, held, multiplied, name=f"{low.current_node.name if low.current_node is not None else 'trilinear'}_each"
     )
     dims = tuple(sorted(d % rank for d in sumdim))
-    if any(shape[d] == 0 for d in dims):
-        raise NotLowered(LoweringFallback.EMPTY_TENSOR, "a reduction over no elements has no lowering")
     return reduce(low, "sum", whole, dims, False, first.dtype, whole.load)
 
 

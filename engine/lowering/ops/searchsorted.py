@@ -40,7 +40,7 @@ def binary_search(
     count = static_size(rows.shape[-1])
     if count is None or not 0 < count <= MAX_ROW_LENGTH:
         raise NotLowered(
-            LoweringFallback.TOO_LARGE,
+            LoweringFallback.LONG_SEQUENCE,
             "a search in an empty row, a very long row or a row of symbolic length has no lowering",
         )
     tensors = lowered_tensors(values)
@@ -110,7 +110,7 @@ def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_si
     count = static_size(repeats.shape[0])
     if count is None or count > MAX_ROW_LENGTH:
         raise NotLowered(
-            LoweringFallback.TOO_LARGE, "a repeat of this many elements, or of a symbolic number, has no lowering"
+            LoweringFallback.LONG_SEQUENCE, "a repeat of this many elements, or of a symbolic number, has no lowering"
         )
     wide = torch.int64
     each = low.pointwise((count,), wide, lambda b, i: b.cast(repeats.load(b, i), wide), name=f"{name}_counts")

@@ -20,7 +20,7 @@ from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.ops.reductions import _check_reducible, _node_name, _variance, aten, reduce
+from engine.lowering.ops.reductions import _node_name, _variance, aten, reduce
 from engine.lowering.ops.views import at_least_1d, reshape
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
@@ -48,7 +48,7 @@ def softmax(
     dim = canonical_dim(dim, len(a.shape))
     if not a.shape:
         return reshape(softmax(low, at_least_1d(a), 0, dtype=dtype), ())
-    _check_reducible(a, (dim,))
+    check_supported_dtype(a)
     check_supported_dtype(fake_result(low))
     is_safe = low.current_node is not None and low.current_node.target is aten._safe_softmax.default
     held = compute_dtype(result)
@@ -78,7 +78,7 @@ def log_softmax(
     dim = canonical_dim(dim, len(a.shape))
     if not a.shape:
         return reshape(log_softmax(low, at_least_1d(a), 0, dtype=dtype), ())
-    _check_reducible(a, (dim,))
+    check_supported_dtype(a)
     check_supported_dtype(fake_result(low))
     held = compute_dtype(result)
     top, row = _row_max(low, a, dim, held)
@@ -113,7 +113,7 @@ def native_layer_norm(
     eps: float,
 ) -> tuple[LoweredTensor, ...]:
     dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
-    _check_reducible(a, dims)
+    check_supported_dtype(a)
     held = compute_dtype(a.dtype)
     variance, average = _variance(low, a, dims, True, 0.0, held, _node_name(low))
     scale = low.pointwise(
@@ -190,7 +190,7 @@ def rms_norm(
     low: LoweringContext, a: LoweredTensor, normalized: Sequence[Any], weight: LoweredTensor | None, eps: float | None
 ) -> tuple[LoweredTensor, ...]:
     dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
-    _check_reducible(a, dims)
+    check_supported_dtype(a)
     held = compute_dtype(a.dtype)
     small = torch.finfo(a.dtype).eps if eps is None else eps
 

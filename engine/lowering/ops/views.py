@@ -234,7 +234,7 @@ def roll(low: LoweringContext, a: LoweredTensor, shifts: Sequence[Any], dims: Se
     check_supported_dtype(a)
     if not a.shape or static_sizes(shifts) is None:
         raise NotLowered(
-            LoweringFallback.SYMBOLIC_SIZE, "roll of a 0-dim tensor or by a symbolic shift has no lowering"
+            LoweringFallback.SYMBOLIC_SHIFT, "roll of a 0-dim tensor or by a symbolic shift has no lowering"
         )
     if not dims:
         return reshape(roll(low, reshape(a, (product(a.shape),)), shifts, (0,)), a.shape)
@@ -258,7 +258,7 @@ def cat(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) ->
     dim = canonical_dim(dim, len(shape))
     parts = [t for t in parts if t.shape[dim] != 0]
     if len(parts) > 16:
-        raise NotLowered(LoweringFallback.TOO_LARGE, "concatenation of more than 16 tensors has no lowering")
+        raise NotLowered(LoweringFallback.MANY_TENSORS, "concatenation of more than 16 tensors has no lowering")
     dtype = fake_result(low).dtype
     starts: list[Size] = [0]
     for part in parts:
@@ -362,7 +362,7 @@ def slice_scatter(
     begin, stride = _from_front(as_size(start if start is not None else 0), a.shape[dim]), static_size(as_size(step))
     if not is_nonnegative(begin) or stride is None:
         raise NotLowered(
-            LoweringFallback.SYMBOLIC_SIZE, "a write to a slice with a start of unknown sign has no lowering"
+            LoweringFallback.SYMBOLIC_SHIFT, "a write to a slice with a start of unknown sign has no lowering"
         )
     check_supported_dtype(a, source)
     count = source.shape[dim]
@@ -452,7 +452,5 @@ def view_dtype(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype) -> Lo
     """Reinterpret the bits as another dtype of the same width."""
     check_supported_dtype(a, fake_result(low))
     if a.dtype.itemsize != dtype.itemsize or torch.bool in (a.dtype, dtype):
-        raise NotLowered(
-            LoweringFallback.MEMORY_LAYOUT, "a view as a dtype of another size, or as bool, has no lowering"
-        )
+        raise NotLowered(LoweringFallback.DTYPE_VIEW, "a view as a dtype of another size, or as bool, has no lowering")
     return low.pointwise(a.shape, dtype, lambda b, i: b.bitcast(a.load(b, i), a.dtype, dtype))

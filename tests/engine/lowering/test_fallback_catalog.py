@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import pathlib
+import re
 import types
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +32,13 @@ def test_each_kind_has_a_page_and_a_site() -> None:
     files = pathlib.Path(lowering.__path__[0]).rglob("*.py")
     text = "\n".join(p.read_text(encoding="utf-8") for p in files if p.parent.name != "fallbacks")
     assert [kind.name for kind in LoweringFallback if f"LoweringFallback.{kind.name}" not in text] == []
+
+
+def test_no_kind_covers_too_much() -> None:
+    """Each kind is given by at most 5 % of the places, so that its advice is specific."""
+    files = [p for p in pathlib.Path(lowering.__path__[0]).rglob("*.py") if p.parent.name != "fallbacks"]
+    counts = Counter(re.findall(r"LoweringFallback\.(\w+)", "\n".join(p.read_text(encoding="utf-8") for p in files)))
+    assert max(counts.values()) <= 0.05 * counts.total(), counts.most_common(3)
 
 
 def test_each_refusal_has_a_kind() -> None:
