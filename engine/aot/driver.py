@@ -233,7 +233,7 @@ def _assumption_guards(relations: Sequence[str], settings: AotSettings) -> tuple
         more = f" and {len(relations) - 3} more" if len(relations) > 3 else ""
         held = f"{', '.join(relations[:3])}{more}"
         raise FallbackRequired(
-            AotFallback.UNGUARDED_SIZES, f"its ATen graph assumes {held}, which the guards do not check"
+            AotFallback.CANNOT_TRACE, f"its ATen graph assumes {held}, which the guards do not check"
         )
     return settings.take_assumption_guards()
 

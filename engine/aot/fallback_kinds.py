@@ -21,17 +21,14 @@ class AotFallback(FallbackKind):
     REPLACED_STORAGE_INPUT = "replaced-storage-input"
     GENERATOR_INPUT = "generator-input"
     LAYOUT_MUTATION_NEEDS_GRAD = "layout-mutation-needs-grad"
-    INPUT_WITHOUT_FAKE = "input-without-fake"
 
     # Operators that no functional graph can hold
     ATTRIBUTE_NODE = "attribute-node"
-    MODULE_CALL_NODE = "module-call-node"
     STATE_CHANGING_CALL = "state-changing-call"
     TENSOR_METADATA_CHANGE = "tensor-metadata-change"
     AUTOGRAD_IN_GRAPH = "autograd-in-graph"
     SPARSE_OR_QUANTIZED_VALUE = "sparse-or-quantized-value"
     CALL_READS_MUTATED_OBJECTS = "call-reads-mutated-objects"
-    NO_TUPLE_RETURNED = "no-tuple-returned"
 
     # Writes
     WRITE_TO_OVERLAPPING_ELEMENTS = "write-to-overlapping-elements"
@@ -43,12 +40,9 @@ class AotFallback(FallbackKind):
     COMPLEX_COMPARISON = "complex-comparison"
     WRITE_TO_DTYPE_VIEW = "write-to-dtype-view"
     WRITE_AFTER_DETACH = "write-after-detach"
-    WRITE_WITHOUT_AUTOGRAD = "write-without-autograd"
     WRITE_AFTER_NO_GRAD_VIEW = "write-after-no-grad-view"
     BOOL_ALIAS_WRITE = "bool-alias-write"
     OUT_RESIZED = "out-resized"
-    STORAGE_REPLACED = "storage-replaced"
-    SPLIT_VERSION_COUNTER = "split-version-counter"
     VERSION_BUMP_NEEDS_GRAD = "version-bump-needs-grad"
     VERSION_BUMP_OF_SAVED_INPUT = "version-bump-of-saved-input"
 
@@ -58,22 +52,18 @@ class AotFallback(FallbackKind):
     AS_STRIDED_NEEDS_GRAD = "as-strided-needs-grad"
     AS_STRIDED_OF_OTHER_LAYOUT = "as-strided-of-other-layout"
     RANDOM_MEMORY_ORDER = "random-memory-order"
-    RESULT_LAYOUT_DIFFERS = "result-layout-differs"
     RESULT_REPRESENTATION_DIFFERS = "result-representation-differs"
     PARTIAL_STORAGE_RESULT = "partial-storage-result"
 
     # Views and aliases
     INFERENCE_ALIAS_RETURNED = "inference-alias-returned"
     UNSAFE_VIEW_ESCAPES = "unsafe-view-escapes"
-    UNTRACED_TENSOR_RETURNED = "untraced-tensor-returned"
     UNBACKED_VIEW_RETURNED = "unbacked-view-returned"
     CUSTOM_FUNCTION_VIEW = "custom-function-view"
     VIEW_OF_OVERLAPPING_INPUT = "view-of-overlapping-input"
-    ALIAS_INSIDE_OPERATOR = "alias-inside-operator"
     VIEW_OF_NO_GRAD_VIEW = "view-of-no-grad-view"
     INVALIDATED_VIEW = "invalidated-view"
     DTYPE_VIEW_RETURNED = "dtype-view-returned"
-    VIEW_SIZE_UNREADABLE = "view-size-unreadable"
 
     # Inputs that share memory, one of which is mutated
     SHARED_INPUTS_AS_STRIDED = "shared-inputs-as-strided"
@@ -86,10 +76,8 @@ class AotFallback(FallbackKind):
 
     # Tensor subclasses
     SUBCLASS_DYNAMIC = "subclass-dynamic"
-    SUBCLASS_SIZE_UNREADABLE = "subclass-size-unreadable"
     SUBCLASS_LAYOUT_MUTATION = "subclass-layout-mutation"
     SUBCLASS_MUTATION_NEEDS_GRAD = "subclass-mutation-needs-grad"
-    SUBCLASS_INTEGRAL_NEEDS_GRAD = "subclass-integral-needs-grad"
     SUBCLASS_ALIAS_NEEDS_GRAD = "subclass-alias-needs-grad"
     SUBCLASS_ALIAS_RETURNED = "subclass-alias-returned"
     SUBCLASS_LEAF_RETURNED = "subclass-leaf-returned"
@@ -99,22 +87,17 @@ class AotFallback(FallbackKind):
     ANOMALY_MODE = "anomaly-mode"
     INTER_OUTPUT_GRADIENT = "inter-output-gradient"
     GRAD_MODE_ENABLED_INSIDE = "grad-mode-enabled-inside"
-    RECURRENT_UNDER_AUTOCAST = "recurrent-under-autocast"
     UNDEFINED_GRADIENT_SEEN = "undefined-gradient-seen"
     CUSTOM_BACKWARD_MUTATES = "custom-backward-mutates"
-    REQUIRES_GRAD_DIFFERS = "requires-grad-differs"
     GRADIENT_CHECKED_IN_BACKWARD = "gradient-checked-in-backward"
     CONSTANT_GRADIENT = "constant-gradient"
 
     # Backward passes: they then run in eager mode, fill zeros in, or raise if they are differentiated
     DOUBLE_BACKWARD_OF_MUTATED_INPUT = "double-backward-of-mutated-input"
-    DOUBLE_BACKWARD_THROUGH_ALIAS = "double-backward-through-alias"
     DOUBLE_BACKWARD_INPUT_FREED = "double-backward-input-freed"
-    UNDEFINED_TANGENT_SIZE_UNKNOWN = "undefined-tangent-size-unknown"
 
     # Errors
     MISSING_KERNEL = "missing-kernel"
-    UNGUARDED_SIZES = "unguarded-sizes"
     CANNOT_TRACE = "cannot-trace"
 
     @classmethod

@@ -134,7 +134,9 @@ class FunctionalResults:
         elif storage_id(plain) in self._storages or not _covers_storage(plain):
             plain = plain.clone()
         if not is_same_layout(plain, fake):
-            raise FallbackRequired(AotFallback.RESULT_LAYOUT_DIFFERS, f"{name} would have other strides than in eager")
+            raise FallbackRequired(
+                AotFallback.RESULT_REPRESENTATION_DIFFERS, f"{name} would have other strides than in eager"
+            )
         return plain
 
 

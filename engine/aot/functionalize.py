@@ -98,7 +98,6 @@ def trace_functional(
     mode = fake_mode_of(graph, inputs)
     with mode, torch.no_grad():
         fakes = tuple(fake_at_entry(i) if i.is_tensor else i.fake for i in inputs)
-    _check_inputs_fake(fakes, inputs)
     is_symbolic = _is_symbolic(fakes) or has_unbacked_values(graph)
     symbolic = enable_python_dispatcher() if is_symbolic else contextlib.nullcontext()
     known = len(_shape_env_guards(mode))
@@ -161,12 +160,6 @@ def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> F
     return make_fake_mode(ShapeEnv())
 
 
-def _check_inputs_fake(fakes: Sequence[Any], inputs: Sequence[GraphInput]) -> None:
-    for n in tensors_by_position(fakes):
-        if not fake_tensors((fakes[n],)):
-            raise FallbackRequired(AotFallback.INPUT_WITHOUT_FAKE, f"{inputs[n].name} has no fake tensor")
-
-
 def _check_symbols_readable(plan: AotMetadata) -> None:
     """Raise if a view or layout depends on a symbol that no input provides."""
     known = {name for name, *_ in plan.symbol_sources}
@@ -174,7 +167,7 @@ def _check_symbols_readable(plan: AotMetadata) -> None:
     for size in view_sizes(views):
         if not known.issuperset(map(str, symbols_in(size))):
             raise FallbackRequired(
-                AotFallback.VIEW_SIZE_UNREADABLE, f"a returned view depends on {size}, which no input provides"
+                AotFallback.UNBACKED_VIEW_RETURNED, f"a returned view depends on {size}, which no input provides"
             )
 
 
@@ -448,8 +441,6 @@ class FunctionalTracer:
             ]
             given = self.graph_arguments(originals)
             returned = interpreter.run(*given)
-        if not isinstance(returned, (tuple, list)):
-            raise FallbackRequired(AotFallback.NO_TUPLE_RETURNED, "the graph does not return a tuple")
         for i, w in zip(self._inputs, given, strict=True):
             interpreter.functional_by_fake[id(i.fake)] = w
         outputs = OutputAliasAnalyzer(
@@ -475,7 +466,7 @@ class FunctionalTracer:
                 continue
             if value.dtype != arg.dtype or tuple(value.shape) != tuple(arg.shape):
                 raise FallbackRequired(
-                    AotFallback.STORAGE_REPLACED, f"{self._inputs[n].name} gets another storage in place"
+                    AotFallback.TENSOR_METADATA_CHANGE, f"{self._inputs[n].name} gets another storage in place"
                 )
             if has_internal_overlap(arg):
                 raise FallbackRequired(

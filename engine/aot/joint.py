@@ -99,7 +99,7 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     if any(n.target is torch.ops.aten.mkldnn_rnn_layer.default for n in module.graph.nodes):
         # Over fake tensors it returns no workspace, which its backward reads.
         raise FallbackRequired(
-            AotFallback.RECURRENT_UNDER_AUTOCAST, "a recurrent layer under autocast has no backward outside of eager"
+            AotFallback.CANNOT_TRACE, "a recurrent layer under autocast has no backward outside of eager"
         )
     for i in (plan.inputs[n] for n in tracing.grad_inputs):
         if i.version_bumps and not i.is_mutated:
@@ -231,7 +231,7 @@ class _JointTracer(FunctionalTracer):
             needs = fake.requires_grad and position not in self._outputs.detached_results
             if needs != (position in self.differentiable_results):
                 raise FallbackRequired(
-                    AotFallback.REQUIRES_GRAD_DIFFERS, "requires_grad of an output would differ from eager"
+                    AotFallback.RESULT_REPRESENTATION_DIFFERS, "requires_grad of an output would differ from eager"
                 )
 
     def _trace_backward(self, results: Sequence[Any], sources: Sequence[Any], leaves: list[Any]) -> list[Any]:

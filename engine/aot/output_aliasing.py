@@ -108,7 +108,7 @@ class OutputAliasAnalyzer:
             return OutputAliasInfo(name, "constant", constant=value)
         fake = example_tensor(node)
         if not isinstance(value, FunctionalTensor) or fake is None:
-            raise FallbackRequired(AotFallback.UNTRACED_TENSOR_RETURNED, f"{name} is a tensor that was not traced")
+            raise FallbackRequired(AotFallback.PARTIAL_STORAGE_RESULT, f"{name} is a tensor that was not traced")
         if id(fake) not in self._output_by_fake:
             made = self._output_by_fake[id(fake)] = self._tensor(node, fake, value)
             if made.kind not in ("input", "result") and has_unbacked_symbols(fake):
@@ -200,7 +200,7 @@ class OutputAliasAnalyzer:
         made = value if creator is fake else self._functional_by_fake.get(id(creator))
         if not isinstance(made, FunctionalTensor):
             raise FallbackRequired(
-                AotFallback.ALIAS_INSIDE_OPERATOR, f"{name} shares memory with a tensor inside an operator"
+                AotFallback.PARTIAL_STORAGE_RESULT, f"{name} shares memory with a tensor inside an operator"
             )
         if is_view_from_custom_function(creator, fake):
             return self._view_from_custom_function(name, fake, value)
@@ -215,7 +215,7 @@ class OutputAliasAnalyzer:
             return self._view_of_result(name, whole, creator, fake)
         if base is not None and storage_id(base) != storage_id(creator):
             raise FallbackRequired(
-                AotFallback.ALIAS_INSIDE_OPERATOR, f"{name} is a view of a tensor inside an operator"
+                AotFallback.PARTIAL_STORAGE_RESULT, f"{name} is a view of a tensor inside an operator"
             )
         index = whole.index
         self.results.strides[index] = tuple(creator.stride())

@@ -13,10 +13,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.fallback_kinds import AotFallback
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.ir.aot.aot_metadata import IntOrSymInt, is_same_layout, is_same_size
-from engine.ir.fallback import FallbackRequired
 from engine.ir.introspection.symbols import symbolic_numbers_in
 from engine.ir.node_values import tensor_meta
 from engine.ir.static_sizes import static_size
@@ -24,11 +22,10 @@ from engine.ir.static_sizes import static_size
 
 def specialize_to_defined_tangents(
     module: torch.fx.GraphModule, absent: Collection[str], tangents: Collection[str]
-) -> Any:
+) -> torch.fx.GraphModule | None:
     """Return ``module`` without undefined tangents; gradients that need only those are None.
 
-    Raises:
-        FallbackRequired: zeros must be filled in instead.
+    None if zeros must be filled in instead, because a size of them is not known.
     """
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, Any] = {}
@@ -41,7 +38,8 @@ def specialize_to_defined_tangents(
             graph.output(tuple(None if o in gone or o is None else copies[o] for o in node.args[0]))
             break
         elif any(n in gone for n in node.all_input_nodes):
-            _copy_with_zeros(graph, node, copies, late, gone)
+            if not _copy_with_zeros(graph, node, copies, late, gone):
+                return None
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].meta = dict(node.meta)
@@ -64,43 +62,45 @@ def undefined_gradients(module: torch.fx.GraphModule, defined: Collection[str]) 
 
 def _copy_with_zeros(
     graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[Any, Any], late: set[Any], gone: set[Any]
-) -> None:
+) -> bool:
     """Copy a node that reads undefined values, with zeros for them, unless it is undefined.
 
+    Return False if a size of the zeros is not known.
     This holds for operators that are not linear too, since autograd runs none of them.
     """
     if all(n in gone or n not in late for n in node.all_input_nodes):
         gone.add(node)
-        return
+        return True
     if node.target is torch.ops.aten.add.Tensor and not node.kwargs:
         left, right = node.args[:2]
         other = right if left in gone else left
         seen = tensor_meta(other)
         if seen is not None and is_same_layout(seen, node.meta["val"]):
             copies[node] = copies[other]
-            return
+            return True
     filled = {n: copies[n] if n not in gone else _zeros(graph, n, copies) for n in node.all_input_nodes}
+    if None in filled.values():
+        return False
     copies[node] = graph.node_copy(node, filled.__getitem__)
     copies[node].meta = dict(node.meta)
+    return True
 
 
-def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
+def _zeros(graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node | None:
     value = tensor_meta(node)
     if value is None:
-        raise FallbackRequired(AotFallback.UNDEFINED_TANGENT_SIZE_UNKNOWN, f"{node.name} is no tensor", node.name)
+        return None
     sizes = [_size(graph, size, copies) if static_size(size) is None else size for size in value.shape]
+    if None in sizes:
+        return None
     made = graph.call_function(torch.ops.aten.full.default, (sizes, 0), {"dtype": value.dtype, "device": value.device})
     with value.fake_mode:  # type: ignore[attr-defined]
         made.meta = {"val": torch.zeros(value.shape, dtype=value.dtype, device=value.device)}
     return made
 
 
-def _size(graph: torch.fx.Graph, size: IntOrSymInt, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node:
-    """Return a node for a symbolic size: an existing scalar or a size of an existing tensor.
-
-    Raises:
-        FallbackRequired: no node has this size.
-    """
+def _size(graph: torch.fx.Graph, size: IntOrSymInt, copies: dict[torch.fx.Node, Any]) -> torch.fx.Node | None:
+    """Return a node for a symbolic size, or None if no scalar or tensor has it."""
     for copy in copies.values():
         if any(is_same_size(n, size) for n in symbolic_numbers_in([copy.meta.get("val")]) if tensor_meta(copy) is None):
             return copy  # type: ignore[no-any-return]
@@ -111,4 +111,4 @@ def _size(graph: torch.fx.Graph, size: IntOrSymInt, copies: dict[torch.fx.Node, 
                 made = graph.call_function(torch.ops.aten.sym_size.int, (copy, dim))
                 made.meta = {"val": size}
                 return made
-    raise FallbackRequired(AotFallback.UNDEFINED_TANGENT_SIZE_UNKNOWN, f"no value of the backward has the size {size}")
+    return None

@@ -66,7 +66,7 @@ def version_counter_writes(inputs: Sequence[GraphInput], members: Iterable[int])
             if writes and not shares_version_counter(inputs[group[0]].example_value, inputs[m].example_value):
                 names = f"{inputs[group[0]].name} and {inputs[m].name}"
                 raise FallbackRequired(
-                    AotFallback.SPLIT_VERSION_COUNTER,
+                    AotFallback.SHARED_INPUTS_NO_COMMON_VIEW,
                     f"{names} share memory but no version counter, and one of them is mutated",
                 )
         found.append((group[0], writes))

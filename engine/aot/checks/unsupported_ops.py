@@ -40,8 +40,6 @@ def check_unsupported_ops(call: CheckedCall) -> Fallback | None:
 def _check_node(node: torch.fx.Node) -> Fallback | None:
     if node.op == "get_attr":
         return Fallback.for_node(node, AotFallback.ATTRIBUTE_NODE, "is an attribute of the graph, not an input")
-    if node.op == "call_module":
-        return Fallback.for_node(node, AotFallback.MODULE_CALL_NODE, "calls a module")
     called = graph_callable_of(node)
     if called.changes_state:
         return Fallback.for_node(node, AotFallback.STATE_CHANGING_CALL, called.effect_description)

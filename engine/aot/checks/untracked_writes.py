@@ -55,7 +55,7 @@ def check_untracked_writes(call: CheckedCall) -> Fallback | None:
         if may_mutate(node) and not seen.requires_grad:
             return Fallback.for_node(
                 node,
-                AotFallback.WRITE_WITHOUT_AUTOGRAD,
+                AotFallback.WRITE_AFTER_DETACH,
                 "mutates, without autograd, memory of a tensor that requires grad",
             )
     return None

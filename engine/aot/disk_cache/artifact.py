@@ -201,7 +201,7 @@ def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> I
     yield
     if len(env.guards) != known:
         raise FallbackRequired(
-            AotFallback.UNGUARDED_SIZES, "the artifact on disk assumes more about sizes than the guards check"
+            AotFallback.CANNOT_TRACE, "the artifact on disk assumes more about sizes than the guards check"
         )
 
 

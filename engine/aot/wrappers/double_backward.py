@@ -61,7 +61,7 @@ class EagerRerun:
         wanted = [n for n, t in enumerate(tangents) if t is not None]
         if any(self.output_nodes[n] is None for n in wanted):
             raise FallbackRequired(
-                AotFallback.DOUBLE_BACKWARD_THROUGH_ALIAS,
+                AotFallback.DOUBLE_BACKWARD_OF_MUTATED_INPUT,
                 "a gradient flows through a mutated input, or through a view that an operator returned",
             )
         given = [self._rerun_input(n, i) for n, i in enumerate(inputs)]

@@ -380,13 +380,7 @@ class LazyBackward:
     def _specialized_graph(self, there: TangentSet) -> torch.fx.GraphModule | None:
         """Return the graph for these tangents alone; None if the others must be zero-filled."""
         names = self.metadata.tangent_names
-        try:
-            made: torch.fx.GraphModule = specialize_to_defined_tangents(
-                self.graph, set(names) - self._tangent_names(there), names
-            )
-        except FallbackRequired:
-            return None
-        return made
+        return specialize_to_defined_tangents(self.graph, set(names) - self._tangent_names(there), names)
 
     def _tangent_names(self, there: TangentSet) -> set[str]:
         return {self.metadata.tangent_names[n] for n in there}

@@ -143,7 +143,7 @@ def _symbol_locations(
             what = (
                 f"a {parts.type.__name__} has a size ({min(map(str, unused_names))}) that none of its inner tensors has"
             )
-            raise FallbackRequired(AotFallback.SUBCLASS_SIZE_UNREADABLE, what)
+            raise FallbackRequired(AotFallback.SUBCLASS_DYNAMIC, what)
     return found
 
 
@@ -175,7 +175,7 @@ def _check(i: GraphInput, *, trains: bool) -> None:
 
 
 def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | None], outputs: Sequence[Any]) -> None:
-    """Raise unless gradients flow only through floating-point tensors that no output aliases.
+    """Raise unless gradients flow only through tensors that no output aliases.
 
     They may not alias each other either.
     """
@@ -183,13 +183,7 @@ def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | 
     for i, gradient in zip(call.inputs, gradients, strict=True):
         if gradient is None:
             continue
-        kind, plain = type(i.fake).__name__, list(_inner_tensors(i.fake))
-        if not all(p.is_floating_point() or p.is_complex() for p in plain):
-            raise FallbackRequired(
-                AotFallback.SUBCLASS_INTEGRAL_NEEDS_GRAD,
-                f"gradients are needed through {i.name}, a {kind} with an inner tensor that is not floating point",
-            )
-        taken += map(storage_id, plain)
+        taken += map(storage_id, _inner_tensors(i.fake))
     shown = [f for o in outputs if (f := example_tensor(o)) is not None and all(f is not i.fake for i in call.inputs)]
     if len(set(taken)) < len(taken) or any(storage_id(p) in taken for f in shown for p in _inner_tensors(f)):
         raise FallbackRequired(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.roots import GlobalSource
+from engine.trace.exc import Unsupported
 from engine.trace.external_caches import ExternallyCached, version_of
 from engine.trace.variables.base import Variable, reachable_variables
 
@@ -33,6 +34,20 @@ class SideEffects:
         """Number of mutations of objects that existed before the call."""
         self.externally_cached: dict[int, ExternallyCached] = {}
         """Variables in external caches that the traced code may mutate, by variable id."""
+
+    @property
+    def writes_objects(self) -> bool:
+        """True if code after the graph mutates objects or sets globals."""
+        return bool(self.mutated_variables or self.global_writes)
+
+    def check_opaque_call(self, name: str) -> None:
+        """Raise if a function that is not traced would read objects before their mutation.
+
+        Raises:
+            Unsupported: the traced code mutated an object or set a global.
+        """
+        if self.writes_objects:
+            raise Unsupported("opaque-after-mutation", f"{name} is called after a mutation of objects that it may read")
 
     def record_mutation(self, value: Variable) -> None:
         """Record that a variable is about to be mutated; its contents are written after the graph."""

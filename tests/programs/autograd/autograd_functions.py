@@ -306,3 +306,27 @@ class ShiftedTwice(ShiftedResult):
 def apply_overridden(x: torch.Tensor) -> Any:
     """``apply`` of a subclass reaches torch's own through ``super()``."""
     return ShiftedResult.apply(x), ShiftedTwice.apply(x, 5)
+
+
+FACTORS = [1.0]
+
+
+class ScaledByList(Function):
+    """Forward and backward read a list."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * FACTORS[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * FACTORS[0]
+
+
+@program(lambda: (leaf(3),), breaks=1)
+def list_written_before_apply(x: torch.Tensor) -> Any:
+    """The forward reads what the call wrote before it."""
+    FACTORS[0] = 2.0
+    y = ScaledByList.apply(x)
+    FACTORS[0] = 3.0
+    return y

@@ -185,6 +185,21 @@ def allowed_function(x):
     return one_node(x) + 1
 
 
+SHIFTS = [1.0]
+
+
+@torch.compiler.allow_in_graph
+def shifted_by_list(x):
+    return x + SHIFTS[0]
+
+
+@program(lambda: (torch.randn(3),), breaks=1)
+def allowed_function_after_a_write(x):
+    """It reads what the call wrote before it."""
+    SHIFTS[0] = 2.0
+    return shifted_by_list(x)
+
+
 @program(lambda: (torch.randn(3),))
 def compiler_asked(x):
     """Marks on tensors made inside, and questions to the compiler."""

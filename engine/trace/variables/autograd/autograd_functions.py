@@ -109,7 +109,9 @@ def _apply(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Var
     if not torch.is_grad_enabled() and not tx.in_subgraph():
         return _trace_forward_only(tx, cls, given)
     try:
-        if cls in _FUNCTIONS_WITH_SIDE_EFFECTS or not _can_be_graph_inputs(tx, given):
+        # A node that calls the function would read objects as they are before the mutations of the traced code.
+        is_stale = tx.side_effects.writes_objects
+        if is_stale or cls in _FUNCTIONS_WITH_SIDE_EFFECTS or not _can_be_graph_inputs(tx, given):
             return _trace_bodies_to_graphs(tx, cls, given)
         for value in given:
             value.as_node_arg(tx)

@@ -146,6 +146,7 @@ def opaque_call(tx: Tracer, function: Any, args: Args, kwargs: Kwargs, fake: Any
 
     Arguments are containers of tensors, modules and constants. ``fake`` computes the results on fake tensors.
     """
+    tx.side_effects.check_opaque_call(function.__name__)
     leaves: Args = []
     tree = _flatten_opaque_arguments(tx, args, kwargs, leaves)
     fake = fake or function
@@ -304,6 +305,7 @@ def _call_in_graph(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
 
     Frozen dataclasses in its arguments are rebuilt there.
     """
+    tx.side_effects.check_opaque_call(of.describe())
     try:
         return emit_node(tx, "call_function", of.real_object, args, kwargs)
     except Unsupported as error:
