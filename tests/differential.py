@@ -262,7 +262,9 @@ class Comparison:
         elif isinstance(a, (set, frozenset)) and sorted(map(repr, a)) != sorted(map(repr, b)):
             self.differ(where, f"{a!r} became {b!r}")
         if hasattr(a, "__dict__") and not isinstance(a, torch.Tensor):
-            self.mappings(vars(a), vars(b), where, attribute=True)
+            # Each run loads the program as a module of its own, whose name a cached property holds since Python 3.13.
+            own = [{k: v for k, v in vars(t).items() if k != "__module__"} for t in (a, b)]
+            self.mappings(*own, where, attribute=True)
 
     def mappings(self, a: Mapping[Any, Any], b: Mapping[Any, Any], where: str, *, attribute: bool = False) -> None:
         """Compare keys, their order, and values."""
