@@ -67,6 +67,8 @@ class Config:
     - ``verify_correctness``: compare the first call of each compiled graph, gradients included, with eager on
       copies of the inputs. A difference is a ``WrongResult`` warning and recorded; the graph then runs
       eagerly.
+    - ``cpu_kernels``: backend "triton" runs graphs whose tensors are on the CPU in kernels compiled by LLVM
+      (``ENGINE_CPU_KERNELS=1`` turns it on for a process); otherwise ATen runs them.
     - ``disk_cache``: store functional graphs and lowered programs in the user's cache folder for later
       processes (``ENGINE_DISK_CACHE=1`` turns it on for a process).
     """
@@ -79,6 +81,7 @@ class Config:
     capture_dynamic_output_shape_ops: bool = True
     debug_assertions: bool = False
     verify_correctness: bool = False
+    cpu_kernels: bool = os.environ.get("ENGINE_CPU_KERNELS") == "1"
     disk_cache: bool = os.environ.get("ENGINE_DISK_CACHE") == "1"
 
 

@@ -52,15 +52,16 @@ def _executor_maker(traced: TracedGraph, options: Options, work: Compilation) ->
     Without a GPU, kernels are only generated for the records. A backward that is compiled later holds the result,
     so it must not refer to ``traced``, which holds this call's tensors.
     """
-    on_gpu = any(i.has_real_tensor and i.example_value.is_cuda for i in traced.inputs)
-    if options.backend != "triton" or not (on_gpu or work.session is not None):
+    devices = {i.example_value.device.type for i in traced.inputs if i.has_real_tensor}
+    on_gpu, on_cpu = "cuda" in devices, config.cpu_kernels and devices <= {"cpu"}
+    if options.backend != "triton" or not (on_gpu or on_cpu or work.session is not None):
         return aten_executor
     if work.session is not None:
         start_workers()
     # Lowering takes half a second to import: a process whose graphs all run through ATen does without.
     from engine.backends.triton import TritonBackend
 
-    return TritonBackend(options, work, on_gpu=on_gpu).make_executor
+    return TritonBackend(options, work, on_gpu=on_gpu, on_cpu=on_cpu).make_executor
 
 
 def _remember_inputs(traced: TracedGraph, work: Compilation) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine import errors
+from engine.backends.cpu_executor import cpu_executor
 from engine.backends.lower_to_program import lower_to_program, target_of
 from engine.backends.program_runner import program_runner
 from engine.backends.record_program import note_target_mismatch, record_backward_program, record_program
@@ -24,9 +25,10 @@ MAX_KERNEL_BUILD_FAILURES = 8
 
 
 class TritonBackend:
-    """Makes executors of one compilation's functional graphs: kernels on a GPU, else ATen."""
+    """Makes executors of one compilation's functional graphs: kernels, else ATen."""
 
-    def __init__(self, options: Options, work: Compilation, *, on_gpu: bool) -> None:
+    def __init__(self, options: Options, work: Compilation, *, on_gpu: bool, on_cpu: bool = False) -> None:
+        self._on_cpu = on_cpu
         self._options = options
         self._work = work
         self._on_gpu = on_gpu
@@ -34,11 +36,17 @@ class TritonBackend:
     def make_executor(self, graph: AotGraph) -> Run:
         """Return the executor of one functional graph."""
         run = self._backward(graph) if graph.stage == "backward" else self._forward(graph)
-        return aten_executor(graph) if run is None else run
+        return self._without_gpu(graph) if run is None else run
+
+    def _without_gpu(self, graph: AotGraph) -> Run:
+        """Return the executor of a graph without GPU kernels: CPU kernels or ATen."""
+        return cpu_executor(graph, self._options, self._work) if self._on_cpu else aten_executor(graph)
 
     def _forward(self, graph: AotGraph) -> Run | None:
         """Lower a forward and record its kernels; return its executor, or None for ATen."""
         work = self._work
+        if not self._on_gpu and work.session is None:
+            return None
         try:
             with work.stage("lowering"):
                 program = self._lower(graph)
@@ -71,7 +79,7 @@ class TritonBackend:
             failures = tuple(work.failures)
             work.later.update(lambda record: replace(record, failures=failures))
             return None
-        return record_backward_program(run or aten_executor(graph), program, graph, work.later)
+        return record_backward_program(run or self._without_gpu(graph), program, graph, work.later)
 
     def _lower(self, graph: AotGraph, refused: dict[str, str] | None = None) -> LoweredProgram:
         return lower_to_program(graph, self._options, self._work.session, refused or {}, on_gpu=self._on_gpu)

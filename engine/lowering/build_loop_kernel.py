@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from engine.ir.kernels.lowered_program import Buffer
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, last_offset, product, unflatten, variable
-from engine.ir.loop_ir.loop_kernel import LoopKernel
+from engine.ir.loop_ir.loop_kernel import LoopKernel, LoopNest
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R
 from engine.ir.static_sizes import static_size
 from engine.lowering.bytes_and_flops import bytes_moved, flops
@@ -31,7 +31,7 @@ def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers:
     x = LoopVar("x", product(v.size for v in outer))
     r = LoopVar("r", product(v.size for v in inner)) if inner is not None else None
     values = _unflatten_vars(outer, x) | (_unflatten_vars(inner, r) if inner is not None and r is not None else {})
-    is_wide = _needs_int64_index(group, buffers, product(v.size for v in (x, r) if v is not None))
+    is_wide = needs_int64_index(group, buffers, product(v.size for v in (x, r) if v is not None))
     builder = LoopBuilder(
         group.members,
         frozenset((r,)) if r is not None else frozenset(),
@@ -44,8 +44,24 @@ def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers:
         if made.kind != "scatter":
             builder.store(made, place, value)
     ops = tuple(builder.ops)
-    if not _depends_on_inner_loop(ops):
+    if not depends_on_inner_loop(ops):
         r = None  # A one-hot sum was folded to its single non-zero element.
+    return kernel_of_ops(group, id, walk, buffers, ops, x, r, is_wide=is_wide)
+
+
+def kernel_of_ops(
+    group: FusionGroup,
+    id: str,
+    walk: GraphLowering,
+    buffers: Mapping[str, Buffer],
+    ops: tuple[LoopIROp, ...],
+    x: LoopVar,
+    r: LoopVar | None,
+    *,
+    is_wide: bool,
+    nest: LoopNest | None = None,
+) -> LoopKernel:
+    """Return the kernel of a fusion group whose ops and loops are known."""
     used = {op.buffer for op in ops if op.buffer}
     mine = {name: buffers[name] for name in buffers if name in used}
     nodes = tuple(
@@ -65,10 +81,11 @@ def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers:
         bytes_moved(ops, mine, x.size, rows),
         flops(ops, x.size, rows),
         initial_values={m.name: content for m in group.stores if (content := m.initial_content) is not None},
+        nest=nest,
     )
 
 
-def _depends_on_inner_loop(ops: tuple[LoopIROp, ...]) -> bool:
+def depends_on_inner_loop(ops: tuple[LoopIROp, ...]) -> bool:
     """Return True if a write depends on the inner loop."""
     seen: set[int] = set()
     stack = [op for op in ops if op.name in WRITE_OPS]
@@ -88,7 +105,8 @@ def _unflatten_vars(variables: tuple[LoopVar, ...], flat: LoopVar) -> dict[LoopV
     return dict(zip(variables, unflatten(variable(flat), tuple(v.size for v in variables)), strict=True))
 
 
-def _needs_int64_index(group: FusionGroup, buffers: Mapping[str, Buffer], numel: Size) -> bool:
+def needs_int64_index(group: FusionGroup, buffers: Mapping[str, Buffer], numel: Size) -> bool:
+    """Return True if a position in memory may need more than 32 bits."""
     used = [buffers[made.name] for made in (*group.input_defs(), *group.stores)]
     return max(static_size(numel) or 0, *(last_offset(b.shape, b.stride) for b in used), 0) >= INT32_LIMIT
 

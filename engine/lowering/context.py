@@ -63,7 +63,8 @@ def definitions_in(values: Any) -> set[TensorDef]:
 class LoweringContext:
     """State of lowering one graph: the definitions so far and the current node."""
 
-    def __init__(self, compilation: str) -> None:
+    def __init__(self, compilation: str, *, is_cpu: bool = False) -> None:
+        self.is_cpu = is_cpu
         self.compilation = compilation
         self.defs: list[TensorDef] = []
         self.externs: list[ExternNode] = []
@@ -194,7 +195,8 @@ class LoweringContext:
             sizes_equal(as_size(a), b) for a, b in zip(value.shape, shape, strict=True)
         ):
             return contiguous_strides(shape)
-        return pad_row_stride(self.current_node, dense_stride(value))
+        dense = dense_stride(value)
+        return dense if self.is_cpu else pad_row_stride(self.current_node, dense)
 
 
 @dataclass(frozen=True, eq=False)

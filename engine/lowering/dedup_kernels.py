@@ -23,7 +23,7 @@ class KernelDeduplicator:
     def __init__(self, emit: PrintKernel, target: str, letter: str = "k") -> None:
         self._id_prefix = letter
         self._emit = emit
-        self._target = target
+        self.target = target
         self._printed: dict[Hashable, tuple[GeneratedKernel, tuple[str, ...]]] = {}
         self._name_counts: dict[str, int] = {}
 
@@ -39,7 +39,7 @@ class KernelDeduplicator:
         known = self._printed.get(key)
         if known is not None:
             return _rebind_buffers(known[0], dict(zip(known[1], roles, strict=True)), kernel)
-        source = _set_initial_values(self._emit(replace(kernel, name=self._unique_name(kernel)), self._target), kernel)
+        source = _set_initial_values(self._emit(replace(kernel, name=self._unique_name(kernel)), self.target), kernel)
         self._printed[key] = (source, roles)
         return source
 
@@ -50,7 +50,7 @@ class KernelDeduplicator:
         known = self._printed.get(kernel)
         if known is None:
             made = self._emit(
-                AttentionLaunch(kernel, self.next_id, f"{prefix}:{self.next_id}", nodes, buffers), self._target
+                AttentionLaunch(kernel, self.next_id, f"{prefix}:{self.next_id}", nodes, buffers), self.target
             )
             self._printed[kernel] = (made, ())
             return made
@@ -103,7 +103,7 @@ def structural_key(kernel: LoopKernel) -> Hashable:
         for op in kernel.ops
     )
     dtypes = tuple(kernel.buffers[name].dtype for name in roles)
-    return ops, kernel.x, kernel.r, dtypes, kernel.uses_int64_index, kernel.matmul, kernel.block_config
+    return ops, kernel.x, kernel.r, dtypes, kernel.uses_int64_index, kernel.matmul, kernel.block_config, kernel.nest
 
 
 def _rebind_buffers(source: GeneratedKernel, buffers: dict[str, str], kernel: LoopKernel) -> GeneratedKernel:

@@ -10,9 +10,10 @@ from types import MappingProxyType
 import torch
 import torch.fx
 
+from engine.errors import KernelBuildError
 from engine.graph.passes.recorder import PassRecorder
 from engine.ir.aot.aot_graph import AotGraph
-from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.kernels.template_choice import LIBRARY_CHOOSER, TemplateChooser
 from engine.lowering.choose_blocks import BlockTuner, CandidateBlockings
 from engine.lowering.context import definitions_in
@@ -54,11 +55,12 @@ def lower(
     """
     try:
         require(Feature.KERNELS)
-        watch, exchanged = run_passes(graph, fused_random=fused_random)
+        watch, exchanged = run_passes(graph, fused_random=fused_random, is_cpu=target == CPU_TARGET)
         for placeholder in graph.saved_placeholders:  # An earlier lowering may have set another row stride.
             reset_saved_row_stride(placeholder)
         saved = dict(enumerate(graph.saved_placeholders, graph.num_user_outputs or 0))
-        walk = GraphLowering(graph.compilation_id, watch.module, graph.stage, saved, forced_fallbacks)
+        is_cpu = target == CPU_TARGET
+        walk = GraphLowering(graph.compilation_id, watch.module, graph.stage, saved, forced_fallbacks, is_cpu=is_cpu)
         walk.run()
         told = {symbol: made for symbol, (made, _) in walk.symbols.unbacked.items()}
         unroll_reductions(walk.context.defs, walk.defs_in_memory())
@@ -71,7 +73,7 @@ def lower(
         )
         decisions = (*exchanged, *program.record.decisions)
         return replace(program, record=replace(program.record, passes=tuple(watch.records), decisions=decisions))
-    except LoweringError:
+    except (LoweringError, KernelBuildError):
         raise
     except Exception as error:
         raise LoweringError(
@@ -79,14 +81,18 @@ def lower(
         ) from error
 
 
-def run_passes(graph: AotGraph, *, fused_random: bool) -> tuple[PassRecorder, tuple[FusionDecision, ...]]:
+def run_passes(
+    graph: AotGraph, *, fused_random: bool, is_cpu: bool = False
+) -> tuple[PassRecorder, tuple[FusionDecision, ...]]:
     """Run the graph passes that precede lowering; return pass records and fusion decisions.
 
     ``watch.module`` is the rewritten graph.
     """
     watch = PassRecorder(graph.module)
     with watch.record_pass("decompose"):
-        watch.module = decompose(graph, fused_random=fused_random)
+        watch.module = decompose(graph, fused_random=fused_random, is_cpu=is_cpu)
+    if is_cpu:  # The other passes are for tensor cores and attention templates.
+        return watch, ()
     with watch.record_pass("fuse_attention"):
         exchanged = fuse_attention(watch.module)
     with watch.record_pass("pad_matmul"):

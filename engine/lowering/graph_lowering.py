@@ -24,6 +24,7 @@ from engine.ir.node_values import called_overload, constant_number, results_of, 
 from engine.ir.static_sizes import static_size
 from engine.ir.user_code_files import display_name, is_cell
 from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext, definitions_in, lowered_tensors
+from engine.lowering.cpu.aten_operators import cpu_fallback
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion_cost import build_unfused
 from engine.lowering.library_ops import is_library_op, library_fallback
@@ -75,12 +76,14 @@ class GraphLowering:
         stage: str = "aten",
         saved: Mapping[int, torch.fx.Node] = MappingProxyType({}),
         refused: Mapping[str, str] = MappingProxyType({}),
+        *,
+        is_cpu: bool = False,
     ) -> None:
         self.forced_fallbacks = refused
         self.stage = stage
         self.saved_placeholders = saved
         self.module = module
-        self.context = LoweringContext(compilation)
+        self.context = LoweringContext(compilation, is_cpu=is_cpu)
         self.context.name_counts.update({n.name: 1 for n in module.graph.nodes})
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[tuple[str, Any]] = []
@@ -237,6 +240,8 @@ class GraphLowering:
             return Fallback(LoweringFallback.FORCED, refused)
         if lowering is None:
             return library_fallback(node.target, is_complex=is_complex)
+        if self.context.is_cpu and (kept := cpu_fallback(node)) is not None:
+            return kept
         mark = len(self.context.defs)
         if self._has_unknown_size(node):
             return Fallback(

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram, ProgramStep, sizes_in
+from engine.ir.kernels.lowered_program import (
+    CPU_TARGET,
+    AtenCall,
+    Buffer,
+    BufferRef,
+    Launch,
+    LoweredProgram,
+    ProgramStep,
+    sizes_in,
+)
 from engine.ir.loop_ir.index_expr import symbols_of
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.tensor_def import TensorDef
@@ -20,6 +29,7 @@ from engine.lowering.buffer_reuse import plan_buffer_reuse
 from engine.lowering.build_loop_kernel import _op_words, build_loop_kernel
 from engine.lowering.choose_blocks import BlockTuner, symbols_from_inputs
 from engine.lowering.context import ExternNode, LoweredTensor, definitions_in
+from engine.lowering.cpu.build_loop_nest import build_loop_nest
 from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
 from engine.lowering.fallbacks.kinds import lowering_hint
 from engine.lowering.scheduler import FusionGroup, Schedule
@@ -119,6 +129,7 @@ class _StepBuilder:
         tune: Callable[[LoopKernel], LoopKernel] | None = None,
     ) -> None:
         self.walk, self.buffers, self.printed, self.tune = walk, buffers, printed, tune
+        self.is_cpu = printed.target == CPU_TARGET
         self.steps: list[ProgramStep] = []
         self.loops: dict[int, LoopKernel] = {}
         """Loop kernel by number of its step."""
@@ -139,7 +150,8 @@ class _StepBuilder:
 
     def visit_group(self, step: FusionGroup) -> None:
         """Add a loop kernel."""
-        self._add_launch(build_loop_kernel(step, self.printed.next_id, self.walk, self.buffers))
+        build = build_loop_nest if self.is_cpu else build_loop_kernel
+        self._add_launch(build(step, self.printed.next_id, self.walk, self.buffers))
 
     def visit_matmul(self, step: MatmulTemplate) -> None:
         """Add a matmul template."""

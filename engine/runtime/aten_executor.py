@@ -19,6 +19,7 @@ from engine.ir.node_values import called_overload
 from engine.torch_private.operators import VF, nn_functions
 
 Run = Callable[..., Any]
+BERNOULLI, EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
 
 
 def aten_executor(graph: AotGraph) -> Run:
@@ -81,7 +82,7 @@ _OVERLOADS_WITH_BINDING = (
 )
 
 
-def _bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
+def bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
     """Sample ``bernoulli_(p)`` into uninitialized memory with the tensor's strides.
 
     Random numbers are sampled in memory order; the functional operator loses that order.
@@ -101,7 +102,6 @@ def aten_callable(target: Any) -> Any:
 
 def _node_callable(node: torch.fx.Node) -> Any:
     """Return the callable that computes a node."""
-    fills = node.target is torch.ops.aten.bernoulli.p
-    if fills and node.all_input_nodes[0].target is torch.ops.aten.empty_like.default:
-        return _bernoulli_into_new
+    if node.target is BERNOULLI and node.all_input_nodes[0].target is EMPTY_LIKE:
+        return bernoulli_into_new
     return aten_callable(node.target)

@@ -15,6 +15,10 @@ class UnexpectedSize(RuntimeError):
     """
 
 
+class OutOfBounds(IndexError):
+    """A CPU kernel found an index out of bounds or a division by zero."""
+
+
 Run = Callable[..., Any]
 OnFallback = Callable[[BaseException, str, str], None]
 """Called on a failure with the error, a message, and the fallback taken."""
@@ -56,6 +60,10 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
             if is_boxed:
                 raise
             failed: BaseException = error.with_traceback(None)  # the traceback retains the intermediates
+        except OutOfBounds as error:
+            if is_boxed:
+                raise
+            failed = error.with_traceback(None)
         except UnexpectedSize as error:
             on_fallback(error, f"The kernels are not valid for this call: {error}.", "" if is_boxed else THIS_CALL_NOTE)
             if is_boxed:

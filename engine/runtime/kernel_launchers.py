@@ -21,10 +21,11 @@ from engine.runtime.triton_interpreter import libdevice, patches
 
 _log = logging.getLogger("engine")
 
-Launcher = Callable[..., None]
+Launcher = Callable[..., Any]
 """``launch(grid x, grid y, grid z, stream, *arguments)``.
 
-One argument per kernel parameter, constexprs included.
+One argument per kernel parameter, constexprs included. That of a CPU kernel takes only these, with addresses for
+pointers, and returns the number of the bounds check that failed, or 0.
 """
 
 

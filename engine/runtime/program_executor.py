@@ -19,11 +19,20 @@ import torch
 from engine.errors import KernelBuildError
 from engine.ir.kernels.compile_triton import ALIGNMENT, compile_unit_of
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
-from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram, buffer_refs
+from engine.ir.kernels.lowered_program import (
+    CPU_TARGET,
+    AtenCall,
+    Buffer,
+    BufferRef,
+    Launch,
+    LoweredProgram,
+    buffer_refs,
+)
 from engine.ir.loop_ir.program_symbols import expression_of
 from engine.ir.node_values import called_overload, tensors_by_position, tensors_in
 from engine.ir.static_sizes import static_size
-from engine.runtime.aten_fallback import UnexpectedSize
+from engine.runtime.aten_executor import BERNOULLI, EMPTY_LIKE, aten_callable, bernoulli_into_new
+from engine.runtime.aten_fallback import OutOfBounds, UnexpectedSize
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.torch_private.cuda import current_device_index, current_raw_stream
 from engine.torch_private.sympy_functions import PythonPrinter
@@ -207,6 +216,7 @@ class _ProgramWriter:
             "with_layout": with_expected_layout,
             "of_these_sizes": check_size,
             "other_sizes": raise_unexpected_size,
+            "out_of_bounds": raise_out_of_bounds,
             "real_view": real_view,
             "view_as_complex": torch.view_as_complex,
             "device": self.device,
@@ -272,6 +282,9 @@ class _ProgramWriter:
                     yield f"{self._names[argument.buffer]}.copy_({self._names[argument.copied_buffer]})"
                 elif argument.initial_value is not None:
                     yield f"{self._names[argument.buffer]}.fill_({argument.initial_value!r})"
+        if self.program.target == CPU_TARGET:
+            yield self._cpu_launch_line(number, step)
+            return
         grid = [*step.kernel.grid, 1, 1, 1][:3]
         static = [static_size(size) for size in grid]
         if 0 in static:
@@ -283,6 +296,15 @@ class _ProgramWriter:
         # The driver rejects an empty grid.
         yield f"if {' and '.join(symbolic)}: {call}" if symbolic else call
 
+    def _cpu_launch_line(self, number: int, step: Launch) -> str:
+        """Return the call of a CPU kernel; it takes addresses and returns a failed check."""
+        arguments = ", ".join(
+            f"{self._names[a.buffer]}.data_ptr()" if a.kind == "pointer" else self._argument(a)
+            for a in step.kernel.args
+        )
+        call = f"launch{number}({arguments})"
+        return f"if {call}: out_of_bounds()" if step.kernel.checks else call
+
     def _argument(self, argument: KernelArg) -> str:
         if argument.kind == "pointer":
             return self._names[argument.buffer]
@@ -291,7 +313,7 @@ class _ProgramWriter:
         return self._value(argument.value)
 
     def _aten_call_lines(self, number: int, step: AtenCall) -> Iterator[str]:
-        self.constants[f"extern{number}"] = step.target
+        self.constants[f"extern{number}"] = self._aten_callable(step)
         arguments = [self._value(a) for a in step.args]
         arguments += [f"{key}={self._value(value)}" for key, value in step.kwargs.items()]
         call = f"extern{number}({', '.join(arguments)})"
@@ -317,6 +339,14 @@ class _ProgramWriter:
             yield from self._expected_layout_lines(name)
         yield "del r"
         yield from self._runtime_assert_lines({name for name in step.result_buffers if name})
+
+    def _aten_callable(self, step: AtenCall) -> Any:
+        """Return what an ATen call calls; on the CPU what eager calls."""
+        if self.program.target != CPU_TARGET:
+            return step.target
+        empty = {r for s in self.program.steps for c in s.calls if c.target is EMPTY_LIKE for r in c.result_buffers}
+        fills = step.target is BERNOULLI and any(r.buffer in empty for r in buffer_refs(step.args))
+        return bernoulli_into_new if fills else aten_callable(step.target)
 
     def _runtime_assert_lines(self, made: set[str]) -> Iterator[str]:
         """Yield runtime asserts as soon as their symbols are known, before kernels use the sizes."""
@@ -487,6 +517,15 @@ def raise_unexpected_size(relation: str) -> None:
         UnexpectedSize: always.
     """
     raise UnexpectedSize(f"the graph assumes {relation} for data-dependent sizes, which is false in this call")
+
+
+def raise_out_of_bounds() -> None:
+    """Raise because an index is out of bounds: ATen then raises eager's error.
+
+    Raises:
+        OutOfBounds: always.
+    """
+    raise OutOfBounds("index out of range")
 
 
 def with_expected_layout(

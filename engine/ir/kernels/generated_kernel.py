@@ -62,3 +62,5 @@ class GeneratedKernel:
     flops: int | None = None
     fallback_configs: tuple[KernelConfig, ...] = ()
     """Other configurations, for targets with too little shared memory or too few registers."""
+    checks: tuple[str, ...] = ()
+    """User line of each bounds check of a CPU kernel, by the status that it returns, less one."""

@@ -16,6 +16,9 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel, Size
 from engine.records.lowering import LoweringRecord
 from engine.torch_private.pytree import tree_leaves
 
+CPU_TARGET = "cpu"
+"""Target of kernels that run on this machine's CPU."""
+
 
 @dataclass(frozen=True)
 class Buffer:

@@ -80,6 +80,14 @@ class BlockConfig:
 
 
 @dataclass(frozen=True)
+class LoopNest:
+    """Loops of a CPU kernel, outermost first; ``inner`` are reduced or scanned over."""
+
+    outer: tuple[LoopVar, ...]
+    inner: tuple[LoopVar, ...]
+
+
+@dataclass(frozen=True)
 class LoopKernel:
     """One kernel before codegen: ops in order, over flat loops ``x`` (outer) and ``r``.
 
@@ -106,6 +114,8 @@ class LoopKernel:
     """Loops of the matmul template, if used; ``x`` and ``r`` are then rows and columns."""
     block_config: BlockConfig | None = None
     """Block configuration, or None for the default for its sizes."""
+    nest: LoopNest | None = None
+    """Loops of a CPU kernel, whose ops use its variables instead of ``x`` and ``r``."""
 
     @property
     def static_sizes(self) -> tuple[int | None, int | None]:

@@ -7,8 +7,8 @@ from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel
 from engine.ir.loop_ir.ops import LoopIROp, R, X
 from engine.ir.static_sizes import static_size
+from engine.kernels.kernel_parameters import KernelParameters
 from engine.kernels.triton.block_heuristics import block_count, is_block_multiple
-from engine.kernels.triton.kernel_parameters import KernelParameters
 
 
 class LoopBlocks:

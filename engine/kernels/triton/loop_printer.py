@@ -8,11 +8,11 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R, X
 from engine.kernels import dependences
+from engine.kernels.kernel_parameters import KernelParameters
 from engine.kernels.online_reductions import match_online_softmax, match_welford
 from engine.kernels.source_builder import Expression, SourceLine, name_from_label
 from engine.kernels.triton.block_heuristics import default_blocking, loop_stages, smaller_configurations
 from engine.kernels.triton.jit_helpers import JIT_HELPERS
-from engine.kernels.triton.kernel_parameters import KernelParameters
 from engine.kernels.triton.loop_blocks import LoopBlocks
 from engine.kernels.triton.looped_reduction import ReductionLoop
 from engine.kernels.triton.op_codegen import constant_text

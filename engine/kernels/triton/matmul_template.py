@@ -13,9 +13,9 @@ from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel, MatmulLoops
 from engine.ir.loop_ir.ops import VARIES_WITH_XR, LoopIROp, R, X
 from engine.kernels.dependences import transitive_inputs
+from engine.kernels.kernel_parameters import KernelParameters
 from engine.kernels.source_builder import Expression
 from engine.kernels.triton.block_heuristics import block_count, is_block_multiple
-from engine.kernels.triton.kernel_parameters import KernelParameters
 from engine.kernels.triton.loop_blocks import LoopBlocks
 from engine.kernels.triton.loop_printer import LoopPrinter
 from engine.kernels.triton.op_codegen import TRITON_DTYPES

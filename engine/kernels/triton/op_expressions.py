@@ -10,9 +10,9 @@ import torch
 from engine.ir.loop_ir.index_expr import IndexNames
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import LoopIROp, R
+from engine.kernels.kernel_parameters import KernelParameters
 from engine.kernels.source_builder import Expression
 from engine.kernels.triton.jit_helpers import JIT_HELPERS, LIBDEVICE_HELPERS
-from engine.kernels.triton.kernel_parameters import KernelParameters
 from engine.kernels.triton.loop_blocks import LoopBlocks
 from engine.kernels.triton.op_codegen import (
     TRITON_DTYPES,

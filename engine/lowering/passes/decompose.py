@@ -15,6 +15,7 @@ from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_metadata import NodeProvenance, node_id, provenance_of, set_provenance
 from engine.ir.node_values import called_overload, results_of, tensor_meta, tensors_by_position
 from engine.ir.static_sizes import static_sizes
+from engine.lowering.cpu.aten_operators import cpu_fallback
 from engine.lowering.decompositions.missing_in_torch import MISSING_DECOMPOSITIONS
 from engine.lowering.decompositions.random_ops import RandomDecomposer
 from engine.lowering.library_ops import is_library_op
@@ -49,11 +50,11 @@ def all_decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def decompose(graph: AotGraph, *, fused_random: bool = False) -> torch.fx.GraphModule:
+def decompose(graph: AotGraph, *, fused_random: bool = False, is_cpu: bool = False) -> torch.fx.GraphModule:
     """Decompose every operator of the graph that can be; record the provenance of all nodes.
 
     Nodes that are not decomposed have the same names as before. ``fused_random``: also decompose random operators
-    into random numbers that kernels generate.
+    into random numbers that kernels generate. ``is_cpu``: leave whole what ATen runs on a CPU.
     """
     old = graph.module
     draws = RandomDecomposer(old) if fused_random else None
@@ -80,7 +81,7 @@ def decompose(graph: AotGraph, *, fused_random: bool = False) -> torch.fx.GraphM
             set_provenance(seeds, here)
             made[node] = _splice(new, root, node, drawn, [seeds, *(made[n] for n in node.all_input_nodes)], here)
             continue
-        elif node.op == "call_function" and (parts := _trace_decomposition(node)) is not None:
+        elif node.op == "call_function" and (parts := _trace_decomposition(node, is_cpu)) is not None:
             made[node] = _splice(new, root, node, parts, [made[n] for n in node.all_input_nodes], here)
             continue
         elif node.op == "output":
@@ -110,9 +111,9 @@ def _can_decompose(target: Any) -> bool:
     return target in all_decompositions() or facts_of(target).is_composite
 
 
-def _trace_decomposition(node: torch.fx.Node) -> torch.fx.GraphModule | None:
+def _trace_decomposition(node: torch.fx.Node, is_cpu: bool) -> torch.fx.GraphModule | None:
     """Trace one node's decomposition over its tensor and size arguments; None without one."""
-    if not _can_decompose(node.target):
+    if not _can_decompose(node.target) or (is_cpu and cpu_fallback(node) is not None):
         return None
 
     sources = list(node.all_input_nodes)

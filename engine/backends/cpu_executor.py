@@ -1,0 +1,72 @@
+"""Run a functional graph on the CPU: kernels through LLVM, and ATen for what has none."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from engine import errors
+from engine.compilation import Compilation
+from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.kernels.compile_llvm import why_llvm_is_missing
+from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
+from engine.kernels.print_kernel import print_kernel
+from engine.lowering.driver import lower
+from engine.options import Options
+from engine.runtime.aten_executor import aten_executor
+from engine.runtime.aten_fallback import with_aten_fallback
+from engine.runtime.cpu_launcher import cpu_launcher
+from engine.runtime.program_executor import program_executor
+
+_log = logging.getLogger("engine")
+
+Run = Callable[..., Any]
+
+
+def cpu_executor(graph: AotGraph, options: Options, work: Compilation) -> Run:
+    """Return the executor of a graph on the CPU; ATen runs it if no kernel can be built."""
+    if missing := why_llvm_is_missing():
+        _note_missing(missing)
+        return aten_executor(graph)
+    try:
+        run = _kernels(graph, options)
+    except Exception as error:
+        work.record_failure("CPU kernels", error, "ATen runs the graph")
+        return aten_executor(graph)
+    return aten_executor(graph) if run is None else run
+
+
+def lower_for_cpu(graph: AotGraph, options: Options, refused: dict[str, str]) -> LoweredProgram:
+    """Return a graph's program for this CPU; ``refused``: reasons by node that ATen runs."""
+    fused_random = bool(options.extra.get("fused_random", False))
+    return lower(graph, CPU_TARGET, print_kernel, fused_random=fused_random, forced_fallbacks=refused)
+
+
+def _kernels(graph: AotGraph, options: Options) -> Run | None:
+    """Return the executor of a graph's kernels; None if all its nodes are ATen's."""
+    refused: dict[str, str] = {}
+    while True:
+        try:
+            program = lower_for_cpu(graph, options, refused)
+            if program.kernels:
+                run = program_executor(program, cpu_launcher, is_boxed=graph.is_boxed)
+                return with_aten_fallback(
+                    run, functools.partial(aten_executor, graph), _note_fallback, is_boxed=graph.is_boxed
+                )
+            return None
+        except errors.KernelBuildError as error:
+            if refused.keys() >= set(error.nodes):
+                raise
+            refused |= dict.fromkeys(error.nodes, str(error))
+
+
+def _note_fallback(error: BaseException, sentence: str, done: str) -> None:
+    _log.warning("%s Fallback: %s.", sentence, done or "the error is raised")
+
+
+@functools.cache
+def _note_missing(sentence: str) -> None:
+    """Log once a process why no kernels run."""
+    _log.info("%s ATen runs the graphs.", sentence)

@@ -1,0 +1,174 @@
+"""Compiles LLVM IR to machine code in this process, with llvmlite."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import pathlib
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from engine.ir.kernels.host_vectors import SCALAR, VectorUnit, vector_unit
+from engine.ir.kernels.launch_stub import launch_stub
+
+try:
+    import llvmlite.binding as llvm
+except ImportError:
+    llvm = None
+
+LOCK = threading.Lock()
+"""LLVM's context and the symbol table belong to the process."""
+_ATTRIBUTES = 'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" "prefer-vector-width"="{bits}" }}\n'
+_PYTHON_SYMBOLS = (
+    "PyLong_AsLongLong",
+    "PyFloat_AsDouble",
+    "PyLong_FromLong",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+)
+_METH_FASTCALL = 0x80
+
+
+class CannotCompile(Exception):
+    """LLVM rejects a kernel."""
+
+
+class _MethodDefinition(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_is_forked = ctypes.c_int(0)
+_kept: list[Any] = []
+"""Engines and method definitions: compiled code lives as long as the process."""
+
+
+def why_llvm_is_missing() -> str:
+    """Return one sentence why no CPU kernels can be compiled; empty if they can."""
+    if llvm is None:
+        return "CPU kernels need llvmlite, which is not installed: pip install llvmlite."
+    return ""
+
+
+@functools.cache
+def host_features() -> frozenset[str]:
+    """Return the LLVM features of this CPU."""
+    _initialize()
+    return frozenset(name for name, is_there in llvm.get_host_cpu_features().items() if is_there)
+
+
+@functools.cache
+def host_unit() -> VectorUnit:
+    """Return the vector registers of this CPU."""
+    return SCALAR if why_llvm_is_missing() else vector_unit(host_features(), platform.machine())
+
+
+@functools.cache
+def _initialize() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@functools.cache
+def _target_machine() -> Any:
+    _initialize()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
+    )
+
+
+@functools.cache
+def _add_symbols() -> None:
+    """Register the addresses of the functions that kernels call."""
+    for name in _PYTHON_SYMBOLS:
+        llvm.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
+    llvm.add_symbol("engine_is_forked", ctypes.addressof(_is_forked))
+    os.register_at_fork(after_in_child=_note_fork)
+    for name, address in _library_symbols().items():
+        llvm.add_symbol(name, address)
+
+
+def _note_fork() -> None:
+    """One thread runs kernels in a forked process: the pool's threads do not exist there."""
+    _is_forked.value = 1
+
+
+def _library_symbols() -> dict[str, int]:
+    """Return the addresses of the thread pool's functions that torch uses."""
+    folder = pathlib.Path(torch.__file__).parent / "lib"
+    found: dict[str, int] = {}
+    for path in sorted(folder.glob("libtorch_cpu*")):
+        llvm.load_library_permanently(str(path))
+    for path in sorted(folder.glob("libgomp*")):
+        library = ctypes.CDLL(str(path))
+        for function in (
+            "omp_get_max_threads",
+            "omp_get_num_threads",
+            "omp_get_thread_num",
+            "omp_in_parallel",
+            "GOMP_parallel",
+        ):
+            found[function] = ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0
+    return found
+
+
+def compile_function(name: str, text: str, kinds: Sequence[str], *, chunk: int) -> Callable[..., int]:
+    """Compile a kernel; return the function of Python numbers that runs it.
+
+    Raises:
+        CannotCompile: LLVM rejects the kernel.
+    """
+    with LOCK:
+        _add_symbols()
+        stub = launch_stub(name, kinds, chunk)
+        whole = _merge_declarations(text + stub) + _ATTRIBUTES.format(bits=host_unit().bits or 128)
+        try:
+            module = llvm.parse_assembly(whole)
+            module.triple, module.data_layout = llvm.get_default_triple(), str(_target_machine().target_data)
+            module.verify()
+            _optimize(module)
+            engine = llvm.create_mcjit_compiler(module, _target_machine())
+            engine.finalize_object()
+            address = engine.get_function_address(f"{name}_from_python")
+        except RuntimeError as error:
+            raise CannotCompile(f"LLVM rejects {name}: {str(error).strip().splitlines()[0]}") from error
+        _kept.append(engine)
+    return _python_function(name, address)
+
+
+def _merge_declarations(text: str) -> str:
+    seen: set[str] = set()
+    lines = []
+    for line in text.split("\n"):
+        if line.startswith("declare"):
+            if line in seen:
+                continue
+            seen.add(line)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _optimize(module: Any) -> None:
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(_target_machine(), options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def _python_function(name: str, address: int) -> Callable[..., int]:
+    definition = _MethodDefinition(name.encode(), address, _METH_FASTCALL, None)
+    _kept.append(definition)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    made: Callable[..., int] = make(ctypes.addressof(definition), None, None)
+    return made

@@ -1,0 +1,34 @@
+"""Vector registers of a CPU, as the printer needs to know them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class VectorUnit:
+    """Vector registers of a CPU: their width in bits, and its SLEEF functions."""
+
+    name: str
+    bits: int
+    math_suffixes: tuple[tuple[int, str], ...] = ()
+    """``(bytes of a vector, suffix)`` of the SLEEF functions, widest first."""
+
+    def lanes(self, itemsize: int) -> int:
+        """Return the elements of so many bytes in one register; 1 for a CPU without vectors."""
+        return max(1, self.bits // 8 // itemsize)
+
+
+AVX512 = VectorUnit("AVX-512", 512, ((64, "avx512f"), (32, "avx2"), (16, "avx2128")))
+AVX2 = VectorUnit("AVX2", 256, ((32, "avx2"), (16, "avx2128")))
+NEON = VectorUnit("NEON", 128, ((16, ""),))
+SCALAR = VectorUnit("no vectors", 0)
+
+
+def vector_unit(features: frozenset[str], machine: str) -> VectorUnit:
+    """Return the vector registers of a CPU with these LLVM features."""
+    if {"avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c"} <= features:
+        return AVX512
+    if {"avx2", "fma", "f16c"} <= features:
+        return AVX2
+    return NEON if machine in ("aarch64", "arm64") else SCALAR

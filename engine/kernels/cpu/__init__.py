@@ -1,0 +1,1 @@
+"""Kernels for the CPU: loop IR printed as LLVM IR with explicit vectors."""

@@ -1,0 +1,160 @@
+"""Chooses the loops of a kernel that become vectors and that threads share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.ir.kernels.host_vectors import VectorUnit
+from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, Size, product
+from engine.ir.loop_ir.loop_kernel import LoopKernel, LoopNest
+from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp
+from engine.ir.static_sizes import static_size
+from engine.kernels.dependences import op_inputs
+
+MIN_PARALLEL_ITERATIONS = 64
+"""Outer loops are merged until threads have this many iterations to share."""
+MAX_COPIES = 4
+CHEAP_OPS = 24
+"""Kernels of at most this arithmetic cost per element are unrolled fully."""
+SERIAL_WRITES = "A scatter may write an element twice, so one thread writes in order."
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """Loops as they are printed.
+
+    ``parallel`` are the outermost loops, merged into one that threads share; ``outer`` are those inside. ``lane_var``
+    is the loop whose iterations are vector lanes; None for a scalar kernel. ``copies`` are the vectors per iteration.
+    """
+
+    parallel: tuple[LoopVar, ...]
+    outer: tuple[LoopVar, ...]
+    inner: tuple[LoopVar, ...]
+    lane_var: LoopVar | None
+    lanes: int
+    copies: int
+    is_serial: bool = False
+
+    @property
+    def shares_lanes(self) -> bool:
+        """True if threads share the vector loop itself."""
+        return not self.parallel and self.lane_var is not None and self.lane_var not in self.inner
+
+    @property
+    def extent(self) -> Size:
+        """The iterations that threads share; 1 if there are none."""
+        if self.shares_lanes:
+            assert self.lane_var is not None
+            return self.lane_var.size
+        return product(v.size for v in self.parallel)
+
+
+def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) -> LoopPlan:
+    """Choose the loops of a kernel."""
+    nest = kernel.nest
+    assert nest is not None
+    scans, is_serial = any(op.name == "scan" for op in live), any(_is_scattered(op) for op in live)
+    lane_var = None if is_serial or unit.bits == 0 else _choose_lane_var(kernel, live, nest, scans=scans)
+    lanes = 1 if lane_var is None else unit.lanes(_common_itemsize(live))
+    lane_var = lane_var if lanes > 1 else None
+    around = [v for v in nest.outer if v != lane_var]
+    parallel: list[LoopVar] = []
+    while around and not is_serial and (not parallel or not _is_enough(parallel)):
+        parallel.append(around.pop(0))
+    if parallel and not _is_enough(parallel) and lane_var in nest.outer and _is_longer(lane_var, parallel):
+        around, parallel = parallel, []
+    inner = tuple(v for v in nest.inner if v != lane_var)
+    if lane_var in nest.inner:
+        inner = (*inner, lane_var)
+    copies = 1 if lane_var is None else _copies(live, lane_var, lanes)
+    if lane_var in nest.outer:
+        around.append(lane_var)
+    return LoopPlan(tuple(parallel), tuple(around), inner, lane_var, lanes, copies, is_serial)
+
+
+def loop_vars_of(ops: tuple[LoopIROp, ...], nest: LoopNest) -> Mapping[int, frozenset[LoopVar]]:
+    """Return the loop variables along which each op varies."""
+    found: dict[int, frozenset[LoopVar]] = {}
+    inner = frozenset(nest.inner)
+    for op in ops:
+        own = frozenset() if op.index is None or op.name == "check" else op.index.variables()
+        own = own.union(*(found[a.number] for a in op_inputs(op, ops)))
+        found[op.number] = own - inner if op.name == "reduce" else own | inner if op.name == "scan" else own
+    return found
+
+
+def lane_stride(index: IndexExpr, var: LoopVar) -> Size | None:
+    """Return the stride of an index along a variable; None if it is not constant."""
+    stride: Size = 0
+    for atom, coefficient in index.terms.items():
+        if atom.as_variable() == var:
+            stride = coefficient
+        elif var in atom.variables():
+            return None
+    return stride
+
+
+def _is_scattered(op: LoopIROp) -> bool:
+    return op.name == "atomic_add" or (
+        op.name in WRITE_OPS and op.index is not None and (op.mask is not None or bool(op.index.indirect_ops()))
+    )
+
+
+def _is_enough(loops: Sequence[LoopVar]) -> bool:
+    """Return True if threads find enough iterations in these loops."""
+    count = static_size(product(v.size for v in loops))
+    return count is None or count >= MIN_PARALLEL_ITERATIONS
+
+
+def _is_longer(var: LoopVar | None, others: Sequence[LoopVar]) -> bool:
+    size, count = static_size(var.size) if var is not None else None, static_size(product(v.size for v in others))
+    return size is not None and count is not None and size > 16 * count
+
+
+def _choose_lane_var(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNest, *, scans: bool) -> LoopVar | None:
+    """Return the variable along which most memory is accessed contiguously."""
+    candidates = [*nest.outer, *(() if scans else nest.inner)]
+    variables = loop_vars_of(kernel.ops, nest)
+    ranked = [(_score(kernel, live, variables, v), n, v) for n, v in enumerate(candidates)]
+    return max(ranked, key=lambda entry: entry[:2])[2] if ranked else None
+
+
+def _score(
+    kernel: LoopKernel, live: Iterable[LoopIROp], variables: Mapping[int, frozenset[LoopVar]], var: LoopVar
+) -> float:
+    total = 0.0
+    for op in live:
+        if not op.buffer or op.index is None:
+            continue
+        weight = 2.0 if op.name in WRITE_OPS else 1.0
+        stride = lane_stride(op.index, var)
+        picks = any(var in variables[n] for n in op.index.indirect_ops())
+        if stride is None or picks:
+            total -= weight
+        elif stride == 0:
+            total += 0.25 * weight
+        else:
+            total += weight if stride == 1 else -weight
+    size = static_size(var.size)
+    return total - (8 if size is not None and size < 8 else 0)
+
+
+def _common_itemsize(live: Iterable[LoopIROp]) -> int:
+    """Return the bytes of the values that a kernel mostly computes, for the lanes of a vector."""
+    sizes = {op.dtype.itemsize for op in live if op.name not in ("constant", "index", "check")}
+    floats = {op.dtype for op in live if op.dtype.is_floating_point}
+    if floats == {torch.float64} or (not floats and min(sizes, default=4) == 8):
+        return 8
+    return max(sizes, default=4) if not floats and max(sizes, default=4) < 4 else 4
+
+
+def _copies(live: Iterable[LoopIROp], var: LoopVar, lanes: int) -> int:
+    cost = sum(op.cost for op in live)
+    copies = MAX_COPIES if cost <= CHEAP_OPS else 2 if cost <= 2 * CHEAP_OPS else 1
+    size = static_size(var.size)
+    while size is not None and copies > 1 and lanes * copies > size:
+        copies //= 2
+    return copies

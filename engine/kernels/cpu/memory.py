@@ -1,0 +1,103 @@
+"""Loads and stores in LLVM IR: contiguous vectors, gathers and scatters."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.ir.static_sizes import static_size
+from engine.kernels.cpu.addresses import Address, Addresses
+from engine.kernels.cpu.ir_writer import IrWriter
+from engine.kernels.cpu.llvm_types import MEMORY_TYPES, NotPrintable, iota, splat, type_suffix, wide
+
+
+class Memory:
+    """Writes memory accesses of so many lanes."""
+
+    def __init__(self, writer: IrWriter, addresses: Addresses, lanes: int) -> None:
+        self._writer = writer
+        self._addresses = addresses
+        self._lanes = lanes
+
+    def load(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, hint: str, *, is_vector: bool) -> str:
+        """Load one value, or one per lane, in its memory type; no ``mask`` is empty."""
+        scalar = _memory_type(dtype)
+        if not is_vector:
+            return self._load_scalar(pointer, scalar, at.base, mask, hint)
+        kind, size, write = wide(scalar, self._lanes), dtype.itemsize, self._writer
+        if not at.lanes and at.stride == 1:
+            place = self._place(pointer, scalar, at.base)
+            if not mask:
+                return write.assign(hint, f"load {kind}, ptr {place}, align {size}")
+            function = f"llvm.masked.load.{type_suffix(scalar, self._lanes)}.p0"
+            write.declare(function, kind, f"ptr, <{self._lanes} x i1>, {kind}")
+            masked = f"<{self._lanes} x i1> {mask}"
+            return write.assign(
+                hint, f"call {kind} @{function}(ptr align {size} {place}, {masked}, {kind} zeroinitializer)"
+            )
+        places = self._places(pointer, scalar, at)
+        function = f"llvm.masked.gather.{type_suffix(scalar, self._lanes)}.v{self._lanes}p0"
+        write.declare(function, kind, f"<{self._lanes} x ptr>, <{self._lanes} x i1>, {kind}")
+        masked = f"<{self._lanes} x i1> {mask or splat('i1', 'true', self._lanes)}"
+        return write.assign(
+            hint,
+            f"call {kind} @{function}(<{self._lanes} x ptr> align {size} {places}, {masked}, {kind} zeroinitializer)",
+        )
+
+    def store(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, value: str, *, is_vector: bool) -> None:
+        """Store one value, or one per lane, of a memory type."""
+        scalar, size, write = _memory_type(dtype), dtype.itemsize, self._writer
+        if not is_vector:
+            place = self._place(pointer, scalar, at.base)
+            if mask:
+                place = self._masked_place(place, scalar, mask)
+            write.line(f"store {scalar} {value}, ptr {place}, align {size}")
+            return
+        kind = wide(scalar, self._lanes)
+        if not at.lanes and at.stride == 1:
+            place = self._place(pointer, scalar, at.base)
+            if not mask:
+                write.line(f"store {kind} {value}, ptr {place}, align {size}")
+                return
+            function = f"llvm.masked.store.{type_suffix(scalar, self._lanes)}.p0"
+            write.declare(function, "void", f"{kind}, ptr, <{self._lanes} x i1>")
+            write.line(f"call void @{function}({kind} {value}, ptr align {size} {place}, <{self._lanes} x i1> {mask})")
+            return
+        places = self._places(pointer, scalar, at)
+        function = f"llvm.masked.scatter.{type_suffix(scalar, self._lanes)}.v{self._lanes}p0"
+        write.declare(function, "void", f"{kind}, <{self._lanes} x ptr>, <{self._lanes} x i1>")
+        masked = f"<{self._lanes} x i1> {mask or splat('i1', 'true', self._lanes)}"
+        write.line(f"call void @{function}({kind} {value}, <{self._lanes} x ptr> align {size} {places}, {masked})")
+
+    def _load_scalar(self, pointer: str, scalar: str, base: str, mask: str, hint: str) -> str:
+        place = self._place(pointer, scalar, base)
+        if mask:
+            place = self._masked_place(place, scalar, mask)
+        return self._writer.assign(hint, f"load {scalar}, ptr {place}")
+
+    def _masked_place(self, place: str, scalar: str, mask: str) -> str:
+        """Return the address, or that of a stack slot where the mask is false."""
+        slot = self._writer.entry("unused", f"alloca {scalar}")
+        return self._writer.assign("place", f"select i1 {mask}, ptr {place}, ptr {slot}")
+
+    def _place(self, pointer: str, scalar: str, base: str) -> str:
+        if base == "0":
+            return pointer
+        return self._writer.assign("place", f"getelementptr {scalar}, ptr {pointer}, i64 {base}")
+
+    def _places(self, pointer: str, scalar: str, at: Address) -> str:
+        kind, offsets = wide("i64", self._lanes), at.lanes
+        if not offsets:
+            known = static_size(at.stride)
+            if known is None:
+                step = self._addresses.broadcast("i64", self._addresses.size_name(at.stride))
+                offsets = self._writer.assign("offsets", f"mul {kind} {iota(self._lanes)}, {step}")
+            else:
+                offsets = iota(self._lanes, step=known)
+            pointer = self._place(pointer, scalar, at.base)
+        return self._writer.assign("places", f"getelementptr {scalar}, ptr {pointer}, {kind} {offsets}")
+
+
+def _memory_type(dtype: torch.dtype) -> str:
+    if dtype not in MEMORY_TYPES:
+        raise NotPrintable(f"{dtype} has no CPU kernels")
+    return MEMORY_TYPES[dtype]

@@ -1,0 +1,258 @@
+"""Prints a loop kernel as readable LLVM IR, with the ops behind each line.
+
+The function is ``i32 name(ptr arguments, i64 begin, i64 end)``. It runs iterations ``begin`` to ``end`` of its
+outermost loop, so that threads can share it. The result is 0, or the number of the bounds check that failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
+from engine.ir.kernels.host_vectors import VectorUnit
+from engine.ir.loop_ir.index_expr import LoopVar, Size, as_size, product
+from engine.ir.loop_ir.loop_kernel import LoopKernel
+from engine.ir.static_sizes import static_size
+from engine.kernels import dependences
+from engine.kernels.cpu.lane_values import Value
+from engine.kernels.cpu.llvm_types import iota, wide
+from engine.kernels.cpu.loop_plan import LoopPlan, make_plan
+from engine.kernels.cpu.op_printer import OpPrinter
+from engine.kernels.cpu.reduction_pass import ReductionPass
+from engine.kernels.kernel_parameters import KernelParameters
+from engine.kernels.source_builder import SourceLine
+from engine.records.lowering import LoopOp
+
+LANE_CHUNK = 256
+"""Threads share a vector loop in multiples of this: its masked rest occurs once."""
+
+
+def print_llvm(kernel: LoopKernel, unit: VectorUnit) -> GeneratedKernel:
+    """Print the LLVM IR of a kernel for a vector unit.
+
+    Raises:
+        NotPrintable: an op or a dtype has no code for the CPU.
+    """
+    return NestPrinter(kernel, unit).source()
+
+
+class NestPrinter:
+    """Prints the loops of one kernel, from the outermost in."""
+
+    def __init__(self, kernel: LoopKernel, unit: VectorUnit) -> None:
+        self.kernel = kernel
+        self.live_ops = dependences.live_ops(kernel.ops)
+        self.plan: LoopPlan = make_plan(kernel, self.live_ops, unit)
+        self.parameters = KernelParameters(kernel)
+        self.parameters.name_pointers(kernel, self.live_ops)
+        self.printer = OpPrinter(kernel, self.plan, self.parameters, unit)
+        self.writer = self.printer.writer
+        levels = dependences.loop_levels(kernel.ops, set())
+        has_inner = any(op.name in ("reduce", "scan") for op in self.live_ops)
+        self.passes = [
+            ReductionPass(self.printer, self.live_ops, levels, level)
+            for level in range(max(levels.values(), default=0) + 1 if has_inner else 0)
+        ]
+        inner = frozenset(self.plan.inner)
+        self.outer_ops = [
+            op for op in self.live_ops if op.name != "reduce" and not self.printer.vars_of[op.number] & inner
+        ]
+
+    def source(self) -> GeneratedKernel:
+        """Print the kernel and return all data about it."""
+        self._print_parallel_loop()
+        args = (*self.parameters.pointer_args, *self.parameters.size_args(), *self._cost_args())
+        lines = self._text_lines(args)
+        prefix, values = self.kernel.prefix, {b: p.removesuffix("_ptr") for b, p in self.parameters.pointers.items()}
+        return GeneratedKernel(
+            id=self.kernel.id,
+            name=self.parameters.kernel_name,
+            text="\n".join(line.text for line in lines) + "\n",
+            args=args,
+            grid=(self.plan.extent, LANE_CHUNK if self.plan.shares_lanes else 1),
+            line_ops=tuple(tuple(f"{prefix}:{n}" for n in sorted(set(line.ops))) for line in lines),
+            ops=tuple(LoopOp(f"{prefix}:{op.number}", op.to_text(values), tuple(op.node_ids)) for op in self.live_ops),
+            nodes=self.kernel.nodes,
+            bytes_moved=self.kernel.bytes_moved,
+            flops=self.kernel.flops,
+            checks=tuple(str(op.value or op.name) for op in self.printer.checks),
+        )
+
+    def _cost_args(self) -> tuple[KernelArg, ...]:
+        """Return the launcher's parameters: shared iterations, and the cost of one."""
+        extent = KernelArg("extent", "size", "i64", value=self.plan.extent)
+        if self.plan.is_serial:
+            return (extent, KernelArg("item_cost", "size", "i64", value=0))
+        loops = [*self.plan.parallel, *self.plan.outer, *self.plan.inner]
+        cost: Size = 4 + 2 * sum(1 for op in self.live_ops if op.buffer) + sum(op.cost for op in self.live_ops)
+        skipped = {self.plan.lane_var} if self.plan.shares_lanes else set(self.plan.parallel)
+        item = as_size(cost * product(v.size for v in loops if v not in skipped))
+        return (extent, KernelArg("item_cost", "size", "i64", value=item))
+
+    def _text_lines(self, args: Sequence[KernelArg]) -> list[SourceLine]:
+        name, writer = self.parameters.kernel_name, self.writer
+        vector = f"{self.plan.lanes} lanes" if self.plan.lanes > 1 else "no vectors"
+        head = [
+            f"; {', '.join(self.kernel.name_parts) or 'copy'}: {vector}",
+            f"define i32 @{name}(ptr noalias %arguments, i64 %begin, i64 %end) #0 {{",
+            "entry:",
+        ]
+        lines = [SourceLine(text) for text in head]
+        for number, argument in enumerate(args[:-2]):
+            place = f"getelementptr (ptr, ptr %arguments, i64 {number})"
+            slot = f"%{argument.name}.slot.{number}"
+            kind = "ptr" if argument.kind == "pointer" else "double" if argument.triton_type.startswith("fp") else "i64"
+            lines.append(SourceLine(f"  {slot} = {place.replace('(', '').replace(')', '')}"))
+            if argument.triton_type == "fp32":
+                lines.append(SourceLine(f"  %{argument.name}.wide = load double, ptr {slot}"))
+                lines.append(SourceLine(f"  %{argument.name} = fptrunc double %{argument.name}.wide to float"))
+            else:
+                lines.append(SourceLine(f"  %{argument.name} = load {kind}, ptr {slot}"))
+        lines += [*writer.entry_lines, *writer.lines]
+        lines += [SourceLine("}"), SourceLine("")]
+        helpers = [line for text in self.printer.math.helpers.values() for line in text.rstrip().split("\n")]
+        declared = {line for line in helpers if line.startswith("declare")}
+        lines += [SourceLine(line) for line in helpers if not line.startswith("declare")]
+        return [*lines, *map(SourceLine, sorted(declared | set(writer.declarations.values())))]
+
+    def _print_parallel_loop(self) -> None:
+        """Print the loop that threads share, and all loops inside."""
+        plan, writer = self.plan, self.writer
+        writer.entry_lines.append(SourceLine("  %status.slot = alloca i32"))
+        writer.line("store i32 0, ptr %status.slot")
+        self._print_ready(frozenset())
+        if plan.parallel:
+            with self._loop(plan.parallel[0].name, "%begin", "%end") as name:
+                self._bind_parallel(name)
+                self._print_ready(frozenset(plan.parallel))
+                self._print_outer(plan.outer, frozenset(plan.parallel))
+        else:
+            self._print_outer(plan.outer, frozenset())
+        writer.line("%result = load i32, ptr %status.slot")
+        writer.line("ret i32 %result")
+
+    def _bind_parallel(self, name: str) -> None:
+        """Compute the variables of the merged outermost loops."""
+        rest = name
+        for var in reversed(self.plan.parallel[1:]):
+            size = self.printer.addresses.size_name(var.size)
+            self.printer.variables[var] = (self.writer.assign(var.name, f"urem i64 {rest}, {size}"),)
+            rest = self.writer.assign("rest", f"udiv i64 {rest}, {size}")
+        self.printer.variables[self.plan.parallel[0]] = (rest,)
+
+    def _print_outer(self, loops: tuple[LoopVar, ...], opened: frozenset[LoopVar]) -> None:
+        """Print the remaining outer loops and their bodies."""
+        if not loops:
+            self._print_passes(opened)
+            return
+        var, rest = loops[0], loops[1:]
+        now = opened | {var}
+        if var == self.plan.lane_var:
+            start, stop = ("%begin", "%end") if self.plan.shares_lanes else ("0", None)
+            for _ in self._lane_loops(var, start, stop):
+                self._print_ready(now)
+                self._print_outer(rest, now)
+            return
+        with self._loop(var.name, "0", self.printer.addresses.size_name(var.size)) as name:
+            self.printer.variables[var] = (name,)
+            self._print_ready(now)
+            self._print_outer(rest, now)
+
+    def _print_ready(self, opened: frozenset[LoopVar]) -> None:
+        """Print the ops outside of inner loops whose variables and operands are all known."""
+        p = self.printer
+        for op in self.outer_ops:
+            if p.values.find(("done", op.number)) is not None or not p.vars_of[op.number] <= opened:
+                continue
+            if all(p.is_known(i) for i in dependences.op_inputs(op, self.kernel.ops) if i.name != "check"):
+                p.print_op(op)
+                p.values.set(("done", op.number), _DONE)
+
+    def _print_passes(self, opened: frozenset[LoopVar]) -> None:
+        """Print the passes over the inner loops, and what follows from each."""
+        for one in self.passes:
+            if not one.is_needed:
+                continue
+            self.printer.forget_comment()
+            one.print_initial_values()
+            self._print_inner(one, self.plan.inner, opened)
+            one.print_results()
+            self._print_ready(opened)
+
+    def _print_inner(self, one: ReductionPass, loops: tuple[LoopVar, ...], opened: frozenset[LoopVar]) -> None:
+        """Print the inner loops of one pass, outermost first."""
+        if not loops:
+            one.accumulate()
+            return
+        var, rest = loops[0], loops[1:]
+        now = opened | {var}
+        if var == self.plan.lane_var:
+            for _ in self._lane_loops(var, "0", None):
+                self._print_pass_ops(one, now, is_innermost=not rest)
+                self._print_inner(one, rest, now)
+            return
+        with self._loop(var.name, "0", self.printer.addresses.size_name(var.size)) as name:
+            self.printer.variables[var] = (name,)
+            self._print_pass_ops(one, now, is_innermost=not rest)
+            self._print_inner(one, rest, now)
+
+    def _print_pass_ops(self, one: ReductionPass, opened: frozenset[LoopVar], *, is_innermost: bool) -> None:
+        """Print the ops of a pass whose variables are known; scans in the innermost loop."""
+        p = self.printer
+        for op in one.ops:
+            if p.values.find(("done", op.number)) is not None or not p.vars_of[op.number] <= opened:
+                continue
+            if op.name == "reduce" or not all(p.is_known(i) for i in dependences.op_inputs(op, self.kernel.ops)):
+                continue
+            if op.name == "scan":
+                if not is_innermost:
+                    continue
+                one.print_scan(op)
+            else:
+                p.print_op(op)
+            p.values.set(("done", op.number), _DONE)
+
+    @contextlib.contextmanager
+    def _loop(self, hint: str, start: str, stop: str, step: int = 1) -> Iterator[str]:
+        with self.writer.loop(hint, start, stop, step, before=self.writer.block) as name, self.printer.values.scope():
+            yield name
+
+    def _lane_loops(self, var: LoopVar, start: str, stop: str | None) -> Iterator[None]:
+        """Print the loops over full vectors and over the rest; yields in each body."""
+        plan, p, write = self.plan, self.printer, self.writer
+        end = stop or p.addresses.size_name(var.size)
+        size, whole = static_size(var.size) if stop is None else None, plan.lanes * plan.copies
+        if size is None or size >= whole:
+            limit = write.assign("limit", f"sub i64 {end}, {whole - 1}")
+            with self._loop(var.name, start, limit, whole) as name:
+                p.copies = plan.copies
+                offsets = [write.assign(var.name, f"add i64 {name}, {c * plan.lanes}") for c in range(1, plan.copies)]
+                p.variables[var] = (name, *offsets)
+                yield
+            start = name
+        p.copies = 1
+        if size is not None and size % whole == 0:
+            return
+        with self._loop(f"{var.name}.rest", start, end, plan.lanes) as name:
+            p.variables[var] = (name,)
+            if size is None or size % plan.lanes:
+                p.lane_mask = self._mask_below(name, end)
+            p.forget_comment()
+            yield
+            p.lane_mask = ""
+
+    def _mask_below(self, name: str, end: str) -> str:
+        """Return the mask of the lanes whose index is below the end of the loop."""
+        lanes, write = self.plan.lanes, self.writer
+        left = write.assign("left", f"sub i64 {end}, {name}")
+        few = write.call("few", "llvm.smin.i64", "i64", [("i64", left), ("i64", str(lanes))])
+        count = write.assign("count", f"trunc i64 {few} to i32")
+        kind = wide("i32", lanes)
+        return write.assign(
+            "exists", f"icmp slt {kind} {iota(lanes, 'i32')}, {self.printer.addresses.broadcast('i32', count)}"
+        )
+
+
+_DONE = Value((), 1, "")
+"""Marks an op that was printed."""

@@ -1,0 +1,160 @@
+"""One pass over the inner loops: accumulators, carries, stores along the row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
+from engine.kernels.cpu.lane_values import Value
+from engine.kernels.cpu.llvm_types import NotPrintable, literal, splat, type_suffix, value_type, wide
+from engine.kernels.cpu.op_printer import OpPrinter
+from engine.kernels.dependences import transitive_inputs
+
+
+class ReductionPass:
+    """A pass over all inner loops, for the ops that need ``level`` earlier passes."""
+
+    def __init__(self, printer: OpPrinter, live: Sequence[LoopIROp], levels: dict[int, int], level: int) -> None:
+        self.printer = printer
+        inner = frozenset(printer.plan.inner)
+        self.reductions = [op for op in live if op.name == "reduce" and levels[op.number] == level + 1]
+        self.stores = [
+            op
+            for op in live
+            if op.name in WRITE_OPS and levels[op.number] == level and printer.vars_of[op.number] & inner
+        ]
+        roots = [*(a for op in self.reductions for a in op.args), *self.stores]
+        needed = transitive_inputs(roots, printer.kernel.ops, in_one_loop=True)
+        checks = [op for op in live if op.name == "check" and op.args[0].number in needed]
+        needed |= transitive_inputs(checks, printer.kernel.ops, in_one_loop=True)
+        kept = {op.number for op in self.stores}
+        self.ops = [op for op in live if op.number in needed and (op.name not in WRITE_OPS or op.number in kept)]
+        self.scans = [op for op in self.ops if op.name == "scan"]
+        self._slots: dict[int, list[str]] = {}
+
+    @property
+    def is_needed(self) -> bool:
+        """True if the pass computes anything."""
+        return bool(self.reductions or self.stores)
+
+    def _has_lane_accumulator(self, op: LoopIROp) -> bool:
+        plan = self.printer.plan
+        return plan.lane_var is not None and (
+            plan.lane_var in plan.inner or plan.lane_var in self.printer.vars_of[op.number]
+        )
+
+    def _lanes(self, op: LoopIROp) -> int:
+        return self.printer.plan.lanes if self._has_lane_accumulator(op) else 1
+
+    def print_initial_values(self) -> None:
+        """Reserve the accumulators and set them to the identity."""
+        p = self.printer
+        inner_lanes = p.plan.lane_var in p.plan.inner
+        for op in (*self.reductions, *self.scans):
+            dtype = compute_dtype(op.dtype) if op.name == "reduce" else carry_dtype(op)
+            lanes, scalar = self._lanes(op), value_type(dtype)
+            copies = (p.plan.copies if inner_lanes else p.copies) if lanes > 1 else 1
+            kind = wide(scalar, lanes)
+            slots = [p.writer.entry(f"{p.hint(op)}.slot", f"alloca {kind}") for _ in range(copies)]
+            self._slots[op.number] = slots
+            identity = splat(scalar, _identity(str(op.value), dtype), lanes)
+            for slot in slots:
+                p.writer.line(f"store {kind} {identity}, ptr {slot}")
+
+    def accumulate(self) -> None:
+        """Print the step of each reduction in the body of the innermost loop."""
+        p = self.printer
+        for op in self.reductions:
+            lanes, dtype = self._lanes(op), compute_dtype(op.dtype)
+            scalar = value_type(dtype)
+            kind = wide(scalar, lanes)
+            p.writer.ops = (op.number,)
+            for copy in range(p.copies if lanes > 1 else 1):
+                slot, given = self._slots[op.number][copy], p.lane_name(op.args[0], copy, lanes)
+                if p.lane_mask and p.plan.lane_var in p.plan.inner:
+                    identity = splat(scalar, _identity(str(op.value), dtype), lanes)
+                    given = p.arithmetic.select("given", p.lane_mask, kind, lanes, given, identity)
+                before = p.writer.assign("before", f"load {kind}, ptr {slot}")
+                after = p.arithmetic.combine(str(op.value), dtype, lanes, before, given)
+                p.writer.line(f"store {kind} {after}, ptr {slot}")
+            p.writer.ops = ()
+
+    def print_scan(self, op: LoopIROp) -> None:
+        """Print one step of a scan; its carry is the value."""
+        p = self.printer
+        lanes, dtype, result = self._lanes(op), carry_dtype(op), compute_dtype(op.dtype)
+        kind, names = wide(value_type(dtype), lanes), []
+        p.writer.ops = (op.number,)
+        for copy in range(p.copies if lanes > 1 else 1):
+            slot, given = self._slots[op.number][copy], p.lane_name(op.args[0], copy, lanes)
+            if dtype != result:
+                given = p.arithmetic.convert(given, result, dtype, lanes, "given")
+            before = p.writer.assign("carry", f"load {kind}, ptr {slot}")
+            if op.value in ("max", "min"):
+                after = p.arithmetic.nan_aware_extreme(str(op.value), dtype, lanes, before, given)
+            else:
+                after = p.arithmetic.combine(str(op.value), dtype, lanes, before, given)
+            p.writer.line(f"store {kind} {after}, ptr {slot}")
+            if dtype != result:
+                after = p.arithmetic.convert(after, dtype, result, lanes, p.hint(op))
+            names.append(after)
+        p.values.set(op.number, Value(tuple(names), lanes, value_type(result)))
+        p.writer.ops = ()
+
+    def print_results(self) -> None:
+        """Print the reduced values, after the loops."""
+        p = self.printer
+        for op in self.reductions:
+            lanes, dtype = self._lanes(op), compute_dtype(op.dtype)
+            scalar, slots = value_type(dtype), self._slots[op.number]
+            kind = wide(scalar, lanes)
+            p.writer.ops = (op.number,)
+            names = [p.writer.assign(p.hint(op), f"load {kind}, ptr {slot}") for slot in slots]
+            if lanes > 1 and p.plan.lane_var in p.plan.inner:
+                total = names[0]
+                for other in names[1:]:
+                    total = p.arithmetic.combine(str(op.value), dtype, lanes, total, other)
+                p.values.set(op.number, Value((self._across(op, total, lanes, dtype),), 1, scalar))
+            else:
+                p.values.set(op.number, Value(tuple(names), lanes, scalar))
+            p.writer.ops = ()
+
+    def _across(self, op: LoopIROp, name: str, lanes: int, dtype: torch.dtype) -> str:
+        """Reduce the lanes of a vector to one value."""
+        p, scalar = self.printer, value_type(dtype)
+        is_float, how = dtype.is_floating_point, str(op.value)
+        kind, suffix = wide(scalar, lanes), type_suffix(scalar, lanes)
+        if is_float and how in ("sum", "prod"):
+            function, start = ("fadd", -0.0) if how == "sum" else ("fmul", 1.0)
+            given = [(scalar, literal(start, dtype)), (kind, name)]
+            return p.writer.call(p.hint(op), f"llvm.vector.reduce.{function}.{suffix}", scalar, given, "reassoc ")
+        unsigned = dtype in (torch.uint8, torch.bool)
+        function = {"sum": "add", "prod": "mul"}.get(how) or ("f" if is_float else "u" if unsigned else "s") + how
+        return p.writer.call(p.hint(op), f"llvm.vector.reduce.{function}.{suffix}", scalar, [(kind, name)])
+
+
+def carry_dtype(op: LoopIROp) -> torch.dtype:
+    """Return the dtype of a scan's carry: eager sums and multiplies float32 in float64."""
+    dtype = compute_dtype(op.dtype)
+    return torch.float64 if dtype == torch.float32 and op.value in ("sum", "prod") else dtype
+
+
+def _identity(how: str, dtype: torch.dtype) -> str:
+    """Return the identity of a reduction as a literal.
+
+    Raises:
+        NotPrintable: the kind of reduction has no code.
+    """
+    if how in ("sum", "prod"):
+        return literal(0 if how == "sum" else 1, dtype)
+    if how not in ("max", "min"):
+        raise NotPrintable(f"a reduction by {how} has no code for the CPU")
+    if dtype == torch.bool:
+        return literal(how == "min", dtype)
+    if dtype.is_floating_point:
+        return literal(-math.inf if how == "max" else math.inf, dtype)
+    limits = torch.iinfo(dtype)
+    return literal(limits.min if how == "max" else limits.max, dtype)

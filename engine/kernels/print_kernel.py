@@ -1,0 +1,29 @@
+"""Prints a kernel for its target: Triton for GPUs, LLVM IR for this machine's CPU."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from engine.errors import KernelBuildError
+from engine.ir.kernels.attention_kernel import AttentionLaunch
+from engine.ir.kernels.compile_llvm import host_unit
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.kernels.lowered_program import CPU_TARGET
+from engine.ir.loop_ir.loop_kernel import LoopKernel
+from engine.kernels.cpu.llvm_types import NotPrintable
+from engine.kernels.cpu.printer import print_llvm
+from engine.kernels.triton.printer import print_triton
+
+
+def print_kernel(kernel: LoopKernel | AttentionLaunch, target: str) -> GeneratedKernel:
+    """Print the text of a kernel for a target.
+
+    Raises:
+        KernelBuildError: the target's printer has no code for an op of the kernel.
+    """
+    if target != CPU_TARGET:
+        return print_triton(kernel, target)
+    try:
+        return print_llvm(cast(LoopKernel, kernel), host_unit())
+    except NotPrintable as error:
+        raise KernelBuildError(cast(LoopKernel, kernel).name, error, kernel.nodes) from error

@@ -1,0 +1,95 @@
+"""Operators with a lowering that ATen runs on the CPU nevertheless."""
+
+from __future__ import annotations
+
+import torch.fx
+
+from engine.ir.fallback import Fallback
+from engine.ir.node_values import called_overload
+from engine.lowering.fallbacks.kinds import LoweringFallback
+
+_REASONS = {
+    "ATen's own loops are as fast on a CPU: they walk windows of the input.": (
+        "_adaptive_avg_pool2d",
+        "_adaptive_avg_pool2d_backward",
+        "_adaptive_avg_pool3d",
+        "_adaptive_avg_pool3d_backward",
+        "adaptive_max_pool2d",
+        "adaptive_max_pool2d_backward",
+        "adaptive_max_pool3d",
+        "adaptive_max_pool3d_backward",
+        "avg_pool1d",
+        "avg_pool2d",
+        "avg_pool2d_backward",
+        "avg_pool3d",
+        "avg_pool3d_backward",
+        "max_pool2d_with_indices",
+        "max_pool2d_with_indices_backward",
+        "max_pool3d_with_indices",
+        "max_pool3d_with_indices_backward",
+        "grid_sampler_2d",
+        "grid_sampler_2d_backward",
+        "grid_sampler_3d",
+        "grid_sampler_3d_backward",
+        "im2col",
+        "col2im",
+        "_upsample_bilinear2d_aa",
+        "_upsample_bilinear2d_aa_backward",
+        "_upsample_bicubic2d_aa",
+        "_upsample_bicubic2d_aa_backward",
+        *(
+            f"{name}{suffix}"
+            for name in (
+                "upsample_nearest1d",
+                "upsample_nearest2d",
+                "upsample_nearest3d",
+                "_upsample_nearest_exact1d",
+                "_upsample_nearest_exact2d",
+                "_upsample_nearest_exact3d",
+                "upsample_linear1d",
+                "upsample_bilinear2d",
+                "upsample_trilinear3d",
+                "upsample_bicubic2d",
+            )
+            for suffix in ("", "_backward")
+        ),
+    ),
+    "ATen writes scattered elements as fast on a CPU, in a fixed order.": (
+        "embedding_dense_backward",
+        "_embedding_bag",
+        "_embedding_bag_forward_only",
+        "_embedding_bag_dense_backward",
+        "_embedding_bag_per_sample_weights_backward",
+        "_unsafe_index_put",
+        "index_put",
+        "_index_put_impl",
+        "index_add",
+        "index_copy",
+        "index_reduce",
+        "masked_scatter",
+        "put",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "histc",
+        "bincount",
+        "index_fill",
+    ),
+    "ATen searches as fast on a CPU.": ("bucketize", "searchsorted"),
+    "Its series runs as long as an element needs: a vector would wait for its slowest lane.": (
+        "igamma",
+        "igammac",
+        "special_airy_ai",
+        "_trilinear",
+    ),
+}
+_REASON_OF = {name: reason for reason, names in _REASONS.items() for name in names}
+
+
+def cpu_fallback(node: torch.fx.Node) -> Fallback | None:
+    """Return the reason why ATen runs a node on the CPU; None if kernels do."""
+    called = called_overload(node.target)
+    if called is None or called.namespace != "aten":
+        return None
+    reason = _REASON_OF.get(called._schema.name.removeprefix("aten::"))
+    return None if reason is None else Fallback(LoweringFallback.FASTER_IN_ATEN, reason)

@@ -1,0 +1,237 @@
+"""Kernels compiled for this CPU compute what eager does, for every vector unit."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import engine
+from engine.errors import KernelBuildError
+from engine.ir.kernels.compile_llvm import host_unit
+from engine.ir.kernels.host_vectors import AVX2, AVX512, NEON, SCALAR, VectorUnit, vector_unit
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.kernels.cpu.llvm_types import NotPrintable
+from engine.kernels.cpu.printer import print_llvm
+from engine.lowering.driver import lower
+from engine.runtime.cpu_launcher import cpu_launcher
+from engine.runtime.program_executor import program_executor
+from engine.torch_private.pytree import tree_leaves
+from tests.engine.lowering.op_cases import CASES
+from tests.engine.lowering.trace_aten import trace_to_aten
+
+F = nn.functional
+TOLERANCES = {torch.float32: 1e-5, torch.complex64: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+UNITS = [u for u in (AVX512, AVX2, SCALAR) if u.bits <= host_unit().bits and host_unit() != NEON]
+
+
+def run_on_cpu(
+    function: Callable[..., Any], args: tuple[torch.Tensor, ...], unit: VectorUnit, *, is_dynamic: bool = False
+) -> tuple[LoweredProgram, tuple[Any, ...]]:
+    """Lower a function for a vector unit and run it; ops without code are ATen's."""
+    graph, refused = trace_to_aten(function, args, is_dynamic=is_dynamic), dict[str, str]()
+
+    def emit(kernel: Any, target: str) -> Any:
+        try:
+            return print_llvm(kernel, unit)
+        except NotPrintable as error:
+            raise KernelBuildError(kernel.name, error, kernel.nodes) from error
+
+    while True:
+        try:
+            program = lower(graph, "cpu", emit, forced_fallbacks=refused)
+            return program, program_executor(program, cpu_launcher)(*args)
+        except KernelBuildError as error:
+            if refused.keys() >= set(error.nodes):
+                raise
+            refused |= dict.fromkeys(error.nodes, str(error))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Values, dtypes and strides agree."""
+    for a, b in zip(found, tree_leaves(expected), strict=True):
+        if isinstance(b, torch.Tensor):
+            tolerance = TOLERANCES.get(b.dtype, 1e-9)
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+            assert a.stride() == b.stride()
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore")
+def test_cases_agree_with_eager(name: str, is_dynamic: bool) -> None:
+    """Every case of lowering gives eager's values on this CPU."""
+    case = CASES[name]
+    if is_dynamic and not case.can_be_dynamic:
+        pytest.skip("its sizes are always static")
+    _, found = run_on_cpu(case.function, case.args(), host_unit(), is_dynamic=is_dynamic)
+    assert_same(found, case.function(*case.args()))
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "transcendentals": lambda x: (x.exp(), x.tanh(), torch.sigmoid(x), F.gelu(x), x.sin(), x.abs().log1p()),
+    "softmax": lambda x: torch.softmax(x, -1),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "reductions": lambda x: (x.sum(), x.sum(0), x.amax(1), x.argmax(1), x.argmin(0), x.prod(1), x.var(1)),
+    "transposed": lambda x: x.t().contiguous() * 2,
+    "shifted": lambda x: x[1:, 2:] + x[:-1, :-2],
+    "concatenated": lambda x: torch.cat([x, x.relu(), x[:, :3]], 1),
+    "doubles": lambda x: (x.double() / 3).exp(),
+    "half": lambda x: (x.half() * 1.5, x.bfloat16().exp(), x.bfloat16().sum(1)),
+    "integers": lambda x: ((x * 9).to(torch.int8) // 2, (x * 9).long() % 5, (x > 0).sum(1), (x * 9).int() >> 1),
+    "picked": lambda x: x[(x[:, 0].abs() * 3).long().clamp(0, x.shape[0] - 1)],
+    "running": lambda x: (x.cumsum(1), x.cumsum(0), x.cummax(1).values),
+    "reversed": lambda x: x.flip(1) - x,
+}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 37), (200, 1030)], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_vector_units_agree(name: str, shape: tuple[int, int], unit: VectorUnit) -> None:
+    """Full vectors, rests and rows shorter than a vector are right for every unit."""
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    if name == "shifted" and min(shape) < 3:
+        pytest.skip("nothing is left")
+    if name == "concatenated" and shape == (1, 1):
+        x = torch.randn(1, 3)
+    _, found = run_on_cpu(FUNCTIONS[name], (x,), unit)
+    expected = FUNCTIONS[name](x)
+    if name == "reductions":
+        expected = FUNCTIONS[name](x.double())
+        expected = tuple(e if e.dtype == torch.int64 else e.float() for e in expected)
+        found = tuple(found)
+    assert_same(found, expected)
+
+
+def test_special_values() -> None:
+    """Infinities, NaN, denormals and signed zeros are eager's."""
+    values = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 88.9, 89.5, -87.5, -103.9, -105.0, 3e38]
+    x = torch.tensor(values * 3)
+
+    def function(x: torch.Tensor) -> Any:
+        return x.exp(), x.tanh(), torch.sigmoid(x), torch.maximum(x, -x), x.clamp(-1, 1), x.relu(), x.bfloat16()
+
+    _, found = run_on_cpu(function, (x,), host_unit())
+    for a, b in zip(found, function(x), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-42, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(70, 40).t(),
+        torch.randn(64, 80)[::2, 1::2],
+        torch.randn(4097)[1:].view(64, 64),
+        torch.randn(1, 50).expand(30, 50),
+        torch.randn(8, 6, 4, 10).permute(2, 0, 3, 1),
+    ],
+    ids=["transposed", "every second", "unaligned", "expanded", "permuted"],
+)
+def test_any_strides_and_offsets(x: torch.Tensor) -> None:
+    """Inputs lie in memory as they please."""
+
+    def function(x: torch.Tensor) -> Any:
+        return x * 2 + 1, x.sum(-1), torch.softmax(x, 0)
+
+    _, found = run_on_cpu(function, (x,), host_unit())
+    assert_same(found, function(x))
+
+
+@pytest.fixture
+def cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled functions run CPU kernels."""
+    monkeypatch.setattr(engine.config, "cpu_kernels", True)
+    engine.reset()
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_threads_give_the_same_numbers() -> None:
+    """One thread and several compute the same elementwise values, and close sums."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.exp() * 2, x.sum(0)
+
+    x, before = torch.randn(1000, 1003), torch.get_num_threads()
+    compiled = engine.compile(function)
+    try:
+        torch.set_num_threads(1)
+        alone = compiled(x)
+        torch.set_num_threads(3)
+        shared = compiled(x)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(alone[0], shared[0])
+    torch.testing.assert_close(alone[1], shared[1])
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+@pytest.mark.parametrize(
+    ("function", "good", "bad"),
+    [
+        (lambda w, i: (w[i] * 2).sum(-1), torch.tensor([1, -1]), torch.tensor([1, 10])),
+        (lambda w, i: w.sum() + 7 // i, torch.tensor([1, -1]), torch.tensor([1, 0])),
+    ],
+    ids=["index out of bounds", "division by zero"],
+)
+def test_errors_are_eager_ones(function: Callable[..., Any], good: torch.Tensor, bad: torch.Tensor) -> None:
+    """A wrong index or divisor raises what eager raises; calls after it work."""
+    compiled, w = engine.compile(function), torch.randn(10, 5)
+    torch.testing.assert_close(compiled(w, good), function(w, good))
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        function(w, bad)
+    with pytest.raises(type(eager.value)) as ours:
+        compiled(w, bad)
+    assert str(ours.value) == str(eager.value)
+    torch.testing.assert_close(compiled(w, good), function(w, good))
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_training_step() -> None:
+    """Forward and backward run in kernels and give eager's gradients, dropout included."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 40), nn.LayerNorm(40), nn.GELU(), nn.Dropout(0.3), nn.Linear(40, 2))
+    x = torch.randn(16, 8)
+
+    def gradients(run: Any) -> list[torch.Tensor]:
+        model.zero_grad()
+        torch.manual_seed(5)
+        run(x).square().sum().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    expected = gradients(model)
+    torch.testing.assert_close(gradients(engine.compile(model)), expected)
+
+
+def test_text_names_nodes_and_links_ops() -> None:
+    """Lines of a kernel name the node that they compute and the ops behind them."""
+    program, _ = run_on_cpu(lambda x: torch.sigmoid(x.sin()), (torch.randn(100),), host_unit())
+    (kernel,) = program.kernels
+    lines = kernel.text.split("\n")
+    assert any(line.strip() == "; sigmoid" for line in lines)
+    (sine,) = (op.id for op in kernel.ops if " sin(" in op.text)
+    assert any("sin" in lines[n] for n, ops in enumerate(kernel.line_ops) if sine in ops)
+    assert len(kernel.line_ops) == len(lines) - 1
+
+
+def test_vector_units_by_feature() -> None:
+    """The unit follows from LLVM's feature names."""
+    avx2 = frozenset(("avx2", "fma", "f16c"))
+    assert vector_unit(avx2, "x86_64") == AVX2
+    assert vector_unit(avx2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}, "x86_64") == AVX512
+    assert vector_unit(frozenset(), "x86_64") == SCALAR
+    assert vector_unit(frozenset(("neon",)), "aarch64") == NEON
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_without_llvm_aten_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without llvmlite results are right."""
+    monkeypatch.setattr("engine.backends.cpu_executor.why_llvm_is_missing", functools.partial(str, "none here"))
+    x = torch.randn(5)
+    torch.testing.assert_close(engine.compile(lambda x: x.sin() * 2)(x), x.sin() * 2)
