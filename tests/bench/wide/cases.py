@@ -1,0 +1,166 @@
+"""The cases of the wide bench: models, steps over many parameters, and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.bench.wide import attention_models as attention
+from tests.bench.wide import kernel_cases
+from tests.bench.wide import other_models as other
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+
+
+@dataclass(frozen=True)
+class Case:
+    """A subject: ``make`` returns a module or function, ``arguments`` the lists of one call after another.
+
+    ``trains``: a step is the forward, a loss and the backward. ``dtype``: the floating-point type of everything;
+    ``autocast`` keeps float32 parameters instead and computes in that type.
+    """
+
+    make: Callable[[], Any]
+    arguments: Callable[[], Sequence[tuple[Any, ...]]]
+    trains: bool = True
+    dtype: torch.dtype = F32
+    autocast: bool = True
+    channels_last: bool = False
+
+
+def floats(*shape: int) -> torch.Tensor:
+    """Normally distributed numbers."""
+    return torch.randn(shape)
+
+
+def tokens(below: int, *shape: int) -> torch.Tensor:
+    """Random token numbers."""
+    return torch.randint(0, below, shape)
+
+
+def padded(batch: int, length: int) -> torch.Tensor:
+    """Rows of different lengths: 1 where a token is seen."""
+    lengths = torch.linspace(length // 2, length, batch).long()
+    return (torch.arange(length)[None] < lengths[:, None]).long()
+
+
+def edges(nodes: int, count: int) -> torch.Tensor:
+    """Random edges between nodes."""
+    return torch.randint(0, nodes, (2, count))
+
+
+def one(*makes: Callable[[], Any]) -> Callable[[], list[tuple[Any, ...]]]:
+    """Arguments that stay the same in all calls."""
+    return lambda: [tuple(make() for make in makes)]
+
+
+def _bert(batch: int, length: int) -> Callable[[], list[tuple[Any, ...]]]:
+    return one(lambda: tokens(30522, batch, length), lambda: padded(batch, length))
+
+
+MODELS: dict[str, Case] = {
+    "bert": Case(attention.Encoder, _bert(16, 256)),
+    "bert written out": Case(lambda: attention.Encoder(written_out=True), _bert(16, 256)),
+    "bert dropout": Case(lambda: attention.Encoder(dropout=0.1), _bert(16, 256)),
+    "bert infer": Case(attention.Encoder, _bert(4, 128), trains=False),
+    "bert lengths": Case(
+        lambda: attention.Encoder(3),
+        lambda: [(tokens(30522, 8, n), padded(8, n)) for n in (64, 96, 128, 200)],
+        trains=False,
+    ),
+    "llama": Case(attention.Decoder, one(lambda: tokens(32000, 4, 1024))),
+    "llama prefill": Case(
+        attention.Decoder, one(lambda: tokens(32000, 2, 1024)), trains=False, dtype=BF16, autocast=False
+    ),
+    "llama one token": Case(
+        attention.Decoder,
+        one(
+            lambda: tokens(32000, 8, 1),
+            lambda: floats(6, 2, 8, 4, 512, 64),
+        ),
+        trains=False,
+        dtype=BF16,
+        autocast=False,
+    ),
+    "encoder-decoder": Case(
+        attention.EncoderDecoder, one(lambda: tokens(32128, 8, 256), lambda: tokens(32128, 8, 256))
+    ),
+    "vision transformer": Case(attention.VisionTransformer, one(lambda: floats(32, 3, 224, 224))),
+    "vision transformer infer": Case(attention.VisionTransformer, one(lambda: floats(8, 3, 224, 224)), trains=False),
+    "windowed": Case(attention.Windowed, one(lambda: floats(16, 3, 256, 256))),
+    "diffusion": Case(attention.Diffusion, one(lambda: floats(16, 256, 512), lambda: torch.rand(16))),
+    "speech": Case(attention.Speech, one(lambda: floats(16, 80, 1024))),
+    "fast path": Case(other.Standard, one(lambda: floats(16, 256, 512), lambda: padded(16, 256) == 0), trains=False),
+    "standard layers": Case(other.Standard, one(lambda: floats(16, 256, 512), lambda: padded(16, 256) == 0)),
+    "resnet": Case(other.ResNet, one(lambda: floats(64, 3, 224, 224)), channels_last=True),
+    "resnet contiguous": Case(lambda: other.ResNet((2, 2, 2, 2)), one(lambda: floats(32, 3, 224, 224)), autocast=False),
+    "resnet infer": Case(
+        other.ResNet, one(lambda: floats(16, 3, 224, 224)), trains=False, dtype=BF16, autocast=False, channels_last=True
+    ),
+    "squeezed": Case(other.Squeezed, one(lambda: floats(32, 3, 128, 128)), channels_last=True),
+    "convnext": Case(other.ConvNext, one(lambda: floats(32, 3, 224, 224)), channels_last=True),
+    "unet": Case(other.UNet, one(lambda: floats(8, 3, 128, 128))),
+    "unet infer": Case(
+        other.UNet, one(lambda: floats(4, 3, 128, 128)), trains=False, dtype=F16, autocast=False, channels_last=True
+    ),
+    "detector": Case(
+        other.Detector, one(lambda: floats(8, 3, 256, 256), lambda: tokens(20, 8, 9216), lambda: floats(8, 9216, 4))
+    ),
+    "experts": Case(other.Experts, one(lambda: floats(4096, 512))),
+    "state space": Case(other.StateSpace, one(lambda: floats(8, 1024, 512))),
+    "recommender": Case(
+        other.Recommender, one(lambda: floats(2048, 13), lambda: tokens(20000, 20, 2048, 10)), autocast=False
+    ),
+    "graph network": Case(
+        other.GraphNetwork, one(lambda: floats(20000, 128), lambda: edges(20000, 100000)), autocast=False
+    ),
+    "points": Case(other.Points, one(lambda: floats(32, 3, 4096)), autocast=False),
+    "generator": Case(other.Generator, one(lambda: floats(64, 128, 4, 4)), channels_last=True),
+    "autoencoder": Case(other.Autoencoder, one(lambda: floats(512, 784)), autocast=False),
+    "mlp": Case(other.Mlp, one(lambda: floats(256, 256)), autocast=False),
+    "lstm": Case(other.Recurrent, one(lambda: tokens(10000, 16, 64)), autocast=False),
+}
+
+
+class Steps(nn.Module):
+    """An optimizer's step over many parameters, as a function of nothing else."""
+
+    def __init__(self, rule: Callable[..., None], count: int = 40) -> None:
+        super().__init__()
+        self.rule = rule
+        sizes = [(256, 256) if n % 2 else (256,) for n in range(count)]
+        for name in ("weight", "grad", "mean", "square"):
+            for n, size in enumerate(sizes):
+                self.register_buffer(f"{name}{n}", torch.rand(size) * 0.1)
+        self.count = count
+
+    def lists(self) -> list[list[torch.Tensor]]:
+        return [
+            [getattr(self, f"{name}{n}") for n in range(self.count)] for name in ("weight", "grad", "mean", "square")
+        ]
+
+    def forward(self, rate: torch.Tensor) -> torch.Tensor:
+        self.rule(*self.lists(), rate)
+        return rate + 1
+
+
+STEPS = {
+    name: Case(lambda rule=rule: Steps(rule), one(lambda: torch.tensor(1e-3)), trains=False, autocast=False)
+    for name, rule in kernel_cases.STEP_RULES.items()
+}
+KERNELS = {
+    name: Case(
+        lambda k=k: k.function,
+        lambda k=k: [tuple(k.arguments())],
+        trains=k.trains,
+        dtype=k.dtype,
+        autocast=False,
+        channels_last=k.channels_last,
+    )
+    for name, k in kernel_cases.KERNELS.items()
+}
+CASES: dict[str, Case] = {**MODELS, **STEPS, **KERNELS}

@@ -1,0 +1,24 @@
+"""The cases of the wide bench run, forward and backward, on fake tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from tests.bench.wide import cases, measure
+
+
+def test_the_bench_is_wide():
+    assert len(cases.MODELS) >= 25
+    assert len(cases.KERNELS) >= 60
+
+
+@pytest.mark.parametrize("name", cases.CASES)
+def test_case_runs(name):
+    case = cases.CASES[name]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        result = measure.build(case, "eager", "cpu")()
+    found = [t for t in (result if isinstance(result, (tuple, list)) else (result,)) if isinstance(t, torch.Tensor)]
+    assert found
+    assert len(found) > 1 or not case.trains
