@@ -276,7 +276,9 @@ def _build_inference(
 ) -> AotResult:
     """Build a call without a backward; ``trains``: an input requires grad, but no result does."""
     graphs = graph_records((functional.module, "aten", "functional ATen graph"), compilation=compilation)
-    graph = AotGraph(functional.module, functional.inputs, compilation)
+    graph = AotGraph(
+        functional.module, functional.inputs, compilation, mutated_inputs=_inputs_to_write(functional.metadata)
+    )
     call = FunctionalCall(functional.metadata, _eager_run(wrapped), requires_grad=trains)
     record = AotRecord("inference", metadata_to_records(functional.metadata))
     return _wrap_call(call, wrapped, graph, settings, AotResult(graph.module, record, graphs))
@@ -353,6 +355,18 @@ def _wrap_call(
     )
 
 
+def _inputs_to_write(plan: AotMetadata, requiring: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:
+    """Return the mutated inputs that kernels may write, each after the position of its new value.
+
+    Inputs without a version counter are left out: after an error, nothing would tell that they were written.
+    """
+    return tuple(
+        (i.result_index, n)
+        for n, i in enumerate(plan.inputs)
+        if i.is_mutated and i.has_version_counter and i.new_layout is None and n not in requiring
+    )
+
+
 def _eager_run(wrapped: WrapperStack[TracedCall]) -> Run:
     as_traced: Run = types.MethodType(type(wrapped.call.graph).forward, wrapped.call.graph)
     return as_traced if wrapped.result_of(error_fallback) is None else error_fallback.wrap_eager_run(as_traced)
@@ -368,6 +382,7 @@ def _forward_graph(artifact: TrainingArtifact, compilation: str) -> AotGraph:
         "forward",
         num_user_outputs=halves.num_results,
         saved_placeholders=saved,
+        mutated_inputs=_inputs_to_write(artifact.joint.metadata, artifact.joint.grad_inputs),
     )
 
 

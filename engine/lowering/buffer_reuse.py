@@ -32,7 +32,7 @@ def plan_buffer_reuse(
     """
     last = {name: number for number, step in enumerate(steps) for name in step.touched_buffers()}
     pinned = {
-        name for step in steps if not all(map(_returns_fresh_memory, step.calls)) for name in step.touched_buffers()
+        name for step in steps if not all(map(returns_fresh_memory, step.calls)) for name in step.touched_buffers()
     }
     pinned |= {r.buffer for r in buffer_refs(list(outputs))}
     pinned |= {name for name, buffer in buffers.items() if buffer.kind == "input"}
@@ -50,8 +50,10 @@ def plan_buffer_reuse(
             if last[n] == number and n in made and n not in pinned
         }
         for launch, name in _allocated_buffers(step, made, buffers):
+            if buffers[name].reuses:  # it is an input's new value
+                continue
             taken = _find_reusable_buffer(name, launch, loops.get(number), buffers, free, dying)
-            size = _bytes(buffers[name])
+            size = bytes_of(buffers[name])
             if taken is None or size is None:
                 if size is None or size >= MIN_REUSE_BYTES:
                     free.clear()
@@ -65,7 +67,7 @@ def plan_buffer_reuse(
     return planned, tuple(found.values())
 
 
-def _returns_fresh_memory(step: AtenCall) -> bool:
+def returns_fresh_memory(step: AtenCall) -> bool:
     """Return True if a call returns one new tensor that shares no memory with its arguments."""
     called = called_overload(step.target)
     if called is None or not step.is_library_call or len(step.result_buffers) != 1:
@@ -93,7 +95,7 @@ def _find_reusable_buffer(
     dying: set[str],
 ) -> str | None:
     """Return the buffer whose memory a new buffer reuses, None without one."""
-    size = _bytes(buffers[name])
+    size = bytes_of(buffers[name])
     if (
         size is None
         or size < MIN_REUSE_BYTES
@@ -103,18 +105,20 @@ def _find_reusable_buffer(
     for other in sorted(dying):
         if (
             kernel is not None
-            and _has_same_layout(buffers[name], buffers[other])
+            and has_same_layout(buffers[name], buffers[other])
             and can_run_in_place(kernel, name, other)
         ):
             return other
-    return next((other for other in sorted(free) if _has_same_layout(buffers[name], buffers[other])), None)
+    return next((other for other in sorted(free) if has_same_layout(buffers[name], buffers[other])), None)
 
 
-def _has_same_layout(first: Buffer, second: Buffer) -> bool:
+def has_same_layout(first: Buffer, second: Buffer) -> bool:
+    """Return True if both buffers have the same dtype, sizes and strides."""
     return (first.dtype, first.shape, first.stride) == (second.dtype, second.shape, second.stride)
 
 
-def _bytes(buffer: Buffer) -> int | None:
+def bytes_of(buffer: Buffer) -> int | None:
+    """Return the bytes of a buffer's elements; None if symbolic."""
     return static_product((*buffer.shape, buffer.dtype.itemsize))
 
 

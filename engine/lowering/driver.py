@@ -69,7 +69,12 @@ def lower(
         by_themselves = functools.partial(subprogram, walk, target, emit)
         schedule = choose_templates(schedule, returned, chooser, by_themselves, forced_fallbacks, walk.symbols.hints)
         program = schedule_to_program(
-            walk, schedule, target, emit, BlockTuner(chooser, candidate_blockings, emit, target, walk.symbols.hints)
+            walk,
+            schedule,
+            target,
+            emit,
+            BlockTuner(chooser, candidate_blockings, emit, target, walk.symbols.hints),
+            graph.mutated_inputs,
         )
         decisions = (*exchanged, *program.record.decisions)
         return replace(program, record=replace(program.record, passes=tuple(watch.records), decisions=decisions))

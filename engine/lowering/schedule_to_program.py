@@ -5,7 +5,7 @@ The program also has a readable Python text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +32,7 @@ from engine.lowering.context import ExternNode, LoweredTensor, definitions_in
 from engine.lowering.cpu.build_loop_nest import build_loop_nest
 from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
 from engine.lowering.fallbacks.kinds import lowering_hint
+from engine.lowering.mutate_in_place import plan_mutations
 from engine.lowering.scheduler import FusionGroup, Schedule
 from engine.lowering.strided_views import strided_view_of
 from engine.lowering.templates.attention import AttentionTemplate, attention_kernel
@@ -46,15 +47,25 @@ if TYPE_CHECKING:
 
 
 def schedule_to_program(
-    walk: GraphLowering, schedule: Schedule, target: str, emit: PrintKernel, cutter: BlockTuner
+    walk: GraphLowering,
+    schedule: Schedule,
+    target: str,
+    emit: PrintKernel,
+    cutter: BlockTuner,
+    mutated: Sequence[tuple[int, int]] = (),
 ) -> LoweredProgram:
-    """Build the program of a schedule; ``cutter`` chooses the block sizes of its kernels."""
+    """Build the program of a schedule; ``cutter`` chooses the block sizes of its kernels.
+
+    ``mutated``: see ``AotGraph.mutated_inputs``.
+    """
     buffers = _make_buffers(walk, schedule)
     printed = KernelDeduplicator(emit, target, "b" if walk.stage == "backward" else "k")
     builder = _StepBuilder(walk, buffers, printed, cutter.with_chosen_blocking)
     for step in schedule.steps:
         step.accept(builder)
     outputs = tree_map_only(LoweredTensor, _make_ref, walk.outputs)
+    written = [(position, walk.inputs[given][0]) for position, given in mutated] if not walk.symbols.unbacked else []
+    buffers, stored = plan_mutations(builder.steps, builder.loops, buffers, outputs, written)
     buffers, reuses = plan_buffer_reuse(builder.steps, builder.loops, buffers, outputs)
     externs = tuple(
         ExternCall(
@@ -86,7 +97,7 @@ def schedule_to_program(
         multi_output_buffers=_multi_result_positions(walk),
     )
     _check_symbols_known(program)
-    record = replace(program.record, wrapper_text=wrapper_text(program), reuses=reuses)
+    record = replace(program.record, wrapper_text=wrapper_text(program), reuses=(*stored, *reuses))
     return replace(program, record=record)
 
 

@@ -19,6 +19,16 @@ class OutOfBounds(IndexError):
     """A CPU kernel found an index out of bounds or a division by zero."""
 
 
+def mark_inputs_written(error: BaseException, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Mark an error after which nothing may run again, since inputs already have new values.
+
+    Their version counters rise, as eager's would.
+    """
+    error.__dict__[WRITTEN_MARK] = True
+    torch.autograd.graph.increment_version(inputs)
+
+
+WRITTEN_MARK = "engine_inputs_written"
 Run = Callable[..., Any]
 OnFallback = Callable[[BaseException, str, str], None]
 """Called on a failure with the error, a message, and the fallback taken."""
@@ -56,8 +66,9 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
         try:
             return run(*inputs)
         except torch.OutOfMemoryError as error:
-            on_fallback(error, describe_oom(error), "" if is_boxed else THIS_CALL_NOTE)
-            if is_boxed:
+            is_final = is_boxed or WRITTEN_MARK in error.__dict__
+            on_fallback(error, describe_oom(error), "" if is_final else THIS_CALL_NOTE)
+            if is_final:
                 raise
             failed: BaseException = error.with_traceback(None)  # the traceback retains the intermediates
         except OutOfBounds as error:
@@ -72,10 +83,11 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
         except RuntimeError as error:
             if not is_launch_failure(error):
                 raise
+            is_final = is_boxed or WRITTEN_MARK in error.__dict__
             on_fallback(
-                error, f"A kernel could not be launched: {_first_line(error)}.", "" if is_boxed else EVERY_CALL_NOTE
+                error, f"A kernel could not be launched: {_first_line(error)}.", "" if is_final else EVERY_CALL_NOTE
             )
-            if is_boxed:
+            if is_final:
                 raise
             is_gone.append(True)
             return other()(*inputs)

@@ -118,6 +118,8 @@ class ReplayInstance:
     """For each output, the position of the first output that is the same tensor."""
     output_storages: tuple[tuple[int, int], ...]
     """Storages of outputs: identity, and use count while the caller holds no output."""
+    written_inputs: frozenset[int] = frozenset()
+    """Positions of inputs that the launches write."""
 
     def matches_addresses(self, addresses: Sequence[int]) -> bool:
         """Return True if the static inputs have their recorded addresses."""
@@ -132,6 +134,10 @@ class ReplayInstance:
         if self.copied_inputs:
             copy_inputs(self.input_buffers, [given[n] for n in self.copied_inputs])
         self.replay()
+        if self.written_inputs:
+            for n, buffer in zip(self.copied_inputs, self.input_buffers, strict=True):
+                if n in self.written_inputs:
+                    given[n].copy_(buffer, non_blocking=True)
         made: list[Any] = []
         for n, (result, alias_of) in enumerate(zip(self.recorded_outputs, self.first_alias, strict=True)):
             made.append(result.reconstruct(given) if alias_of == n else made[alias_of])
@@ -168,7 +174,8 @@ class _ShapeState:
 class CudaGraphReplay:
     """``run`` as a callable that records itself and then replays the recording.
 
-    ``visible_outputs``: number of outputs that the user sees (None: all). ``is_dynamic``: sizes may differ between
+    ``visible_outputs``: number of outputs that the user sees (None: all). ``written_inputs``: positions of inputs
+    that the launches write. ``is_dynamic``: sizes may differ between
     calls; which inputs are tensors may not. ``on_status`` is called once, with a message: recorded, or why not.
     """
 
@@ -180,6 +187,7 @@ class CudaGraphReplay:
         is_boxed: bool = False,
         is_dynamic: bool = True,
         visible_outputs: int | None = None,
+        written_inputs: frozenset[int] = frozenset(),
         on_status: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.run = run
@@ -189,6 +197,7 @@ class CudaGraphReplay:
         self._is_dynamic = is_dynamic
         self._are_tensors: tuple[bool, ...] | None = None
         self._visible_outputs = visible_outputs
+        self._written_inputs = written_inputs
         self._on_status = on_status
         self._shapes: dict[Any, _ShapeState] = {}
         self._has_recorded = False
@@ -301,6 +310,7 @@ class CudaGraphReplay:
             results,
             first_aliases,
             storages,
+            self._written_inputs,
         )
 
     def _plan_outputs(

@@ -32,7 +32,7 @@ from engine.ir.loop_ir.program_symbols import expression_of
 from engine.ir.node_values import called_overload, tensors_by_position, tensors_in
 from engine.ir.static_sizes import static_size
 from engine.runtime.aten_executor import BERNOULLI, EMPTY_LIKE, aten_callable, bernoulli_into_new
-from engine.runtime.aten_fallback import OutOfBounds, UnexpectedSize
+from engine.runtime.aten_fallback import OutOfBounds, UnexpectedSize, mark_inputs_written
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.torch_private.cuda import current_device_index, current_raw_stream
 from engine.torch_private.sympy_functions import PythonPrinter
@@ -236,14 +236,39 @@ class _ProgramWriter:
             lines += [f"del {', '.join(unused)}"] * bool(unused)
         lines.append(f"stream = raw_stream({self.device.index})" if self.device.type == "cuda" else "stream = 0")
         written = set(self.program.inputs)
+        first_write = self._first_input_write()
         for number, step in enumerate(self.program.steps):
+            lines += ["are_inputs_written = True"] * (number == first_write)
             lines += [line for launch in step.launches for line in self._launch_lines(number, launch, written)]
             lines += [line for call in step.calls for line in self._aten_call_lines(number, call)]
             if dead := deaths.get(number):
                 lines.append(f"del {', '.join(self._names[name] for name in dead)}")
         outputs = "".join(f"{self._value(out)}, " for out in self.program.outputs)
         lines.append(f"return ({outputs})")
+        lines = lines if first_write is None else self._with_written_inputs_marked(lines)
         return f"def run({self._parameters()}):\n" + "".join(f"    {line}\n" for line in lines)
+
+    def _first_input_write(self) -> int | None:
+        """Return the number of the first step that writes an input; None without one."""
+        given = set(self.program.written_inputs)
+        touched = enumerate(
+            {self.program.buffers[n].reuses for k in step.launches for n in k.touched_buffers()}
+            for step in self.program.steps
+        )
+        return next((number for number, taken in touched if taken & given), None)
+
+    def _with_written_inputs_marked(self, lines: list[str]) -> list[str]:
+        """Return the lines in a block that marks errors after the first write to an input."""
+        self.constants["mark_inputs_written"] = mark_inputs_written
+        written = "".join(f"{self._names[name]}, " for name in dict.fromkeys(self.program.written_inputs))
+        return [
+            "are_inputs_written = False",
+            "try:",
+            *(f"    {line}" for line in lines),
+            "except Exception as error:",
+            f"    if are_inputs_written: mark_inputs_written(error, ({written}))",
+            "    raise",
+        ]
 
     def _parameters(self) -> str:
         return "given" if self.is_boxed else ", ".join(self._names[name] for name in self.program.inputs)

@@ -63,12 +63,18 @@ def mutate_inputs(plan: AotMetadata) -> WrapperCode:
             before.append(f"c{n} = i{n}._version")
         if i.is_mutated:
             copy = f"i{n}.copy_(r{i.result_index})"
+            if i.has_version_counter:  # Kernels may have written the input itself.
+                copy = f"written.append(i{n}) if r{i.result_index} is i{n} else {copy}"
             after += ["with no_grad():", f"    {copy}"] if i.mutation_hidden_from_autograd else [copy]
         if i.mutation_hidden_from_autograd:
             names["no_grad"] = torch.no_grad
         if i.new_layout is not None:
             layout = f"{sizes_expr(i.new_layout.sizes)}, {sizes_expr(i.new_layout.strides)}"
             after.append(f"i{n}.as_strided_({layout}, {offset_expr(f'i{n}', i.new_layout.offset)})")
+    if any(i.is_mutated and i.has_version_counter for i in plan.inputs):
+        names["increment_version"] = torch.autograd.graph.increment_version
+        before.append("written = []")
+        after.append("if written: increment_version(written)")
     counted = sorted((i.version_bumps, n) for n, i in enumerate(plan.inputs) if not _version_matches_eager(i))
     after += [f"set_version((i{n},), (c{n} + {writes},))" for writes, n in counted]
     # Regenerate the grad_fn now: after a layout change (``.data =``), the view would cover other elements of its base.

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from engine.graph.fake_tensors.eager_results import arguments_by_name, result_rule_for
 from engine.graph.fake_tensors.eager_stride_rules import eager_strides, stride_rule_for
 from engine.torch_private.fake_tensors import BypassDispatchCache, FakeTensor, FakeTensorMode
 from engine.torch_private.operators import OpOverload
@@ -36,6 +37,9 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
         func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = dispatch(func, types, args, kwargs or {})
+        if (correct := result_rule_for(func)) is not None and isinstance(found, tuple):
+            with mode:
+                found = correct(arguments_by_name(func, args, kwargs or {}), found)
         rule = stride_rule_for(func)
         if rule is None:
             return found

@@ -32,6 +32,12 @@ class AotGraph:
     A saved matrix may have padded rows if the placeholder's fake value has such strides.
     """
 
+    mutated_inputs: tuple[tuple[int, int], ...] = ()
+    """Positions of outputs that are an input's new value, each with the position of that input.
+
+    Kernels may write the new value into the input itself, and return the input.
+    """
+
     @property
     def node_id_prefix(self) -> str:
         """Prefix of its node ids: "backward", or "aten" for graphs that run in the user's call."""

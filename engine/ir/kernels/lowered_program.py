@@ -202,6 +202,12 @@ class LoweredProgram:
     """
 
     @property
+    def written_inputs(self) -> tuple[str, ...]:
+        """Inputs that kernels write: a buffer takes their memory."""
+        given = set(self.inputs)
+        return tuple(b.reuses for b in self.buffers.values() if b.reuses in given)
+
+    @property
     def kernels(self) -> tuple[GeneratedKernel, ...]:
         """The kernels in launch order; a kernel with several launches is repeated."""
         return tuple(launch.kernel for step in self.steps for launch in step.launches)

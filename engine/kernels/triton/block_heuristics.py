@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -162,7 +163,7 @@ def is_outer_reduction(kernel: LoopKernel) -> bool:
     x, _ = kernel.static_sizes
     is_wide = x is None or x >= 16
     has_scan = any(op.name == "scan" for op in kernel.ops)
-    return is_wide and not has_scan and _count_contiguous_loads(kernel, X) > _count_contiguous_loads(kernel, R)
+    return is_wide and not has_scan and _contiguous_elements_read(kernel, X) > _contiguous_elements_read(kernel, R)
 
 
 def _outer_reduction_blocking(kernel: LoopKernel, x: int, r: int | None) -> BlockConfig:
@@ -200,12 +201,28 @@ def _num_warps(elements: int) -> int:
 
 def _count_contiguous_loads(kernel: LoopKernel, loop: str) -> int:
     """Count the loads whose consecutive elements along this loop are adjacent in memory."""
+    return len(_contiguous_loads(kernel, loop))
+
+
+def _contiguous_loads(kernel: LoopKernel, loop: str) -> list[LoopIROp]:
     var = kernel.x if loop == X else kernel.r
-    return sum(
-        1
+    return [
+        op
         for op in kernel.ops
         if op.name == "load" and op.index is not None and op.loops >= {X, R} and _has_unit_stride(op.index, var)
-    )
+    ]
+
+
+def _contiguous_elements_read(kernel: LoopKernel, loop: str) -> int:
+    """Return the elements read by loads that are contiguous along this loop.
+
+    A tensor smaller than the loops is read again from the cache, so it counts with its own elements. Tensors of
+    symbolic size count as one element.
+    """
+    loops = [n for n in kernel.static_sizes if n is not None]
+    most = math.prod(loops) if len(loops) == 2 else 1
+    own = [(op, static_product(kernel.buffers[op.buffer].shape)) for op in _contiguous_loads(kernel, loop)]
+    return sum(min(most, 1 if numel is None else numel) for _, numel in own)
 
 
 def _has_unit_stride(index: IndexExpr, var: LoopVar | None) -> bool:

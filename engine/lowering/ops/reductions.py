@@ -18,6 +18,7 @@ from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
+from engine.lowering.strided_views import strided_view_of
 
 aten = torch.ops.aten
 
@@ -65,16 +66,25 @@ def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
     if is_busy or programs >= TARGET_PROGRAMS or count < 16 * least:
         return 1
     parts = 1
-    while parts * programs < TARGET_PROGRAMS and count // (2 * parts) >= least and parts < least:
+    most = TARGET_PROGRAMS if is_columns else least
+    while parts * programs < TARGET_PROGRAMS and count // (2 * parts) >= least and parts < most:
         parts *= 2
     return parts
 
 
 def _split_count_of(a: LoweredTensor, dims: tuple[int, ...]) -> int:
     """Return the number of parts into which the reduction of a tensor is split."""
-    last = max((d for d, n in enumerate(a.shape) if n != 1), default=0)
+    last = _innermost_dim(a)
     outputs, count = product(n for d, n in enumerate(a.shape) if d not in dims), product(a.shape[d] for d in dims)
     return _split_count(outputs, count, is_columns=last not in dims)
+
+
+def _innermost_dim(a: LoweredTensor) -> int:
+    """Return the dimension whose elements are adjacent in memory; the last one if none is known to be."""
+    dims = [d for d, n in enumerate(a.shape) if n != 1]
+    placed = strided_view_of(a)
+    adjacent = [d for d in dims if placed is not None and placed[0][d] == 1]
+    return adjacent[-1] if adjacent else max(dims, default=0)
 
 
 def _full_index(a: LoweredTensor, dims: tuple[int, ...]) -> Callable[[Coordinates, Coordinates], Coordinates]:
@@ -163,12 +173,12 @@ def _split_reduction(
 
     def partial(b: LoopBuilder, index: Coordinates, inner: Coordinates) -> LoopIROp:
         flat = index[0] * length + inner[0]
+        if parts * length == count:
+            return body(b, index[1:], unflatten(flat, ranges))  # type: ignore[no-any-return]
         strides = contiguous_strides(ranges)
         place = tuple(
             flat.div(s) if k == 0 else flat.div(s).mod(n) for k, (s, n) in enumerate(zip(strides, ranges, strict=True))
         )
-        if parts * length == count:
-            return body(b, index[1:], place)  # type: ignore[no-any-return]
         return b.masked(b.index_lt(flat, count), lambda: body(b, index[1:], place), reduction_identity(b, kind, held))
 
     label = name or (low.current_node.name if low.current_node is not None else "t")

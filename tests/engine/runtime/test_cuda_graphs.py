@@ -231,3 +231,19 @@ def test_any_order_of_calls_and_holdings(seed: int) -> None:
             held.pop(chance.randrange(len(held)))
         for results, wanted in held:
             assert all(a.equal(b) for a, b in zip(results, wanted, strict=True))
+
+
+def test_a_written_input_has_its_new_value_wherever_it_lies() -> None:
+    """An input that launches write is the output; if it moves, its static copy is copied back."""
+
+    def update(w: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        w.sub_(g)
+        return (w,)
+
+    run = CudaGraphReplay(update, Tape(), written_inputs=frozenset((0,)))
+    g = torch.ones(4)
+    moving = [torch.full((4,), float(n)) for n in range(6)]
+    for n, w in enumerate(moving):
+        (out,) = run(w, g)
+        assert out is w
+        assert w.equal(torch.full((4,), n - 1.0))

@@ -1,0 +1,46 @@
+"""Rules for the results of ATen operators where fake tensors differ from eager in more than strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from engine.ir.node_values import called_overload
+
+ResultRule = Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[Any, ...]]
+"""Corrects the fake results of a call, given its arguments by name."""
+
+
+def _attention_without_weights(given: Mapping[str, Any], found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return None for the weights if they are not asked for."""
+    return found if given.get("need_weights", True) or not given["query"].numel() else (found[0], None)
+
+
+def _indices_of_nothing(given: Mapping[str, Any], found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return int64 indices and counts: those of an empty input have its dtype in fake tensors."""
+    values, *rest = found
+    return (values, *(t if t.dtype == torch.int64 else torch.empty_like(t, dtype=torch.int64) for t in rest))
+
+
+_RULES: dict[str, ResultRule] = {
+    "_native_multi_head_attention": _attention_without_weights,
+    **dict.fromkeys(
+        ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _indices_of_nothing
+    ),
+}
+"""Rules by operator name without overload."""
+
+
+def result_rule_for(func: Any) -> ResultRule | None:
+    """Return the rule of an operator; None if its fake results need no correction."""
+    if called_overload(func) is None or func.namespace != "aten":
+        return None
+    return _RULES.get(func._opname)
+
+
+def arguments_by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by their names in the schema."""
+    names = [a.name for a in func._schema.arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}

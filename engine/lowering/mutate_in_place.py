@@ -1,0 +1,81 @@
+"""Plan which kernels store an input's new value straight into the input, without a copy afterward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from engine.ir.kernels.lowered_program import Buffer, BufferRef, ProgramStep, buffer_refs
+from engine.ir.loop_ir.loop_kernel import LoopKernel
+from engine.ir.loop_ir.ops import R
+from engine.ir.node_values import called_overload
+from engine.lowering.buffer_reuse import bytes_of, can_run_in_place, has_same_layout, returns_fresh_memory
+from engine.lowering.result_strides import is_non_overlapping
+from engine.records.lowering import BufferReuse
+
+MUTATION_REASON = (
+    "In place: the kernel writes the input's new value into the input, and no later step reads the old one."
+)
+CALLS_WITHOUT_VALUE_ERRORS = frozenset(
+    (
+        *("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "convolution_backward"),
+        *("empty", "empty_like", "new_empty", "empty_strided", "zeros"),
+        *(f"_scaled_dot_product_{n}_attention{b}" for n in ("flash", "efficient", "cudnn") for b in ("", "_backward")),
+    )
+)
+"""Operators that raise no errors about values: an input may be written before they run."""
+
+
+def plan_mutations(
+    steps: Sequence[ProgramStep],
+    loops: Mapping[int, LoopKernel],
+    buffers: Mapping[str, Buffer],
+    outputs: Sequence[Any],
+    mutated: Sequence[tuple[int, str]],
+) -> tuple[dict[str, Buffer], tuple[BufferReuse, ...]]:
+    """Return the buffers, with outputs that take the memory of the input they are copied to, and the reasons.
+
+    ``mutated`` holds the position of each output that is a new value, and the name of its input.
+    """
+    planned, found = dict(buffers), []
+    refs = [ref.buffer for ref in buffer_refs(list(outputs))]
+    for position, given in mutated:
+        out = outputs[position]
+        if not isinstance(out, BufferRef) or out != BufferRef(out.buffer) or refs.count(out.buffer) != 1:
+            continue
+        if given in refs or not _is_replaceable(buffers.get(given), buffers.get(out.buffer)):
+            continue
+        number = next((n for n, s in enumerate(steps) if out.buffer in s.touched_buffers()), None)
+        if number is None or number not in loops or not _can_store(steps, number, loops[number], given, out.buffer):
+            continue
+        planned[out.buffer] = replace(buffers[out.buffer], reuses=given)
+        found.append(BufferReuse(out.buffer, given, bytes_of(buffers[out.buffer]) or 0, MUTATION_REASON))
+    return planned, tuple(found)
+
+
+def _is_replaceable(given: Buffer | None, made: Buffer | None) -> bool:
+    """Return True if an input has the layout of its new value, without overlapping elements."""
+    if given is None or made is None or given.kind != "input" or made.kind == "input" or given.is_complex:
+        return False
+    return has_same_layout(given, made) and is_non_overlapping(given.shape, given.stride)
+
+
+def _can_store(steps: Sequence[ProgramStep], number: int, kernel: LoopKernel, given: str, made: str) -> bool:
+    """Return True if step ``number`` can write ``made`` into ``given``: no other step sees a wrong value."""
+    if any(given in step.touched_buffers() for step in steps[number + 1 :]):
+        return False
+    if any(given in s.touched_buffers() and not all(map(returns_fresh_memory, s.calls)) for s in steps):
+        return False
+    calls = [called_overload(call.target) for step in steps[number + 1 :] for call in step.calls]
+    if any(c is None or c._schema.name.partition("::")[2] not in CALLS_WITHOUT_VALUE_ERRORS for c in calls):
+        return False
+    if kernel.r is None:
+        return can_run_in_place(kernel, made, given)
+    stores = [op for op in kernel.ops if op.name != "load" and op.buffer == made]
+    loads = [op for op in kernel.ops if op.name == "load" and op.buffer == given]
+    if len(stores) != 1 or stores[0].name != "store" or kernel.initial_values or kernel.matmul is not None:
+        return False
+    return all(R not in op.loops and op.mask is None for op in (*stores, *loads)) and all(
+        op.index == stores[0].index for op in loads
+    )

@@ -1,0 +1,39 @@
+"""Fake results have eager's dtypes, and None where eager returns None."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import engine
+from engine.graph.fake_tensors.fake_mode import make_fake_mode
+from engine.torch_private.symbolic_shapes import ShapeEnv
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+        lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True),
+        lambda x: torch.unique(x, sorted=False),
+    ],
+)
+def test_indices_of_nothing_are_integers(function):
+    x = torch.zeros(0)
+    wanted = function(x)
+    with make_fake_mode(ShapeEnv()) as mode:
+        found = function(mode.from_tensor(x))
+    pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
+    assert all((a.dtype, a.shape) == (b.dtype, b.shape) for a, b in pairs)
+    compiled = engine.compile(function, backend="aot_eager")(x)
+    torch.testing.assert_close(compiled, wanted)
+
+
+def test_attention_without_weights_returns_none():
+    layer = nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    x = torch.randn(2, 3, 16)
+    with torch.no_grad():
+        out, weights = engine.compile(lambda x: layer(x, x, x, need_weights=False), backend="aot_eager")(x)
+        torch.testing.assert_close(out, layer(x, x, x, need_weights=False)[0])
+    assert weights is None

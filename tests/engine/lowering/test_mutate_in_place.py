@@ -1,0 +1,98 @@
+"""Kernels write an input's new value into the input where nothing else sees the difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.kernels.triton.printer import print_triton
+from engine.lowering.driver import lower
+from engine.runtime.aten_fallback import with_aten_fallback
+from engine.runtime.program_executor import program_executor
+from tests.engine.lowering.trace_aten import trace_to_aten
+
+SIDE = torch.randn(64, 64)
+
+
+def lowered(function: Any, *args: torch.Tensor, mutated: tuple[tuple[int, int], ...] = ((0, 0),)) -> LoweredProgram:
+    """The program of a function whose outputs are new values of inputs, by positions."""
+    return lower(replace(trace_to_aten(function, args), mutated_inputs=mutated), "cuda:90", print_triton)
+
+
+def written(function: Any, *args: torch.Tensor, **options: Any) -> tuple[str, ...]:
+    """The inputs that the program writes."""
+    return lowered(function, *args, **options).written_inputs
+
+
+def test_an_elementwise_update_is_written_into_the_input():
+    program = lowered(lambda w, g: (w - 0.1 * g, g @ g), SIDE, SIDE)
+    assert program.written_inputs == (program.inputs[0],)
+    assert any("into the input" in r.reason for r in program.record.reuses)
+
+
+def test_statistics_of_rows_are_written_by_the_reduction():
+    program = lowered(lambda r, x: (r * 0.9 + x.mean(1) * 0.1,), SIDE[0].clone(), SIDE)
+    assert program.written_inputs == (program.inputs[0],)
+
+
+def test_results_that_alias_are_left_alone():
+    w, g = torch.randn(64, 64), torch.randn(64, 64)
+    assert not written(lambda w, g: ((y := w - g), y), w, g)
+    assert not written(lambda w, g: (w - g, w), w, g)
+    assert not written(lambda w, g: (w.t() + g,), w, g)
+    assert not written(lambda w, g: (w - w.sum(),), w, g)
+    assert not written(lambda w, g: (w - g, torch.linalg.inv(g)), w, g)
+    assert not written(lambda w, g: (w.double() - g,), w, g)
+    assert not written(lambda w, g: (w - g, w @ g), w, g) or lowered(lambda w, g: (w - g, w @ g), w, g).steps[0].calls
+    assert not written(lambda w: (w + 1,), torch.randn(64, 1).expand(64, 64))
+
+
+class Launches:
+    """Kernels that do nothing, or fail."""
+
+    def __init__(self, fails_at: int) -> None:
+        self.count, self.fails_at = 0, fails_at
+
+    def __call__(self, kernel: Any, misaligned: Any) -> Any:
+        def launch(x: int, y: int, z: int, stream: int, *args: torch.Tensor) -> None:
+            self.count += 1
+            if self.count == self.fails_at:
+                raise torch.OutOfMemoryError("no memory left")
+
+        return launch
+
+
+def two_updates() -> LoweredProgram:
+    return lowered(lambda a, b: (a - 1, b[:32] - 1), torch.randn(64, 64), torch.randn(32, 64), mutated=((0, 0), (1, 1)))
+
+
+def test_the_input_itself_is_returned():
+    program = two_updates()
+    assert len(program.written_inputs) == 2
+    a, b = torch.ones(64, 64), torch.ones(32, 64)
+    run = program_executor(program, Launches(0))
+    out = run(a, b)
+    assert out[0] is a
+    assert out[1] is b
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_nothing_runs_twice_after_an_input_may_be_written(fails_at):
+    program = two_updates()
+    assert len(program.kernels) == 2
+    told: list[str] = []
+    run = with_aten_fallback(
+        program_executor(program, Launches(fails_at)),
+        lambda: lambda a, b: ("eager",),
+        lambda error, why, done: told.append(done),
+        is_boxed=False,
+    )
+    a, b = torch.ones(64, 64), torch.ones(32, 64)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(a, b)
+    assert a._version == 1
+    assert told == [""]
