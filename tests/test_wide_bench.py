@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch._subclasses import FakeTensorMode
 
+from engine.torch_private.fake_tensors import FakeTensorMode
 from tests.bench.wide import cases, measure
 
 

@@ -356,9 +356,9 @@ def _wrap_call(
 
 
 def _inputs_to_write(plan: AotMetadata, requiring: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:
-    """Return the mutated inputs that kernels may write, each after the position of its new value.
+    """Return the inputs that kernels may write, each after the position of its value.
 
-    Inputs without a version counter are left out: after an error, nothing would tell that they were written.
+    Inputs without a version counter are left out: after an error, it would not be known that they were written.
     """
     return tuple(
         (i.result_index, n)

@@ -24,6 +24,7 @@ from engine.graph.composite_ops_autograd import (
     is_padded_rnn_call,
 )
 from engine.graph.effect_tokens import run_with_token
+from engine.graph.instance_norm_statistics import INSTANCE_NORMS
 from engine.ir.node_values import called_overload
 from engine.torch_private.higher_order_ops import with_effects
 
@@ -90,6 +91,7 @@ INFERENCE_REPLACEMENTS: dict[Any, Function] = {
         getattr(torch, name): _replaced(name, getattr(torch, name), is_padded_rnn_call)
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     },
+    **INSTANCE_NORMS,
 }
 """Replacements for inference, by the torch function that they replace."""
 
@@ -122,7 +124,7 @@ def _with_replaced_globals(function: types.FunctionType, trains: bool) -> types.
 
 
 def _replacements(trains: bool) -> dict[Any, Function]:
-    return TRAINING_REPLACEMENTS if trains else INFERENCE_REPLACEMENTS
+    return {**TRAINING_REPLACEMENTS, **INSTANCE_NORMS} if trains else INFERENCE_REPLACEMENTS
 
 
 def _is_replaceable(value: Any, known: dict[Any, Function]) -> bool:

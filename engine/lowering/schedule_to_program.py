@@ -25,14 +25,14 @@ from engine.ir.loop_ir.index_expr import symbols_of
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_values import tensors_in
-from engine.lowering.buffer_reuse import plan_buffer_reuse
 from engine.lowering.build_loop_kernel import _op_words, build_loop_kernel
 from engine.lowering.choose_blocks import BlockTuner, symbols_from_inputs
 from engine.lowering.context import ExternNode, LoweredTensor, definitions_in
 from engine.lowering.cpu.build_loop_nest import build_loop_nest
 from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
 from engine.lowering.fallbacks.kinds import lowering_hint
-from engine.lowering.mutate_in_place import plan_mutations
+from engine.lowering.memory.buffer_reuse import plan_buffer_reuse
+from engine.lowering.memory.mutate_in_place import plan_mutations
 from engine.lowering.scheduler import FusionGroup, Schedule
 from engine.lowering.strided_views import strided_view_of
 from engine.lowering.templates.attention import AttentionTemplate, attention_kernel

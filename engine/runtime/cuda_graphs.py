@@ -32,9 +32,9 @@ MAX_ATTEMPTS_PER_SHAPE = 16
 """Maximum number of recordings ever made per input shape."""
 MAX_SHAPES = 16
 """Maximum number of input shapes of one program that are recorded."""
-CHEAP_COPY_BYTES = 32 << 20
+CHEAP_COPY_BYTES = 256 << 20
 """Bytes of inputs with changing addresses that are copied at each call without waiting."""
-STABLE_ADDRESS_WAIT = 4
+STABLE_ADDRESS_WAIT = 2
 """Calls that wait for stable addresses of larger inputs before those are copied."""
 MAX_COPIED_OUTPUT_BYTES = 4 << 20
 """Maximum size in bytes of an output that is copied out of the graph's memory.
@@ -340,7 +340,8 @@ class CudaGraphReplay:
                     tensor, is_copied=is_seen and not self._is_boxed and storage.nbytes() <= MAX_COPIED_OUTPUT_BYTES
                 )
             )
-        watched = [s._cdata for s in memory.values()]
+        # Nothing can overwrite an empty storage; and it is the recorded output's own, whose use count falls.
+        watched = [s._cdata for s in memory.values() if s.nbytes()]
         memory.clear()
         return tuple(kept), tuple((s, use_count(s)) for s in watched)
 

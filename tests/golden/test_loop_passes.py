@@ -256,7 +256,7 @@ def test_attention_template(pair: Pair) -> None:
     pair(f, before=call_lines(program_of(f, args)), after=call_lines(after))
 
 
-@shows("engine/lowering/buffer_reuse.py")
+@shows("engine/lowering/memory/buffer_reuse.py")
 def test_buffer_reuse_in_place(pair: Pair) -> None:
     """A kernel writes its result into memory that it is the last to read."""
 

@@ -1,4 +1,4 @@
-"""Rules for the results of ATen operators where fake tensors differ from eager in more than strides."""
+"""Rules for results where fake tensors differ from eager in more than strides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ResultRule = Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[Any, ...]]
 
 
 def _attention_without_weights(given: Mapping[str, Any], found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return None for the weights if they are not asked for."""
+    """Return None for the weights if they are not needed."""
     return found if given.get("need_weights", True) or not given["query"].numel() else (found[0], None)
 
 

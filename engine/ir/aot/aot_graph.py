@@ -33,7 +33,7 @@ class AotGraph:
     """
 
     mutated_inputs: tuple[tuple[int, int], ...] = ()
-    """Positions of outputs that are an input's new value, each with the position of that input.
+    """Positions of outputs that are new values of inputs, and of these inputs.
 
     Kernels may write the new value into the input itself, and return the input.
     """

@@ -80,7 +80,7 @@ def _split_count_of(a: LoweredTensor, dims: tuple[int, ...]) -> int:
 
 
 def _innermost_dim(a: LoweredTensor) -> int:
-    """Return the dimension whose elements are adjacent in memory; the last one if none is known to be."""
+    """Return the dimension whose elements are adjacent in memory, else the last one."""
     dims = [d for d, n in enumerate(a.shape) if n != 1]
     placed = strided_view_of(a)
     adjacent = [d for d in dims if placed is not None and placed[0][d] == 1]

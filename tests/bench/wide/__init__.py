@@ -1,1 +1,1 @@
-"""A wide bench of models and kernels that nobody tuned for: ``python -m tests.bench.wide --help``."""
+"""A wide bench of models and kernels: ``python -m tests.bench.wide --help``."""

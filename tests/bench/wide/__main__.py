@@ -1,4 +1,4 @@
-"""Print ours beside torch.compile on models and kernels nobody tuned for; ratios above 1: ours is faster.
+"""Print ours beside torch.compile; above 1 ours is faster.
 
 ``python -m tests.bench.wide --models --part 1/3 --minutes 9``: a part of the models, within a time box. Processes
 compile side by side (the cold times of all ways suffer alike) and are timed one after the other.

@@ -89,7 +89,7 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A Llama-like decoder; with ``past`` it decodes one token after a cache of keys and values."""
+    """A Llama-like decoder; with ``past`` it decodes after a cache of keys and values."""
 
     def __init__(self, layers: int = 6, width: int = 1024, heads: int = 16, key_heads: int = 4) -> None:
         super().__init__()

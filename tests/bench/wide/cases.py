@@ -18,7 +18,7 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 @dataclass(frozen=True)
 class Case:
-    """A subject: ``make`` returns a module or function, ``arguments`` the lists of one call after another.
+    """A subject: ``make`` returns a module or function, ``arguments`` those of each call.
 
     ``trains``: a step is the forward, a loss and the backward. ``dtype``: the floating-point type of everything;
     ``autocast`` keeps float32 parameters instead and computes in that type.

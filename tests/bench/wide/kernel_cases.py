@@ -1,4 +1,4 @@
-"""Kernels of the wide bench: small functions in several types, layouts, sizes, and directions."""
+"""Kernels of the wide bench: functions in several types, layouts and directions."""
 
 from __future__ import annotations
 

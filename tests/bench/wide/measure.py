@@ -113,7 +113,7 @@ def error(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
 
 
 def warm(step: Step) -> tuple[float, float, float, list[torch.Tensor]]:
-    """Run a step until it is warm; return the cold seconds, peak megabytes and reserved megabytes, and its first result."""
+    """Warm a step up; return cold seconds, peak and reserved megabytes, and its first result."""
     gc.collect()
     torch.cuda.empty_cache()
     before, held = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -134,8 +134,11 @@ def warm(step: Step) -> tuple[float, float, float, list[torch.Tensor]]:
 
 
 def milliseconds(steps: dict[str, Step], seconds: float) -> dict[str, float]:
-    """Median wall time of each step; the ways take turns, so that other load meets all of them."""
+    """Median wall time of each step; the ways take turns, so other load meets all."""
     times: dict[str, list[float]] = {way: [] for way in steps}
+    for _ in range(WARM_STEPS):  # the ways' memory moves when they take turns: let that settle
+        for step in steps.values():
+            step()
     begin = time.perf_counter()
     while min(map(len, times.values())) < 5 or (
         time.perf_counter() - begin < seconds

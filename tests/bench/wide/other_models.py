@@ -1,4 +1,4 @@
-"""Models without attention, or with more around it: convolutions, experts, scans, tables, graphs."""
+"""Models with convolutions, experts, scans, tables or graphs."""
 
 from __future__ import annotations
 

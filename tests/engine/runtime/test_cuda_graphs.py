@@ -247,3 +247,18 @@ def test_a_written_input_has_its_new_value_wherever_it_lies() -> None:
         (out,) = run(w, g)
         assert out is w
         assert w.equal(torch.full((4,), n - 1.0))
+
+
+def test_an_empty_result_blocks_no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller may hold a tensor without elements: a replay cannot change it."""
+    monkeypatch.setattr(cuda_graphs, "MAX_COPIED_OUTPUT_BYTES", 0)
+    tape = Tape()
+    run = CudaGraphReplay(lambda x: (x * 2, x.new_empty(0)), tape)
+    x = torch.randn(4)
+    held = []
+    for _ in range(6):
+        made, nothing = run(x)
+        assert made.equal(x * 2)
+        held.append(nothing)
+        del made
+    assert tape.recorded == 1

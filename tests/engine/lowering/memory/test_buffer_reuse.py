@@ -8,8 +8,8 @@ import torch
 
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.kernels.triton.printer import print_triton
-from engine.lowering.buffer_reuse import IN_PLACE_REASON, LAST_USE_REASON
 from engine.lowering.driver import lower
+from engine.lowering.memory.buffer_reuse import IN_PLACE_REASON, LAST_USE_REASON
 from tests.engine.lowering.op_cases import CASES
 from tests.engine.lowering.trace_aten import trace_to_aten
 

@@ -1,4 +1,4 @@
-"""Plan which kernels store an input's new value straight into the input, without a copy afterward."""
+"""Plan which kernels store an input's new value into the input, without a copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.ir.kernels.lowered_program import Buffer, BufferRef, ProgramStep, bu
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import R
 from engine.ir.node_values import called_overload
-from engine.lowering.buffer_reuse import bytes_of, can_run_in_place, has_same_layout, returns_fresh_memory
+from engine.lowering.memory.buffer_reuse import bytes_of, can_run_in_place, has_same_layout, returns_fresh_memory
 from engine.lowering.result_strides import is_non_overlapping
 from engine.records.lowering import BufferReuse
 
@@ -34,7 +34,7 @@ def plan_mutations(
     outputs: Sequence[Any],
     mutated: Sequence[tuple[int, str]],
 ) -> tuple[dict[str, Buffer], tuple[BufferReuse, ...]]:
-    """Return the buffers, with outputs that take the memory of the input they are copied to, and the reasons.
+    """Return the buffers, with outputs that take the memory of inputs, and the reasons.
 
     ``mutated`` holds the position of each output that is a new value, and the name of its input.
     """
@@ -62,7 +62,10 @@ def _is_replaceable(given: Buffer | None, made: Buffer | None) -> bool:
 
 
 def _can_store(steps: Sequence[ProgramStep], number: int, kernel: LoopKernel, given: str, made: str) -> bool:
-    """Return True if step ``number`` can write ``made`` into ``given``: no other step sees a wrong value."""
+    """Return True if step ``number`` can write ``made`` into ``given``.
+
+    No other step may see a wrong value.
+    """
     if any(given in step.touched_buffers() for step in steps[number + 1 :]):
         return False
     if any(given in s.touched_buffers() and not all(map(returns_fresh_memory, s.calls)) for s in steps):

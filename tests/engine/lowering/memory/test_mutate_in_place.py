@@ -1,4 +1,4 @@
-"""Kernels write an input's new value into the input where nothing else sees the difference."""
+"""Kernels write an input's new value into the input where nobody sees it."""
 
 from __future__ import annotations
 

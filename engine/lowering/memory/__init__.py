@@ -1,0 +1,1 @@
+"""Memory of a program: which buffers share it, and which inputs are written."""
