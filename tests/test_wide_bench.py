@@ -10,12 +10,14 @@ from tests.bench.wide import cases, measure
 
 
 def test_the_bench_is_wide():
+    """It has at least 25 models and 60 kernels."""
     assert len(cases.MODELS) >= 25
     assert len(cases.KERNELS) >= 60
 
 
 @pytest.mark.parametrize("name", cases.CASES)
 def test_case_runs(name):
+    """A step of each case returns tensors; a training step returns gradients."""
     case = cases.CASES[name]
     with FakeTensorMode(allow_non_fake_inputs=True):
         result = measure.build(case, "eager", "cpu")()

@@ -37,7 +37,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
         func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = dispatch(func, types, args, kwargs or {})
-        if (correct := result_rule_for(func)) is not None and isinstance(found, tuple):
+        if (correct := result_rule_for(func)) is not None:
             with mode:
                 found = correct(arguments_by_name(func, args, kwargs or {}), found)
         rule = stride_rule_for(func)

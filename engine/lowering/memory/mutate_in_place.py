@@ -42,7 +42,7 @@ def plan_mutations(
     refs = [ref.buffer for ref in buffer_refs(list(outputs))]
     for position, given in mutated:
         out = outputs[position]
-        if not isinstance(out, BufferRef) or out != BufferRef(out.buffer) or refs.count(out.buffer) != 1:
+        if not buffer_refs(out) or out != BufferRef(out.buffer) or refs.count(out.buffer) != 1:
             continue
         if given in refs or not _is_replaceable(buffers.get(given), buffers.get(out.buffer)):
             continue

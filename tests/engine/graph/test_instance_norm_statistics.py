@@ -12,6 +12,7 @@ from engine.graph.instance_norm_statistics import update_statistics
 @pytest.mark.parametrize("shape", [(5, 5, 5), (3, 2, 4), (3, 2, 3, 4), (1, 4, 2, 3, 5)])
 @pytest.mark.parametrize("momentum", [0.1, 0.5, -1.2])
 def test_statistics_equal_eager(shape, momentum):
+    """Running statistics are those that eager computes, for any momentum."""
     x = torch.randn(shape)
     mean, var = torch.randn(shape[1]), torch.rand(shape[1])
     found = (mean.clone(), var.clone())

@@ -20,6 +20,7 @@ from engine.torch_private.symbolic_shapes import ShapeEnv
     ],
 )
 def test_indices_of_nothing_are_integers(function):
+    """Indices and counts of an empty tensor are int64, as in eager."""
     x = torch.zeros(0)
     wanted = function(x)
     with make_fake_mode(ShapeEnv()) as mode:
@@ -31,6 +32,7 @@ def test_indices_of_nothing_are_integers(function):
 
 
 def test_attention_without_weights_returns_none():
+    """The fast path of attention returns None where weights are not needed."""
     layer = nn.MultiheadAttention(16, 2, batch_first=True).eval()
     x = torch.randn(2, 3, 16)
     with torch.no_grad():

@@ -29,17 +29,20 @@ def written(function: Any, *args: torch.Tensor, **options: Any) -> tuple[str, ..
 
 
 def test_an_elementwise_update_is_written_into_the_input():
+    """The program writes the input and records the reason."""
     program = lowered(lambda w, g: (w - 0.1 * g, g @ g), SIDE, SIDE)
     assert program.written_inputs == (program.inputs[0],)
     assert any("into the input" in r.reason for r in program.record.reuses)
 
 
 def test_statistics_of_rows_are_written_by_the_reduction():
+    """A kernel that reduces rows writes one number of a row into the input."""
     program = lowered(lambda r, x: (r * 0.9 + x.mean(1) * 0.1,), SIDE[0].clone(), SIDE)
     assert program.written_inputs == (program.inputs[0],)
 
 
 def test_results_that_alias_are_left_alone():
+    """An input stays as it is where its old value is read or returned later."""
     w, g = torch.randn(64, 64), torch.randn(64, 64)
     assert not written(lambda w, g: ((y := w - g), y), w, g)
     assert not written(lambda w, g: (w - g, w), w, g)
@@ -71,6 +74,7 @@ def two_updates() -> LoweredProgram:
 
 
 def test_the_input_itself_is_returned():
+    """The output is the input, so that nothing is copied back."""
     program = two_updates()
     assert len(program.written_inputs) == 2
     a, b = torch.ones(64, 64), torch.ones(32, 64)
@@ -82,6 +86,7 @@ def test_the_input_itself_is_returned():
 
 @pytest.mark.parametrize("fails_at", [1, 2])
 def test_nothing_runs_twice_after_an_input_may_be_written(fails_at):
+    """An error after the first write is raised, and the version counter has risen."""
     program = two_updates()
     assert len(program.kernels) == 2
     told: list[str] = []
