@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from engine.lowering.graph_lowering import GraphLowering
 
 
+GPU_TARGETS = ("cuda", "hip")
+"""Prefixes of targets whose kernels raise no errors about values, so that they may write inputs."""
+
+
 def schedule_to_program(
     walk: GraphLowering,
     schedule: Schedule,
@@ -64,7 +68,8 @@ def schedule_to_program(
     for step in schedule.steps:
         step.accept(builder)
     outputs = tree_map_only(LoweredTensor, _make_ref, walk.outputs)
-    written = [(position, walk.inputs[given][0]) for position, given in mutated] if not walk.symbols.unbacked else []
+    may_write = target.startswith(GPU_TARGETS) and not walk.symbols.unbacked
+    written = [(position, walk.inputs[given][0]) for position, given in mutated if may_write]
     buffers, stored = plan_mutations(builder.steps, builder.loops, buffers, outputs, written)
     buffers, reuses = plan_buffer_reuse(builder.steps, builder.loops, buffers, outputs)
     externs = tuple(
