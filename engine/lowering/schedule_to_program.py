@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 GPU_TARGETS = ("cuda", "hip")
-"""Prefixes of targets whose kernels raise no errors about values, so that they may write inputs."""
+"""Prefixes of targets whose kernels raise no errors about values and may write inputs."""
 
 
 def schedule_to_program(
