@@ -9,16 +9,16 @@ import torch
 
 from engine.ir.node_values import called_overload
 
-ResultRule = Callable[[Mapping[str, Any], tuple[Any, ...]], tuple[Any, ...]]
+ResultRule = Callable[[Mapping[str, Any], Any], tuple[Any, ...]]
 """Corrects the fake results of a call, given its arguments by name."""
 
 
-def _attention_without_weights(given: Mapping[str, Any], found: tuple[Any, ...]) -> tuple[Any, ...]:
+def _attention_without_weights(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
     """Return None for the weights if they are not needed."""
     return found if given.get("need_weights", True) or not given["query"].numel() else (found[0], None)
 
 
-def _indices_of_nothing(given: Mapping[str, Any], found: tuple[Any, ...]) -> tuple[Any, ...]:
+def _indices_of_nothing(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
     """Return int64 indices and counts: those of an empty input have its dtype in fake tensors."""
     values, *rest = found
     return (values, *(t if t.dtype == torch.int64 else torch.empty_like(t, dtype=torch.int64) for t in rest))
