@@ -7,8 +7,8 @@ import weakref
 from collections.abc import MutableMapping
 from typing import Any
 
-DISPATCHER_ORIGINALS: MutableMapping[types.FunctionType, types.FunctionType] = weakref.WeakKeyDictionary()
-"""Dispatcher -> the function that it dispatches, for every live dispatcher."""
+DISPATCHER_ORIGINALS: MutableMapping[types.FunctionType, weakref.ref[types.FunctionType]] = weakref.WeakKeyDictionary()
+"""Dispatcher -> the function that it dispatches and holds, for every live dispatcher."""
 
 
 ORIGINAL_MODULE_ATTR = "_engine_original"
@@ -62,7 +62,8 @@ def unwrap_compiled(obj: Any) -> Any:
     if behind is not None:
         return unwrap_compiled(behind)
     if type(obj) is types.FunctionType:
-        return DISPATCHER_ORIGINALS.get(obj, obj)
+        found = DISPATCHER_ORIGINALS.get(obj)
+        return obj if found is None else found()
     if type(obj) is types.MethodType:
         function, owner = unwrap_compiled(obj.__func__), unwrap_compiled(obj.__self__)
         return obj if function is obj.__func__ and owner is obj.__self__ else types.MethodType(function, owner)

@@ -177,3 +177,68 @@ def test_a_session_is_freed_while_what_it_saw_compiled_lives_on(backend: str, tr
     gc.collect()
     assert [ref() for ref in gone] == [None, None]
     assert compiled(torch.zeros(2)).item() == 0
+
+
+CELL = """
+import engine
+
+def helper(x):
+    engine.graph_break()
+    return x + 1
+
+{decorator}
+def cell(x):
+    return helper(x.sin()) * 2
+"""
+
+
+@pytest.mark.parametrize("decorator", ["", "@engine.compile(backend=BACKEND)"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
+def test_functions_made_by_exec_are_freed(backend: str, decorator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of namespaces made by ``exec`` do not pile up; ``reset`` frees the last."""
+    monkeypatch.setattr("engine.runtime.dispatch.code_cache.MAX_EXEC_NAMESPACES", 3)
+    functions = []
+    for _ in range(6):
+        namespace: dict[str, Any] = {"BACKEND": backend}
+        exec(CELL.format(decorator=decorator), namespace)
+        compiled = namespace["cell"] if decorator else engine.compile(namespace["cell"], backend=backend)
+        with engine.record() as session:
+            for _ in range(3):
+                compiled(torch.ones(2))
+        assert len(session.compilations) == 4
+        functions.append(weakref.ref(namespace["cell"]))
+        del namespace, compiled, session
+    collect_all()
+    # The code of a graph break holds the callee as a constant, and the collector does not look into code objects:
+    # a dispatcher in the callee's own namespace is freed by ``reset`` only.
+    assert decorator or sum(f() is not None for f in functions) <= 3
+    engine.reset()
+    collect_all()
+    assert not [f for f in functions if f() is not None]
+
+
+def test_a_dispatcher_holds_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many other namespaces do not make a live compiled function compile again."""
+    monkeypatch.setattr("engine.runtime.dispatch.code_cache.MAX_EXEC_NAMESPACES", 1)
+    first, _ = made(PLAIN)
+    other, _ = made(PLAIN)
+    x = torch.ones(2, 3)
+    compiled = engine.compile(first, backend="eager")
+    compiled(x)
+    engine.compile(other, backend="eager")(x)
+    with engine.record() as session:
+        compiled(x)
+    assert not session.compilations
+    engine.reset()
+    with engine.record() as session:
+        compiled(x)
+    assert len(session.compilations) == 1
+
+
+def test_a_new_function_of_one_namespace_and_code_hits_the_cache() -> None:
+    """A loop that compiles the same lambda in a namespace made by ``exec`` compiles once."""
+    namespace: dict[str, Any] = {"engine": engine, "x": torch.ones(2)}
+    loop = "for _ in range(3):\n    engine.compile(lambda x: x + 1, backend='eager')(x)\n"
+    with engine.record() as session:
+        exec(loop, namespace)
+    assert len(session.compilations) == 1

@@ -6,7 +6,9 @@ A cache lives as long as its code object.
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
@@ -81,6 +83,44 @@ class CodeCache:
         self._dynamic_dims[origin] = self._dynamic_dims.get(origin, frozenset()) | dimensions
 
 
+MAX_EXEC_NAMESPACES = 32
+"""Maximum number of namespaces made for ``exec`` whose caches are held."""
+
+
+def _is_of_module(namespace: dict[str, Any]) -> bool:
+    return getattr(sys.modules.get(str(namespace.get("__name__"))), "__dict__", None) is namespace
+
+
+class _ExecNamespaces:
+    """Globals dicts made for ``exec``, least recently used first; the last ones' caches are held.
+
+    A cache refers to the globals, by guards, and the globals refer to the function whose code keeps the cache:
+    without a limit, none of them would be freed. A dispatcher holds its own cache.
+    """
+
+    def __init__(self) -> None:
+        self._ids: OrderedDict[int, None] = OrderedDict()
+
+    def use(self, namespace: dict[str, Any]) -> None:
+        """Mark a namespace as used; forget the caches of the one that was not used for longest."""
+        key = id(namespace)
+        if key in self._ids:
+            self._ids.move_to_end(key)
+        elif not _is_of_module(namespace):
+            self._ids[key] = None
+            while len(self._ids) > MAX_EXEC_NAMESPACES:
+                self._forget({self._ids.popitem(last=False)[0]})
+
+    def clear(self) -> None:
+        """Forget the caches of all namespaces."""
+        self._forget(set(self._ids))
+        self._ids.clear()
+
+    def _forget(self, namespaces: set[int]) -> None:
+        for caches in tuple(_caches.values()):
+            caches.forget(namespaces)
+
+
 class CompilerCaches:
     """All code caches of one compiler, by code object and globals."""
 
@@ -92,6 +132,7 @@ class CompilerCaches:
         """Return the cache of a function's code; create it if there is none."""
         code = function.__code__
         key = (id(code), id(function.__globals__))
+        _exec_namespaces.use(function.__globals__)
         found = self._by_code.get(key)
         if found is not None:
             return found
@@ -101,12 +142,19 @@ class CompilerCaches:
                 weakref.finalize(code, self._by_code.pop, key, None).atexit = False
             return self._by_code[key]
 
+    def forget(self, namespaces: set[int]) -> None:
+        """Drop the caches of globals dicts with these ids; live dispatchers retain theirs."""
+        for key in [key for key in tuple(self._by_code) if key[1] in namespaces]:
+            self._by_code.pop(key, None)
+
     def all(self) -> Iterable[CodeCache]:
         """Return all live code caches of this compiler."""
         return tuple(self._by_code.values())
 
 
 _caches: weakref.WeakKeyDictionary[Any, CompilerCaches] = weakref.WeakKeyDictionary()
+_exec_namespaces = _ExecNamespaces()
+forget_exec_namespaces = _exec_namespaces.clear
 
 
 def caches_of(compiler: Compiler) -> CompilerCaches:

@@ -30,7 +30,7 @@ from engine.records.bytecode import Span
 from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import SkippedRecord, StageFailure
 from engine.records.session import Session
-from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_caches, caches_of
+from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_caches, caches_of, forget_exec_namespaces
 from engine.runtime.dispatch.codegen import copy_metadata, make_dispatch_function, signature_of
 from engine.runtime.dispatch.record_calls import active_frames, record_call, record_frame
 from engine.runtime.dispatch.recorded_arguments import record_arguments
@@ -388,21 +388,35 @@ def mark_changed_dims(cache: CodeCache, scope: FrameScope) -> None:
                 cache.mark_dynamic_dims(guard.source.expr, changed)
 
 
-_dispatcher_states: MutableMapping[FunctionType, DispatcherState] = weakref.WeakKeyDictionary()
+_dispatcher_states: MutableMapping[FunctionType, weakref.ref[DispatcherState]] = weakref.WeakKeyDictionary()
+"""State of each dispatcher, which holds it.
+
+A table that held it would keep a dispatcher in the function's own globals alive.
+"""
+_generator_states: MutableMapping[FunctionType, DispatcherState] = weakref.WeakKeyDictionary()
+"""States of dispatchers that run the user's own code, and so hold none."""
 
 
 def dispatcher_state_of(function: Any) -> DispatcherState | None:
     """Return the state of a dispatcher function; None for any other object."""
-    return _dispatcher_states.get(function) if type(function) is FunctionType else None
+    found = _dispatcher_states.get(function) if type(function) is FunctionType else None
+    return None if found is None else found()
+
+
+def live_states() -> tuple[DispatcherState, ...]:
+    """Return the states of all live dispatchers."""
+    return tuple(state for found in tuple(_dispatcher_states.values()) if (state := found()) is not None)
 
 
 def reset() -> None:
     """Clear all code caches of all compilers."""
     with COMPILE_LOCK:
-        for cache in all_caches():
+        states = live_states()
+        for cache in {*all_caches(), *(state.cache for state in states)}:
             cache.clear()
+        forget_exec_namespaces()
         # Dispatchers of resume functions are not in this table: only code that was just removed reaches them.
-        for state in tuple(_dispatcher_states.values()):
+        for state in states:
             state.refresh()
 
 
@@ -434,8 +448,8 @@ def make_dispatcher(
     if role == "root" and compiler.root_wrapper is not None:
         dispatch = cast("FunctionType", compiler.root_wrapper(dispatch))
     copy_metadata(dispatch, function)
-    DISPATCHER_ORIGINALS[dispatch] = function
-    _dispatcher_states[dispatch] = state
+    DISPATCHER_ORIGINALS[dispatch] = weakref.ref(function)
+    _dispatcher_states[dispatch] = weakref.ref(state)
     return dispatch
 
 
@@ -456,6 +470,7 @@ def _python_dispatcher(function: FunctionType, compiler: Compiler, role: str) ->
         cache.python_entry.code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     copy_metadata(dispatch, function)
-    DISPATCHER_ORIGINALS[dispatch] = function
-    _dispatcher_states[dispatch] = state
+    _generator_states[dispatch] = state
+    DISPATCHER_ORIGINALS[dispatch] = weakref.ref(function)
+    _dispatcher_states[dispatch] = weakref.ref(state)
     return dispatch
