@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from engine.graph.fake_tensors.eager_results import arguments_by_name, result_rule_for
 from engine.graph.fake_tensors.eager_stride_rules import eager_strides, stride_rule_for
 from engine.torch_private.fake_tensors import BypassDispatchCache, FakeTensor, FakeTensorMode
+from engine.torch_private.higher_order_ops import with_effects
 from engine.torch_private.operators import OpOverload
 from engine.torch_private.symbolic_shapes import ShapeEnv
 
@@ -36,6 +38,11 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     def dispatch_laid_out(
         func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if _has_only_effect(func):
+            return None
+        if func is with_effects and _has_only_effect(args[1]):
+            with mode:
+                return torch.empty(0), None
         found = dispatch(func, types, args, kwargs or {})
         if (correct := result_rule_for(func)) is not None:
             with mode:
@@ -60,6 +67,20 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     mode._validate_cache_key = validate_views_too  # type: ignore[method-assign]
     mode.dispatch = dispatch_laid_out  # type: ignore[method-assign]
     return mode
+
+
+_PLAIN_TYPES = frozenset(("str", "int", "bool", "float", "Device"))
+
+
+@functools.cache
+def _has_only_effect(func: Any) -> bool:
+    """Return True for an operator without tensors and results, such as ``aten._print``.
+
+    Fake tensors would run it, and the compiled graph again. Operators on symbols take a ``Scalar`` and are not meant.
+    """
+    if not isinstance(func, OpOverload) or func._schema.returns:
+        return False
+    return all(str(a.type) in _PLAIN_TYPES for a in func._schema.arguments)
 
 
 def _returns_view(func: OpOverload) -> bool:

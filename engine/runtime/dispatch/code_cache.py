@@ -92,7 +92,7 @@ def _is_of_module(namespace: dict[str, Any]) -> bool:
 
 
 class _ExecNamespaces:
-    """Globals dicts made for ``exec``, least recently used first; the last ones' caches are held.
+    """Globals dicts made for ``exec``, least recently used first; the last caches are held.
 
     A cache refers to the globals, by guards, and the globals refer to the function whose code keeps the cache:
     without a limit, none of them would be freed. A dispatcher holds its own cache.
