@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from engine.graph.fake_tensors.eager_results import arguments_by_name, result_rule_for
 from engine.graph.fake_tensors.eager_stride_rules import eager_strides, stride_rule_for
+from engine.ir.introspection.operator_facts import facts_of_overload
 from engine.torch_private.fake_tensors import BypassDispatchCache, FakeTensor, FakeTensorMode
 from engine.torch_private.higher_order_ops import with_effects
 from engine.torch_private.operators import OpOverload
@@ -38,9 +38,10 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     def dispatch_laid_out(
         func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if _has_only_effect(func):
+        # A fake tensor mode would run it, and the compiled graph again.
+        if isinstance(func, OpOverload) and facts_of_overload(func).has_only_effect:
             return None
-        if func is with_effects and _has_only_effect(args[1]):
+        if func is with_effects and facts_of_overload(args[1]).has_only_effect:
             with mode:
                 return torch.empty(0), None
         found = dispatch(func, types, args, kwargs or {})
@@ -67,20 +68,6 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     mode._validate_cache_key = validate_views_too  # type: ignore[method-assign]
     mode.dispatch = dispatch_laid_out  # type: ignore[method-assign]
     return mode
-
-
-_PLAIN_TYPES = frozenset(("str", "int", "bool", "float", "Device"))
-
-
-@functools.cache
-def _has_only_effect(func: Any) -> bool:
-    """Return True for an operator without tensors and results, such as ``aten._print``.
-
-    Fake tensors would run it, and the compiled graph again. Operators on symbols take a ``Scalar`` and are not meant.
-    """
-    if not isinstance(func, OpOverload) or func._schema.returns:
-        return False
-    return all(str(a.type) in _PLAIN_TYPES for a in func._schema.arguments)
 
 
 def _returns_view(func: OpOverload) -> bool:

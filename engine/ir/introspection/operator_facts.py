@@ -59,6 +59,9 @@ _LINALG = frozenset(
 
 _FFT = frozenset(vars(fft_functions))
 
+_PLAIN_TYPES = frozenset(("str", "int", "bool", "float"))
+"""Types of arguments without tensors and symbols; operators on symbols take a ``Scalar``."""
+
 _UNMARKED_BACKWARD = frozenset(("_convolution_double_backward", "conv_tbc_backward"))
 """Derivative formulas that take no argument named as a gradient."""
 
@@ -105,6 +108,8 @@ class OperatorFacts:
     """Returns a quantized tensor; a fake result looks like a tensor of floats."""
     returns_sizes: bool = False
     """Returns integers, for instance sizes, and no tensor."""
+    has_only_effect: bool = False
+    """Takes no tensors and returns nothing (``aten._print``); compiling must not run it."""
 
 
 _NOTHING = OperatorFacts()
@@ -181,6 +186,7 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
         is_backward=name in _UNMARKED_BACKWARD or any(a.name.startswith("grad") for a in schema.arguments),
         returns_quantized=is_torch and name in _QUANTIZED_RESULTS,
         returns_sizes=bool(schema.returns) and all(str(r.type) in ("int", "List[int]") for r in schema.returns),
+        has_only_effect=not schema.returns and all(str(a.type) in _PLAIN_TYPES for a in schema.arguments),
     )
 
 

@@ -1,4 +1,4 @@
-"""Test that operators which only have an effect run once per call, and never while compiling."""
+"""Test that operators which only have an effect run once per call."""
 
 from __future__ import annotations
 
