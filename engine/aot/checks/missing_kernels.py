@@ -19,7 +19,7 @@ from engine.aot.node_properties import may_mutate
 from engine.aot.storage_geometry import with_hint_sizes
 from engine.ir.fallback import Fallback, FallbackRequired
 from engine.ir.graph_callable import NO_CALLABLE, graph_callable_of
-from engine.ir.introspection.operator_facts import facts_of_node
+from engine.ir.introspection.operator_facts import has_only_effect
 from engine.ir.node_values import called_overload, example_tensor, tensor_meta
 from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.operators import OpOverloadPacket
@@ -93,7 +93,7 @@ def check_missing_kernels_in_callees(graph: torch.fx.GraphModule, module: torch.
 
 
 def _has_no_kernel(node: torch.fx.Node) -> bool:
-    if facts_of_node(node).has_only_effect:
+    if has_only_effect(node.target):
         return False
     try:
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), _make_operand)

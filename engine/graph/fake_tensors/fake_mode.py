@@ -10,7 +10,7 @@ import torch
 
 from engine.graph.fake_tensors.eager_results import arguments_by_name, result_rule_for
 from engine.graph.fake_tensors.eager_stride_rules import eager_strides, stride_rule_for
-from engine.ir.introspection.operator_facts import facts_of_overload
+from engine.ir.introspection.operator_facts import has_only_effect
 from engine.torch_private.fake_tensors import BypassDispatchCache, FakeTensor, FakeTensorMode
 from engine.torch_private.higher_order_ops import with_effects
 from engine.torch_private.operators import OpOverload
@@ -39,9 +39,9 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
         func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         # A fake tensor mode would run it, and the compiled graph again.
-        if isinstance(func, OpOverload) and facts_of_overload(func).has_only_effect:
+        if has_only_effect(func):
             return None
-        if func is with_effects and facts_of_overload(args[1]).has_only_effect:
+        if func is with_effects and has_only_effect(args[1]):
             with mode:
                 return torch.empty(0), None
         found = dispatch(func, types, args, kwargs or {})

@@ -108,8 +108,6 @@ class OperatorFacts:
     """Returns a quantized tensor; a fake result looks like a tensor of floats."""
     returns_sizes: bool = False
     """Returns integers, for instance sizes, and no tensor."""
-    has_only_effect: bool = False
-    """Takes no tensors and returns nothing (``aten._print``); compiling must not run it."""
 
 
 _NOTHING = OperatorFacts()
@@ -186,8 +184,18 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
         is_backward=name in _UNMARKED_BACKWARD or any(a.name.startswith("grad") for a in schema.arguments),
         returns_quantized=is_torch and name in _QUANTIZED_RESULTS,
         returns_sizes=bool(schema.returns) and all(str(r.type) in ("int", "List[int]") for r in schema.returns),
-        has_only_effect=not schema.returns and all(str(a.type) in _PLAIN_TYPES for a in schema.arguments),
     )
+
+
+@functools.cache
+def has_only_effect(target: Any) -> bool:
+    """Return True for an operator without tensors and results, such as ``aten._print``.
+
+    Compiling must not run it.
+    """
+    if not isinstance(target, OpOverload) or target._schema.returns:
+        return False
+    return all(str(a.type) in _PLAIN_TYPES for a in target._schema.arguments)
 
 
 def _is_composite(op: OpOverload) -> bool:
