@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from engine.records.graph import GraphRecord
+from engine.observe.canonical.compare_compilations import compare_graph_lists
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 
@@ -20,7 +20,7 @@ _PROCESS_NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]{4,}|\d{6,})\b")
 _GENERATED = re.compile(r"\b(__\w*?_)\d+\b")
 """Names that torch.compile generates with a process-wide number: ``__builtins_dict___3``."""
 _HASH = re.compile(r"\b[a-z2-7]{40,}\b")
-_NON_COMPUTE_OPS = ("placeholder", "output", "get_attr")
+_NAME_SUFFIX = re.compile(r"( \((from line|rank|process) \d+\))+$")
 
 CompilationRecords = tuple[CompilationRecord, ...]
 
@@ -28,14 +28,16 @@ CompilationRecords = tuple[CompilationRecord, ...]
 def compare_sessions(first: Session, second: Session) -> SessionComparison:
     """Compare two sessions as a whole and function by function.
 
-    Functions are matched by name and file, not by line or id.
+    Functions are matched by name and file, not by line or id, and what runs after a graph break by its order.
+    Two different compilers are compared by compilations, graphs and the lines of breaks; the rest is figures.
     """
     before, after = _group_frames(first), _group_frames(second)
     frames = [
         _compare_frame(key, before.get(key, []), after.get(key, []), first, second)
         for key in dict.fromkeys([*before, *after])
     ]
-    whole = _compare_aspects(first.compilations, second.compilations)
+    is_one_compiler = first.compiler == second.compiler
+    whole = _compare_aspects(first.compilations, second.compilations, is_one_compiler=is_one_compiler)
     return SessionComparison(tuple(replace(c, only_first=(), only_second=()) for c in whole), tuple(frames))
 
 
@@ -50,7 +52,7 @@ def _group_frames(session: Session) -> dict[tuple[str, str, int], list[FrameReco
     for frame in session.frames:
         if frame.id not in compiled:
             continue
-        key = (re.sub(r" \(from line \d+\)", " (resumed)", frame.name), _file_key(frame.file))
+        key = (_NAME_SUFFIX.sub("", frame.name), _file_key(frame.file))
         found.setdefault((*key, seen[key]), []).append(frame)
         seen[key] += 1
     return found
@@ -60,7 +62,8 @@ def _compare_frame(
     key: tuple[str, str, int], before: list[FrameRecord], after: list[FrameRecord], first: Session, second: Session
 ) -> FrameComparison:
     old, new = _compilations_of(first, before), _compilations_of(second, after)
-    changes = _compare_aspects(old, new) if before and after else ()
+    is_one_compiler = first.compiler == second.compiler
+    changes = _compare_aspects(old, new, is_one_compiler=is_one_compiler) if before and after else ()
     told = (before or after)[0]
     return FrameComparison(told.name, key[1], tuple(c.id for c in old), tuple(c.id for c in new), changes)
 
@@ -70,11 +73,13 @@ def _compilations_of(session: Session, frames: list[FrameRecord]) -> Compilation
     return tuple(c for c in session.compilations if c.frame in ids)
 
 
-def _compare_aspects(before: CompilationRecords, after: CompilationRecords) -> tuple[AspectComparison, ...]:
-    return (
+def _compare_aspects(
+    before: CompilationRecords, after: CompilationRecords, *, is_one_compiler: bool
+) -> tuple[AspectComparison, ...]:
+    found = (
         _compare_aspect("compilations", before, after, lambda cs: (c.cause for c in cs), lambda c: str(len(c))),
-        _compare_aspect("graphs", before, after, _operations, _graph_sizes),
-        _compare_aspect("breaks", before, after, _breaks),
+        compare_graph_lists(before, after, is_one_compiler=is_one_compiler),
+        _compare_aspect("breaks", before, after, _breaks if is_one_compiler else _break_lines),
         _compare_aspect("guards", before, after, _guards),
         _compare_aspect("kernels", before, after, _kernels),
         _compare_aspect("library calls", before, after, _externs),
@@ -82,6 +87,17 @@ def _compare_aspects(before: CompilationRecords, after: CompilationRecords) -> t
         _compare_aspect("failures", before, after, lambda cs: (f.sentence for c in cs for f in c.failures)),
         _compare_times(before, after),
     )
+    return found if is_one_compiler else tuple(map(_without_wording, found))
+
+
+def _without_wording(found: AspectComparison) -> AspectComparison:
+    """Keep what two compilers have in common.
+
+    Each words causes and guards, and cuts kernels, in its own way.
+    """
+    if found.aspect in ("graphs", "breaks"):
+        return found
+    return replace(found, only_first=(), only_second=(), is_figure=found.aspect != "compilations")
 
 
 def _compare_aspect(
@@ -107,28 +123,15 @@ def _normalize_process_names(text: str) -> str:
     return _HASH.sub("…", _PROCESS_NUMBERS.sub("…", text))
 
 
-def _operations(compilations: CompilationRecords) -> Iterable[str]:
-    for graph in _graphs(compilations):
-        yield from (f"{graph.stage}: {n.target}" for n in graph.nodes if n.op not in _NON_COMPUTE_OPS)
-
-
-def _graph_sizes(compilations: CompilationRecords) -> str:
-    sizes: Counter[str] = Counter()
-    for graph in _graphs(compilations):
-        sizes[graph.stage] += sum(n.op not in _NON_COMPUTE_OPS for n in graph.nodes)
-    return ", ".join(f"{stage} {count:,}" for stage, count in sizes.items()) or "none"
-
-
-def _graphs(compilations: CompilationRecords) -> Iterable[GraphRecord]:
-    """Yield the graphs worth comparing: traced, functional, forward, backward and lowered."""
-    wanted = ("fx", "aten", "forward", "backward", "decomposed", "autograd")
-    return (g for c in compilations for g in c.graphs if g.stage in wanted)
-
-
 def _breaks(compilations: CompilationRecords) -> Iterable[str]:
     for record in (b for c in compilations if c.trace for b in c.trace.breaks):
         where = f" ({_file_key(record.span.file)})" if record.span else ""
         yield f"{record.title}: {record.context}{where}" + (", the frame runs as Python" if record.skips_frame else "")
+
+
+def _break_lines(compilations: CompilationRecords) -> Iterable[str]:
+    for record in (b for c in compilations if c.trace for b in c.trace.breaks):
+        yield f"line {record.span.line} of {_file_key(record.span.file)}" if record.span else record.title
 
 
 def _guards(compilations: CompilationRecords) -> Iterable[str]:
@@ -148,7 +151,7 @@ def _compare_times(before: CompilationRecords, after: CompilationRecords) -> Asp
     old, new = (sum(t.seconds for c in side for t in c.timings if not t.parent) for side in (before, after))
     slow, fast = max(old, new), min(old, new)
     text = f"{old:.3g} s"
-    return AspectComparison("time", text, text if slow <= fast * TIME_TOLERANCE else f"{new:.3g} s")
+    return AspectComparison("time", text, text if slow <= fast * TIME_TOLERANCE else f"{new:.3g} s", is_figure=True)
 
 
 def _file_key(file: str) -> str:

@@ -12,7 +12,7 @@ class AspectComparison(Record):
     """Comparison of one aspect of two sessions ("graphs", "breaks", ...).
 
     ``first`` and ``second`` are summaries. ``only_first`` and ``only_second`` are facts that only one session
-    has.
+    has. ``is_figure``: shown, but no difference by itself, as times and another compiler's number of guards.
     """
 
     aspect: str
@@ -20,6 +20,7 @@ class AspectComparison(Record):
     second: str
     only_first: tuple[str, ...] = ()
     only_second: tuple[str, ...] = ()
+    is_figure: bool = False
 
     @property
     def is_same(self) -> bool:
@@ -40,6 +41,11 @@ class FrameComparison(Record):
     second: tuple[str, ...]
     aspects: tuple[AspectComparison, ...] = ()
 
+    @property
+    def is_same(self) -> bool:
+        """True if both sessions have the function, with equal compilations, figures aside."""
+        return bool(self.first and self.second) and all(c.is_same or c.is_figure for c in self.aspects)
+
 
 @dataclass(frozen=True, slots=True)
 class SessionComparison(Record):
@@ -50,7 +56,5 @@ class SessionComparison(Record):
 
     @property
     def is_same(self) -> bool:
-        """True if the same functions have equal compilations, times aside."""
-        return all(
-            f.first and f.second and all(c.is_same for c in f.aspects if c.aspect != "time") for f in self.frames
-        )  # fmt: skip
+        """True if the same functions have equal compilations, figures aside."""
+        return all(f.is_same for f in self.frames)

@@ -39,7 +39,7 @@ def comparison_text(found: SessionComparison, first: str, second: str) -> str:
 def headline(found: SessionComparison, first: str, second: str) -> str:
     """Return the comparison as one sentence."""
     a, b = one_line(first, 40), one_line(second, 40)
-    changed = [f for f in found.frames if _changed(f)]
+    changed = [f for f in found.frames if not f.is_same]
     if not changed:
         return f"{a} and {b}: no difference in {pluralize(len(found.frames), 'function')}, ignoring times."
     totals = ", ".join(
@@ -52,16 +52,12 @@ def headline(found: SessionComparison, first: str, second: str) -> str:
     )
 
 
-def _changed(frame: FrameComparison) -> bool:
-    return not frame.first or not frame.second or any(not c.is_same for c in frame.aspects if c.aspect != "time")
-
-
 def _frame_lines(frame: FrameComparison, first: str, second: str) -> Iterator[str]:
     name = f"{one_line(frame.name, 60)}  {one_line(frame.file_name, 60)}".rstrip()
     if not frame.first or not frame.second:
         yield f"{name}: only in {one_line(first if frame.first else second, 40)}"
         return
-    yield f"{name}: {'equal' if not _changed(frame) else 'differs'}"
+    yield f"{name}: {'equal' if frame.is_same else 'differs'}"
     for change in frame.aspects:
         if not change.is_same:
             yield f"  {change.aspect}: {_counts_text(change)}"

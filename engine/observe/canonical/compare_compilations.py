@@ -1,0 +1,117 @@
+"""Comparison of the graphs of one function's compilations in two sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.observe.canonical.graphs import GraphDifference, compare_graphs
+from engine.records.graph import GraphRecord, NodeRecord
+from engine.records.session import CompilationRecord
+from engine.records.session_comparison import AspectComparison
+
+MAX_LINES = 200
+"""Maximum number of lines that one side shows."""
+TRACED = ("fx", "pre-grad")
+FUNCTIONAL = ("aten", "joint", "forward", "backward", "decomposed", "autograd")
+_NO_OPERATION = ("placeholder", "output", "get_attr")
+
+Pairs = list[tuple[CompilationRecord | None, CompilationRecord | None]]
+
+
+def compare_graph_lists(
+    before: tuple[CompilationRecord, ...], after: tuple[CompilationRecord, ...], *, is_one_compiler: bool
+) -> AspectComparison:
+    """Return the aspect "graphs": operations that only one side has, with the user's lines.
+
+    Graphs are equal if the traced ones are, or if all ATen graphs are. Of two compilers only the traced graphs
+    are compared, because each decomposes operators in its own way.
+    """
+    lines: tuple[list[str], list[str]] = ([], [])
+    is_reordered = False
+    for first, second in _pair(before, after, is_one_compiler):
+        if first is None or second is None:
+            continue  # the aspect "compilations" shows it
+        found = _compare(first, second, is_one_compiler)
+        is_reordered = is_reordered or any(d.is_reordered for d in found)
+        for difference in found:
+            lines[0].extend(map(_line, difference.first))
+            lines[1].extend(map(_line, difference.second))
+            if difference.has_other_outputs:
+                lines[0].append("the same operations, other results returned")
+                lines[1].append("the same operations, other results returned")
+    sizes = _size(before), _size(after)
+    if not lines[0] and not lines[1]:
+        summary = f"{sizes[0]}, in another order" if is_reordered else sizes[0]
+        return AspectComparison("graphs", summary, summary)
+    return AspectComparison("graphs", *sizes, tuple(_limit(lines[0])), tuple(_limit(lines[1])))
+
+
+def _pair(before: tuple[CompilationRecord, ...], after: tuple[CompilationRecord, ...], is_one_compiler: bool) -> Pairs:
+    """Pair compilations with equal graphs first, the others in order."""
+    left = list(after)
+    pairs: Pairs = []
+    rest = []
+    for first in before:
+        equal = next((s for s in left if _is_equal(first, s, is_one_compiler)), None)
+        if equal is None:
+            rest.append(first)
+        else:
+            left.remove(equal)
+            pairs.append((first, equal))
+    longest = max(len(rest), len(left))
+    padded = [[*side, *[None] * (longest - len(side))] for side in (rest, left)]
+    return pairs + list(zip(*padded, strict=True))
+
+
+def _is_equal(first: CompilationRecord, second: CompilationRecord, is_one_compiler: bool) -> bool:
+    return all(d.is_same for d in _compare(first, second, is_one_compiler))
+
+
+def _compare(first: CompilationRecord, second: CompilationRecord, is_one_compiler: bool) -> list[GraphDifference]:
+    traced = _compare_stages(first, second, TRACED, is_one_compiler)
+    if not is_one_compiler:
+        return traced
+    functional = _compare_stages(first, second, FUNCTIONAL, is_one_compiler)
+    if not functional:
+        return traced
+    if all(d.is_same for d in functional):
+        return functional
+    is_spelled_alike = traced and all(d.is_same for d in traced)
+    return functional if is_spelled_alike or not traced else traced
+
+
+def _compare_stages(
+    first: CompilationRecord, second: CompilationRecord, stages: tuple[str, ...], is_one_compiler: bool
+) -> list[GraphDifference]:
+    a, b = (_by_stage(c, stages) for c in (first, second))
+    empty = GraphRecord("", "", "")
+    return [
+        compare_graphs(a.get(s, empty), b.get(s, empty), with_strides=is_one_compiler) for s in dict.fromkeys([*a, *b])
+    ]
+
+
+def _by_stage(record: CompilationRecord, stages: tuple[str, ...]) -> dict[str, GraphRecord]:
+    return {TRACED[0] if g.stage in TRACED else g.stage: g for g in record.graphs if g.stage in stages}
+
+
+def _line(node: NodeRecord) -> str:
+    shape = "" if node.shape is None else f"  # {node.dtype}[{', '.join(node.shape)}]"
+    where = f"line {node.span.line}: " if node.span is not None else ""
+    return f"{where}{node.text}{shape}"
+
+
+def _size(compilations: tuple[CompilationRecord, ...]) -> str:
+    counts = list(_operation_counts(compilations))
+    return ", ".join(f"{stage} {count:,}" for stage, count in counts) or "none"
+
+
+def _operation_counts(compilations: tuple[CompilationRecord, ...]) -> Iterator[tuple[str, int]]:
+    sizes: dict[str, int] = {}
+    for graph in (g for c in compilations for g in c.graphs if g.stage in TRACED + FUNCTIONAL):
+        stage = TRACED[0] if graph.stage in TRACED else graph.stage
+        sizes[stage] = sizes.get(stage, 0) + sum(n.op not in _NO_OPERATION for n in graph.nodes)
+    yield from sizes.items()
+
+
+def _limit(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES:,} more"]

@@ -1,0 +1,218 @@
+"""Normal form of a recorded graph, and the comparison of two graphs by structure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from engine.observe.canonical.calls import canonical_call
+from engine.observe.canonical.expressions import read_call
+from engine.observe.canonical.values import NodeValue
+from engine.records.graph import GraphRecord, NodeRecord
+
+_SYMBOL = re.compile(r"\b([su]+)\d+\b")
+_INPUT_PARTS = re.compile(r"(?:^|_)(?:modules|parameters|buffers|l)(?=_)")
+
+
+@dataclass(frozen=True, slots=True)
+class CanonicalNode:
+    """One operation in normal form.
+
+    ``key`` is equal for equal computations of equal inputs. ``local`` leaves out which values are read:
+    operator, constants and types alone.
+    """
+
+    node: NodeRecord
+    key: str
+    local: str
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CanonicalGraph:
+    """A graph in normal form: its operations in order, and the keys of what it returns."""
+
+    nodes: tuple[CanonicalNode, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDifference:
+    """Nodes of two graphs without an equal in the other; none if both compute the same.
+
+    ``is_reordered``: the same operations, in another order.
+    """
+
+    first: tuple[NodeRecord, ...] = ()
+    second: tuple[NodeRecord, ...] = ()
+    is_reordered: bool = False
+    has_other_outputs: bool = False
+
+    @property
+    def is_same(self) -> bool:
+        """True if both graphs compute the same."""
+        return not self.first and not self.second and not self.has_other_outputs
+
+
+def compare_graphs(first: GraphRecord, second: GraphRecord, *, with_strides: bool = True) -> GraphDifference:
+    """Compare two graphs by structure, not by the names of their values.
+
+    Spellings of one computation are equal: positional and keyword arguments, methods and functions, defaults,
+    negative dimensions, operands of commutative operators in either order. Inputs of other sizes are a difference
+    of the inputs, not of each operation. ``with_strides``: also compare the strides of results, on which
+    graphs of one compiler agree.
+    """
+    names = _match_inputs(first, second)
+    inputs = _other_sizes(first, second, names)
+    a = _Normalizer(with_strides, with_sizes=not inputs[0]).run(first)
+    b = _Normalizer(with_strides, with_sizes=not inputs[0], input_names=names).run(second)
+    keys_a, keys_b = [n.key for n in a.nodes], [n.key for n in b.nodes]
+    if Counter(keys_a) == Counter(keys_b):
+        return GraphDifference(*inputs, is_reordered=keys_a != keys_b, has_other_outputs=a.outputs != b.outputs)
+    only_a, only_b = _unmatched(a.nodes, b.nodes), _unmatched(b.nodes, a.nodes)
+    shown_a, shown_b = _without_local_equal(only_a, only_b), _without_local_equal(only_b, only_a)
+    if not shown_a and not shown_b:
+        shown_a, shown_b = _first_in_flow(only_a), _first_in_flow(only_b)
+    return GraphDifference((*inputs[0], *(n.node for n in shown_a)), (*inputs[1], *(n.node for n in shown_b)))
+
+
+def _other_sizes(
+    first: GraphRecord, second: GraphRecord, names: Mapping[str, str]
+) -> tuple[tuple[NodeRecord, ...], tuple[NodeRecord, ...]]:
+    """Return the inputs of both graphs that have one name and other fixed sizes."""
+    mine = {_input_name(n.name): n for n in first.nodes if n.op == "placeholder"}
+    theirs = {names.get(n.name, _input_name(n.name)): n for n in second.nodes if n.op == "placeholder"}
+    found = [(mine[k], n) for k, n in theirs.items() if k in mine and _fixed(mine[k]) != _fixed(n)]
+    return tuple(a for a, _ in found), tuple(b for _, b in found)
+
+
+def _fixed(node: NodeRecord) -> tuple[str, ...] | None:
+    return None if node.shape is None else tuple(s if s.isdigit() else "symbol" for s in node.shape)
+
+
+@dataclass(slots=True)
+class _Normalizer:
+    with_strides: bool
+    with_sizes: bool = True
+    input_names: Mapping[str, str] = field(default_factory=dict)
+    symbols: dict[str, str] = field(default_factory=dict)
+    operands: dict[str, NodeValue] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+
+    def run(self, graph: GraphRecord) -> CanonicalGraph:
+        found = []
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._add(node, f"input {self.input_names.get(node.name, _input_name(node.name))}")
+            elif node.op == "output":
+                self.outputs = self._outputs(node)
+            elif node.op == "get_attr":
+                self._add(node, f"attribute {node.target}")
+            else:
+                found.append(self._operation(node))
+        return CanonicalGraph(tuple(found), self.outputs)
+
+    def _operation(self, node: NodeRecord) -> CanonicalNode:
+        call = read_call(node.text, self.operands.get)
+        if call is None:
+            local, told = f"{node.target} {self._type(node)}", node.text
+        else:
+            name, arguments = canonical_call(call, is_float="float" in node.dtype)
+            shown = self._rename_symbols(repr(arguments))
+            local = f"{name} {_KEY.sub('value', shown)} {self._type(node)}"
+            told = f"{name} {shown}"
+        self._add(node, told)
+        return CanonicalNode(node, self.operands[node.name].key, local, self._inputs(node))
+
+    def _add(self, node: NodeRecord, told: str) -> None:
+        key = _digest(f"{told} {self._type(node)}")
+        self.operands[node.name] = NodeValue(key, node.shape)
+        if node.op == "placeholder":  # torch's code spells an input l_x_ where its signature has L_x_
+            self.operands.setdefault(node.name.replace("L_", "l_", 1), self.operands[node.name])
+
+    def _inputs(self, node: NodeRecord) -> tuple[str, ...]:
+        names = (i.rpartition(":")[2] for i in node.inputs)
+        return tuple(self.operands[n].key for n in names if n in self.operands)
+
+    def _outputs(self, node: NodeRecord) -> tuple[str, ...]:
+        names = re.findall(r"\w+", node.text.removeprefix("return"))
+        return tuple(self.operands[n].key if n in self.operands else n for n in names)
+
+    def _type(self, node: NodeRecord) -> str:
+        shape = "" if node.shape is None else ",".join(node.shape) if self.with_sizes else str(len(node.shape))
+        has_stride = node.stride is not None and self.with_strides and self.with_sizes
+        stride = ",".join(node.stride or ()) if has_stride else ""
+        device = node.device.partition(":")[0]
+        return self._rename_symbols(f"{node.dtype if node.shape is not None else ''}[{shape}][{stride}]{device}")
+
+    def _rename_symbols(self, text: str) -> str:
+        """Return the text with size symbols numbered in the order of their first mention."""
+        return _SYMBOL.sub(lambda m: self.symbols.setdefault(m[0], f"size{len(self.symbols)}"), text)
+
+
+_KEY = re.compile(r"'#[0-9a-f]{16}'")
+
+
+def _digest(text: str) -> str:
+    return "#" + hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def _input_name(name: str) -> str:
+    """Return a graph input's name as both compilers would spell it.
+
+    ``L_self_modules_l_parameters_weight_`` and ``self_l_weight`` are one input.
+    """
+    return _INPUT_PARTS.sub("", name.lower()).strip("_")
+
+
+def _match_inputs(first: GraphRecord, second: GraphRecord) -> dict[str, str]:
+    """Return names for the second graph's inputs whose own name the first graph lacks.
+
+    They take the names of the first graph's unmatched inputs of equal type, in order.
+    """
+    mine = {_input_name(n.name): n for n in first.nodes if n.op == "placeholder"}
+    theirs = {n.name: n for n in second.nodes if n.op == "placeholder"}
+    free = [name for name in mine if name not in {_input_name(n) for n in theirs}]
+    found: dict[str, str] = {}
+    for name, node in theirs.items():
+        if _input_name(name) in mine:
+            continue
+        equal = next((f for f in free if _same_type(mine[f], node)), None)
+        if equal is not None:
+            free.remove(equal)
+            found[name] = equal
+    return found
+
+
+def _same_type(first: NodeRecord, second: NodeRecord) -> bool:
+    ranks = [None if n.shape is None else len(n.shape) for n in (first, second)]
+    return ranks[0] == ranks[1] and (ranks[0] is None or first.dtype == second.dtype)
+
+
+def _unmatched(nodes: Sequence[CanonicalNode], others: Iterable[CanonicalNode]) -> list[CanonicalNode]:
+    left = Counter(n.key for n in others)
+    return list(_excess(nodes, left, lambda n: n.key))
+
+
+def _without_local_equal(nodes: Sequence[CanonicalNode], others: Iterable[CanonicalNode]) -> list[CanonicalNode]:
+    """Leave out nodes that differ only because an operand does."""
+    left = Counter(n.local for n in others)
+    return list(_excess(nodes, left, lambda n: n.local))
+
+
+def _excess(nodes: Iterable[CanonicalNode], left: Counter[str], key: object) -> Iterator[CanonicalNode]:
+    for node in nodes:
+        told = key(node)  # type: ignore[operator]
+        if left[told] > 0:
+            left[told] -= 1
+        else:
+            yield node
+
+
+def _first_in_flow(nodes: Sequence[CanonicalNode]) -> list[CanonicalNode]:
+    """Return the nodes that no other listed node feeds: where two graphs first part."""
+    keys = {n.key for n in nodes}
+    return [n for n in nodes if not keys & set(n.inputs)]
