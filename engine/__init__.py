@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from engine.errors import (
         BackendError,
+        ConstraintViolation,
         EngineError,
         GraphBreak,
         NotATrace,
@@ -53,7 +54,7 @@ _HOMES = {
         "record", "register_backend", "reset", "try_fixes", "verify", "wait",
     ),
     "engine.errors": (
-        "BackendError", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
+        "BackendError", "ConstraintViolation", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
     ),
     "engine.ir.annotations": ("allow_in_graph", "disable", "graph_break", "while_tracing"),
     "engine.ir.introspection.tensor_spec": ("TensorSpec",),
@@ -66,6 +67,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "BackendError",
+    "ConstraintViolation",
     "EngineError",
     "GraphBreak",
     "NotATrace",

@@ -22,6 +22,7 @@ from engine.expectations import check_expectations
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.current_session import current_session, set_current_session
 from engine.ir.introspection.autograd_apply_method import applied_function
+from engine.ir.unwrap_compiled import unwrap_torch_disable
 from engine.kernels.targets import default_target, parse_target
 from engine.observe.dynamo_guards import explain_torch_call, is_torch_compiled, torch_guards_of
 from engine.options import MODES, TEMPLATE_CHOICES, Options
@@ -209,6 +210,7 @@ def _compile(subject: Any, pipeline: Pipeline) -> Any:
         return _compile(_wrap_callable(subject), pipeline)
     if isinstance(subject, types.MethodType):
         return types.MethodType(_compile(subject.__func__, pipeline), subject.__self__)
+    subject = unwrap_torch_disable(subject)
     behind = unwrap_compiled(subject)
     if isinstance(subject, types.FunctionType):
         return (

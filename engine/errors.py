@@ -57,10 +57,25 @@ class GraphBreak(EngineError):
         super().__init__(f"{record.title}: {record.context}\n{pointed}\n{record.explanation}{what_to_do}")
 
 
-class BackendError(EngineError):
-    """Failure of a backend under ``fullgraph=True``.
+class ConstraintViolation(EngineError):
+    """Code specializes a dimension that ``torch._dynamo.mark_dynamic`` marked.
 
-    Without ``fullgraph`` the failure is recorded and the graph runs eagerly.
+    ``stack`` is the line that needed the size.
+    """
+
+    def __init__(self, tensor: str, dim: int, size: int, stack: tuple[Span, ...] = ()) -> None:
+        self.stack = stack
+        where = f" at line {stack[0].line} of {stack[0].file}" if stack else ""
+        super().__init__(
+            f"Dimension {dim} of {tensor} is marked as dynamic, but the code needs it to be {size}{where}. "
+            "Remove the mark, use torch._dynamo.maybe_mark_dynamic, or write the code for any size."
+        )
+
+
+class BackendError(EngineError):
+    """Failure of a user's backend.
+
+    Under ``engine.config.suppress_errors`` it is recorded and the graph runs eagerly, except with ``fullgraph``.
     """
 
     def __init__(self, backend: str, reason: str, stack: tuple[Span, ...] = ()) -> None:

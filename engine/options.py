@@ -69,6 +69,7 @@ class Config:
       eagerly.
     - ``cpu_kernels``: backend "triton" runs graphs whose tensors are on the CPU in kernels compiled by LLVM
       (``ENGINE_CPU_KERNELS=1`` turns it on for a process); otherwise ATen runs them.
+    - ``suppress_errors``: if a user's backend fails, the failure is recorded and the graph runs eagerly.
     - ``disk_cache``: store functional graphs and lowered programs in the user's cache folder for later
       processes (``ENGINE_DISK_CACHE=1`` turns it on for a process).
     """
@@ -82,6 +83,7 @@ class Config:
     debug_assertions: bool = False
     verify_correctness: bool = False
     cpu_kernels: bool = os.environ.get("ENGINE_CPU_KERNELS") == "1"
+    suppress_errors: bool = False
     disk_cache: bool = os.environ.get("ENGINE_DISK_CACHE") == "1"
 
 

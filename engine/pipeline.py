@@ -46,7 +46,7 @@ class Pipeline:
 
         Raises:
             errors.GraphBreak: under ``fullgraph``, the frame has a graph break.
-            errors.BackendError: under ``fullgraph``, the backend failed.
+            errors.BackendError: a user's backend failed, and its errors are not suppressed.
         """
         id = f"{request.frame_id}/{request.entry_index}"
         inputs = None if current_session() is None else describe_arguments(request.arguments)

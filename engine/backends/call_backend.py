@@ -18,6 +18,7 @@ from engine.ir.node_metadata import provenance_of
 from engine.ir.traced_frame import TracedGraph
 from engine.options import Options, config
 from engine.records.bytecode import Span
+from engine.torch_private.global_state import loaded_dynamo_module
 
 Run = Callable[..., Any]
 
@@ -26,7 +27,7 @@ def call_backend(traced: TracedGraph, options: Options, work: Compilation) -> Ru
     """Return the compiled graph; after an internal error, which is recorded, it runs eagerly.
 
     Raises:
-        errors.BackendError: under ``fullgraph``, a user's backend failed.
+        errors.BackendError: a user's backend failed, and its errors are not suppressed.
     """
     # A functorch transform must see the graph's operators, and a graph without computation needs no compiler.
     if options.backend != "eager" and GLOBAL_STATES["functorch"].read() is None and traced.has_computation():
@@ -36,11 +37,30 @@ def call_backend(traced: TracedGraph, options: Options, work: Compilation) -> Ru
                 run = _compile(traced, options, work)
                 return verify_on_first_call(run, traced, name, work.later) if config.verify_correctness else run
         except Exception as error:
-            if options.fullgraph and callable(backend_callable(options.backend)):
-                raise errors.BackendError(name, str(error), _first_user_stack(traced)) from error
+            if callable(backend_callable(options.backend)) and (options.fullgraph or not _are_errors_suppressed()):
+                raise _backend_error(name, error, _first_user_stack(traced)) from error
             work.record_failure(name, error, "this graph runs eagerly, operator by operator")
     work.record_fx_graph(traced)
     return eager_run(traced.graph)
+
+
+def _are_errors_suppressed() -> bool:
+    """Return True if a graph runs eagerly when a user's backend fails."""
+    stock = loaded_dynamo_module("config")
+    return config.suppress_errors or bool(getattr(stock, "suppress_errors", False))
+
+
+def _backend_error(name: str, error: Exception, stack: tuple[Span, ...]) -> errors.BackendError:
+    """Return the error to raise; a handler of the error of ``torch.compile`` catches it too."""
+    stock: Any = getattr(loaded_dynamo_module("exc"), "BackendCompilerFailed", None)
+    found = errors.BackendError(name, str(error), stack)
+    if stock is None:
+        return found
+    parts = {"__module__": errors.__name__, "__init__": lambda self, text: None}
+    made: Any = type("BackendError", (errors.BackendError, stock), parts)(str(found))
+    vars(made).update(vars(found), backend_name=name, inner_exception=error, msg=str(found))
+    caught_by_both: errors.BackendError = made
+    return caught_by_both
 
 
 def _compile(traced: TracedGraph, options: Options, work: Compilation) -> Run:

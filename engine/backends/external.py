@@ -37,6 +37,8 @@ def compile_externally(backend: str | Run, traced: TracedGraph, work: Compilatio
     work.record_fx_graph(traced)
     with work.stage(backend_name(backend)), allow_interrupts():
         run = _call_compiler(compiler, traced)
+    if not callable(run):
+        raise TypeError(f"it returned {run!r}, which cannot be called")
     work.guards = traced.late_shape_guards()
     return run
 

@@ -53,6 +53,15 @@ def unwrap_torch_compile(obj: Any) -> Any:
     return None
 
 
+def unwrap_torch_disable(obj: Any) -> Any:
+    """Return the function that ``torch.compiler.disable`` wrapped; any other object unchanged.
+
+    A function that is compiled explicitly is compiled although it was disabled before.
+    """
+    held = getattr(obj, "__dict__", {})
+    return held.get(_TORCH_COMPILE_ATTR, obj) if held.get("_torchdynamo_disable") else obj
+
+
 def unwrap_compiled(obj: Any) -> Any:
     """Return the original of a dispatcher or of a compiled module; other objects unchanged.
 

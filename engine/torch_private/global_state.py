@@ -171,7 +171,9 @@ if not TYPE_CHECKING:
     load(globals(), ENTRIES)
 
 
-DYNAMO_MODULES = frozenset(("compiled_autograd", "decorators", "symbolic_convert", "trace_rules", "utils"))
+DYNAMO_MODULES = frozenset(
+    ("compiled_autograd", "config", "decorators", "exc", "symbolic_convert", "trace_rules", "utils")
+)
 """Modules of Dynamo whose state the engine reads if the program loaded them."""
 
 

@@ -8,6 +8,7 @@ from engine.torch_private.entries import Entry, Feature, Kind, load
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import (
+        ConstraintViolationError,
         DimDynamic,
         GuardOnDataDependentSymNode,
         ShapeEnv,
@@ -61,6 +62,12 @@ ENTRIES = (
         without="no symbols can be made",
         off=Feature.COMPILATION,
         calls=("(dynamic_sizes=, constraint_sizes=)", "(a)"),
+    ),
+    Entry(
+        "torch.fx.experimental.symbolic_shapes:ConstraintViolationError",
+        Kind.EXCEPTION,
+        "Raised where code specializes a dimension that was marked as dynamic.",
+        without="the error has another class",
     ),
     Entry(
         "torch.fx.experimental.symbolic_shapes:StrictMinMaxConstraint",

@@ -51,6 +51,7 @@ from engine.trace.side_effects.input_mutations import (
     restorable_mutated_inputs,
 )
 from engine.trace.step_recorder import StepRecorder
+from engine.trace.symbols.marked_dims import check_marked_dims
 from engine.trace.symbols.shape_guards import ShapeInputs
 from engine.trace.symbols.symbol_records import symbol_records
 from engine.trace.tracer import Tracer
@@ -512,6 +513,7 @@ class TraceAttempt:
         self.tx.state_of(LibraryFunctions).add_guard(self.tx)
         shapes = ShapeInputs.of(self.tx)
         shapes.add_guards(self.tx.guards)
+        check_marked_dims(self.tx)
         shapes.env.end_trace()
         guards = self.tx.guards.all()
         if graph is not None:

@@ -42,6 +42,7 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
 
     Raises:
         errors.GraphBreak: under ``options.fullgraph``, the frame does not trace into one graph.
+        errors.ConstraintViolation: traced code specializes a dimension that the user marked as dynamic.
     """
     code = request.function.__code__
     refused = _skip_for_code_flags(code)
@@ -67,7 +68,7 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
             _clear_tracebacks(skip)
             guards = attempt.tx.guards.all() if skip.kind in ("raises", "global-state", "fake-tensor") else ()
             return _make_skipped_frame(request, options, skip, attempt.inlined_calls_and_steps(), guards)
-        except errors.GraphBreak:
+        except (errors.GraphBreak, errors.ConstraintViolation):
             raise
         except TracerException as signal:
             return _make_skipped_frame(

@@ -13,6 +13,8 @@ import torch
 
 import engine
 from engine import api
+from engine.torch_private.global_state import loaded_dynamo_module
+from engine.torch_private.symbolic_shapes import ConstraintViolationError
 
 
 @pytest.fixture(autouse=True)
@@ -140,12 +142,20 @@ def test_a_built_in_backend_cannot_be_replaced() -> None:
         engine.register_backend("triton", lambda graph, inputs: graph)
 
 
-def test_a_failing_backend_is_recorded_and_the_call_still_works() -> None:
-    """The graph runs as traced; under fullgraph the failure is raised."""
+def test_a_failing_backend_raises_unless_errors_are_suppressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If suppressed, the failure is recorded and the graph runs as traced."""
 
     def broken(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         raise RuntimeError("out of ideas")
 
+    torch.compiler.reset()  # it loads Dynamo
+    stock_error = loaded_dynamo_module("exc").BackendCompilerFailed
+    for kind in (engine.BackendError, stock_error):
+        with pytest.raises(kind, match="out of ideas"):
+            engine.compile(double, backend=broken)(X)
+    with pytest.raises(engine.BackendError, match="cannot be called"):
+        engine.compile(double, backend=lambda graph, inputs: None)(X)
+    monkeypatch.setattr(engine.config, "suppress_errors", True)
     with engine.record() as session:
         assert engine.compile(double, backend=broken)(X).equal(X * 2)
     (failure,) = session.compilations[0].failures
@@ -297,3 +307,55 @@ def test_reset_forgets_that_a_cache_was_asked() -> None:
     assert engine.explain(uses, x).breaks
     engine.reset()
     assert not engine.explain(uses, x).breaks
+
+
+def test_a_function_that_torch_disabled_is_compiled_when_compile_is_called_on_it() -> None:
+    """``compile(disable(f))`` compiles f; other calls of the disabled f stay eager."""
+    disabled = torch.compiler.disable(double)
+    with engine.record() as session:
+        assert engine.compile(disabled, backend="eager")(X).equal(X * 2)
+    assert len(session.compilations) == 1
+    with engine.expect(breaks=1):
+        engine.compile(lambda x: disabled(x) + 1, backend="eager")(X)
+
+
+def _of_size_three(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if x.shape[0] == 3 else x
+
+
+def _for_some_sizes(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if x.shape[0] > 3 else x - 1
+
+
+def test_a_specialized_dimension_that_was_marked_raises() -> None:
+    """``mark_dynamic`` and strict ``mark_unbacked`` of torch raise; weak marks do not."""
+    torch.compiler.reset()  # it loads Dynamo
+    decorators = loaded_dynamo_module("decorators")
+    marks = (decorators.mark_dynamic, functools.partial(decorators.mark_unbacked, strict=True))
+    for mark in marks:
+        x = torch.ones(3)
+        mark(x, 0)
+        with pytest.raises(ConstraintViolationError, match="needs it to be 3") as found:
+            engine.compile(_of_size_three, backend="eager")(x)
+        assert isinstance(found.value, engine.ConstraintViolation)
+        assert found.value.stack[0].file == __file__
+        assert engine.compile(_for_some_sizes, backend="eager")(x).equal(torch.zeros(3))
+    for mark in (decorators.maybe_mark_dynamic, decorators.mark_unbacked):
+        x = torch.ones(3)
+        mark(x, 0)
+        assert engine.compile(_of_size_three, backend="eager")(x).equal(torch.full((3,), 2.0))
+
+
+def test_weak_and_unbacked_marks_make_symbols() -> None:
+    """One graph serves all sizes from the first call on."""
+    torch.compiler.reset()  # it loads Dynamo
+    decorators = loaded_dynamo_module("decorators")
+    for mark in (decorators.maybe_mark_dynamic, decorators.mark_unbacked):
+        engine.reset()
+        compiled = engine.compile(double, backend="eager")
+        with engine.record() as session:
+            for size in (3, 4, 5):
+                x = torch.ones(size)
+                mark(x, 0)
+                compiled(x)
+        assert len(session.compilations) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,3 +83,32 @@ class IteratorHasItemSource(Source):
 
     def read(self, base: Any) -> Any:
         return base.__length_hint__() > self.index
+
+
+def count_state(iterator: Any) -> tuple[int, int] | None:
+    """Return the next number and the step of an ``itertools.count`` of integers; else None.
+
+    They are read from its ``repr``: Python 3.14 has no ``__reduce__`` of it.
+    """
+    numbers = re.fullmatch(r"count\((-?\d+)(?:, (-?\d+))?\)", repr(iterator))
+    return None if numbers is None else (int(numbers[1]), int(numbers[2] or 1))
+
+
+@dataclass(frozen=True)
+class CountStateSource(Source):
+    """The next number and the step of an ``itertools.count``, read without advancing it."""
+
+    base: Source
+
+    @property
+    def expr(self) -> str:
+        return f"{self.base.expr}.__repr__()"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(count_state, 'count_state')}({base})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.read)
+
+    def read(self, base: Any) -> Any:
+        return count_state(base)

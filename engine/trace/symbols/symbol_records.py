@@ -20,7 +20,7 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
     env = tx.symbols.shape_env
     told = []
     for symbol, sources in env.var_to_sources.items():
-        origins = [place for s in sources if (place := _place_of(s)) is not None]
+        origins = [place for s in sources if (place := place_of(s)) is not None]
         if not origins or not symbol.is_Symbol:
             continue
         became = env.replace(symbol)
@@ -61,7 +61,7 @@ def _symbol_reason(tx: Tracer, symbol: Any, places: list[tuple[Source, int]]) ->
     )
 
 
-def _place_of(source: Any) -> tuple[Source, int] | None:
+def place_of(source: Any) -> tuple[Source, int] | None:
     """Return the source from which a symbol is read; None for a symbol that no input holds.
 
     The number is the dimension of a tensor; -1 if the source is the number itself.

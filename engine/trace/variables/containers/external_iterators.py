@@ -5,6 +5,7 @@ Tracing reads and guards the state of builtin iterator types. Other iterators ar
 
 from __future__ import annotations
 
+import itertools
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,19 @@ from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
-from engine.ir.sources.iterators import IteratorHasItemSource, IteratorItemSource, IteratorStateSource
+from engine.ir.sources.iterators import (
+    CountStateSource,
+    IteratorHasItemSource,
+    IteratorItemSource,
+    IteratorStateSource,
+    count_state,
+)
 from engine.options import config
 from engine.trace.codegen_runtime.iterators import advance_iterator
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op
 from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
-from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callables.suspended_generators import build_suspended_generator
 from engine.trace.variables.containers.iterators import (
     CombinedIteratorVariable,
@@ -229,6 +236,27 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
         tx, state, GetItemSource(arguments, 0)
     )
     return ExternalIteratorVariable(real, origin, inner)
+
+
+@register_builder(itertools.count)
+def _build_count(tx: Tracer, real: Any, origin: Source) -> Variable:
+    """Build a count, whose next number becomes a symbol when it differs between calls."""
+    tx.guard_type(real, origin, "it is iterated")
+    state = count_state(real)
+    if state is None or tx.request.entry_index >= config.recompile_limit // 2:
+        return OpaqueIteratorVariable(real, origin)
+    first, step = state
+    numbers = CountStateSource(origin)
+    tx.add_guard(EqualsMatch(GetItemSource(numbers, 1), step, cause=tx.guard_cause("it is iterated")))
+    start = tx.wrap(first, GetItemSource(numbers, 0))
+    taken = 0
+
+    def advance(tx: Tracer) -> Variable | None:
+        nonlocal taken
+        taken += 1
+        return binary_op(tx, "+", start, ConstantVariable((taken - 1) * step))
+
+    return ExternalIteratorVariable(real, origin, CombinedIteratorVariable(itertools.count, [], advance))
 
 
 def _enumerate_from(inner: ExternalIteratorVariable, start: Variable) -> CombinedIteratorVariable:

@@ -30,6 +30,14 @@ from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclas
 if TYPE_CHECKING:
     from engine.trace.tracer import Tracer
 
+_MARKS = (
+    "_dynamo_dynamic_indices",
+    "_dynamo_weak_dynamic_indices",
+    "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices",
+)
+"""Attributes of tensors in which ``torch._dynamo`` keeps the marked dimensions."""
+
 
 def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None:
     """Create a symbol for an int or float that changes between calls; None for a constant."""
@@ -186,6 +194,11 @@ def _dim_constraints(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]
     return [bound(d) for d in range(tensor.dim())]
 
 
+def dims_marked_in_torch(tensor: torch.Tensor, marks: tuple[str, ...] = _MARKS) -> set[int]:
+    """Return the dimensions that functions of ``torch._dynamo`` marked as dynamic."""
+    return set().union(*(getattr(tensor, mark, ()) for mark in marks))
+
+
 def _marked_dynamic_dims(tensor: torch.Tensor) -> set[int]:
     ours = getattr(tensor, DYNAMIC_DIMS_ATTR, {})
-    return set(ours) | set(getattr(tensor, "_dynamo_dynamic_indices", ()))
+    return set(ours) | dims_marked_in_torch(tensor)
