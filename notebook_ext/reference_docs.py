@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from engine.aot.fallback_kinds import AOT_REASONS
+from engine.cache.fallback_kinds import CACHE_REASONS
 from engine.guards.guard_kind_examples import GUARD_EXAMPLES as GUARDS
 from engine.ir.reason_catalog import ReasonCatalog
 from engine.lowering.fallbacks.kinds import LOWERING_REASONS
@@ -32,9 +33,9 @@ def fallbacks_page() -> str:
     """Return the page of fallbacks: reason, hints, and an example before and after the fix."""
     head = (
         "# Fallbacks",
-        "Every reason why a stage runs code another way: first why a whole graph runs as traced, then why ATen runs one node instead of a generated kernel. This page is generated from the compiler's own catalogs. A test runs each example: the first function has the fallback, the second has not. `f` is called with `x`, a tensor.",
+        "Every reason why a stage runs code another way: first why a whole graph runs as traced, then why ATen runs one node instead of a generated kernel, last why a result is not saved to disk. This page is generated from the compiler's own catalogs. A test runs each example: the first function has the fallback, the second has not. `f` is called with `x`, a tensor.",
     )
-    catalogs = (AOT_REASONS, LOWERING_REASONS)
+    catalogs = (AOT_REASONS, LOWERING_REASONS, CACHE_REASONS)
     parts = [part for reasons in catalogs for part in _catalog(reasons, "Falls back", "Does not fall back")]
     return "\n\n".join([*head, *parts]) + "\n"
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.cache.environment_key import overridden_aten_kernels
-from engine.cache.function_key import CannotFingerprint, function_fingerprint
+from engine.cache.fallback_kinds import CacheFallback, NotCached
+from engine.cache.function_key import function_fingerprint
 from engine.torch_private.dispatch import dispatch_dump
 from engine.torch_private.operators import CustomOpDef, OpOverload, OpOverloadPacket, custom_ops, simple_registry
 
@@ -38,7 +39,7 @@ def custom_op_fingerprint(operator: Any, plainly: Callable[[Any], Data]) -> str:
     Digests are equal in any process in which the operator has the same form in a graph.
 
     Raises:
-        CannotFingerprint: Something that determines the form cannot be read from code; the text says what.
+        NotCached: Something that determines the form cannot be read from code; the text says what.
     """
     if isinstance(operator, OpOverloadPacket):
         return ".".join(custom_op_fingerprint(getattr(operator, n), plainly) for n in sorted(operator.overloads()))
@@ -48,8 +49,8 @@ def custom_op_fingerprint(operator: Any, plainly: Callable[[Any], Data]) -> str:
     token = _in_progress.set((*_in_progress.get(), name))
     try:
         text = json.dumps(_op_description(operator, plainly), sort_keys=True)
-    except CannotFingerprint as error:
-        raise CannotFingerprint(f"{name}: {error}") from None
+    except NotCached as error:
+        raise NotCached(error.fallback.kind, f"{name}: {error}") from None
     finally:
         _in_progress.reset(token)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -84,7 +85,10 @@ def _op_description(operator: Any, plainly: Callable[[Any], Data]) -> Data:
         "effect": str(getattr(getattr(entry, "effect", None), "effect", None)),
     }
     if operator.py_kernels:
-        raise CannotFingerprint(f"it has Python kernels for {', '.join(sorted(map(str, operator.py_kernels)))}")
+        raise NotCached(
+            CacheFallback.CODE_NOT_DETERMINED,
+            f"it has Python kernels for {', '.join(sorted(map(str, operator.py_kernels)))}",
+        )
     if definition is not None:
         parts |= _describe_custom_op(definition, kernels, plainly)
     else:
@@ -95,7 +99,7 @@ def _op_description(operator: Any, plainly: Callable[[Any], Data]) -> Data:
 def _describe_custom_op(definition: CustomOpDef, kernels: dict[str, str], plainly: Callable[[Any], Data]) -> Data:
     for key, where in kernels.items():
         if not _RUNTIME_KEYS.match(key) and not (key in _CUSTOM_OP_KEYS and _OF_TORCH.match(where)):
-            raise CannotFingerprint(f"the code of its {key} kernel cannot be read")
+            raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"the code of its {key} kernel cannot be read")
     rules = {str(cls): f for cls, f in definition._torch_dispatch_fns.items()}
     inside = [definition._init_fn if _is_triton_op_rule(f) else f for f in rules.values()]
     functions = {
@@ -120,12 +124,12 @@ def _is_triton_op_rule(rule: Any) -> bool:
 
 def _describe_registered_op(kernels: dict[str, str], fake: Any, entry: Any, plainly: Callable[[Any], Data]) -> Data:
     if entry.torch_dispatch_rules._data:
-        raise CannotFingerprint("it has dispatch rules for modes or subclasses")
+        raise NotCached(CacheFallback.CODE_NOT_DETERMINED, "it has dispatch rules for modes or subclasses")
     for key in kernels:
         if not (_RUNTIME_KEYS.match(key) or (fake is not None and key in _KEYS_UNUSED_WITH_FAKE)):
-            raise CannotFingerprint(f"the code of its {key} kernel cannot be read")
+            raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"the code of its {key} kernel cannot be read")
     if fake is None:
-        raise CannotFingerprint("it has no fake kernel")
+        raise NotCached(CacheFallback.CODE_NOT_DETERMINED, "it has no fake kernel")
     return function_fingerprint(fake.func, plainly)
 
 

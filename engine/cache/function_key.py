@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from engine.cache.fallback_kinds import CacheFallback, NotCached
 from engine.torch_private.tensors import TensorBase
 
 Data = Any
@@ -54,17 +55,13 @@ _WRITES = frozenset("STORE_GLOBAL DELETE_GLOBAL STORE_NAME DELETE_NAME".split())
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
-class CannotFingerprint(Exception):
-    """A function's behavior cannot be determined from its code; the text says why."""
-
-
 def function_fingerprint(function: Any, plainly: Callable[[Any], Data]) -> Data:
     """Return the fingerprint of a function and of everything that its code reads, as JSON.
 
     Values that are no functions go to the given serializer, which raises for values that it does not support.
 
     Raises:
-        CannotFingerprint: The code reads something that its text does not determine: a module with state, or an object
+        NotCached: The code reads something that its text does not determine: a module with state, or an object
             or a class that is user-defined.
     """
     return _FunctionWalk(plainly).describe(function, "it")
@@ -92,8 +89,8 @@ class _FunctionWalk:
             return {"dict": [[k, self.describe(v, f"{name}[{k!r}]")] for k, v in value.items()]}
         try:
             return self.serialize(value)
-        except CannotFingerprint as error:
-            raise CannotFingerprint(f"it reads {name}, and {error}") from None
+        except NotCached as error:
+            raise NotCached(error.fallback.kind, f"it reads {name}, and {error}") from None
 
     @_describe.register(staticmethod)
     @_describe.register(classmethod)
@@ -110,11 +107,11 @@ class _FunctionWalk:
 
     @_describe.register(types.ModuleType)
     def _(self, value: types.ModuleType, name: str) -> Data:
-        raise CannotFingerprint(f"it reads the module {value.__name__}")
+        raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"it reads the module {value.__name__}")
 
     @_describe.register(type)
     def _(self, value: type, name: str) -> Data:
-        raise CannotFingerprint(f"it uses the class {value.__qualname__}")
+        raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"it uses the class {value.__qualname__}")
 
     def _function(self, function: types.FunctionType) -> Data:
         if id(function) in self.seen:
@@ -138,7 +135,7 @@ class _FunctionWalk:
         space = function.__globals__
         if name not in space:
             if name in _DYNAMIC_BUILTINS:
-                raise CannotFingerprint(f"it calls {name}()")
+                raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"it calls {name}()")
             return {"builtin": hasattr(builtins, name)}
         value: Any = space[name]
         place = ""
@@ -159,7 +156,7 @@ def _cell_contents(cell: types.CellType, name: str) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        raise CannotFingerprint(f"{name} has no value yet") from None
+        raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"{name} has no value yet") from None
 
 
 def _code_fingerprint(code: types.CodeType, walk: _FunctionWalk) -> Data:
@@ -186,7 +183,7 @@ def _reject_process_state(value: Any, known: str) -> None:
         or inner
         or any(place == m or place.startswith(f"{m}.") for m in _PROCESS_STATE_MODULES)
     ):
-        raise CannotFingerprint(f"it calls {place}.{name}(), which depends on the process")
+        raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"it calls {place}.{name}(), which depends on the process")
 
 
 def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
@@ -194,10 +191,10 @@ def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
     before: tuple[str, ...] = ()
     for op in dis.get_instructions(code):
         if op.opname in _WRITES:
-            raise CannotFingerprint(f"it assigns to the global {op.argval}")
+            raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"it assigns to the global {op.argval}")
         if op.opname == "IMPORT_NAME":
             if str(op.argval).partition(".")[0] not in _VERSIONED_MODULES:
-                raise CannotFingerprint(f"it imports {op.argval}")
+                raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"it imports {op.argval}")
         elif op.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             before = (str(op.argval),)
             yield before
@@ -218,7 +215,7 @@ def _global_reads(code: types.CodeType) -> Iterator[tuple[str, ...]]:
 def _reject_patched_attribute(name: str) -> None:
     """Raise for a tensor attribute that code outside of torch defined."""
     if not stable_method_name(name) and hasattr(torch.Tensor, name):
-        raise CannotFingerprint(f"it reads {name}, which other code added to torch.Tensor")
+        raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"it reads {name}, which other code added to torch.Tensor")
 
 
 @functools.cache

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.cache.fallback_kinds import CacheFallback, NotCached
 from engine.cache.serialize_symbols import (
     SymbolTable,
 )
 from engine.cache.serialize_values import (
-    CannotSerialize,
     Data,
     deserialize_fake,
     deserialize_target,
@@ -38,14 +38,14 @@ def serialize_graph(module: torch.fx.GraphModule) -> Data:
     Of a node's provenance, only the names of traced nodes and the note are stored: source positions may change.
 
     Raises:
-        CannotSerialize: Something in the graph cannot be serialized.
+        NotCached: Something in the graph cannot be serialized.
     """
     return [_serialize_node(n, module) for n in module.graph.nodes]
 
 
 def _serialize_node(node: torch.fx.Node, module: torch.fx.GraphModule) -> Data:
     if node.op not in ("placeholder", "call_function", "output", "get_attr"):
-        raise CannotSerialize(f"{node.name} is an attribute of the graph")
+        raise NotCached(CacheFallback.UNSERIALIZABLE_VALUE, f"{node.name} is an attribute of the graph")
     origin = provenance_of(node)
     sources = [n.rpartition(":")[2] for n in origin.nodes]
     target: Data = serialize_target(node.target) if node.op == "call_function" else ""

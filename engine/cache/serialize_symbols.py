@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 
+from engine.cache.fallback_kinds import CacheFallback, NotCached
 from engine.ir.introspection.symbols import symbolic_numbers_in
 from engine.ir.static_sizes import static_size
 from engine.torch_private.symbolic_shapes import ShapeEnv
@@ -32,15 +33,11 @@ _EXPRESSION_TYPES: Mapping[str, Any] = {
 }
 
 
-class CannotSerializeExpression(Exception):
-    """An expression that cannot be serialized; the text says why."""
-
-
 def serialize_expression(expression: sympy.Basic) -> Data:
     """Return an expression over symbols as JSON: a number, a name, or a type with arguments.
 
     Raises:
-        CannotSerializeExpression: A part of it has an unsupported type.
+        NotCached: A part of it has an unsupported type.
     """
     known: Any = expression
     if known.is_Integer:
@@ -55,7 +52,9 @@ def serialize_expression(expression: sympy.Basic) -> Data:
         return {"float": repr(float(known))}
     name = type(expression).__name__
     if _EXPRESSION_TYPES.get(name) is not type(expression):
-        raise CannotSerializeExpression(f"a size is computed with {name}, which cannot be serialized")
+        raise NotCached(
+            CacheFallback.UNSERIALIZABLE_SIZE, f"a size is computed with {name}, which cannot be serialized"
+        )
     return [name, *map(serialize_expression, expression.args)]
 
 
@@ -151,7 +150,7 @@ def serialize_unbacked_symbols(env: ShapeEnv | None, values: Sequence[Any], trac
     Each comes with its facts and with the symbols of ``traced`` that it replaces.
 
     Raises:
-        CannotSerializeExpression: A fact cannot be serialized.
+        NotCached: A fact cannot be serialized.
     """
     if env is None:
         return []

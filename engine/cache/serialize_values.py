@@ -13,13 +13,8 @@ import torch
 import torch.fx
 
 from engine.cache.custom_op_key import custom_op_fingerprint, op_overload_of
-from engine.cache.function_key import CannotFingerprint
-from engine.cache.serialize_symbols import (
-    CannotSerializeExpression,
-    SymbolTable,
-    serialize_expression,
-    serialize_symbolic_number,
-)
+from engine.cache.fallback_kinds import CacheFallback, NotCached
+from engine.cache.serialize_symbols import SymbolTable, serialize_expression, serialize_symbolic_number
 from engine.graph.composite_ops import composite_op as operator_of_ours
 from engine.graph.composite_ops import registered_composite_ops
 from engine.graph.effect_tokens import effect_token_op
@@ -43,10 +38,6 @@ _MAX_CONSTANT_BYTES = 1 << 12
 
 Data = Any
 """JSON data."""
-
-
-class CannotSerialize(Exception):
-    """A value that cannot be serialized; the text says which."""
 
 
 _SERIALIZABLE_CLASSES: Mapping[str, Any] = {
@@ -108,8 +99,8 @@ _WRITERS: Mapping[type, Writer] = {
 _SUBCLASS_WRITERS: tuple[tuple[tuple[type, ...], Writer], ...] = (
     ((dict,), lambda v, go: {"dict": [[go(k), go(i)] for k, i in v.items()]}),
     ((OpOverload, HigherOrderOperator), lambda v, _: {"operator": serialize_target(v)}),
-    (SYMBOLIC_TYPES, lambda v, _: {"number": _serialize_symbolic(serialize_symbolic_number, v)}),
-    ((sympy.Basic,), lambda v, _: {"relation": _serialize_symbolic(serialize_expression, v)}),
+    (SYMBOLIC_TYPES, lambda v, _: {"number": serialize_symbolic_number(v)}),
+    ((sympy.Basic,), lambda v, _: {"relation": serialize_expression(v)}),
 )
 """Writers of classes and their subclasses."""
 
@@ -118,7 +109,7 @@ def serialize_value(value: Any, node: Callable[[torch.fx.Node], Data] | None = N
     """Return a value as JSON; ``node`` returns the JSON of a graph node.
 
     Raises:
-        CannotSerialize: The type is not supported.
+        NotCached: The type is not supported.
     """
 
     def go(v: Any) -> Data:
@@ -127,16 +118,9 @@ def serialize_value(value: Any, node: Callable[[torch.fx.Node], Data] | None = N
             return write(v, go)
         if isinstance(v, torch.fx.Node) and node is not None:
             return {"node": node(v)}
-        raise CannotSerialize(f"a {type(v).__name__} cannot be serialized")
+        raise NotCached(CacheFallback.UNSERIALIZABLE_VALUE, f"a {type(v).__name__} cannot be serialized")
 
     return go(value)
-
-
-def _serialize_symbolic(write: Callable[[Any], Data], value: Any) -> Data:
-    try:
-        return write(value)
-    except CannotSerializeExpression as error:
-        raise CannotSerialize(str(error)) from error
 
 
 def deserialize_value(
@@ -191,14 +175,16 @@ def serialize_fake(value: Any) -> Data:
     """Return a fake value as JSON: of a tensor its metadata, not its storage.
 
     Raises:
-        CannotSerialize: It is no plain tensor, or the expression of a size is not supported.
+        NotCached: It is no plain tensor, or the expression of a size is not supported.
     """
     if isinstance(value, (tuple, list)):
         return {"several": [serialize_fake(v) for v in value]}
     if not isinstance(value, torch.Tensor):
         return {"value": serialize_value(value)}
     if type(value) is not FakeTensor or value.layout != torch.strided or value.is_conj() or value.is_neg():
-        raise CannotSerialize(f"a {type(value).__name__} of an unsupported kind is computed")
+        raise NotCached(
+            CacheFallback.UNSERIALIZABLE_VALUE, f"a {type(value).__name__} of an unsupported kind is computed"
+        )
     place = serialize_value([list(value.shape), list(value.stride()), value.storage_offset()])
     return {"tensor": [str(value.dtype), str(value.device), *place]}
 
@@ -247,7 +233,7 @@ def serialize_target(target: Any) -> str:
     """Return the name of an operator of a functional graph.
 
     Raises:
-        CannotSerialize: Its behavior cannot be determined from its code.
+        NotCached: Its behavior cannot be determined from its code.
     """
     if found := _HIGHER_ORDER_TARGETS.get(target) or _SIZE_FUNCTIONS.get(target):
         return found
@@ -262,26 +248,20 @@ def serialize_target(target: Any) -> str:
     name = getattr(target, "__name__", "")
     if name and getattr(operator, name, None) is target:
         return f"operator.{name}"
-    raise CannotSerialize(f"{target} is an operator that other code registered")
+    raise NotCached(CacheFallback.UNSERIALIZABLE_VALUE, f"{target} is an operator that other code registered")
 
 
 def _custom_op_fingerprint(target: Any) -> str:
     namespace = getattr(target, "namespace", "") or target._qualified_op_name.partition("::")[0]
     if namespace in ("aten", "prims", "engine"):
         return ""
-    try:
-        return custom_op_fingerprint(target, _serialize_read)
-    except CannotFingerprint as error:
-        raise CannotSerialize(str(error)) from error
+    return custom_op_fingerprint(target, _serialize_read)
 
 
 def _serialize_read(value: Any) -> Data:
     """Return a value that the code of a custom operator reads, as JSON."""
-    try:
-        operator = op_overload_of(value)
-        return serialize_value(value) if operator is None else {"operator": serialize_target(operator)}
-    except CannotSerialize as error:
-        raise CannotFingerprint(str(error)) from error
+    operator = op_overload_of(value)
+    return serialize_value(value) if operator is None else {"operator": serialize_target(operator)}
 
 
 def deserialize_target(name: str) -> Any:
@@ -316,7 +296,10 @@ def _serialize_constant(value: torch.Tensor) -> Data:
     """Return a small constant that tracing created as JSON: dtype, sizes and bytes."""
     is_plain = value.device.type == "cpu" and value.layout == torch.strided and not (value.is_conj() or value.is_neg())
     if not is_plain or value.nbytes > _MAX_CONSTANT_BYTES or not value.is_contiguous():
-        raise CannotSerialize("a constant tensor of the graph is too large, or not a contiguous CPU tensor")
+        raise NotCached(
+            CacheFallback.UNSERIALIZABLE_VALUE,
+            "a constant tensor of the graph is too large, or not a contiguous CPU tensor",
+        )
     held = value.detach().reshape(-1).view(torch.uint8).tolist() if value.numel() else []
     return [str(value.dtype), list(value.shape), bytes(held).hex()]
 

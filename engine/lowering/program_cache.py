@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from engine.cache.environment_key import torch_flags_key, version_key
+from engine.cache.fallback_kinds import CacheFallback, NotCached
 from engine.cache.serialize_graph import serialize_graph
 from engine.cache.serialize_symbols import SymbolTable, shape_env_facts
-from engine.cache.serialize_values import CannotSerialize, deserialize_value, serialize_fake, serialize_value
+from engine.cache.serialize_values import deserialize_value, serialize_fake, serialize_value
 from engine.cache.store import DiskStore, DiskStoreError
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.introspection.symbols import symbolic_numbers_in
@@ -46,7 +47,7 @@ def load_or_lower(
     """
     try:
         key = _cache_key(graph, [*key_parts, fused_random])
-    except CannotSerialize as error:
+    except NotCached as error:
         return _with_cache_note(lower(), f"not saved to disk: {error}")
     try:
         text = store.get(key)
@@ -63,7 +64,7 @@ def load_or_lower(
     made = lower()
     try:
         store.put(key, _serialize(made, graph))
-    except (CannotSerialize, DiskStoreError) as error:
+    except (NotCached, DiskStoreError) as error:
         note = f"not saved to disk: {error}"
     return _with_cache_note(made, note)
 
@@ -76,10 +77,10 @@ def _cache_key(graph: AotGraph, how: Sequence[Any]) -> str:
     """Return the digest that identifies a program on disk.
 
     Raises:
-        CannotSerialize: something in the graph cannot be serialized.
+        NotCached: something in the graph cannot be serialized.
     """
     if theirs := _foreign_lowering():
-        raise CannotSerialize(f"{theirs} has a lowering that other code registered")
+        raise NotCached(CacheFallback.UNSERIALIZABLE_VALUE, f"{theirs} has a lowering that other code registered")
     nodes = list(graph.module.graph.nodes)
     values = [n.meta.get("val") for n in nodes]
     parts = {
@@ -130,7 +131,7 @@ def _serialize(program: LoweredProgram, graph: AotGraph) -> str:
     rows = [[n, p.meta["val"].stride(0)] for n, p in enumerate(graph.saved_placeholders) if PADDED_ROWS_KEY in p.meta]
     text = json.dumps({"program": serialize_value(plain), "rows": rows}, separators=(",", ":"), ensure_ascii=False)
     if _COMPILATION_ID in text:
-        raise CannotSerialize("its text contains a reserved character of the file format")
+        raise NotCached(CacheFallback.UNSERIALIZABLE_VALUE, "its text contains a reserved character of the file format")
     return text.replace(f":{graph.compilation_id}:", f":{_COMPILATION_ID}:")
 
 

@@ -20,15 +20,10 @@ from engine.aot.layout_mutation import fake_at_entry
 from engine.aot.partitioner.partition import PartitionedGraphs
 from engine.aot.wrappers.base import TracedCall
 from engine.aot.wrappers.double_backward import EagerRerun
+from engine.cache.fallback_kinds import NotCached
 from engine.cache.serialize_graph import deserialize_graph, serialize_graph
-from engine.cache.serialize_symbols import CannotSerializeExpression, SymbolTable, serialize_unbacked_symbols
-from engine.cache.serialize_values import (
-    CannotSerialize,
-    deserialize_fake,
-    deserialize_value,
-    serialize_fake,
-    serialize_value,
-)
+from engine.cache.serialize_symbols import SymbolTable, serialize_unbacked_symbols
+from engine.cache.serialize_values import deserialize_fake, deserialize_value, serialize_fake, serialize_value
 from engine.cache.store import DiskStore, DiskStoreError
 from engine.graph.passes.recorder import PASS_RECORDS_KEY
 from engine.ir.fallback import FallbackRequired
@@ -68,7 +63,7 @@ def cache_location(call: TracedCall, folder: Any, *, trains: bool, how: Sequence
     """Return the cache location for the result of compiling ``call``."""
     try:
         return CacheLocation(DiskStore(folder), cache_key(call, trains=trains, how=how))
-    except CannotSerialize as error:
+    except NotCached as error:
         return CacheLocation(DiskStore(folder), note=f"not saved to disk: {error}")
 
 
@@ -89,7 +84,7 @@ def load_artifact(
         if text is None:
             return None, ""
         return _deserialize(json.loads(text), call, compilation, tells=tells), "loaded from disk"
-    except DiskStoreError as error:
+    except (DiskStoreError, NotCached) as error:
         return None, f"recompiled: {error}"
     except FallbackRequired:
         raise
@@ -103,7 +98,7 @@ def save_artifact(place: CacheLocation, made: AotArtifact, call: TracedCall) -> 
         return place.note
     try:
         place.store.put(place.key, json.dumps(_serialize(made, call), separators=(",", ":")))
-    except (CannotSerialize, DiskStoreError) as error:
+    except (NotCached, DiskStoreError) as error:
         return f"not saved to disk: {error}"
     return "saved to disk"
 
@@ -135,13 +130,8 @@ def _serialize(made: AotArtifact, call: TracedCall) -> dict[str, Any]:
 
 
 def _serialize_unbacked(module: torch.fx.GraphModule, call: TracedCall) -> Any:
-    try:
-        env = fake_mode_of(call.graph, call.inputs).shape_env
-        return serialize_unbacked_symbols(
-            env, [n.meta.get("val") for n in module.graph.nodes], example_values(call.graph)
-        )
-    except CannotSerializeExpression as error:
-        raise CannotSerialize(str(error)) from error
+    env = fake_mode_of(call.graph, call.inputs).shape_env
+    return serialize_unbacked_symbols(env, [n.meta.get("val") for n in module.graph.nodes], example_values(call.graph))
 
 
 def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, tells: bool) -> AotArtifact:

@@ -16,9 +16,10 @@ from engine.aot.view_replay import creation_meta
 from engine.aot.wrappers.base import TracedCall
 from engine.cache.custom_op_key import find_python_aten_override
 from engine.cache.environment_key import torch_flags_key, version_key
+from engine.cache.fallback_kinds import CacheFallback, NotCached
 from engine.cache.function_key import stable_method_name, stable_name
 from engine.cache.serialize_symbols import shape_env_facts
-from engine.cache.serialize_values import CannotSerialize, Data, serialize_target, serialize_value
+from engine.cache.serialize_values import Data, serialize_target, serialize_value
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.introspection.view_grad_fn import is_leaf_without_regeneration
@@ -37,15 +38,18 @@ def cache_key(call: TracedCall, *, trains: bool, how: Sequence[Any]) -> str:
     """Return the key under which the result of compiling ``call`` is cached.
 
     Raises:
-        CannotSerialize: the result depends on something that cannot be written, or that another process lacks.
+        NotCached: the result depends on something that cannot be written, or that another process lacks.
     """
     if any(has_unbacked_symbols(i.fake) for i in call.inputs):
-        raise CannotSerialize("an argument has an unbacked size")
+        raise NotCached(CacheFallback.UNSERIALIZABLE_SIZE, "an argument has an unbacked size")
     for name, value in _REQUIRED_STATES.items():
         if GLOBAL_STATES[name].read() != value:
-            raise CannotSerialize(f"{GLOBAL_STATES[name].label} is active")
+            raise NotCached(CacheFallback.UNSERIALIZABLE_VALUE, f"{GLOBAL_STATES[name].label} is active")
     if replaced := find_python_aten_override():
-        raise CannotSerialize(f"{replaced} has a kernel that other code registered, and its code cannot be read")
+        raise NotCached(
+            CacheFallback.CODE_NOT_DETERMINED,
+            f"{replaced} has a kernel that other code registered, and its code cannot be read",
+        )
     parts = {
         "made by": version_key(),
         "state": [[n, serialize_value(GLOBAL_STATES[n].read())] for n in _KEYED_STATES],
@@ -126,7 +130,7 @@ def _fake(value: Any) -> Data:
 
 def _node(node: torch.fx.Node) -> Data:
     if node.op not in ("placeholder", "call_function", "call_method", "output"):
-        raise CannotSerialize(f"{node.name} is an attribute of the graph")
+        raise NotCached(CacheFallback.UNSERIALIZABLE_VALUE, f"{node.name} is an attribute of the graph")
     target = str(node.target)
     if node.op == "call_function":
         target = _function_name(node.target)
@@ -135,7 +139,9 @@ def _node(node: torch.fx.Node) -> Data:
     given = serialize_value((node.args, dict(node.kwargs)), lambda n: n.name)
     value = _fake(node.meta.get("example_value")) if node.op != "output" else None
     if policy_of(node) is not None:
-        raise CannotSerialize("a user-defined policy chooses what an activation checkpoint saves")
+        raise NotCached(
+            CacheFallback.CODE_NOT_DETERMINED, "a user-defined policy chooses what an activation checkpoint saves"
+        )
     return [node.op, node.name, target, given, value, node.meta.get("version"), checkpoint_of(node)]
 
 
@@ -146,11 +152,11 @@ def _function_name(target: Any) -> str:
     if found := stable_name(target):
         return found
     name = getattr(target, "__qualname__", "") or getattr(target, "__name__", "") or target
-    raise CannotSerialize(f"{name} is a function that may not exist in another process")
+    raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"{name} is a function that may not exist in another process")
 
 
 def _method_name(name: str) -> str:
     """Return the name of a tensor method and of the function that implements it."""
     if found := stable_method_name(name):
         return f"{name} {found}"
-    raise CannotSerialize(f"{name} is a method that may not exist in another process")
+    raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"{name} is a method that may not exist in another process")

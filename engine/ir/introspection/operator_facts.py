@@ -111,6 +111,7 @@ class OperatorFacts:
 
 
 _NOTHING = OperatorFacts()
+_FLAGS = tuple(f.name for f in fields(OperatorFacts) if isinstance(f.default, bool))
 
 
 def facts_of(target: Any) -> OperatorFacts:
@@ -218,9 +219,8 @@ def _merge(overloads: Iterable[OpOverload]) -> OperatorFacts:
     found = [f for f in every if not f.has_out] or every
     if not found:
         return _NOTHING
-    flags = [f.name for f in fields(OperatorFacts) if isinstance(f.default, bool)]
-    merged: dict[str, Any] = {flag: any(getattr(f, flag) for f in found) for flag in flags}
-    return replace(found[0], **merged | {"has_out": any(f.has_out for f in every)})
+    merged: dict[str, Any] = {flag: True for f in found for flag in _FLAGS if getattr(f, flag)}
+    return replace(found[0], **merged | {"has_out": len(found) < len(every) or found[0].has_out})
 
 
 _FUNCTION_TYPES = (types.BuiltinFunctionType, types.FunctionType, types.MethodDescriptorType)

@@ -1,0 +1,27 @@
+"""Kinds of reasons not to save a result in the disk cache."""
+
+from __future__ import annotations
+
+import pathlib
+
+from engine.ir.fallback import FallbackKind, FallbackRequired
+from engine.ir.reason_catalog import ReasonCatalog
+
+CACHE_REASONS = ReasonCatalog(pathlib.Path(__file__).with_name("catalog"))
+
+
+class CacheFallback(FallbackKind):
+    """Why a result is not saved. The page of the id has the cause, hints and programs."""
+
+    UNSERIALIZABLE_VALUE = "unserializable-value"
+    UNSERIALIZABLE_SIZE = "unserializable-size"
+    CODE_NOT_DETERMINED = "code-not-determined"
+
+    @classmethod
+    def reasons(cls) -> ReasonCatalog:
+        """Return the catalog of reasons not to save a result."""
+        return CACHE_REASONS
+
+
+class NotCached(FallbackRequired):
+    """The result is not saved. ``reason`` is recorded; each process compiles again."""
