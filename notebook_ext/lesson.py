@@ -118,7 +118,9 @@ class LessonMagics(Magics):
         except NameError as error:
             _show_box(f"{name}: {NOT_YET}.", f"{error}. Run all cells above first.", WRONG_COLOR)
         except Exception as error:
-            _show_box(f"{name}: {NOT_YET}.", f"{type(error).__name__}: {one_line(str(error), 300)}", WRONG_COLOR)
+            # Incomplete code raises a private subclass of SyntaxError from Python 3.13 on.
+            kind = next(c.__name__ for c in type(error).__mro__ if not c.__name__.startswith("_"))
+            _show_box(f"{name}: {NOT_YET}.", f"{kind}: {one_line(str(error), 300)}", WRONG_COLOR)
         else:
             _show_box(f"{name}: {SOLVED}.", "", RIGHT_COLOR)
 

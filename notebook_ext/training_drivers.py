@@ -15,8 +15,10 @@ from engine.bytecode.intercept_calls import intercept_calls
 
 ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 NAME_READS = frozenset(
-    {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF", "LOAD_CLASSDEREF"}
+    "LOAD_NAME LOAD_GLOBAL LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF "
+    "LOAD_FROM_DICT_OR_GLOBALS LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST_LOAD_FAST".split()
 )
+"""Instructions whose last effect is the read of a name; those of two names have a pair as argument."""
 OPTIMIZER_NAME_HINTS = ("opt", "sched", "scaler")
 """Parts of names that mark an optimizer if the object cannot be looked up yet."""
 
@@ -81,7 +83,8 @@ def attribute_reads(code: CodeType) -> Iterator[tuple[str, str]]:
     owner = ""
     for instruction in dis.get_instructions(code):
         if instruction.opname in NAME_READS:
-            owner = str(instruction.argval)
+            names = instruction.argval
+            owner = str(names[-1] if isinstance(names, tuple) else names)
         elif instruction.opname in ATTRIBUTE_READS:
             yield owner, str(instruction.argval)
             owner = f"{owner}.{instruction.argval}" if owner else ""

@@ -42,7 +42,9 @@ REGISTRATION_HOOKS = (
 )
 """Dicts of the hooks that run when a member is registered on any module."""
 _GRAPH_MODULE_CALL_CODE = next(
-    c for c in torch.fx.GraphModule.recompile.__code__.co_consts if isinstance(c, types.CodeType)
+    c
+    for c in torch.fx.GraphModule.recompile.__code__.co_consts
+    if isinstance(c, types.CodeType) and c.co_name == "call_wrapped"  # from Python 3.14 on, "__annotate__" comes first
 )
 """Code of the ``__call__`` that torch generates for each ``GraphModule`` class."""
 
