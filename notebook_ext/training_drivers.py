@@ -18,7 +18,7 @@ NAME_READS = frozenset(
     "LOAD_NAME LOAD_GLOBAL LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF "
     "LOAD_FROM_DICT_OR_GLOBALS LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST_LOAD_FAST".split()
 )
-"""Instructions whose last effect is the read of a name; those of two names have a pair as argument."""
+"""Instructions that end with the read of a name; a pair of names is the argument of some."""
 OPTIMIZER_NAME_HINTS = ("opt", "sched", "scaler")
 """Parts of names that mark an optimizer if the object cannot be looked up yet."""
 
