@@ -194,9 +194,13 @@ def has_only_effect(target: Any) -> bool:
 
     Compiling must not run it.
     """
-    if not isinstance(target, OpOverload) or target._schema.returns:
+    if not isinstance(target, (OpOverload, OpOverloadPacket)):
         return False
-    return all(str(a.type) in _PLAIN_TYPES for a in target._schema.arguments)
+    overloads = getattr(target, "overloads", None)
+    schemas: list[Any] = [
+        o._schema for o in ([target] if overloads is None else (getattr(target, n) for n in overloads()))
+    ]
+    return all(not s.returns and all(str(a.type) in _PLAIN_TYPES for a in s.arguments) for s in schemas)
 
 
 def _is_composite(op: OpOverload) -> bool:
