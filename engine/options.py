@@ -65,8 +65,8 @@ class Config:
     - ``debug_assertions``: check at each call of a compiled graph that its inputs match what it was compiled
       for.
     - ``verify_correctness``: compare the first call of each compiled graph, gradients included, with eager on
-      copies of the inputs. A difference is a ``WrongResult`` warning and recorded; the graph then runs
-      eagerly.
+      copies of the inputs. A difference is a ``WrongResult`` warning and recorded; this call and later ones
+      then run eagerly. ``warnings.simplefilter("error", engine.errors.WrongResult)`` makes it an error.
     - ``cpu_kernels``: backend "triton" runs graphs whose tensors are on the CPU in kernels compiled by LLVM
       (``ENGINE_CPU_KERNELS=1`` turns it on for a process); otherwise ATen runs them.
     - ``suppress_errors``: if a user's backend fails, the failure is recorded and the graph runs eagerly.

@@ -20,7 +20,7 @@ Run = Callable[..., Any]
 def verify_on_first_call(run: Run, traced: TracedGraph, backend: str, record: RecordUpdater) -> Run:
     """Return ``run`` with its first call verified.
 
-    A wrong result is a warning, and eager runs from then on.
+    If the result is wrong there is a warning, and eager runs this call and all later ones.
     """
 
     def report(found: str) -> None:
@@ -30,7 +30,7 @@ def verify_on_first_call(run: Run, traced: TracedGraph, backend: str, record: Re
         sentence = f"verification of {record.compilation} ({backend}): {found}"
         if is_wrong:
             warnings.warn(f"{sentence}; the graph runs eagerly from now on.", errors.WrongResult, stacklevel=3)
-        fallback = "later calls run eagerly, operator by operator" if is_wrong else "the compiled result is used"
+        fallback = "the graph runs eagerly, operator by operator" if is_wrong else "the compiled result is used"
         failure = StageFailure("verification", sentence, fallback)
         record.update(lambda compilation: replace(compilation, failures=(*compilation.failures, failure)))
 

@@ -69,6 +69,7 @@ class DiskStore:
         if len(data) + len(_HEADER) + 64 > MAX_FILE_BYTES:
             raise DiskStoreError("the artifact is too large for the cache")
         try:
+            self._check_parent()
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_own(self.folder):
                 raise DiskStoreError("other users can write to the cache folder")
@@ -76,6 +77,16 @@ class DiskStore:
             self._evict_oldest()
         except OSError as error:
             raise DiskStoreError(f"the cache cannot be written: {error.strerror}") from error
+
+    def _check_parent(self) -> None:
+        """Check that the parent folder does not lead into another user's.
+
+        Raises:
+            DiskStoreError: it is a link, or not the user's.
+        """
+        parent = self.folder.parent
+        if parent.is_symlink() or (parent.exists() and not _belongs_to_user(parent)):
+            raise DiskStoreError(f"{parent.name} is a link, or belongs to another user")
 
     def _key(self) -> bytes:
         path = self.folder / "key"
@@ -139,6 +150,10 @@ class DiskStore:
             return _is_owned_by_user(path.lstat())
         except FileNotFoundError:
             return False
+
+
+def _belongs_to_user(path: pathlib.Path) -> bool:
+    return not hasattr(os, "geteuid") or path.lstat().st_uid == os.geteuid()
 
 
 def _is_owned_by_user(found: os.stat_result) -> bool:

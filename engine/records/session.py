@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 import pathlib
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,6 +37,29 @@ RECORD_KEYS: dict[str, Callable[[Any], Any] | None] = {
 }
 """Kinds of records, each with the key of a record in its table; None: its position."""
 T = TypeVar("T")
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    """Write a text file as a whole: after an error, the earlier file is still there.
+
+    Lone surrogates, which UTF-8 cannot encode, become question marks.
+
+    Raises:
+        OSError: the folder cannot be written, or the disk is full.
+    """
+    if path.exists() and not path.is_file():  # a pipe or a device
+        path.write_text(text, encoding="utf-8", errors="replace")
+        return
+    path = path.resolve()  # a link stays a link
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_text(text, encoding="utf-8", errors="replace")
+        if path.exists():
+            partial.chmod(stat.S_IMODE(path.stat().st_mode))
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 class RecordTable(Generic[T]):
@@ -261,7 +286,7 @@ class Session:
     def save(self, path: str | pathlib.Path) -> pathlib.Path:
         """Write the session as JSON and return the path; the file contains the user's source code."""
         path = pathlib.Path(path)
-        path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
+        write_atomically(path, json.dumps(self.to_dict(), ensure_ascii=False))
         return path
 
     @classmethod
@@ -278,6 +303,8 @@ class Session:
             raise RecordError(f"{path.name} cannot be read as a session: {error}") from error
         try:
             plain = json.loads(text)
+        except RecursionError as error:
+            raise RecordError(f"{path.name} is nested too deeply to be a saved session.") from error
         except ValueError as error:
             raise RecordError(f"{path.name} is not a saved session, or was cut off: {error}") from error
         if not isinstance(plain, dict) or "version" not in plain:

@@ -23,7 +23,7 @@ RELATIVE_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64:
 def verify_first_call(run: Run, graph: torch.fx.GraphModule, eager: Run, report: Callable[[str], None]) -> Run:
     """Return ``run`` with its first call verified against ``eager`` on copies of the inputs.
 
-    Gradients are compared too. If the results differ, ``eager`` runs all later calls.
+    Gradients are compared too. If the results differ, ``eager`` runs this call and all later ones.
     ``report`` is called once: with the difference, with the reason why the graph cannot be verified, or with ""
     if all results agree.
     """
@@ -52,29 +52,33 @@ class _FirstCallVerifier:
         if reason := _why_not_verifiable(self._graph, inputs):
             self._report(f"not verifiable: {reason}")
             return self._run(*inputs)
-        copies, others = tuple(map(_copy_input, inputs)), tuple(map(_copy_input, inputs))
-        expected: tuple[Any, ...] = ()
-        error: Exception | None = None
-        with _fork_rng(inputs):
-            try:
-                expected = self._eager(*copies)
-            except Exception as raised:  # a user error, which the compiled graph must raise too
-                error = raised
-        trial = None
-        if error is None and _has_gradients(expected, copies):
-            with _fork_rng(inputs):
-                trial = self._run(*others)
-        results = self._run(*inputs)
-        if error is not None:
-            found = f"the compiled graph did not raise {type(error).__name__}"
-        else:
-            found = next(_differences((*expected, *copies), (*results, *inputs), len(expected)), "")
-        if not found and trial is not None:
-            found = _gradient_difference((expected, copies), (trial, others))
+        found = self._difference(inputs)
         if found:
             self._run = self._eager
         self._report(found)
-        return results
+        return self._run(*inputs)
+
+    def _difference(self, inputs: tuple[Any, ...]) -> str:
+        """Run both on copies of the inputs; return the first difference, or nothing."""
+        copies, others = tuple(map(_copy_input, inputs)), tuple(map(_copy_input, inputs))
+        expected, error = self._trial(self._eager, copies)
+        results, failure = self._trial(self._run, others)
+        if error is not None:  # a user error, which the compiled graph must raise too
+            return f"the compiled graph did not raise {type(error).__name__}" if failure is None else ""
+        if failure is not None:
+            return f"the compiled graph raised {type(failure).__name__}: {failure}"
+        found = next(_differences((*expected, *copies), (*results, *others), len(expected)), "")
+        if not found and _has_gradients(expected, copies):
+            found = _gradient_difference((expected, copies), (results, others))
+        return found
+
+    @staticmethod
+    def _trial(run: Run, inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], Exception | None]:
+        with _fork_rng(inputs):
+            try:
+                return tuple(run(*inputs)), None
+            except Exception as error:
+                return (), error
 
 
 def _why_not_verifiable(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:

@@ -429,3 +429,15 @@ def test_processes_share_a_small_folder(tmp_path: pathlib.Path) -> None:
     running = [subprocess.Popen([*command, str(n)], env=env) for n in range(3)]
     assert [p.wait() for p in running] == [0, 0, 0]
     assert all(not f.name.startswith(".") for f in (tmp_path / "s").iterdir())
+
+
+def test_a_cache_folder_that_is_a_link_is_refused(tmp_path: pathlib.Path) -> None:
+    """A cache folder that leads elsewhere, or whose parent does, is not written to."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "compile-explorer").symlink_to(elsewhere)
+    with pytest.raises(DiskStoreError, match="is a link"):
+        DiskStore(tmp_path / "compile-explorer" / "aot").put(NAME, "text")
+    with pytest.raises(DiskStoreError):
+        DiskStore(tmp_path / "compile-explorer").put(NAME, "text")
+    assert not list(elsewhere.iterdir())

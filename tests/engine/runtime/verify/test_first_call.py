@@ -28,7 +28,8 @@ def test_wrong_backend_is_told_and_left() -> None:
     compiled = engine.compile(lambda x: x * 2, backend=off_by_one)
     x = torch.arange(3.0)
     with engine.record() as session, pytest.warns(WrongResult, match="result 0 differs from eager by up to 1"):
-        compiled(x)
+        first = compiled(x)
+    assert torch.equal(first, x * 2)
     assert [f.stage for c in session.compilations for f in c.failures] == ["verification"]
     assert torch.equal(compiled(x), x * 2)
 
@@ -110,3 +111,43 @@ def test_wrong_gradients_are_told() -> None:
     x = torch.ones(2, requires_grad=True)
     compiled(x).sum().backward()
     assert torch.equal(x.grad, torch.full((2,), 3.0))  # type: ignore[arg-type]
+
+
+def wrong_in_place(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+    """A backend that also writes wrongly to its inputs."""
+
+    def run(*given: Any) -> Any:
+        given[0].fill_(7)
+        return graph(*given)
+
+    return run
+
+
+def test_the_first_call_is_eagers() -> None:
+    """After a difference, the call's own results, writes and gradients are eager's."""
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * w + torch.rand(3)
+
+    seen = []
+    for run in (step, engine.compile(step, backend=wrong_in_place)):
+        torch.manual_seed(0)
+        x, w = torch.zeros(3), torch.ones(3, requires_grad=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", WrongResult)
+            y = run(x, w)
+        y.sum().backward()
+        seen.append((x, y.detach(), w.grad))
+    for a, b in zip(*seen, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_wrong_result_can_be_an_error() -> None:
+    """With the warning as an error, the call raises it; the next one is right."""
+    compiled = engine.compile(lambda x: x * 2, backend=off_by_one)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", WrongResult)
+        with pytest.raises(WrongResult):
+            compiled(torch.ones(2))
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))

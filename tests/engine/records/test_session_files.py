@@ -1,0 +1,59 @@
+"""Test that files of sessions are written as a whole, and that damaged ones are refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from engine.records.base import RecordError
+from engine.records.session import Session
+
+
+def test_deeply_nested_json_is_refused(tmp_path: pathlib.Path) -> None:
+    """JSON nested 100,000 deep is a ``RecordError``, as other damage is."""
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000 + "]" * 100_000, encoding="utf-8")
+    with pytest.raises(RecordError, match="too deeply"):
+        Session.load(path)
+
+
+def test_a_lone_surrogate_is_written_as_a_question_mark(tmp_path: pathlib.Path) -> None:
+    """Text that UTF-8 cannot encode does not prevent saving."""
+    session = Session()
+    session.add_note("left \ud800 right")
+    assert Session.load(session.save(tmp_path / "s.json")).notes == ("left ? right",)
+
+
+def test_a_failed_save_leaves_the_earlier_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the middle of writing leaves the earlier session, and no partial file."""
+    path = tmp_path / "s.json"
+    session = Session()
+    session.add_note("first")
+    session.save(path)
+    write = pathlib.Path.write_text
+
+    def fail(self: pathlib.Path, text: str, **options: Any) -> int:
+        write(self, text[:10], **options)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "write_text", fail)
+        with pytest.raises(OSError, match="No space"):
+            session.save(path)
+    assert Session.load(path).notes == ("first",)
+    assert [p.name for p in tmp_path.iterdir()] == ["s.json"]
+
+
+def test_saving_follows_a_link_and_keeps_the_mode(tmp_path: pathlib.Path) -> None:
+    """A link stays a link, and a file that only the user may read stays so."""
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("{}", encoding="utf-8")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    Session().save(link)
+    assert link.is_symlink()
+    assert json.loads(target.read_text(encoding="utf-8"))["version"]
+    assert target.stat().st_mode & 0o777 == 0o600
