@@ -15,7 +15,7 @@ import torch.fx
 
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.introspection import python_objects
-from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import item_source
 from engine.trace.codegen_runtime.containers import refill_deque, refill_list
@@ -253,13 +253,38 @@ _OPEN_SLICE_END: dict[int, tuple[None, ...]] = {0: (None,), 1: (None,), 2: ()}
 """Bounds that complete the search slice of ``index``, by the number of its bounds."""
 
 
+def _index_in_input(tx: Tracer, key: Variable) -> int:
+    """Return the number in an unmodified CPU input, with a guard.
+
+    A number that changed between calls is not specialized.
+
+    Raises:
+        Unsupported: the tensor's value is not known while tracing.
+    """
+    real: Any = key.as_python_object()
+    used = key.node_or_none
+    has_no_users = used is None or not used.users  # nothing in the graph wrote to it, also not through an alias
+    are_unmodified = all(v.fake.is_inference() or v.fake._version == n for v, n in tx.inputs.input_tensors)
+    is_plain = key.source is not None and key.python_type() is torch.Tensor and key.fake.device.type == "cpu"
+    if not (has_no_users and are_unmodified and is_plain):
+        raise key.unsupported("using its value as an index", "data-dependent")
+    assert key.source is not None
+    number = MethodResultSource(key.source, "item")
+    is_integer = key.fake.numel() == 1 and not (key.fake.is_floating_point() or key.fake.is_complex())
+    if not is_integer or -1 in tx.request.dynamic_dims.get(number.expr, ()):
+        raise key.unsupported("using its value as an index", "data-dependent")
+    found = real.item()
+    tx.add_guard(EqualsMatch(number, found, cause=tx.guard_cause("it is an index of a Python container")))
+    return int(found)
+
+
 def as_index(tx: Tracer, key: Variable) -> Any:
     """Return an index as a Python int if it has one; otherwise a stand-in for error messages.
 
-    A tensor is unsupported, because its value would become an index.
+    The number in a tensor that the call passes is guarded. Other tensors are unsupported.
     """
     if key.fake is not None:
-        raise key.unsupported("using its value as an index", "data-dependent")
+        return _index_in_input(tx, key)
     if key.is_user_object:
         key = key.call_user_method(tx, "__index__", []) or key
     if key.is_user_object and not tx.is_python_constant(key):

@@ -242,7 +242,7 @@ def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Vari
             kind == "reference"
             and len(args) == 1
             and not kwargs
-            and (not _may_be_collected(tx, of) or type(of) is UserDefinedObjectVariable)
+            and (not _may_be_collected(tx, of) or type(of) is UserDefinedObjectVariable or of.fake is not None)
         ):
             made = WeakRefVariable(of)
             made.real_referent = tx.objects.real_object(of)

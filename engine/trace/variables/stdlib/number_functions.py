@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
 from engine.torch_private import sympy_functions
 from engine.trace.emit_node import emit_node
@@ -67,6 +68,8 @@ def _convert_symbol(of: SymNodeVariable, tx: Tracer, kind: type) -> Variable:
         return of
     if kind is float or (kind is int and of.python_type() is float):
         return emit_node(tx, "call_function", torch.sym_float if kind is float else torch.sym_int, [of])
+    if kind is int and of.python_type() is bool and has_unbacked_symbols(of.sym):
+        return emit_node(tx, "call_function", torch.sym_ite, [of, ConstantVariable(1), ConstantVariable(0)])
     return ConstantVariable(kind(of.as_python_constant(tx)))
 
 
@@ -98,6 +101,14 @@ for _kind in (int, float, complex):
     register_rule(_kind)(_number_constructor(_kind))
 register_rule(torch.sym_int)(_number_constructor(int))
 register_rule(torch.sym_float)(_number_constructor(float))
+
+
+@register_rule(torch.sym_not)
+def _sym_not(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0] if args else kwargs["a"])
+    if of.sym is not None and of.python_type() is bool:
+        return emit_node(tx, "call_function", torch.sym_not, [of])
+    return ConstantVariable(not of.is_truthy(tx))
 
 
 @register_rule(bool)
