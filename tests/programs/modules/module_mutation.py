@@ -589,3 +589,22 @@ class WarmedUpByAView(nn.Module):
     def forward(self, x):
         self.counts += 1
         return x + 1 if self.count.item() > 2 else x * 2
+
+
+@program(lambda: (torch.randn(2),), steady=False)
+class MembersDeleted(nn.Module):
+    """A module deletes some of its members, and lists those that are left."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2))
+        self.shift = nn.Parameter(torch.ones(2))
+        self.register_buffer("unsaved", torch.ones(2), persistent=False)
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        for name in ("scale", "unsaved", "act"):
+            if hasattr(self, name):
+                delattr(self, name)
+        left = [name for name, _ in self.named_parameters(prefix="own")]
+        return x + sum(self.parameters()), left, list(self.named_children()), sorted(self._non_persistent_buffers_set)

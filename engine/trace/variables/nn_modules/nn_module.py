@@ -15,10 +15,9 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.builder import register_subclass_builder
 from engine.trace.variables.callable_registry import RULES_BY_CODE
-from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
+from engine.trace.variables.containers.sequences import ListVariable
 from engine.trace.variables.nn_modules.module_calls import call_graph_module, call_module
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -248,43 +247,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
             return item.hash_key(tx) in self._members(tx)
         return super().contains(tx, item)
 
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        if name in ("items", "keys", "values") and issubclass(self.cls, torch.nn.ModuleDict) and not args:
-            return DictViewVariable(DictVariable.from_str_keys(self._members(tx)), name)
-        if name.removeprefix("named_") in ("parameters", "buffers", "modules", "children"):
-            found = find_in_class(self.cls, name)
-            if found is not None and found[0] is _MODULE and not self._members_were_mutated(tx):
-                return self._named_members(tx, name, args, kwargs)
-        return super().call_method(tx, name, args, kwargs)
-
-    def _members_were_mutated(self, tx: Tracer) -> bool:
-        """Return True if traced code mutated the members of any module.
-
-        The real member dicts are then outdated.
-        """
-        modules = (v.as_module() for v, _ in tx.objects.variables_by_id.values())
-        tables = (t for m in modules if m is not None for t in m.member_dicts.values())
-        return self.is_constructed or any(id(t) in tx.side_effects.mutated_variables for t in tables)
-
-    def _named_members(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        """Return members in the order of torch's own traversal. Each is found again by its path."""
-        constant = [realize(tx, a).as_python_constant(tx) for a in args]
-        words = {k: realize(tx, v).as_python_constant(tx) for k, v in kwargs.items()}
-        if name in ("parameters", "buffers", "modules", "children"):
-            found = {n: (n, v) for n, v in getattr(self.real_object, f"named_{name}")(**words)}
-        else:
-            prefix = words.pop("prefix", constant[0] if constant else "")
-            found = {
-                n: ((f"{prefix}." if prefix else "") + n if n else prefix, v)
-                for n, v in getattr(self.real_object, name)(**words)
-            }
-        guard_module_structure(tx, self)
-        values: list[Variable] = []
-        for path, (shown, _) in found.items():
-            value = self.member_at_path(tx, path)
-            values.append(TupleVariable([ConstantVariable(shown), value]) if name.startswith("named_") else value)
-        return SequenceIteratorVariable(values, type(iter(())))
-
     def member_at_path(self, tx: Tracer, path: str) -> Variable:
         """Return a member by its dotted path."""
         value: Variable = self
@@ -312,23 +274,6 @@ class FrozenMemberDictVariable(DictVariable):
         if name in ("clear", "popitem", "move_to_end"):
             raise self.unsupported(f"{name}() of the members of a module that wraps another", "module-attribute")
         return super().call_method(tx, name, args, kwargs)
-
-
-def guard_module_structure(tx: Tracer, module: NNModuleVariable) -> None:
-    """Guard the member names of a module and all its submodules."""
-    assert module.source is not None
-    for table in _MEMBER_DICTS:
-        real = module.real_object.__dict__[table]
-        tx.add_guard(
-            DictKeysMatch(
-                AttrSource(module.source, table), tuple(real), cause=tx.guard_cause("the module's members were listed")
-            )
-        )
-    for name, child in module.real_object.__dict__["_modules"].items():
-        if child is not None:
-            inner = realize(tx, module.member(tx, "_modules", name)).as_module()
-            if inner is not None and inner.source == ModuleMemberSource(module.source, "_modules", name):
-                guard_module_structure(tx, inner)
 
 
 def module_path(origin: Source | None) -> str:
