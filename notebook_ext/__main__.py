@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--write", action="store_true", help="keep a notebook's outputs in the notebook itself")
     given = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):  # a locale may not have the characters of the summary
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     if given.path is not None and given.path.suffix != ".ipynb":
         from notebook_ext.trace_report import (
             write_trace_report,  # Imported here: a trace report must work where no notebook package is installed.

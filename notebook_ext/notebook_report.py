@@ -124,7 +124,9 @@ def write_report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = Fals
         explorers = {int(file.stem): explorer_page(file) for file in pathlib.Path(saved).glob("*.json")}
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"{path.stem}.html"
-    made.write_text(notebook_page(notebook, title_of(notebook, path.stem), explorers), encoding="utf-8")
+    made.write_text(
+        notebook_page(notebook, title_of(notebook, path.stem), explorers), encoding="utf-8", errors="replace"
+    )
     if write and not problem:
         nbformat.write(strip_report_metadata(notebook), path)  # type: ignore[no-untyped-call]
     return made.resolve(), problem

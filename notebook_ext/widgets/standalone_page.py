@@ -70,8 +70,8 @@ def write_page(
     The page has a light and a dark theme. ``view`` is the initial view. ``others`` are sessions by name for
     comparison; this session is called ``name`` there.
     """
-    stream.write(head_html(title).encode())
-    stream.write(f'<p class="private">{escape(privacy_note(session))}</p>\n'.encode())
+    stream.write(head_html(title).encode(errors="replace"))
+    stream.write(f'<p class="private">{escape(privacy_note(session))}</p>\n'.encode(errors="replace"))
     told = {"overview": overview(session, others, name), "parts": initial_parts(session), "view": view}
     data = script_safe_json(told)
     stream.write(f'<script type="application/json" id="data">{data}</script>\n'.encode())

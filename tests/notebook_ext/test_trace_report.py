@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from notebook_ext.views.compilations import artifact_text, compilation_facts, co
 from notebook_ext.views.explorer_parts import all_keys, all_parts, part
 from notebook_ext.views.guards import guards
 from notebook_ext.views.linked.row_links import linked
+from notebook_ext.widgets.standalone_page import write_page
 from tests.engine.observe.sample_traces import session_and_log
 from tests.notebook_ext.conftest import Shell
 from tests.notebook_ext.sample_sessions import HOSTILE, hostile_session
@@ -194,3 +196,27 @@ def test_refusing_guard_of_a_trace_is_found(session: Session) -> None:
     (case,) = [c for c in shown["cases"] if c["call"] == call.index + 1]
     assert shown["guards"][case["failed"]]["origin"] == call.guard_failures[0].source
     assert case["verdicts"][case["failed"]][0] == "fail"
+
+
+def test_the_command_line_prints_under_an_ascii_locale(log: Path, tmp_path: Path) -> None:
+    """Characters that the locale lacks are escaped, and the page is written."""
+    page = tmp_path / "seité.html"
+    ran = subprocess.run(
+        [sys.executable, "-m", "notebook_ext", str(log), "-o", str(page)],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert b"seit\\xe9.html" in ran.stdout
+    assert page.exists()
+
+
+def test_a_lone_surrogate_does_not_prevent_a_page(tmp_path: Path) -> None:
+    """Text that UTF-8 cannot encode is shown with question marks."""
+    session = Session()
+    session.add_note("left \ud800 right")
+    path = tmp_path / "page.html"
+    with path.open("wb") as stream:
+        write_page(session, stream, "title \ud800")
+    assert b"title ?" in path.read_bytes()
