@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
 
 from engine import errors
 from engine.compilation import Compilation
+from engine.graph.effect_tokens import is_with_effects
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.compile_llvm import why_llvm_is_missing
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
+from engine.ir.node_values import tensors_in
 from engine.kernels.print_kernel import print_kernel
 from engine.lowering.driver import lower
 from engine.options import Options
@@ -30,12 +34,25 @@ def cpu_executor(graph: AotGraph, options: Options, work: Compilation) -> Run:
     if missing := why_llvm_is_missing():
         _note_missing(missing)
         return aten_executor(graph)
+    if not all(value.device.type == "cpu" for value in _tensors(graph)) or _has_ordered_effects(graph):
+        return aten_executor(graph)
     try:
         run = _kernels(graph, options)
     except Exception as error:
         work.record_failure("CPU kernels", error, "ATen runs the graph")
         return aten_executor(graph)
     return aten_executor(graph) if run is None else run
+
+
+def _has_ordered_effects(graph: AotGraph) -> bool:
+    """Return True if a node only has an effect, such as raising an error."""
+    return any(is_with_effects(node) for node in graph.module.graph.nodes)
+
+
+def _tensors(graph: AotGraph) -> Iterator[torch.Tensor]:
+    """Yield the fake values of all nodes."""
+    for node in graph.module.graph.nodes:
+        yield from tensors_in(node.meta.get("val"))
 
 
 def lower_for_cpu(graph: AotGraph, options: Options, refused: dict[str, str]) -> LoweredProgram:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp
 
 
-def live_ops(ops: tuple[LoopIROp, ...]) -> list[LoopIROp]:
-    """Return the ops that a store depends on, in order, with the checks of their indices."""
+def live_ops(ops: tuple[LoopIROp, ...], *, keeps_checks: bool = False) -> list[LoopIROp]:
+    """Return the ops that a store depends on, in order, with the checks of their indices.
+
+    ``keeps_checks``: with the checks of all indices, also where nothing is read with them.
+    """
     needed = transitive_inputs([op for op in ops if op.name in WRITE_OPS], ops)
-    checks = [op for op in ops if op.name == "check" and op.args[0].number in needed]
+    checks = [op for op in ops if op.name == "check" and (keeps_checks or op.args[0].number in needed)]
     needed |= transitive_inputs(checks, ops)
     return [op for op in ops if op.number in needed]
 

@@ -119,7 +119,8 @@ def _choose_lane_var(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNes
     candidates = [*nest.outer, *(() if scans else nest.inner)]
     variables = loop_vars_of(kernel.ops, nest)
     ranked = [(_score(kernel, live, variables, v), n, v) for n, v in enumerate(candidates)]
-    return max(ranked, key=lambda entry: entry[:2])[2] if ranked else None
+    best = max(ranked, key=lambda entry: entry[:2], default=None)
+    return None if best is None or (best[0] <= 0 and scans) else best[2]
 
 
 def _score(

@@ -49,6 +49,8 @@ class OpPrinter:
         self.checks: list[LoopIROp] = []
         """The bounds checks that were printed, each by the status it sets, less one."""
         self._commented = ""
+        self.printed: set[int] = set()
+        """Numbers of the ops that were printed."""
 
     def size(self, size: Size) -> str:
         """Return the parameter of a symbolic size."""
@@ -100,6 +102,7 @@ class OpPrinter:
         if op.name == "constant":
             return
         self._comment(op)
+        self.printed.add(op.number)
         self.writer.ops = (op.number,)
         is_vector = self.is_vector(op)
         copies, lanes = (self.copies, self.plan.lanes) if is_vector else (1, 1)

@@ -13,10 +13,11 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
 from engine.ir.kernels.host_vectors import VectorUnit
 from engine.ir.loop_ir.index_expr import LoopVar, Size, as_size, product
 from engine.ir.loop_ir.loop_kernel import LoopKernel
+from engine.ir.loop_ir.ops import WRITE_OPS
 from engine.ir.static_sizes import static_size
 from engine.kernels import dependences
 from engine.kernels.cpu.lane_values import Value
-from engine.kernels.cpu.llvm_types import iota, wide
+from engine.kernels.cpu.llvm_types import NotPrintable, iota, wide
 from engine.kernels.cpu.loop_plan import LoopPlan, make_plan
 from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.cpu.reduction_pass import ReductionPass
@@ -42,14 +43,14 @@ class NestPrinter:
 
     def __init__(self, kernel: LoopKernel, unit: VectorUnit) -> None:
         self.kernel = kernel
-        self.live_ops = dependences.live_ops(kernel.ops)
+        self.live_ops = dependences.live_ops(kernel.ops, keeps_checks=True)
         self.plan: LoopPlan = make_plan(kernel, self.live_ops, unit)
         self.parameters = KernelParameters(kernel)
         self.parameters.name_pointers(kernel, self.live_ops)
         self.printer = OpPrinter(kernel, self.plan, self.parameters, unit)
         self.writer = self.printer.writer
         levels = dependences.loop_levels(kernel.ops, set())
-        has_inner = any(op.name in ("reduce", "scan") for op in self.live_ops)
+        has_inner = bool(self.plan.inner) or any(op.name == "reduce" for op in self.live_ops)
         self.passes = [
             ReductionPass(self.printer, self.live_ops, levels, level)
             for level in range(max(levels.values(), default=0) + 1 if has_inner else 0)
@@ -62,6 +63,8 @@ class NestPrinter:
     def source(self) -> GeneratedKernel:
         """Print the kernel and return all data about it."""
         self._print_parallel_loop()
+        if missed := [op for op in self.live_ops if op.name in WRITE_OPS and op.number not in self.printer.printed]:
+            raise NotPrintable(f"{missed[0].label} is not stored")
         args = (*self.parameters.pointer_args, *self.parameters.size_args(), *self._cost_args())
         lines = self._text_lines(args)
         prefix, values = self.kernel.prefix, {b: p.removesuffix("_ptr") for b, p in self.parameters.pointers.items()}

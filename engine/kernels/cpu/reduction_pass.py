@@ -28,17 +28,22 @@ class ReductionPass:
         ]
         roots = [*(a for op in self.reductions for a in op.args), *self.stores]
         needed = transitive_inputs(roots, printer.kernel.ops, in_one_loop=True)
-        checks = [op for op in live if op.name == "check" and op.args[0].number in needed]
+        checks = [
+            op
+            for op in live
+            if op.name == "check" and levels[op.number] == level and printer.vars_of[op.number] & inner
+        ]
         needed |= transitive_inputs(checks, printer.kernel.ops, in_one_loop=True)
         kept = {op.number for op in self.stores}
         self.ops = [op for op in live if op.number in needed and (op.name not in WRITE_OPS or op.number in kept)]
         self.scans = [op for op in self.ops if op.name == "scan"]
+        self._checks = checks
         self._slots: dict[int, list[str]] = {}
 
     @property
     def is_needed(self) -> bool:
         """True if the pass computes anything."""
-        return bool(self.reductions or self.stores)
+        return bool(self.reductions or self.stores or self._checks)
 
     def _has_lane_accumulator(self, op: LoopIROp) -> bool:
         plan = self.printer.plan

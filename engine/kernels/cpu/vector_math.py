@@ -6,6 +6,7 @@ SLEEF (Shibata and Petrogalli, 2020) is part of libtorch_cpu. Where it is missin
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 
@@ -43,7 +44,7 @@ SLEEF_FUNCTIONS = {
 }
 """Name of a function in SLEEF, with its precision in tenths of the last bit."""
 BINARY_FUNCTIONS = frozenset(("pow", "atan2", "hypot", "fmod", "nextafter"))
-INLINE_FUNCTIONS = {"exp": "float", "tanh": "float"}
+INLINE_FUNCTIONS = {"exp": "float", "tanh": "float", "erf": "float", "sin": "float", "cos": "float"}
 """Functions with a polynomial of our own, by the type that it computes."""
 
 
@@ -63,6 +64,14 @@ class VectorMath:
         """
         if INLINE_FUNCTIONS.get(name) == scalar:
             return self._call_inline(name, lanes, arguments[0], hint)
+        return self.call_library(name, scalar, lanes, arguments, hint)
+
+    def call_library(self, name: str, scalar: str, lanes: int, arguments: list[str], hint: str) -> str:
+        """Write a call of SLEEF or libm, in as many parts as the vectors need.
+
+        Raises:
+            NotPrintable: the function is unknown.
+        """
         if name not in SLEEF_FUNCTIONS:
             raise NotPrintable(f"{name} has no code for the CPU")
         if lanes == 1:
@@ -74,6 +83,17 @@ class VectorMath:
         if lanes * size > max((w for w, _ in self._unit.math_suffixes), default=0) and self._unit.math_suffixes:
             return self._call_halves(name, scalar, lanes, arguments, hint)
         return self._call_each_lane(name, scalar, lanes, arguments, hint)
+
+    def _define_exact(self, name: str, lanes: int) -> None:
+        """Define the function that an inline one calls for large arguments."""
+        own, kind = VectorMath(IrWriter(), self._unit), wide("float", lanes)
+        result = own.call_library(name, "float", lanes, ["%x"], "made")
+        body = "\n".join(line.text for line in own._writer.lines)
+        declared = "\n".join(own._writer.declarations.values())
+        function = f"exact.{name}.{type_suffix('float', lanes)}"
+        self.helpers[function] = (
+            f"define internal {kind} @{function}({kind} %x) noinline cold #0 {{\n{body}\n  ret {kind} {result}\n}}\n{declared}\n"
+        )
 
     def _call_sleef(self, name: str, scalar: str, lanes: int, suffix: str, arguments: list[str], hint: str) -> str:
         letter = "f" if scalar == "float" else "d"
@@ -112,8 +132,10 @@ class VectorMath:
         kind, function = wide("float", lanes), f"{name}.{type_suffix('float', lanes)}"
         if function not in self.helpers:
             self.helpers[function] = _INLINE_TEXTS[name](lanes)
-            if name == "tanh":
+            if name in ("tanh", "erf"):
                 self.helpers.setdefault(f"exp.{type_suffix('float', lanes)}", _exp_text(lanes))
+            if name in ("sin", "cos"):
+                self._define_exact(name, lanes)
         return self._writer.assign(hint, f"call {kind} @{function}({kind} {argument})")
 
 
@@ -203,4 +225,103 @@ def _tanh_text(lanes: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-_INLINE_TEXTS = {"exp": _exp_text, "tanh": _tanh_text}
+def _erf_text(lanes: int) -> str:
+    """Return erf: a polynomial near zero; elsewhere 1 - exp(-x - x * polynomial)."""
+    kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
+    f = functools.partial(_float, lanes)
+    fma = f"call {kind} @llvm.fma.{suffix}"
+    lines = [
+        f"define internal {kind} @erf.{suffix}({kind} %x) alwaysinline {{",
+        f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
+        f"  %square = fmul {kind} %x, %x",
+        *_horner(kind, "%square", _ERF_NEAR, lanes, "n"),
+        f"  %near = {fma}({kind} %x, {kind} %n{len(_ERF_NEAR) - 1}, {kind} %x)",
+        f"  %is_high = fcmp ogt {kind} %size, {f(4.2)}",
+        f"  %t = select {mask} %is_high, {kind} {f(4.2)}, {kind} %size",
+        *_horner(kind, "%t", _ERF_FAR, lanes, "f"),
+        f"  %exponent = {fma}({kind} %t, {kind} %f{len(_ERF_FAR) - 1}, {kind} %t)",
+        f"  %negated = fneg {kind} %exponent",
+        f"  %rest = call {kind} @exp.{suffix}({kind} %negated)",
+        f"  %far = fsub {kind} {f(1.0)}, %rest",
+        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %far, {kind} %x)",
+        f"  %is_near = fcmp olt {kind} %size, {f(0.95)}",
+        f"  %made = select {mask} %is_near, {kind} %near, {kind} %signed",
+        f"  ret {kind} %made",
+        "}",
+        f"declare {kind} @llvm.fabs.{suffix}({kind})",
+        f"declare {kind} @llvm.copysign.{suffix}({kind}, {kind})",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sine_text(name: str, lanes: int) -> str:
+    """Return sin or cos: less whole half turns (Cody and Waite, 1980), then a polynomial.
+
+    A vector with a large, infinite or NaN element is left to the library.
+    """
+    kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
+    f, i, whole = functools.partial(_float, lanes), functools.partial(_word, lanes), wide("i32", lanes)
+    fma, is_cosine = f"call {kind} @llvm.fma.{suffix}", name == "cos"
+    any_lane = f"call i1 @llvm.vector.reduce.or.v{lanes}i1({mask} %is_large)" if lanes > 1 else "or i1 %is_large, false"
+    turns = ["  %n = fsub {kind} %moved, {magic}"]
+    if is_cosine:  # cos(x) is sin(x + half a turn): subtract odd multiples of a quarter
+        turns = ["  %n.whole = fsub {kind} %moved, {magic}", "  %n = fsub {kind} %n.whole, {half}"]
+    shift = f(0.5) if is_cosine else f(0.0)
+    lines = [
+        f"define internal {kind} @{name}.{suffix}({kind} %x) alwaysinline #0 {{",
+        f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
+        f"  %is_large = fcmp ugt {kind} %size, {f(8192.0)}",
+        f"  %any = {any_lane}",
+        "  br i1 %any, label %exact, label %near",
+        "exact:",
+        f"  %found = call {kind} @exact.{name}.{suffix}({kind} %x)",
+        f"  ret {kind} %found",
+        "near:",
+        f"  %shifted = {fma}({kind} %x, {kind} {f(0.3183098861837907)}, {kind} {shift})",
+        f"  %moved = fadd {kind} %shifted, {f(12582912.0)}",
+        *(t.format(kind=kind, magic=f(12582912.0), half=f(0.5)) for t in turns),
+        f"  %r1 = {fma}({kind} %n, {kind} {f(-_PI_PARTS[0])}, {kind} %x)",
+        f"  %r2 = {fma}({kind} %n, {kind} {f(-_PI_PARTS[1])}, {kind} %r1)",
+        f"  %rest = {fma}({kind} %n, {kind} {f(-_PI_PARTS[2])}, {kind} %r2)",
+        f"  %square = fmul {kind} %rest, %rest",
+        *_horner(kind, "%square", _SINE, lanes, "p"),
+        f"  %cube = fmul {kind} %square, %rest",
+        f"  %made = {fma}({kind} %cube, {kind} %p{len(_SINE) - 1}, {kind} %rest)",
+        f"  %bits = bitcast {kind} %moved to {whole}",
+        f"  %sign = shl {whole} %bits, {i(31)}",
+        f"  %made.bits = bitcast {kind} %made to {whole}",
+        f"  %signed = xor {whole} %made.bits, %sign",
+        f"  %result = bitcast {whole} %signed to {kind}",
+        f"  ret {kind} %result",
+        "}",
+        f"declare {kind} @llvm.fabs.{suffix}({kind})",
+        f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})",
+    ]
+    if lanes > 1:
+        lines.append(f"declare i1 @llvm.vector.reduce.or.v{lanes}i1({mask})")
+    return "\n".join(lines) + "\n"
+
+
+_ERF_NEAR = (-5.886773579e-4, 4.973116796e-3, -2.675333433e-2, 1.128146648e-1, -3.761246204e-1, 1.283791512e-1)
+"""erf(x) / x - 1 below 0.95 as a polynomial of x ** 2; its error is below 3e-8."""
+_ERF_FAR = (
+    1.233951025e-05,
+    -3.339608666e-04,
+    3.688110737e-03,
+    -2.385927737e-02,
+    1.063505709e-01,
+    6.350820065e-01,
+    1.286657006e-01,
+)
+"""-log(1 - erf(x)) / x - 1 from 0.95 to 4.2 as a polynomial of x."""
+_SINE = (2.607502665e-06, -1.981051755e-04, 8.333080448e-03, -1.666665971e-01)
+"""(sin(x) / x - 1) / x ** 2 within a quarter turn as a polynomial of x ** 2."""
+_PI_PARTS = (3.140625, 0.0009676535846665502, 5.126688303189038e-12)
+"""Parts of pi of which the first has few bits, so that its products are exact."""
+_INLINE_TEXTS: dict[str, Callable[[int], str]] = {
+    "exp": _exp_text,
+    "tanh": _tanh_text,
+    "erf": _erf_text,
+    "sin": functools.partial(_sine_text, "sin"),
+    "cos": functools.partial(_sine_text, "cos"),
+}

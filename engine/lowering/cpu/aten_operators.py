@@ -91,5 +91,6 @@ def cpu_fallback(node: torch.fx.Node) -> Fallback | None:
     called = called_overload(node.target)
     if called is None or called.namespace != "aten":
         return None
-    reason = _REASON_OF.get(called._schema.name.removeprefix("aten::"))
+    name = called._schema.name.removeprefix("aten::")
+    reason = _REASON_OF.get(name)
     return None if reason is None else Fallback(LoweringFallback.FASTER_IN_ATEN, reason)

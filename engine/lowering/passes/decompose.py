@@ -94,8 +94,19 @@ def decompose(graph: AotGraph, *, fused_random: bool = False, is_cpu: bool = Fal
         set_provenance(made[node], here)
     for name, value in old.named_parameters(recurse=False):
         root.register_parameter(name, value)
-    new.eliminate_dead_code()
+    new.eliminate_dead_code(_has_effect)
     return torch.fx.GraphModule(root, new)
+
+
+def _has_effect(node: torch.fx.Node) -> bool:
+    """Return True if a node does something without a result, such as raising an error."""
+    return bool(node.is_impure() or _only_raises(node.target))
+
+
+def _only_raises(target: Any) -> bool:
+    """Return True if an operator returns nothing: it checks its operands."""
+    called = called_overload(target)
+    return called is not None and not called._schema.returns
 
 
 def _get_attribute(module: torch.nn.Module, path: str) -> Any:
@@ -106,7 +117,7 @@ def _get_attribute(module: torch.nn.Module, path: str) -> Any:
 
 
 def _can_decompose(target: Any) -> bool:
-    if called_overload(target) is None or has_lowering(target) or is_library_op(target):
+    if called_overload(target) is None or has_lowering(target) or is_library_op(target) or _only_raises(target):
         return False
     return target in all_decompositions() or facts_of(target).is_composite
 

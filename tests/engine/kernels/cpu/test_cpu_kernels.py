@@ -209,6 +209,42 @@ def test_training_step() -> None:
     torch.testing.assert_close(gradients(engine.compile(model)), expected)
 
 
+@pytest.mark.usefixtures("cpu_kernels")
+def test_store_along_rows_without_a_reduction() -> None:
+    """A loss whose one-hot sum folds to one element still stores its rows."""
+
+    x, y = torch.randn(8, 8), torch.arange(8)
+    model = nn.Linear(8, 8)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(x).masked_fill(torch.eye(8) > 0, -math.inf), y)
+
+    engine.compile(loss)(x, y.flip(0)).backward()
+    found, model.weight.grad = model.weight.grad, None
+    loss(x, y.flip(0)).backward()
+    torch.testing.assert_close(found, model.weight.grad)
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_index_of_a_constant_is_checked() -> None:
+    """An index out of bounds raises also where nothing is read with it."""
+
+    def function(index: torch.Tensor) -> torch.Tensor:
+        return torch.ones(5)[index].sum() * 2
+
+    compiled = engine.compile(function)
+    assert compiled(torch.tensor([1, 2])) == 4
+    with pytest.raises(IndexError):
+        compiled(torch.tensor([1, 7]))
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_checks_of_libraries_raise() -> None:
+    """A check that returns nothing is not dropped with unused results."""
+    with pytest.raises(torch.linalg.LinAlgError):
+        engine.compile(lambda x: torch.linalg.cholesky(x * 2))(-torch.eye(3))
+
+
 def test_text_names_nodes_and_links_ops() -> None:
     """Lines of a kernel name the node that they compute and the ops behind them."""
     program, _ = run_on_cpu(lambda x: torch.sigmoid(x.sin()), (torch.randn(100),), host_unit())
