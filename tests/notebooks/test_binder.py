@@ -66,7 +66,8 @@ def test_the_pins_agree_with_each_other() -> None:
     """
     pinned = requirements()
     here = {canonicalize_name(d.name): d for d in distributions()}
-    compared = [name for name in pinned if name in here]
+    # Another torch, or its CUDA build, needs packages that the pinned build does not.
+    compared = [n for n in pinned if n in here and (n != "torch" or pinned[n].specifier.contains(here[n].version))]
     assert len(compared) > len(pinned) // 2
     for name in compared:
         for text in here[name].requires or ():

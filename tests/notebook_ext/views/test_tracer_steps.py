@@ -101,7 +101,9 @@ def test_the_columns_hold_what_was_recorded_of_a_real_trace() -> None:
             n = sizes["none"]
         except KeyError:
             n = 2
-        parts = [part_of(x, i + n) for i in (j + 1 for j in range(3))]
+        parts = tuple(
+            part_of(x, i + n) for i in (j + 1 for j in range(3))
+        )  # a list's would have no frame on Python 3.12
         total = parts[0]
         for p in parts[1:]:
             total = total + p
