@@ -55,10 +55,15 @@ def values_have_fakes(module: torch.fx.GraphModule) -> Iterator[str]:
     Outputs and operators without results need none.
     """
     for node in module.graph.nodes:
-        if node.op == "output" or _returns_nothing(node):
+        if node.op == "output" or _returns_nothing(node) or is_body(node):
             continue
         if "val" not in node.meta and "example_value" not in node.meta:
             yield f"{node.name} has no fake value"
+
+
+def is_body(node: torch.fx.Node) -> bool:
+    """Return True if a node is the body of a higher-order operator: a graph, without a fake value."""
+    return node.op == "get_attr" and any(map(callable, [getattr(node.graph.owning_module, str(node.target), None)]))
 
 
 def _returns_nothing(node: torch.fx.Node) -> bool:

@@ -37,8 +37,17 @@ def check_unsupported_ops(call: CheckedCall) -> Fallback | None:
     return next((found for node in call.graph.graph.nodes if (found := _check_node(node)) is not None), None)
 
 
+def _keeps_bodies(node: torch.fx.Node) -> bool:
+    """Return True if a node is a higher-order operator that functional graphs hold."""
+    return type(node.target).__module__.startswith("torch._higher_order_ops") and str(node.target) in BODY_OPS
+
+
+BODY_OPS = frozenset(("cond", "while_loop", "scan", "associative_scan", "flex_attention"))
+"""Higher-order operators with a functional form: ATen calls their bodies, kernels the rest."""
+
+
 def _check_node(node: torch.fx.Node) -> Fallback | None:
-    if node.op == "get_attr":
+    if node.op == "get_attr" and not (node.users and all(_keeps_bodies(user) for user in node.users)):
         return Fallback.for_node(node, AotFallback.ATTRIBUTE_NODE, "is an attribute of the graph, not an input")
     called = graph_callable_of(node)
     if called.changes_state:
