@@ -88,6 +88,7 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     with torch.autograd.set_multithreading_enabled(False):
         module, fakes, plan = trace_functional(tracing, graph, inputs)
     _move_tangents_to_inputs(module, len(inputs))
+    _drop_unread_statistics(module)
     watch = PassRecorder(module)
     with watch.record_pass("remove_noop_aliases"):
         remove_noop_aliases(module)
@@ -109,6 +110,17 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
                 f"an in-place operation changes {i.name}, which requires grad, but not its data",
             )
     return JointGraph(module, fakes, plan, tracing.differentiable_results, tracing.grad_inputs, tracing.result_fakes)
+
+
+def _drop_unread_statistics(module: torch.fx.GraphModule) -> None:
+    """Remove running statistics from backwards of batch norm in training: they read the batch's.
+
+    Otherwise the new statistics would be saved for backward.
+    """
+    norm = torch.ops.aten.native_batch_norm_backward.default
+    for node in module.graph.find_nodes(op="call_function", target=norm):
+        if len(node.args) > 7 and node.args[7] is True:
+            node.args = (*node.args[:3], None, None, *node.args[5:])
 
 
 class _NonLeafAlias(torch.autograd.Function):
