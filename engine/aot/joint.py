@@ -88,7 +88,7 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     with torch.autograd.set_multithreading_enabled(False):
         module, fakes, plan = trace_functional(tracing, graph, inputs)
     _move_tangents_to_inputs(module, len(inputs))
-    _drop_unread_statistics(module)
+    _drop_unused_statistics(module)
     watch = PassRecorder(module)
     with watch.record_pass("remove_noop_aliases"):
         remove_noop_aliases(module)
@@ -112,8 +112,8 @@ def trace_joint(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], compi
     return JointGraph(module, fakes, plan, tracing.differentiable_results, tracing.grad_inputs, tracing.result_fakes)
 
 
-def _drop_unread_statistics(module: torch.fx.GraphModule) -> None:
-    """Remove running statistics from backwards of batch norm in training: they read the batch's.
+def _drop_unused_statistics(module: torch.fx.GraphModule) -> None:
+    """Remove running statistics from backwards of batch norm that use the batch's.
 
     Otherwise the new statistics would be saved for backward.
     """

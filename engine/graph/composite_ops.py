@@ -25,7 +25,7 @@ from engine.graph.composite_ops_autograd import (
 )
 from engine.graph.effect_tokens import run_with_token
 from engine.graph.instance_norm_statistics import INSTANCE_NORMS
-from engine.ir.node_values import called_overload
+from engine.ir.node_values import called_overload, map_tensors
 from engine.torch_private.higher_order_ops import with_effects
 
 __all__ = ["composite_op", "eager_implementation", "registered_composite_ops", "replace_composite"]
@@ -46,6 +46,17 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arg
     found = F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
     # A custom op must not return a view of an argument.
     return found.clone() if any(found is t or found._base is t for t in (query, key, value)) else found
+
+
+def _attention_under_autocast(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Cast operands and mask as autocast casts them for torch's function; then call the composite op."""
+    device = query.device.type
+    given: Any = ((query, key, value, *args), kwargs)
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        narrow = (torch.float16, torch.bfloat16, torch.float32)
+        given = map_tensors(lambda t: t.to(dtype) if t.dtype in narrow else t, given)
+    return composite_op("attention")(*given[0], **given[1])
 
 
 def _recurrent(name: str) -> Function:
@@ -81,12 +92,8 @@ def _never(*args: Any) -> bool:
     return False
 
 
-def _always(*args: Any, **kwargs: Any) -> bool:
-    return True
-
-
 INFERENCE_REPLACEMENTS: dict[Any, Function] = {
-    F.scaled_dot_product_attention: _replaced("attention", F.scaled_dot_product_attention, _always),
+    F.scaled_dot_product_attention: functools.wraps(F.scaled_dot_product_attention)(_attention_under_autocast),
     **{
         getattr(torch, name): _replaced(name, getattr(torch, name), is_padded_rnn_call)
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")

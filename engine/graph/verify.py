@@ -62,7 +62,7 @@ def values_have_fakes(module: torch.fx.GraphModule) -> Iterator[str]:
 
 
 def is_body(node: torch.fx.Node) -> bool:
-    """Return True if a node is the body of a higher-order operator: a graph, without a fake value."""
+    """Return True if a node is the body of a higher-order operator, without a fake value."""
     return node.op == "get_attr" and any(map(callable, [getattr(node.graph.owning_module, str(node.target), None)]))
 
 

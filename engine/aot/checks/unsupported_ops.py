@@ -43,7 +43,7 @@ def _keeps_bodies(node: torch.fx.Node) -> bool:
 
 
 BODY_OPS = frozenset(("cond", "while_loop", "scan", "associative_scan", "flex_attention"))
-"""Higher-order operators with a functional form: ATen calls their bodies, kernels the rest."""
+"""Higher-order operators with a functional form: ATen runs them, kernels the rest."""
 
 
 def _check_node(node: torch.fx.Node) -> Fallback | None:

@@ -74,7 +74,7 @@ def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
 
 def _split_count_of(a: LoweredTensor, dims: tuple[int, ...]) -> int:
     """Return the number of parts into which the reduction of a tensor is split."""
-    # What is computed may be read from memory of another layout than its own: its kept dimension may be innermost.
+    # What is computed may be read from memory of another layout than its own: a dimension that is not reduced may be innermost.
     is_between = a.definition.is_computed and any(
         min(dims, default=0) < d < max(dims, default=0) for d, n in enumerate(a.shape) if d not in dims and n != 1
     )
