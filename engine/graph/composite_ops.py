@@ -49,7 +49,7 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arg
 
 
 def _attention_under_autocast(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-    """Cast operands and mask as autocast casts them for torch's function; then call the composite op."""
+    """Cast operands and mask as autocast does for torch's function; call the composite op."""
     device = query.device.type
     given: Any = ((query, key, value, *args), kwargs)
     if torch.is_autocast_enabled(device):
