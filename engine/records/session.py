@@ -211,6 +211,14 @@ class Session:
         """
         return repro_script(self, compilation)
 
+    def drop_hit(self) -> bool:
+        """Count a hit without a record if MAX_CALLS calls are stored; return True if so."""
+        if len(self._records["calls"]) < MAX_CALLS:
+            return False
+        with self._lock:
+            self.calls_dropped += 1
+        return True
+
     def add_call(self, call: CallRecord) -> int:
         """Add a call and return its index.
 
@@ -218,8 +226,7 @@ class Session:
         """
         with self._lock:
             calls = self._records["calls"]
-            if len(calls) >= MAX_CALLS and call.outcome == "hit":
-                self.calls_dropped += 1
+            if call.outcome == "hit" and self.drop_hit():
                 return -1
             index = len(calls) + self.calls_dropped
             calls[len(calls)] = replace(call, index=index)

@@ -61,6 +61,8 @@ def record_call(
     guard_seconds: float = 0.0,
 ) -> int:
     """Add one call to the session; return its index."""
+    if outcome == "hit" and session.drop_hit():  # before anything is described
+        return -1
     inputs = describe_arguments(arguments)
     caller = caller_span()
     start = time.perf_counter() - session.started

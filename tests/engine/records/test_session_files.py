@@ -7,9 +7,12 @@ import pathlib
 from typing import Any
 
 import pytest
+import torch
 
+import engine
 from engine.records.base import RecordError
 from engine.records.session import Session
+from engine.runtime.dispatch import record_calls
 
 
 def test_deeply_nested_json_is_refused(tmp_path: pathlib.Path) -> None:
@@ -57,3 +60,17 @@ def test_saving_follows_a_link_and_keeps_the_mode(tmp_path: pathlib.Path) -> Non
     assert link.is_symlink()
     assert json.loads(target.read_text(encoding="utf-8"))["version"]
     assert target.stat().st_mode & 0o777 == 0o600
+
+
+def test_hits_beyond_the_limit_are_counted_without_a_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a session holds its maximum of calls, a hit costs no description of its arguments."""
+    compiled = engine.compile(lambda x: x + 1, backend="eager")
+    compiled(torch.ones(2))
+    monkeypatch.setattr("engine.records.session.MAX_CALLS", 3)
+    described: list[Any] = []
+    describe = record_calls.describe_arguments
+    monkeypatch.setattr(record_calls, "describe_arguments", lambda a: described.append(a) or describe(a))
+    with engine.record() as session:
+        for _ in range(10):
+            compiled(torch.ones(2))
+    assert (len(session.calls), session.calls_dropped, len(described)) == (3, 7, 3)
