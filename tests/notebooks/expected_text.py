@@ -51,7 +51,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "recorded": "gated_norm: 1 graph, no breaks, 1 kernel for cuda:90",
     },
     "10_debug_a_model": {
-        "patient": "breaks (line 29: if x.isnan().any():, …)",
+        "patient": ["5 breaks (line 29: ", "x.isnan().any()"],
         "breaks": ["if x.isnan().any():", 'f"{logits.norm().item():.3f}"', "best.flatten().tolist()"],
         "recompiles": ["1 × self.blocks[…].attention.calls", "3 × tag"],
         "marked": "Plain.forward: 1 graph, no breaks, 3 kernels",

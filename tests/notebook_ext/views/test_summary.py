@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from notebook_ext.views.format_text import (
     sanitize,
     shorten_paths,
 )
-from notebook_ext.views.summary import summary
+from notebook_ext.views.summary import break_text, summary
 from tests.notebook_ext.sample_sessions import empty_session, head_session, hostile_session, verified_session
 
 
@@ -137,3 +138,17 @@ def test_absolute_paths_are_shortened_and_nothing_else() -> None:
     assert shorten_paths(r"C:\Users\me\model.py:3") == "…/model.py:3"
     for text in ("a / b / c", "x/y/z", "https://host/a/b", "f32[64, 128] // comment", "1/2"):
         assert shorten_paths(text) == text
+
+
+def test_the_condition_of_a_jump_is_shown_whole() -> None:
+    """A break at a branch shows the condition, not the first call in it, on every Python."""
+    torch = pytest.importorskip("torch")
+    import engine
+
+    def f(x: Any) -> Any:
+        return x + 1 if x.isnan().any() else x
+
+    with engine.record() as session:
+        engine.compile(f, backend="eager")(torch.ones(2))
+    assert session.compilations[0].trace is not None
+    assert "x.isnan().any()" in break_text(session, session.compilations[0].trace.breaks[0])
