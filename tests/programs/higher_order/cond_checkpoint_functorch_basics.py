@@ -100,9 +100,9 @@ def custom_function_prints(x):
     return Talking.apply(x + 1) * 2
 
 
-@program(lambda: (leaf(), 2.0), lambda: (leaf(), 5.0))
+@program(lambda: (leaf(), 2.0), lambda: (leaf(), 5.0), breaks=1)
 def custom_function_reads_global(x, scale):
-    """What backward reads from outside is seen to change."""
+    """A function called after a write that its backward reads is run by Python."""
     SCALES[0] = scale
     return TripledSquare.apply(x).sum()
 
