@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.records.graph import GraphRecord
 from engine.records.session import Session
 from notebook_ext.widgets.standalone_page import write_page
 from tests.browser.test_explorer import CONTRAST, keep, open_view, press, said
@@ -19,19 +20,26 @@ pytestmark = pytest.mark.browser
 Show = Callable[..., Any]
 
 
+def with_another_operation(graph: GraphRecord) -> GraphRecord:
+    """The graph with tanh where it has softmax, or the exponential of a decomposed softmax."""
+    nodes = (
+        replace(n, text=n.text.replace("softmax", "tanh").replace("aten.exp(", "aten.tanh("), target="tanh")
+        if "softmax" in n.text or "aten.exp(" in n.text
+        else n
+        for n in graph.nodes
+    )
+    return replace(graph, nodes=tuple(nodes))
+
+
 def changed_session() -> Session:
     """The run before: one operation of the first graph was another, one guard was not there."""
     session = head_session()
     first = session.compilations[0]
     assert first.guards is not None
-    fx = first.graphs[0]
-    nodes = tuple(
-        replace(n, text=n.text.replace("softmax", "tanh"), target="torch.tanh") if n.name == "softmax" else n
-        for n in fx.nodes
-    )
-    assert nodes != fx.nodes
+    graphs = tuple(map(with_another_operation, first.graphs))
+    assert graphs[0] != first.graphs[0]
     guards = replace(first.guards, guards=first.guards.guards[1:])
-    session.put_compilation(replace(first, graphs=(replace(fx, nodes=nodes), *first.graphs[1:]), guards=guards))
+    session.put_compilation(replace(first, graphs=graphs, guards=guards))
     return session
 
 

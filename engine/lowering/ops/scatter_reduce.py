@@ -331,6 +331,8 @@ def trilinear(
         shape, held, multiplied, name=f"{low.current_node.name if low.current_node is not None else 'trilinear'}_each"
     )
     dims = tuple(sorted(d % rank for d in sumdim))
+    if any(shape[d] == 0 for d in dims):
+        raise NotLowered(LoweringFallback.EMPTY_INPUT, "a trilinear product summed over no elements has no lowering")
     return reduce(low, "sum", whole, dims, False, first.dtype, whole.load)
 
 

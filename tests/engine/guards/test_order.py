@@ -65,7 +65,7 @@ def test_implied_guards_are_dropped() -> None:
     found = order_guards((TypeMatch(X, int), EqualsMatch(X, 1), LengthMatch(Y, 2), DictKeysMatch(Y, ("a", "b"))))
     assert {type(g) for g in found} == {EqualsMatch, DictKeysMatch}
     assert order_guards((TypeMatch(X, float), EqualsMatch(X, 1)))[0] == TypeMatch(X, float)
-    assert "default_device" not in {getattr(g, "state", "") for g in order_guards(current_global_state_guards())}
+    assert "default_device" not in {getattr(g, "state_name", "") for g in order_guards(current_global_state_guards())}
 
 
 def test_ten_thousand_guards_are_ordered_quickly() -> None:
