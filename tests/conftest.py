@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 
@@ -37,15 +38,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Reset the recursion limit and the precision of products, and unfreeze backend flags.
+    """Reset the recursion limit and torch's switches, and unfreeze backend flags.
 
-    Inductor, torch's test tools and programs that set flags change them for good.
+    Inductor, torch's test tools and programs that set switches change them for good.
     """
     sys.setrecursionlimit(DEPTH)
     if (backends := sys.modules.get("torch.backends")) is not None:
         # what stands in sys.modules is a wrapper with a namespace of its own: the flag is a global of torch's functions
         backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
-        sys.modules["torch"].set_float32_matmul_precision("highest")
+        _reset_switches(sys.modules["torch"])
+
+
+def _reset_switches(torch: ModuleType) -> None:
+    """Set what programs switch to what it is when torch is imported."""
+    torch.set_float32_matmul_precision("highest")
+    torch.set_warn_always(False)
+    torch.autograd.set_multithreading_enabled(True)
+    torch.set_autocast_enabled("cpu", False)
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
 
 
 def _has_gpu() -> bool:

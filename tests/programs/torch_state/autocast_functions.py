@@ -102,12 +102,13 @@ def is_a_mode_enabled(x):
 
 
 def _warns_always(flag):
+    """Set both switches; False is how torch starts."""
     torch.set_warn_always(flag)
-    torch.autograd.set_multithreading_enabled(flag)
+    torch.autograd.set_multithreading_enabled(not flag)
     return (torch.randn(3),)
 
 
-@program(lambda: _warns_always(True), lambda: _warns_always(False), lambda: _warns_always(True))
+@program(lambda: _warns_always(False), lambda: _warns_always(True), lambda: _warns_always(False))
 def switches_read(x):
     """Switches that change between two calls are seen."""
     return x + 1, torch.is_warn_always_enabled(), torch._C._is_multithreading_enabled(), torch.get_num_threads()
