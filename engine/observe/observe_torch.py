@@ -175,5 +175,5 @@ def _finish_session(session: Session) -> None:
     if not session.compilations:
         session.add_note(
             "torch.compile compiled nothing here. Either no compiled function was called, or all calls were cache hits. "
-            "Call torch._dynamo.reset() before the recording to compile again."
+            "Call torch.compiler.reset() before the recording to compile again."
         )

@@ -43,6 +43,7 @@ NOT_PASSES = {
     "engine/aot/wrappers/undefined_grad_hooks.py": "acts on hooks of tensors, not on code",
     "engine/aot/wrappers/value_probe.py": "records the values of a call",
     "engine/kernels/compile_kernel.py": "runs Triton's compiler",
+    "engine/kernels/print_kernel.py": "chooses the printer for a target",
     "engine/lowering/wrapper_text.py": "prints a program",
     "engine/lowering/ops/embedding_bag.py": "the lowering of one operator",
     "engine/lowering/ops/searchsorted.py": "the lowering of one operator",

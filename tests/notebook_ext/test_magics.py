@@ -223,7 +223,7 @@ def test_explore_diff_tells_what_changed(shell: Shell) -> None:
     ran = shell.run("%explore --diff")
     assert ran.succeeded
     assert ran.text.startswith("the previous run → this run: 1 of 1 function differs")
-    assert "+ aten: aten.sin" in ran.text
+    assert "+ line 2: sin = x.sin()" in ran.text
     assert "differ" not in shell.run("%explore --diff mine").text.split("no difference")[0]
     assert "no difference" in shell.run("%explore --diff mine mine").text
     assert "at most two" in shell.run("%explore --diff mine mine mine").text

@@ -385,6 +385,8 @@ def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBui
 @register_complex_lowering(aten._to_copy.default, prims.convert_element_type.default)
 def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
     """Convert between complex and real dtypes; a real result drops the imaginary part."""
+    if other.get("layout") not in (None, torch.strided):
+        raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "a conversion to another layout has no lowering")
     result = fake_result(low)
     if result.dtype.is_complex:
         return _complex_elementwise(low, (a,), lambda b, x: x)

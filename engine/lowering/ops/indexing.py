@@ -12,6 +12,7 @@ from engine.ir.loop_ir.index_expr import IndexExpr
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.ops.views import at_least_1d, broadcast_to
 from engine.lowering.promotion import broadcast_shape, canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
@@ -64,6 +65,11 @@ def gather(low: LoweringContext, a: LoweredTensor, dim: int, indices: LoweredTen
 def index(low: LoweringContext, a: LoweredTensor, indices: Sequence[LoweredTensor | None]) -> LoweredTensor:
     check_supported_dtype(a)
     given = [t for t in indices if t is not None]
+    if any(t.dtype in (torch.bool, torch.uint8) for t in given):
+        raise NotLowered(
+            LoweringFallback.DATA_DEPENDENT_SIZE,
+            "a boolean index has no lowering: the size of its result is data-dependent",
+        )
     picked_shape = broadcast_shape(given)
     spread = {d: broadcast_to(t, picked_shape) for d, t in enumerate(indices) if t is not None}
     places = sorted(spread)

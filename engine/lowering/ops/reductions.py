@@ -15,6 +15,7 @@ from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.ir.node_values import results_of
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
+from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
@@ -188,6 +189,12 @@ def _split_reduction(
     label = name or (low.current_node.name if low.current_node is not None else "t")
     first = low.reduction(kind, (parts, *shape), (length,), held, partial, name=f"{label}_parts")
     return low.reduction(kind, shape, (parts,), dtype, lambda b, i, r: first.load(b, (*r, *i)), name=name)
+
+
+def _check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:
+    check_supported_dtype(a)
+    if any(a.shape[d] == 0 for d in dims):
+        raise NotLowered(LoweringFallback.EMPTY_INPUT, "a reduction over no elements has no lowering")
 
 
 def _sum_like(kind: str) -> Callable[..., LoweredTensor]:
@@ -467,7 +474,7 @@ def arg_min_or_max(
 def _min_max_lowering(kind: str) -> Callable[..., LoweredTensor]:
     def lowered(low: LoweringContext, a: LoweredTensor, dim: Any = None, keepdim: bool = False) -> LoweredTensor:
         dims = _canonical_dims(a, dim)
-        check_supported_dtype(a)
+        _check_reducible(a, dims)
         return min_or_max(low, kind, a, dims, keepdim)
 
     return lowered
@@ -484,7 +491,7 @@ def _min_max_with_index_lowering(kind: str) -> Callable[..., tuple[LoweredTensor
         low: LoweringContext, a: LoweredTensor, dim: int, keepdim: bool = False
     ) -> tuple[LoweredTensor, LoweredTensor]:
         dims = _canonical_dims(a, dim)
-        check_supported_dtype(a)
+        _check_reducible(a, dims)
         top = min_or_max(low, kind, a, dims, True, name=f"{_node_name(low)}_value")
         place = arg_min_or_max(low, kind, a, dims, True, top, name=f"{_node_name(low)}_index")
         if keepdim:
@@ -509,7 +516,7 @@ register_lowering(aten.min.dim)(_min_max_with_index_lowering("min"))
 def _arg_min_max_lowering(kind: str) -> Callable[..., LoweredTensor]:
     def lowered(low: LoweringContext, a: LoweredTensor, dim: int | None = None, keepdim: bool = False) -> LoweredTensor:
         dims = _canonical_dims(a, dim)
-        check_supported_dtype(a)
+        _check_reducible(a, dims)
         top = min_or_max(low, kind, a, dims, True, name=f"{_node_name(low)}_value")
         place = arg_min_or_max(low, kind, a, dims, True, top)
         return place if keepdim else _drop_dims(place, dims)
