@@ -9,8 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.kernels.template_choice import AlwaysTemplateChooser
+from engine.kernels.print_kernel import print_kernel
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from tests.golden.pairs import TARGET, Pair, graph_lines, shows, to_aten
@@ -78,6 +79,21 @@ def test_lower_to_loops(show_fusion: Show) -> None:
         return (x + y).relu() * 2
 
     show_fusion(f, torch.ones(64, 32), torch.ones(32))
+
+
+@shows("engine/lowering/cpu/build_loop_nest.py")
+def test_loops_of_a_cpu_kernel(pair: Pair) -> None:
+    """A kernel for the CPU runs few loops: quotients and remainders of an index become loops of their own.
+
+    Before: indices of the GPU kernel, which numbers all elements. After: those of the nest.
+    """
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return (x.t().reshape(-1) + y).sin()
+
+    args = torch.ones(8, 4), torch.ones(32)
+    program = lower(to_aten(f, *args), CPU_TARGET, print_kernel)
+    pair(f, before=loop_lines(program_of(f, args)), after=loop_lines(program))
 
 
 @shows("engine/lowering/ops/views.py", "engine/ir/loop_ir/index_expr.py")
