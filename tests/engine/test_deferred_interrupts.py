@@ -22,6 +22,14 @@ class _Stop(Exception):
     """Raised by a handler of the user."""
 
 
+@pytest.fixture(autouse=True)
+def pythons_own_handler() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt: a shell starts background processes with SIGINT ignored."""
+    was = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, was)
+
+
 @pytest.fixture
 def install() -> Iterator[Callable[[Any], None]]:
     """Return a function that installs a handler of SIGINT for the test."""
