@@ -83,14 +83,11 @@ _REASONS = {
         "_trilinear",
     ),
 }
-_REASON_OF = {name: reason for reason, names in _REASONS.items() for name in names}
+_REASON_OF = {f"aten::{name}": reason for reason, names in _REASONS.items() for name in names}
 
 
 def cpu_fallback(node: torch.fx.Node) -> Fallback | None:
     """Return the reason why ATen runs a node on the CPU; None if kernels do."""
     called = called_overload(node.target)
-    if called is None or called.namespace != "aten":
-        return None
-    name = called._schema.name.removeprefix("aten::")
-    reason = _REASON_OF.get(name)
+    reason = None if called is None else _REASON_OF.get(called._schema.name)
     return None if reason is None else Fallback(LoweringFallback.FASTER_IN_ATEN, reason)
