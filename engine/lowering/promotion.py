@@ -153,6 +153,16 @@ def _is_simpler(size: Size, than: Size) -> bool:
     return not second.is_Integer and (first.is_Integer or first.count_ops() < second.count_ops())
 
 
+def check_strided(layout: torch.layout | None) -> None:
+    """Raise if a result has another layout than strided.
+
+    Raises:
+        NotLowered: the layout is sparse, jagged or of a library.
+    """
+    if layout not in (None, torch.strided):
+        raise NotLowered(LoweringFallback.NO_LOWERING, "a conversion to another layout has no lowering")
+
+
 def check_supported_dtype(*values: Any) -> None:
     """Reject dtypes that loops do not support.
 

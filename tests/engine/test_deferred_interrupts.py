@@ -24,7 +24,7 @@ class _Stop(Exception):
 
 @pytest.fixture(autouse=True)
 def pythons_own_handler() -> Iterator[None]:
-    """Let SIGINT raise KeyboardInterrupt: a shell starts background processes with SIGINT ignored."""
+    """Let SIGINT raise KeyboardInterrupt: a shell's background processes ignore it."""
     was = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, was)

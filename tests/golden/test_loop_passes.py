@@ -83,7 +83,7 @@ def test_lower_to_loops(show_fusion: Show) -> None:
 
 @shows("engine/lowering/cpu/build_loop_nest.py")
 def test_loops_of_a_cpu_kernel(pair: Pair) -> None:
-    """A kernel for the CPU runs few loops: quotients and remainders of an index become loops of their own.
+    """Quotients and remainders of an index become loops of their own on a CPU.
 
     Before: indices of the GPU kernel, which numbers all elements. After: those of the nest.
     """

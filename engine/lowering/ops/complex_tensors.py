@@ -20,7 +20,7 @@ from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.ir.node_values import results_of
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
+from engine.lowering.promotion import broadcast_loader, canonical_dim, check_strided, check_supported_dtype
 from engine.lowering.registry import LOWERINGS, LoweringFn, register_complex_lowering
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, symbolic_shape
 from engine.torch_private.pytree import tree_leaves, tree_map, tree_map_only
@@ -385,8 +385,7 @@ def _is_not_zero(a: LoweredTensor, shape: tuple[Size, ...]) -> Callable[[LoopBui
 @register_complex_lowering(aten._to_copy.default, prims.convert_element_type.default)
 def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
     """Convert between complex and real dtypes; a real result drops the imaginary part."""
-    if other.get("layout") not in (None, torch.strided):
-        raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "a conversion to another layout has no lowering")
+    check_strided(other.get("layout"))
     result = fake_result(low)
     if result.dtype.is_complex:
         return _complex_elementwise(low, (a,), lambda b, x: x)

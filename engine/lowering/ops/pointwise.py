@@ -18,6 +18,7 @@ from engine.lowering.promotion import (
     INT_TO_FLOAT,
     broadcast_loader,
     broadcast_shape,
+    check_strided,
     check_supported_dtype,
     is_float_expr,
     promote_dtypes,
@@ -407,8 +408,7 @@ def clone(low: LoweringContext, a: LoweredTensor, memory_format: Any = None) -> 
 
 @register_lowering(aten._to_copy.default, prims.convert_element_type.default)
 def to_copy(low: LoweringContext, a: LoweredTensor, dtype: torch.dtype | None = None, **other: Any) -> LoweredTensor:
-    if other.get("layout") not in (None, torch.strided):
-        raise NotLowered(LoweringFallback.MEMORY_LAYOUT, "a conversion to another layout has no lowering")
+    check_strided(other.get("layout"))
     dtype = dtype or a.dtype
     check_supported_dtype(a, fake_result(low))
     if dtype == torch.bool:

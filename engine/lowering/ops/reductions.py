@@ -191,7 +191,12 @@ def _split_reduction(
     return low.reduction(kind, shape, (parts,), dtype, lambda b, i, r: first.load(b, (*r, *i)), name=name)
 
 
-def _check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:
+def check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:
+    """Raise if a reduction over these dimensions has no elements, or the dtype no kernels.
+
+    Raises:
+        NotLowered: a dimension has size 0, or kernels do not support the dtype.
+    """
     check_supported_dtype(a)
     if any(a.shape[d] == 0 for d in dims):
         raise NotLowered(LoweringFallback.EMPTY_INPUT, "a reduction over no elements has no lowering")
@@ -474,7 +479,7 @@ def arg_min_or_max(
 def _min_max_lowering(kind: str) -> Callable[..., LoweredTensor]:
     def lowered(low: LoweringContext, a: LoweredTensor, dim: Any = None, keepdim: bool = False) -> LoweredTensor:
         dims = _canonical_dims(a, dim)
-        _check_reducible(a, dims)
+        check_reducible(a, dims)
         return min_or_max(low, kind, a, dims, keepdim)
 
     return lowered
@@ -491,7 +496,7 @@ def _min_max_with_index_lowering(kind: str) -> Callable[..., tuple[LoweredTensor
         low: LoweringContext, a: LoweredTensor, dim: int, keepdim: bool = False
     ) -> tuple[LoweredTensor, LoweredTensor]:
         dims = _canonical_dims(a, dim)
-        _check_reducible(a, dims)
+        check_reducible(a, dims)
         top = min_or_max(low, kind, a, dims, True, name=f"{_node_name(low)}_value")
         place = arg_min_or_max(low, kind, a, dims, True, top, name=f"{_node_name(low)}_index")
         if keepdim:
@@ -516,7 +521,7 @@ register_lowering(aten.min.dim)(_min_max_with_index_lowering("min"))
 def _arg_min_max_lowering(kind: str) -> Callable[..., LoweredTensor]:
     def lowered(low: LoweringContext, a: LoweredTensor, dim: int | None = None, keepdim: bool = False) -> LoweredTensor:
         dims = _canonical_dims(a, dim)
-        _check_reducible(a, dims)
+        check_reducible(a, dims)
         top = min_or_max(low, kind, a, dims, True, name=f"{_node_name(low)}_value")
         place = arg_min_or_max(low, kind, a, dims, True, top)
         return place if keepdim else _drop_dims(place, dims)

@@ -27,7 +27,7 @@ from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result, lowered_tensors
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.ops.reductions import min_or_max, reduce, reduction_identity_value
+from engine.lowering.ops.reductions import check_reducible, min_or_max, reduce, reduction_identity_value
 from engine.lowering.ops.scatter import ATOMIC_ADD_DTYPES, scatter_along_dim, scatter_rows
 from engine.lowering.ops.views import at_least_1d, broadcast_to, reshape
 from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype
@@ -331,8 +331,7 @@ def trilinear(
         shape, held, multiplied, name=f"{low.current_node.name if low.current_node is not None else 'trilinear'}_each"
     )
     dims = tuple(sorted(d % rank for d in sumdim))
-    if any(shape[d] == 0 for d in dims):
-        raise NotLowered(LoweringFallback.EMPTY_INPUT, "a trilinear product summed over no elements has no lowering")
+    check_reducible(whole, dims)
     return reduce(low, "sum", whole, dims, False, first.dtype, whole.load)
 
 
