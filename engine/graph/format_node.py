@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -198,6 +199,8 @@ def _qualified(target: Any) -> str:
     if name.startswith("TensorBase."):
         return f"Tensor.{name.removeprefix('TensorBase.')}"
     owner = getattr(target, "__module__", None)
+    if "<locals>" in name:
+        name = _public_name(target, str(owner)) or name
     if owner is None:
         head, _, last = name.rpartition(".")
         owner, name = head, last
@@ -207,6 +210,11 @@ def _qualified(target: Any) -> str:
         return f"torch.{name}"
     owner = _MODULE_ALIASES.get(str(owner), str(owner or ""))
     return f"{owner}.{name}" if owner else str(name)
+
+
+def _public_name(target: Any, module: str) -> str | None:
+    """Return a module's name for a function that another function made (``F.max_pool2d``)."""
+    return next((name for name, value in vars(sys.modules.get(module, types)).items() if value is target), None)
 
 
 for _type in (

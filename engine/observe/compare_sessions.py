@@ -23,6 +23,7 @@ _HASH = re.compile(r"\b[a-z2-7]{40,}\b")
 _NAME_SUFFIX = re.compile(r"( \((from line|rank|process) \d+\))+$")
 
 CompilationRecords = tuple[CompilationRecord, ...]
+FrameGroups = dict[tuple[str, str, int], list[FrameRecord]]
 
 
 def compare_sessions(first: Session, second: Session) -> SessionComparison:
@@ -31,22 +32,23 @@ def compare_sessions(first: Session, second: Session) -> SessionComparison:
     Functions are matched by name and file, not by line or id, and what runs after a graph break by its order.
     Two different compilers are compared by compilations, graphs and the lines of breaks; the rest is figures.
     """
-    before, after = _group_frames(first), _group_frames(second)
+    before = _group_frames(first)
+    is_one_compiler = first.compiler == second.compiler
+    after = _match_names(before, _group_frames(second), is_one_compiler=is_one_compiler)
     frames = [
         _compare_frame(key, before.get(key, []), after.get(key, []), first, second)
         for key in dict.fromkeys([*before, *after])
     ]
-    is_one_compiler = first.compiler == second.compiler
     whole = _compare_aspects(first.compilations, second.compilations, is_one_compiler=is_one_compiler)
     return SessionComparison(tuple(replace(c, only_first=(), only_second=()) for c in whole), tuple(frames))
 
 
-def _group_frames(session: Session) -> dict[tuple[str, str, int], list[FrameRecord]]:
+def _group_frames(session: Session) -> FrameGroups:
     """Group frames by name, file and occurrence number.
 
     Several frames can have one name, as each call of a decorator creates one.
     """
-    found: dict[tuple[str, str, int], list[FrameRecord]] = {}
+    found: FrameGroups = {}
     seen: Counter[tuple[str, str]] = Counter()
     compiled = {c.frame for c in session.compilations}
     for frame in session.frames:
@@ -56,6 +58,31 @@ def _group_frames(session: Session) -> dict[tuple[str, str, int], list[FrameReco
         found.setdefault((*key, seen[key]), []).append(frame)
         seen[key] += 1
     return found
+
+
+def _match_names(before: FrameGroups, after: FrameGroups, *, is_one_compiler: bool) -> FrameGroups:
+    """Return the second session's groups under the first one's names.
+
+    One session may have ``Net.forward`` where the other does not know the class and has ``forward``. What is left
+    of two compilers is matched in order.
+    """
+    free = [key for key in before if key not in after]
+    found: FrameGroups = {}
+    for key, frames in after.items():
+        equal = None if key in before else next((k for k in free if _without_owner(k) == _without_owner(key)), None)
+        if equal is not None:
+            free.remove(equal)
+        found[equal or key] = frames
+    left = [key for key in found if key not in before]
+    if is_one_compiler or len(left) != len(free):
+        return found
+    # One of them gives a frame of its own to a wrapper that the other one looks through.
+    names = dict(zip(left, free, strict=True))
+    return {names.get(key, key): frames for key, frames in found.items()}
+
+
+def _without_owner(key: tuple[str, str, int]) -> tuple[str, str]:
+    return key[0].rpartition(".")[2], key[1]
 
 
 def _compare_frame(

@@ -23,6 +23,16 @@ _INPUT = re.compile(r"(?P<name>\w+)\s*:\s*(?:\"(?P<type>[^\"]*)\"|torch\.\w+)")
 _BODY_INPUT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")?(?:  #.*)?$")
 """Input of a joint graph, whose signature only has ``primals, tangents``."""
 _STATEMENT = re.compile(r"^        (?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P<code>.*)$")
+_IN_PLACE = re.compile(
+    r"^        (?P<written>\w+) (?P<operator>\*\*|//|<<|>>|[-+*/%@&|^])= (?P<operand>.*?);\s+"
+    r"(?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P=written)\b"
+)
+"""``y += x;  y_1: "f32[2]" = y``: the node is named behind the statement."""
+_SET_ITEM = re.compile(r"^        (?P<code>(?P<written>\w+)\[.*\] = .*?);\s+(?P<name>\w+) = (?P=written)\b")
+_IN_PLACE_NAMES = {
+    "+": "iadd", "-": "isub", "*": "imul", "/": "itruediv", "//": "ifloordiv", "%": "imod", "**": "ipow", "@": "imatmul",
+    "&": "iand", "|": "ior", "^": "ixor", "<<": "ilshift", ">>": "irshift",
+}  # fmt: skip
 _FILE_COMMENT = re.compile(r"^ {8,9}# File: (?P<file>.*):(?P<line>\d+) in (?P<function>.*?), code: ?(?P<code>.*)$")
 """User line of the nodes below; before torch 2.7 it is indented by one more."""
 _CALLEE = re.compile(r"^([A-Za-z_][\w.]*)\(")
@@ -84,6 +94,16 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
             yield _node(
                 node_id, statement["name"], op, target, f"{statement['name']} = {code}", statement["type"] or "", _inputs(code, known), span
             )  # fmt: skip
+        elif written := _IN_PLACE.match(line):
+            code = f"({written['written']} {written['operator']}= {written['operand']})"
+            target = f"operator.{_IN_PLACE_NAMES[written['operator']]}"
+            name = written["name"]
+            yield _node(
+                node_id, name, "call_function", target, f"{name} = {code}", written["type"] or "", _inputs(code, known), span
+            )  # fmt: skip
+        elif stored := _SET_ITEM.match(line):
+            code, name = stored["code"], stored["name"]
+            yield _node(node_id, name, "call_function", "operator.setitem", code, "", _inputs(code, known), span)
         elif (given := _BODY_INPUT.match(line)) and given["name"] not in ("pass", "return"):
             yield _node(
                 node_id, given["name"], "placeholder", given["name"], given["name"], given["type"] or "", (), None

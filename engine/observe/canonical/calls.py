@@ -96,8 +96,8 @@ def _respell(call: Call) -> Call:
         return Call("sub", args[::-1])
     if name == "where" and call.is_method and len(args) == 3:
         args = (args[1], args[0], args[2])
-    elif name == "getitem" and len(args) == 2:
-        args = (args[0], _without_full_bounds(args[1], getattr(args[0], "shape", None)))
+    elif name in ("getitem", "setitem"):
+        args = (args[0], _without_full_bounds(args[1], getattr(args[0], "shape", None)), *args[2:])
     elif name == "einsum" and len(args) > 1 and args[1].accepts("Tensor"):
         args = (args[0], ListValue(args[1:]))
     elif name in COMMUTATIVE and len(args) == 2 and args[0].rank is None:
@@ -140,8 +140,15 @@ def _bind(call: Call) -> NamedValues:
         positional = [("self" if i == 0 else f"argument {i}", v) for i, v in enumerate(call.args)]
         return positional + [(_OTHER_NAMES.get(k, k), v) for k, v in call.kwargs.items()]
     defaults = {k: p.default for k, p in signature.parameters.items()}
-    named = [(k, v if hasattr(v, "accepts") else ListValue(tuple(v))) for k, v in values if not k.startswith("_")]
-    return [(_OTHER_NAMES.get(k, k), v) for k, v in named if not v.equals(defaults[k])]
+    named: NamedValues = []
+    for name, value in values:
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            named += value.items()
+        elif signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            named.append((name, ListValue(value)))
+        elif not name.startswith("_") and not value.equals(defaults[name]):
+            named.append((_OTHER_NAMES.get(name, name), value))
+    return named
 
 
 @functools.cache

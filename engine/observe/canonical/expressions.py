@@ -46,8 +46,8 @@ def read_call(text: str, node: Callable[[str], NodeValue | None]) -> Call | None
     in_place = _AUGMENTED.match(code)
     code = f"{in_place[1]} {in_place[2]} {in_place[3]}" if in_place else code
     try:
-        tree = ast.parse(code, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = ast.parse(code).body[0]
+    except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError):
         return None
     call: Call = _CallReader(node).visit(tree)
     return replace(call, name=call.name + "_") if in_place else call
@@ -69,6 +69,17 @@ class _CallReader(_Reader):
 
     def generic_visit(self, tree: Any) -> Call:
         return Call("constant", (ConstantValue(ast.unparse(tree)),))
+
+    def visit_Expr(self, tree: ast.Expr) -> Call:
+        call: Call = self.visit(tree.value)
+        return call
+
+    def visit_Assign(self, tree: ast.Assign) -> Call:
+        """Read ``x[index] = value``."""
+        target: Any = tree.targets[0]
+        if not hasattr(target, "slice"):
+            return self.generic_visit(tree)
+        return Call("setitem", (self.value(target.value), self.value(target.slice), self.value(tree.value)))
 
     def visit_Call(self, tree: ast.Call) -> Call:
         args = tuple(map(self.value, tree.args))
@@ -125,7 +136,7 @@ class _ValueReader(_Reader):
         return ConstantValue(tree.value)
 
     def visit_Name(self, tree: ast.Name) -> ArgumentValue:
-        return self.node(tree.id) or ConstantValue(tree.id)
+        return self.node(tree.id) or ConstantValue(... if tree.id == "Ellipsis" else tree.id)
 
     def visit_Tuple(self, tree: ast.Tuple) -> ArgumentValue:
         return ListValue(tuple(map(self.visit, tree.elts)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from engine.observe.canonical.calls import canonical_call
 from engine.observe.canonical.expressions import read_call
@@ -22,13 +23,14 @@ class CanonicalNode:
     """One operation in normal form.
 
     ``key`` is equal for equal computations of equal inputs. ``local`` leaves out which values are read:
-    operator, constants and types alone.
+    operator, constants and types alone. ``is_in_place``: it writes its first operand.
     """
 
     node: NodeRecord
     key: str
     local: str
     inputs: tuple[str, ...]
+    is_in_place: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,10 @@ def compare_graphs(first: GraphRecord, second: GraphRecord, *, with_strides: boo
     b = _Normalizer(with_strides, with_sizes=not inputs[0], input_names=names).run(second)
     keys_a, keys_b = [n.key for n in a.nodes], [n.key for n in b.nodes]
     if Counter(keys_a) == Counter(keys_b):
+        if keys_a != keys_b and any(n.is_in_place for n in a.nodes):
+            # Views may be read between writes, so the order counts.
+            parting = next((x, y) for x, y in zip(a.nodes, b.nodes, strict=True) if x.key != y.key)
+            return GraphDifference((*inputs[0], parting[0].node), (*inputs[1], parting[1].node))
         return GraphDifference(*inputs, is_reordered=keys_a != keys_b, has_other_outputs=a.outputs != b.outputs)
     only_a, only_b = _unmatched(a.nodes, b.nodes), _unmatched(b.nodes, a.nodes)
     shown_a, shown_b = _without_local_equal(only_a, only_b), _without_local_equal(only_b, only_a)
@@ -117,21 +123,28 @@ class _Normalizer:
 
     def _operation(self, node: NodeRecord) -> CanonicalNode:
         call = read_call(node.text, self.operands.get)
+        is_in_place = False
         if call is None:
             local, told = f"{node.target} {self._type(node)}", node.text
         else:
             name, arguments = canonical_call(call, is_float="float" in node.dtype)
+            is_in_place = _is_in_place(name) or dict(arguments).get("inplace") is True
             shown = self._rename_symbols(repr(arguments))
             local = f"{name} {_KEY.sub('value', shown)} {self._type(node)}"
             told = f"{name} {shown}"
+        inputs = self._inputs(node)
         self._add(node, told)
-        return CanonicalNode(node, self.operands[node.name].key, local, self._inputs(node))
+        if is_in_place and node.inputs:  # what is read from now on is the written value
+            written = node.inputs[0].rpartition(":")[2]
+            for name in {written, _name_in_code(written)} & self.operands.keys():
+                self.operands[name] = replace(self.operands[name], key=self.operands[node.name].key)
+        return CanonicalNode(node, self.operands[node.name].key, local, inputs, is_in_place)
 
     def _add(self, node: NodeRecord, told: str) -> None:
         key = _digest(f"{told} {self._type(node)}")
         self.operands[node.name] = NodeValue(key, node.shape)
-        if node.op == "placeholder":  # torch's code spells an input l_x_ where its signature has L_x_
-            self.operands.setdefault(node.name.replace("L_", "l_", 1), self.operands[node.name])
+        if node.op == "placeholder":
+            self.operands.setdefault(_name_in_code(node.name), self.operands[node.name])
 
     def _inputs(self, node: NodeRecord) -> tuple[str, ...]:
         names = (i.rpartition(":")[2] for i in node.inputs)
@@ -156,6 +169,15 @@ class _Normalizer:
 _KEY = re.compile(r"'#[0-9a-f]{16}'")
 
 
+def _is_in_place(operator: str) -> bool:
+    return operator == "setitem" or (operator.endswith("_") and not operator.endswith("__"))
+
+
+def _name_in_code(name: str) -> str:
+    """Return an input's name in torch's code: ``l_x_`` where its signature has ``L_x_``."""
+    return name.replace("L_", "l_", 1)
+
+
 def _digest(text: str) -> str:
     return "#" + hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
@@ -171,7 +193,8 @@ def _input_name(name: str) -> str:
 def _match_inputs(first: GraphRecord, second: GraphRecord) -> dict[str, str]:
     """Return names for the second graph's inputs whose own name the first graph lacks.
 
-    They take the names of the first graph's unmatched inputs of equal type, in order.
+    They take the names of the first graph's unmatched inputs of equal type: those of equal sizes first, then
+    those with the longest common end of their names.
     """
     mine = {_input_name(n.name): n for n in first.nodes if n.op == "placeholder"}
     theirs = {n.name: n for n in second.nodes if n.op == "placeholder"}
@@ -180,11 +203,19 @@ def _match_inputs(first: GraphRecord, second: GraphRecord) -> dict[str, str]:
     for name, node in theirs.items():
         if _input_name(name) in mine:
             continue
-        equal = next((f for f in free if _same_type(mine[f], node)), None)
+        alike = [f for f in free if _same_type(mine[f], node)]
+        scores = [(_fixed(mine[f]) == _fixed(node), _common_end(f, _input_name(name))) for f in alike]
+        equal = alike[scores.index(max(scores))] if alike else None
         if equal is not None:
             free.remove(equal)
             found[name] = equal
     return found
+
+
+def _common_end(first: str, second: str) -> int:
+    """Return the number of characters in which both names end alike."""
+    pairs = zip(reversed(first), reversed(second), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _same_type(first: NodeRecord, second: NodeRecord) -> bool:
@@ -203,9 +234,11 @@ def _without_local_equal(nodes: Sequence[CanonicalNode], others: Iterable[Canoni
     return list(_excess(nodes, left, lambda n: n.local))
 
 
-def _excess(nodes: Iterable[CanonicalNode], left: Counter[str], key: object) -> Iterator[CanonicalNode]:
+def _excess(
+    nodes: Iterable[CanonicalNode], left: Counter[str], key: Callable[[CanonicalNode], str]
+) -> Iterator[CanonicalNode]:
     for node in nodes:
-        told = key(node)  # type: ignore[operator]
+        told = key(node)
         if left[told] > 0:
             left[told] -= 1
         else:

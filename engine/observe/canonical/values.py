@@ -29,8 +29,11 @@ class ArgumentValue:
     """An argument of a recorded call."""
 
     __slots__ = ()
-    is_size = False
-    """True for an integer, a constant or a symbol."""
+
+    @property
+    def is_size(self) -> bool:
+        """True for an integer, a constant or a symbol."""
+        return False
 
     @property
     def rank(self) -> int | None:
@@ -58,7 +61,7 @@ class NodeValue(ArgumentValue):
     shape: tuple[str, ...] | None
 
     @property
-    def is_size(self) -> bool:  # type: ignore[override]
+    def is_size(self) -> bool:
         """True for a symbol, as far as the record says."""
         return self.shape is None
 
@@ -85,7 +88,7 @@ class ConstantValue(ArgumentValue):
     value: Any
 
     @property
-    def is_size(self) -> bool:  # type: ignore[override]
+    def is_size(self) -> bool:
         """True for an integer."""
         return _CONSTANT_TYPES.get(type(self.value), set()) >= SIZE_TYPES
 

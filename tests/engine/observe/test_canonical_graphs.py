@@ -175,6 +175,63 @@ def test_rewired_operands_differ() -> None:
     assert {n.target.rpartition(".")[2] for n in found.first} == {"relu", "sin"}
 
 
+def test_order_counts_where_values_are_written() -> None:
+    """A read before a write and one after it differ, also through a view."""
+    first = "def f(x, y):\n    a = x * 2\n    b = a.sum()\n    a[:, 0] = 3\n    return a, b\n"
+    second = "def f(x, y):\n    a = x * 2\n    a[:, 0] = 3\n    b = a.sum()\n    return a, b\n"
+    assert not difference(first, second).is_same
+    first = "def f(x, y):\n    a = x * 2\n    v = a[0]\n    b = v.sum()\n    a.mul_(3)\n    return a, b\n"
+    second = "def f(x, y):\n    a = x * 2\n    v = a[0]\n    a.mul_(3)\n    b = v.sum()\n    return a, b\n"
+    assert not difference(first, second).is_same
+
+
+def test_inputs_of_other_sizes_are_the_difference() -> None:
+    """Only the input is listed, not each operation on it."""
+    sessions = []
+    for size in (3, 5):
+        engine.reset()
+        with engine.record() as session:
+            engine.compile(lambda x: (x.sin() * 2).sum(), backend="eager")(torch.ones(size))
+        sessions.append(session)
+    found = compare_graphs(*map(traced, sessions))
+    assert [(n.op, n.shape) for n in (*found.first, *found.second)] == [
+        ("placeholder", ("3",)),
+        ("placeholder", ("5",)),
+    ]
+
+
+def test_modules_that_each_compiler_names_in_its_own_way() -> None:
+    """A sequential module, whose frame and inputs both compilers name otherwise, is equal."""
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU(inplace=True), torch.nn.MaxPool2d(2)
+    )
+    image = torch.ones(2, 3, 8, 8)
+    with engine.record() as ours:
+        engine.compile(model, backend="eager")(image)
+    with observe_torch() as stock:
+        torch.compile(model, backend="eager")(image)
+    (frame,) = compare_sessions(ours, stock).frames
+    assert frame.is_same
+    model[3] = torch.nn.AvgPool2d(2)
+    with observe_torch() as edited:
+        torch.compile(model, backend="eager")(image)
+    (frame,) = compare_sessions(ours, edited).frames
+    assert not frame.is_same
+
+
+def test_writes_in_place_are_operations_of_both() -> None:
+    """Augmented assignments and stores into parts are in both compilers' graphs, and equal."""
+    text = (
+        "def f(x, y):\n    a = x * 2\n    a[:, 0] = 3\n    a += y\n    a[0, 1:3] *= 2\n"
+        "    b = y.sin()\n    b.mul_(3)\n    return a, b[..., None]\n"
+    )
+    found = difference(text, text, by_torch=(False, True))
+    assert found == GraphDifference()
+    assert {"operator.setitem", "operator.iadd", "operator.imul"} <= {
+        n.target for n in traced(recorded(text, by_torch=True)).nodes
+    }
+
+
 def test_exchanged_results_differ() -> None:
     """Results returned in another order are a difference."""
     first = "def f(x, y):\n    return x.sin(), y.cos()\n"
