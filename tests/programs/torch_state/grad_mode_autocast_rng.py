@@ -86,7 +86,7 @@ def meta_device_context(x):
     return made.shape, made.device, (made @ made.t()).device, x * 2
 
 
-@program(lambda: (leaf(3, 3), torch.randn(3, 3)), tolerance=3e-2)  # kernels do not round between bfloat16 operators
+@program(lambda: (leaf(3, 3), torch.randn(3, 3)))
 def autocast_nested(x, y):
     """autocast with all its arguments, nested, and switched off inside."""
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=True, cache_enabled=True):
