@@ -207,25 +207,12 @@ def _sdpa(
 ) -> Any:
     original = F.scaled_dot_product_attention
     given = (query, key, value, attn_mask, dropout_p, is_causal)
-    if query.device.type == "cuda":
-        choose_on_real_tensors(query.device)
     if not _is_flash_on_cpu(*given, scale=scale, enable_gqa=enable_gqa):
         return original(*given, scale=scale, enable_gqa=enable_gqa)
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         fill = torch.full((), float("-inf"), dtype=query.dtype, device=query.device)
         attn_mask = torch.where(attn_mask, torch.zeros((), dtype=query.dtype, device=query.device), fill)
     return _Attention.apply(query, key, value, attn_mask, is_causal, scale)  # type: ignore[no-untyped-call]
-
-
-@functools.cache
-def choose_on_real_tensors(device: torch.device) -> None:
-    """Let torch choose an attention kernel once for real tensors.
-
-    It finds out only then, once in a process, whether it prefers cuDNN; a first choice for fake tensors would last.
-    """
-    with disable_current_modes():
-        q = torch.empty(1, 1, 16, 64, dtype=torch.float16, device=device)
-        fused_sdp_choice(q, q, q)
 
 
 def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:

@@ -38,15 +38,25 @@ def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers:
         variable(r) if r is not None else IndexExpr(),
         is_wide,
     )
+    ops = ops_of_stores(group, builder, values)
+    if not depends_on_inner_loop(ops):
+        r = None  # A one-hot sum was folded to its single non-zero element.
+    return kernel_of_ops(group, id, walk, buffers, ops, x, r, is_wide=is_wide)
+
+
+def ops_of_stores(
+    group: FusionGroup, builder: LoopBuilder, values: Mapping[LoopVar, IndexExpr]
+) -> tuple[LoopIROp, ...]:
+    """Return the ops that compute and store a group's results.
+
+    ``values``: the group's variables in terms of the kernel's loops.
+    """
     for made, index in sorted(group.stores.items(), key=lambda item: item[0].program_order):
         place = tuple(i.replace(values) for i in index)
         value = builder.load(made, place)
         if made.kind != "scatter":
             builder.store(made, place, value)
-    ops = tuple(builder.ops)
-    if not depends_on_inner_loop(ops):
-        r = None  # A one-hot sum was folded to its single non-zero element.
-    return kernel_of_ops(group, id, walk, buffers, ops, x, r, is_wide=is_wide)
+    return tuple(builder.ops)
 
 
 def kernel_of_ops(
@@ -71,7 +81,7 @@ def kernel_of_ops(
     return LoopKernel(
         id,
         f"loop:{walk.context.compilation}:{id}",
-        _op_words(nodes),
+        op_words(nodes),
         ops,
         x,
         r,
@@ -111,7 +121,7 @@ def needs_int64_index(group: FusionGroup, buffers: Mapping[str, Buffer], numel: 
     return max(static_size(numel) or 0, *(last_offset(b.shape, b.stride) for b in used), 0) >= INT32_LIMIT
 
 
-def _op_words(nodes: tuple[str, ...]) -> tuple[str, ...]:
+def op_words(nodes: tuple[str, ...]) -> tuple[str, ...]:
     """Return words for the kernel's name, from the names of its nodes."""
     words: list[str] = []
     for node in nodes:

@@ -24,7 +24,8 @@ MAX_RECOMPUTE_COST_SAME_BYTES, MAX_RECOMPUTE_COST_FEWER_BYTES = 16, 40
 """``MAX_RECOMPUTE_COST`` if the inputs take as many bytes as the result, or fewer."""
 
 
-def _row_major(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
+def row_major_strides(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
+    """Return the stride of each loop, in iterations, if the loops are numbered as one."""
     return contiguous_strides(tuple(v.size for v in variables))
 
 
@@ -34,7 +35,7 @@ def build_unfused(made: TensorDef) -> LoopBuilder:
     index = tuple(variable(LoopVar(f"i{d}", n)) for d, n in enumerate(made.loop_ranges))
     if made.kind == "reduction":
         inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges))
-        builder = LoopBuilder((), frozenset(inner), flatten([variable(v) for v in inner], _row_major(inner)))
+        builder = LoopBuilder((), frozenset(inner), flatten([variable(v) for v in inner], row_major_strides(inner)))
     builder.inline_body(made, index)
     return builder
 

@@ -25,7 +25,7 @@ from engine.ir.loop_ir.index_expr import symbols_of
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_values import tensors_in
-from engine.lowering.build_loop_kernel import _op_words, build_loop_kernel
+from engine.lowering.build_loop_kernel import build_loop_kernel, op_words
 from engine.lowering.choose_blocks import BlockTuner, symbols_from_inputs
 from engine.lowering.context import ExternNode, LoweredTensor, definitions_in
 from engine.lowering.cpu.build_loop_nest import build_loop_nest
@@ -172,7 +172,7 @@ class _StepBuilder:
     def visit_matmul(self, step: MatmulTemplate) -> None:
         """Add a matmul template."""
         self.template_count += 1
-        prefix, words = f"loop:{self.walk.context.compilation}", _op_words(step.fused_matmul.origins)
+        prefix, words = f"loop:{self.walk.context.compilation}", op_words(step.fused_matmul.origins)
         id = self.printed.next_id
         self._add_launch(matmul_kernel(step.fused_matmul, step.tiling, id, prefix, words, self.buffers))
 

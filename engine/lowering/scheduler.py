@@ -32,12 +32,12 @@ from engine.ir.static_sizes import static_sizes
 from engine.lowering.context import ExternNode, StepVisitor, lowered_tensors
 from engine.lowering.fusion_cost import (
     MAX_RECOMPUTE_COST,
-    _row_major,
     build_unfused,
     bytes_saved,
     has_no_reads,
     is_cheap_to_recompute,
     reads_sparsely,
+    row_major_strides,
     stored_bytes,
 )
 from engine.lowering.strided_views import strided_view_of
@@ -98,7 +98,7 @@ class FusionGroup:
     def analyze(self) -> None:
         """Evaluate the bodies of the stores to find what the kernel reads, and at which index."""
         inner = self.reduction_vars or ()
-        reduced = flatten([variable(v) for v in inner], _row_major(inner))
+        reduced = flatten([variable(v) for v in inner], row_major_strides(inner))
         self.builder = LoopBuilder(self.members, frozenset(inner), reduced)
         for made, index in self.stores.items():
             self.builder.load(made, index)
@@ -661,7 +661,7 @@ def _reduction_positions(group: FusionGroup) -> list[bool]:
 
 
 def _flat_mapping(first: tuple[LoopVar, ...], second: tuple[LoopVar, ...]) -> dict[LoopVar, IndexExpr]:
-    flat = flatten([variable(v) for v in first], _row_major(first))
+    flat = flatten([variable(v) for v in first], row_major_strides(first))
     return dict(zip(second, unflatten(flat, tuple(v.size for v in second)), strict=True))
 
 

@@ -7,7 +7,6 @@ import functools
 import os
 import pathlib
 import platform
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,13 +14,14 @@ import torch
 
 from engine.ir.kernels.host_vectors import SCALAR, VectorUnit, vector_unit
 from engine.ir.kernels.launch_stub import launch_stub
+from engine.process_state import make_lock
 
 try:
     import llvmlite.binding as llvm
 except ImportError:
     llvm = None
 
-LOCK = threading.Lock()
+LOCK = make_lock()
 """LLVM's context and the symbol table belong to the process."""
 _ATTRIBUTES = 'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" "prefer-vector-width"="{bits}" }}\n'
 _PYTHON_SYMBOLS = (

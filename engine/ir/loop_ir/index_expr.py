@@ -167,6 +167,10 @@ class Atom:
         """Return the remainder that it is; None for any other atom."""
         return None
 
+    def as_division(self) -> Division | None:
+        """Return the quotient or remainder that it is; None for any other atom."""
+        return None
+
     def indirect_op(self) -> int | None:
         """Return the number of the op whose value it is; None for any other atom."""
         return None
@@ -225,7 +229,9 @@ class LoopVar(_SizedAtom):
 
 
 @dataclass(frozen=True, slots=True)
-class _Division(Atom):
+class Division(Atom):
+    """A quotient or remainder that did not simplify."""
+
     dividend: IndexExpr
     divisor: Size
 
@@ -241,6 +247,10 @@ class _Division(Atom):
         """Return the ops of the dividend."""
         return self.dividend.indirect_ops()
 
+    def as_division(self) -> Division:
+        """Return itself."""
+        return self
+
     def divided_variable(self) -> tuple[LoopVar, Size] | None:
         """Return the variable that is divided, if it is one, and the divisor."""
         atom = self.dividend.single_atom()
@@ -254,7 +264,7 @@ class _Division(Atom):
 
 
 @dataclass(frozen=True, slots=True)
-class FloorDiv(_Division):
+class FloorDiv(Division):
     """``dividend // divisor`` that did not simplify."""
 
     def count(self) -> Size | None:
@@ -287,7 +297,7 @@ class FloorDiv(_Division):
 
 
 @dataclass(frozen=True, slots=True)
-class Mod(_Division):
+class Mod(Division):
     """``dividend % divisor`` that did not simplify."""
 
     def as_remainder(self) -> Mod:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.ir.loop_ir.index_expr import Atom, IndexExpr, LoopVar, Size
+from engine.ir.loop_ir.index_expr import Atom, Division, IndexExpr, LoopVar, Size
 from engine.ir.static_sizes import static_size
 from engine.kernels.cpu.ir_writer import IrWriter
 from engine.kernels.cpu.llvm_types import iota, splat, wide
@@ -94,12 +94,13 @@ class Addresses:
         if atom.as_variable() is not None:
             start = self.broadcast("i64", context.variable(var, copy))
             return write.assign("at", f"add {kind} {start}, {iota(context.lanes)}")
-        return self._divided(atom, self.vector(atom.dividend, copy), kind)  # type: ignore[attr-defined]
+        division = _division(atom)
+        return self._divided(division, self.vector(division.dividend, copy), kind)
 
-    def _divided(self, atom: Atom, dividend: str, kind: str) -> str:
+    def _divided(self, atom: Division, dividend: str, kind: str) -> str:
         """Return a quotient or remainder; loop indices are below 2 ** 31 where this is vectorized."""
         operation = "udiv" if atom.as_remainder() is None else "urem"
-        by = self.size_name(atom.divisor)  # type: ignore[attr-defined]
+        by = self.size_name(atom.divisor)
         divisor = self.broadcast("i64", by) if kind != "i64" else by
         return self._writer.assign("part", f"{operation} {kind} {dividend}, {divisor}")
 
@@ -118,7 +119,8 @@ class Addresses:
             return self._context.variable(var, copy)
         if number is not None:
             return self._context.value_of(number, copy)[0]
-        return self._divided(atom, self._scalar(atom.dividend, copy), "i64")  # type: ignore[attr-defined]
+        division = _division(atom)
+        return self._divided(division, self._scalar(division.dividend, copy), "i64")
 
     def _product(self, kind: str, value: str, factor: Size) -> str:
         if factor == 1:
@@ -133,3 +135,10 @@ class Addresses:
         """Return a size as a constant or the name of a parameter."""
         known = static_size(size)
         return self._context.size_of(size) if known is None else str(known)
+
+
+def _division(atom: Atom) -> Division:
+    """Return the quotient or remainder that an atom is: no variable, and no op's value."""
+    division = atom.as_division()
+    assert division is not None
+    return division

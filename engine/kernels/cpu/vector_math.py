@@ -197,9 +197,23 @@ def _exp_text(lanes: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _odd_function_end(lanes: int, limit: float) -> list[str]:
+    """Return the end of an odd function: ``%near`` below a limit, else ``%far`` with x's sign."""
+    kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
+    return [
+        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %far, {kind} %x)",
+        f"  %is_near = fcmp olt {kind} %size, {_float(lanes, limit)}",
+        f"  %made = select {mask} %is_near, {kind} %near, {kind} %signed",
+        f"  ret {kind} %made",
+        "}",
+        f"declare {kind} @llvm.fabs.{suffix}({kind})",
+        f"declare {kind} @llvm.copysign.{suffix}({kind}, {kind})",
+    ]
+
+
 def _tanh_text(lanes: int) -> str:
     """Return tanh: a polynomial near zero (Cephes), and by exp elsewhere."""
-    kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
+    kind, suffix = wide("float", lanes), type_suffix("float", lanes)
     f = functools.partial(_float, lanes)
     near = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
     lines = [
@@ -214,13 +228,7 @@ def _tanh_text(lanes: int) -> str:
         f"  %above = fadd {kind} %grown, {f(1.0)}",
         f"  %share = fdiv {kind} {f(2.0)}, %above",
         f"  %far = fsub {kind} {f(1.0)}, %share",
-        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %far, {kind} %x)",
-        f"  %is_near = fcmp olt {kind} %size, {f(0.625)}",
-        f"  %made = select {mask} %is_near, {kind} %near, {kind} %signed",
-        f"  ret {kind} %made",
-        "}",
-        f"declare {kind} @llvm.fabs.{suffix}({kind})",
-        f"declare {kind} @llvm.copysign.{suffix}({kind}, {kind})",
+        *_odd_function_end(lanes, 0.625),
     ]
     return "\n".join(lines) + "\n"
 
@@ -243,13 +251,7 @@ def _erf_text(lanes: int) -> str:
         f"  %negated = fneg {kind} %exponent",
         f"  %rest = call {kind} @exp.{suffix}({kind} %negated)",
         f"  %far = fsub {kind} {f(1.0)}, %rest",
-        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %far, {kind} %x)",
-        f"  %is_near = fcmp olt {kind} %size, {f(0.95)}",
-        f"  %made = select {mask} %is_near, {kind} %near, {kind} %signed",
-        f"  ret {kind} %made",
-        "}",
-        f"declare {kind} @llvm.fabs.{suffix}({kind})",
-        f"declare {kind} @llvm.copysign.{suffix}({kind}, {kind})",
+        *_odd_function_end(lanes, 0.95),
     ]
     return "\n".join(lines) + "\n"
 

@@ -75,13 +75,8 @@ def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
 
 def _split_count_of(a: LoweredTensor, dims: tuple[int, ...]) -> int:
     """Return the number of parts into which the reduction of a tensor is split."""
-    # What is computed may be read from memory of another layout than its own: a dimension that is not reduced may be innermost.
-    is_between = a.definition.is_computed and any(
-        min(dims, default=0) < d < max(dims, default=0) for d, n in enumerate(a.shape) if d not in dims and n != 1
-    )
-    last = _innermost_dim(a)
     outputs, count = product(n for d, n in enumerate(a.shape) if d not in dims), product(a.shape[d] for d in dims)
-    return _split_count(outputs, count, is_columns=is_between or last not in dims)
+    return _split_count(outputs, count, is_columns=_innermost_dim(a) not in dims)
 
 
 def _innermost_dim(a: LoweredTensor) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -21,6 +22,18 @@ def _asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def off_by_one(graph: torch.fx.GraphModule, inputs: Any) -> Any:
     """A backend that is wrong."""
     return lambda *given: tuple(r + 1 for r in graph(*given))
+
+
+def trained(run: Callable[..., torch.Tensor], on_wrong_result: Literal["error", "ignore"]) -> tuple[torch.Tensor, ...]:
+    """Return the written input, the result and the gradient of one training step."""
+    torch.manual_seed(0)
+    x, w = torch.zeros(3), torch.ones(3, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter(on_wrong_result, WrongResult)
+        y = run(x, w)
+    y.sum().backward()
+    assert w.grad is not None
+    return x, y.detach(), w.grad
 
 
 def test_wrong_backend_is_told_and_left() -> None:
@@ -42,17 +55,8 @@ def test_right_graphs_pass(backend: str) -> None:
         x.add_(1)
         return torch.nn.functional.dropout(x * w, 0.5) + torch.rand(3)
 
-    compiled = engine.compile(step, backend=backend)
-    results = []
-    for run in (step, compiled):
-        torch.manual_seed(0)
-        x, w = torch.zeros(3), torch.ones(3, requires_grad=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", WrongResult)
-            y = run(x, w)
-        y.sum().backward()
-        results.append((x, y.detach(), w.grad))
-    for a, b in zip(*results, strict=True):
+    expected, found = (trained(run, "error") for run in (step, engine.compile(step, backend=backend)))
+    for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -130,16 +134,8 @@ def test_the_first_call_is_eagers() -> None:
         x.add_(1)
         return x * w + torch.rand(3)
 
-    seen = []
-    for run in (step, engine.compile(step, backend=wrong_in_place)):
-        torch.manual_seed(0)
-        x, w = torch.zeros(3), torch.ones(3, requires_grad=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", WrongResult)
-            y = run(x, w)
-        y.sum().backward()
-        seen.append((x, y.detach(), w.grad))
-    for a, b in zip(*seen, strict=True):
+    expected, found = (trained(run, "ignore") for run in (step, engine.compile(step, backend=wrong_in_place)))
+    for a, b in zip(found, expected, strict=True):
         assert torch.equal(a, b)
 
 
