@@ -98,7 +98,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     },
     "11_stock_torch_compile": {
         "live": "stock torch.compile · score: 2 graphs",
-        "ours": "score: 2 graphs, 1 break (line 3: y.mean)",
+        "ours": "score: 2 graphs, 1 break (line 3: y.mean() > limit)",
         "trace": "Counts(graphs=3, breaks=2, recompiles=3, kernels=0)",
         "anatomy": "first call",
         "stock-guards": "hit: None",
