@@ -13,7 +13,7 @@ from engine import errors
 from engine.compilation import Compilation
 from engine.graph.effect_tokens import is_with_effects
 from engine.ir.aot.aot_graph import AotGraph
-from engine.ir.kernels.compile_llvm import why_llvm_is_missing
+from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
 from engine.kernels.print_kernel import print_kernel

@@ -6,8 +6,8 @@ from typing import cast
 
 from engine.errors import KernelBuildError
 from engine.ir.kernels.attention_kernel import AttentionLaunch
-from engine.ir.kernels.compile_llvm import host_unit
 from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.kernels.llvm_machine import host_unit
 from engine.ir.kernels.lowered_program import CPU_TARGET
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.kernels.cpu.llvm_types import NotPrintable

@@ -6,24 +6,24 @@ import ctypes
 import functools
 import os
 import pathlib
-import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from engine.ir.kernels.host_vectors import SCALAR, VectorUnit, vector_unit
 from engine.ir.kernels.launch_stub import launch_stub
+from engine.ir.kernels.llvm_machine import (
+    function_attributes,
+    host_unit,
+    llvm,
+    optimize,
+    parse_module,
+    target_machine,
+)
 from engine.process_state import make_lock
-
-try:
-    import llvmlite.binding as llvm
-except ImportError:
-    llvm = None
 
 LOCK = make_lock()
 """LLVM's context and the symbol table belong to the process."""
-_ATTRIBUTES = 'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" "prefer-vector-width"="{bits}" }}\n'
 _PYTHON_SYMBOLS = (
     "PyLong_AsLongLong",
     "PyFloat_AsDouble",
@@ -50,40 +50,6 @@ class _MethodDefinition(ctypes.Structure):
 _is_forked = ctypes.c_int(0)
 _kept: list[Any] = []
 """Engines and method definitions: compiled code lives as long as the process."""
-
-
-def why_llvm_is_missing() -> str:
-    """Return one sentence why no CPU kernels can be compiled; empty if they can."""
-    if llvm is None:
-        return "CPU kernels need llvmlite, which is not installed: pip install llvmlite."
-    return ""
-
-
-@functools.cache
-def host_features() -> frozenset[str]:
-    """Return the LLVM features of this CPU."""
-    _initialize()
-    return frozenset(name for name, is_there in llvm.get_host_cpu_features().items() if is_there)
-
-
-@functools.cache
-def host_unit() -> VectorUnit:
-    """Return the vector registers of this CPU."""
-    return SCALAR if why_llvm_is_missing() else vector_unit(host_features(), platform.machine())
-
-
-@functools.cache
-def _initialize() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-
-
-@functools.cache
-def _target_machine() -> Any:
-    _initialize()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
-    )
 
 
 @functools.cache
@@ -130,13 +96,12 @@ def compile_function(name: str, text: str, kinds: Sequence[str], *, chunk: int) 
     with LOCK:
         _add_symbols()
         stub = launch_stub(name, kinds, chunk)
-        whole = _merge_declarations(text + stub) + _ATTRIBUTES.format(bits=host_unit().bits or 128)
+        whole = _merge_declarations(text + stub) + function_attributes(host_unit().bits)
         try:
-            module = llvm.parse_assembly(whole)
-            module.triple, module.data_layout = llvm.get_default_triple(), str(_target_machine().target_data)
-            module.verify()
-            _optimize(module)
-            engine = llvm.create_mcjit_compiler(module, _target_machine())
+            machine = target_machine()
+            module = parse_module(whole, llvm.get_default_triple(), machine)
+            optimize(module, machine)
+            engine = llvm.create_mcjit_compiler(module, machine)
             engine.finalize_object()
             address = engine.get_function_address(f"{name}_from_python")
         except RuntimeError as error:
@@ -155,14 +120,6 @@ def _merge_declarations(text: str) -> str:
             seen.add(line)
         lines.append(line)
     return "\n".join(lines)
-
-
-def _optimize(module: Any) -> None:
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    builder = llvm.create_pass_builder(_target_machine(), options)
-    builder.getModulePassManager().run(module, builder)
 
 
 def _python_function(name: str, address: int) -> Callable[..., int]:

@@ -13,8 +13,8 @@ from torch import nn
 
 import engine
 from engine.errors import KernelBuildError
-from engine.ir.kernels.compile_llvm import host_unit
 from engine.ir.kernels.host_vectors import AVX2, AVX512, NEON, SCALAR, VectorUnit, vector_unit
+from engine.ir.kernels.llvm_machine import host_unit
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.kernels.cpu.llvm_types import NotPrintable
 from engine.kernels.cpu.printer import print_llvm

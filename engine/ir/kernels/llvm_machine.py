@@ -1,0 +1,83 @@
+"""LLVM for this machine: its CPU, its vector registers, and the passes over a kernel.
+
+The module imports no torch: worker processes that only print assembly start with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from typing import Any
+
+from engine.ir.kernels.host_vectors import SCALAR, VectorUnit, vector_unit
+
+try:
+    import llvmlite.binding as _binding
+except ImportError:
+    _binding = None
+llvm: Any = _binding
+"""LLVM's bindings; None if they are not installed."""
+
+_ATTRIBUTES = 'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" "prefer-vector-width"="{bits}" }}\n'
+
+
+def why_llvm_is_missing() -> str:
+    """Return one sentence why no CPU kernels can be compiled; empty if they can."""
+    if llvm is None:
+        return "CPU kernels need llvmlite, which is not installed: pip install llvmlite."
+    return ""
+
+
+@functools.cache
+def host_features() -> frozenset[str]:
+    """Return the LLVM features of this CPU."""
+    initialize()
+    return frozenset(name for name, is_there in llvm.get_host_cpu_features().items() if is_there)
+
+
+@functools.cache
+def host_unit() -> VectorUnit:
+    """Return the vector registers of this CPU."""
+    return SCALAR if why_llvm_is_missing() else vector_unit(host_features(), platform.machine())
+
+
+@functools.cache
+def initialize() -> None:
+    """Load LLVM's code generator for this CPU."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@functools.cache
+def target_machine() -> Any:
+    """Return LLVM's code generator for this CPU."""
+    initialize()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
+    )
+
+
+def function_attributes(bits: int) -> str:
+    """Return the attributes of a kernel's functions, for vectors of so many bits."""
+    return _ATTRIBUTES.format(bits=bits or 128)
+
+
+def parse_module(text: str, triple: str, machine: Any) -> Any:
+    """Return the verified module of a text for a machine.
+
+    Raises:
+        RuntimeError: LLVM rejects the text.
+    """
+    module = llvm.parse_assembly(text)
+    module.triple, module.data_layout = triple, str(machine.target_data)
+    module.verify()
+    return module
+
+
+def optimize(module: Any, machine: Any) -> None:
+    """Run LLVM's passes over a kernel, which is vectorized already."""
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
