@@ -106,12 +106,13 @@ def compile_graph(
     compilation: str,
     settings: AotSettings,
     changes_objects: bool = False,
+    reruns_after_error: bool = False,
     asking: str = "",
 ) -> AotResult:
     """Functionalize ``graph`` and compile it, with its backward if gradients are needed.
 
     A graph that cannot be functionalized runs as traced, under eager autograd if needed; the record has the reason.
-    Errors of ``settings.lower`` propagate. The last two parameters are fields of ``TracedGraph``.
+    Errors of ``settings.lower`` propagate. The last three parameters are fields of ``TracedGraph``.
     """
     traced = graph_records((graph, "fx", "FX graph"), compilation=compilation)
     outside_inference_mode = strip_inference_mode(graph, inputs)
@@ -123,12 +124,14 @@ def compile_graph(
                 compilation=compilation,
                 settings=settings,
                 changes_objects=changes_objects,
+                reruns_after_error=reruns_after_error,
                 asking=asking,
             )
         return replace(_enter_inference_mode(result), graphs=(*traced, *result.graphs[1:]))
     trains = needs_autograd(graph, inputs)
+    call = TracedCall(graph, tuple(inputs), reruns_after_error)
     try:
-        functional = _functionalize_call(graph, inputs, compilation, settings, trains, changes_objects, asking)
+        functional = _functionalize_call(call, compilation, settings, trains, changes_objects, asking)
     except FallbackRequired as error:
         result = _eager_result(graph, error.fallback, trains=trains)
     else:
@@ -157,8 +160,7 @@ class _FunctionalCall:
 
 
 def _functionalize_call(
-    graph: torch.fx.GraphModule,
-    inputs: Sequence[GraphInput],
+    given: TracedCall,
     compilation: str,
     settings: AotSettings,
     trains: bool,
@@ -170,10 +172,11 @@ def _functionalize_call(
     Raises:
         FallbackRequired: the call must run as traced.
     """
+    graph, inputs = given.graph, given.inputs
     known = len(shape_env_assumptions(graph, inputs))
     try:
         require(Feature.FUNCTIONAL_GRAPHS)
-        wrapped = apply_pre_compile(TRACED_CALL_WRAPPERS, TracedCall(graph, tuple(inputs)))
+        wrapped = apply_pre_compile(TRACED_CALL_WRAPPERS, given)
         call = wrapped.call
         if found := why_not_functional(CheckedCall(call.graph, call.inputs, graph, trains, changes_objects, asking)):
             raise FallbackRequired(found.kind, found.reason, found.node)

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine import replay_values
 from engine.aot.driver import AotSettings, compile_graph
+from engine.backends.registry import restoring_inputs
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.node_values import map_tensors
@@ -35,6 +36,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
             compilation=work.id,
             settings=settings,
             changes_objects=traced.has_object_side_effects,
+            reruns_after_error=traced.reruns_after_error,
             asking=traced.autograd_uses_after_break,
         )
     work.update_record(aot=result.record, graphs=result.graphs)
@@ -43,7 +45,8 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
         _remember_inputs(traced, work)
         if result.run_with_probe is not None:
             replay_values.remember_call(work.session, work.id, result.run_with_probe, traced.inputs)
-    return result.run
+    # A functional graph restores its inputs itself; a graph that runs as traced does not.
+    return result.run if result.record.fallback is None else restoring_inputs(result.run, traced)
 
 
 def _executor_maker(traced: TracedGraph, options: Options, work: Compilation) -> Callable[[AotGraph], Run]:

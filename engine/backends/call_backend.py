@@ -9,7 +9,7 @@ from typing import Any
 from engine import errors
 from engine.backends.aot import compile_with_aot
 from engine.backends.external import compile_externally
-from engine.backends.registry import backend_callable, backend_name, eager_run
+from engine.backends.registry import backend_callable, backend_name, eager_run, restoring_inputs
 from engine.backends.verify_correctness import verify_on_first_call
 from engine.compilation import Compilation
 from engine.graph.passes.lift_requires_grad import lift_requires_grad
@@ -41,7 +41,7 @@ def call_backend(traced: TracedGraph, options: Options, work: Compilation) -> Ru
                 raise _backend_error(name, error, _first_user_stack(traced)) from error
             work.record_failure(name, error, "this graph runs eagerly, operator by operator")
     work.record_fx_graph(traced)
-    return eager_run(traced.graph)
+    return restoring_inputs(eager_run(traced.graph), traced)
 
 
 def _are_errors_suppressed() -> bool:
@@ -75,7 +75,7 @@ def _compile(traced: TracedGraph, options: Options, work: Compilation) -> Run:
 def _compile_lifted(traced: TracedGraph, options: Options, work: Compilation) -> Run:
     if options.backend in ("aot_eager", "triton"):
         return compile_with_aot(traced, options, work)
-    return compile_externally(options.backend, traced, work)
+    return restoring_inputs(compile_externally(options.backend, traced, work), traced)
 
 
 def _first_user_stack(traced: TracedGraph) -> tuple[Span, ...]:

@@ -8,6 +8,10 @@ from typing import Any
 
 import torch.fx
 
+from engine.ir.introspection.operator_facts import draws_random
+from engine.ir.rerun_after_error import restore_inputs_on_error
+from engine.ir.traced_frame import TracedGraph
+
 Run = Callable[..., Any]
 
 BACKENDS: dict[str, Callable[..., Any] | None] = {"eager": None, "aot_eager": None, "triton": None, "inductor": None}
@@ -27,3 +31,11 @@ def backend_callable(backend: str | Run) -> Run | None:
 def eager_run(graph: torch.fx.GraphModule) -> Run:
     """Return the traced graph's forward, without the overhead of ``nn.Module.__call__``."""
     return types.MethodType(type(graph).forward, graph)
+
+
+def restoring_inputs(run: Run, traced: TracedGraph) -> Run:
+    """Return a run that restores its inputs on error, if the original code runs after it."""
+    if not traced.reruns_after_error:
+        return run
+    draws = any(draws_random(n) for n in traced.graph.graph.nodes)
+    return restore_inputs_on_error(run, traced.restorable_inputs, draws_random=draws)

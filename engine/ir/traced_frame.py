@@ -78,6 +78,13 @@ class TracedGraph:
     """True if the frame also mutates Python objects after the graph has run."""
     autograd_uses_after_break: str = ""
     """Autograd query on single tensors after a graph break (``register_hook``), or ""."""
+    reruns_after_error: bool = False
+    """True if the original code runs after the graph raised, to apply its side effects.
+
+    The backend must leave the inputs and the random state as they were, or mark the error by ``mark_inputs_written``.
+    """
+    restorable_inputs: tuple[int, ...] | None = ()
+    """Positions of the mutated inputs if restoring their data undoes all mutations, else None."""
     late_shape_guards: Callable[[], tuple[Guard, ...]] = tuple
     """Return guards for size assumptions made after the trace; a backend may add assumptions."""
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from engine.ir.rerun_after_error import WRITTEN_MARK
+
 
 class UnexpectedSize(RuntimeError):
     """Raised when a data-dependent size is not the one that the graph assumes.
@@ -19,16 +21,6 @@ class OutOfBounds(IndexError):
     """A CPU kernel found an index out of bounds or a division by zero."""
 
 
-def mark_inputs_written(error: BaseException, inputs: tuple[torch.Tensor, ...]) -> None:
-    """Mark an error after which nothing may run again, since inputs already have new values.
-
-    Their version counters rise, as eager's would.
-    """
-    error.__dict__[WRITTEN_MARK] = True
-    torch.autograd.graph.increment_version(inputs)
-
-
-WRITTEN_MARK = "engine_inputs_written"
 Run = Callable[..., Any]
 OnFallback = Callable[[BaseException, str, str], None]
 """Called on a failure with the error, a message, and the fallback taken."""

@@ -30,9 +30,10 @@ from engine.ir.kernels.lowered_program import (
 )
 from engine.ir.loop_ir.program_symbols import expression_of
 from engine.ir.node_values import called_overload, tensors_by_position, tensors_in
+from engine.ir.rerun_after_error import mark_inputs_written
 from engine.ir.static_sizes import static_size
 from engine.runtime.aten_executor import BERNOULLI, EMPTY_LIKE, aten_callable, bernoulli_into_new
-from engine.runtime.aten_fallback import OutOfBounds, UnexpectedSize, mark_inputs_written
+from engine.runtime.aten_fallback import OutOfBounds, UnexpectedSize
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.torch_private.cuda import current_device_index, current_raw_stream
 from engine.torch_private.sympy_functions import PythonPrinter

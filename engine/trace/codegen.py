@@ -26,7 +26,7 @@ from engine.ir.sources.roots import ConstantSource, LocalSource
 from engine.ir.traced_frame import CALLEE_SLOT, TracedGraph
 from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.constant_table import ConstantTable
-from engine.trace.prologue import PrologueCodegen
+from engine.trace.prologue import PrologueCodegen, with_rerun_plan
 from engine.trace.variables.base import Variable
 from engine.trace.variables.literals import IDENTIFIED_LITERAL_TYPES
 
@@ -268,9 +268,10 @@ class PyCodegen:
             layouts = tx.inputs.input_layouts
             graph = replace(
                 graph,
-                has_object_side_effects=bool(tx.side_effects.mutated_variables or tx.side_effects.global_writes),
+                has_object_side_effects=tx.side_effects.writes_objects,
                 inputs=tuple(replace(i, original_layout=layouts.get(id(i.fake))) for i in graph.inputs),
             )
+            graph = with_rerun_plan(tx, graph)
         prologue = PrologueCodegen(tx, self.original_code, self.constants, self.new_temp, self.body.location)
         prologue.emit(graph, self._source_temps, self._outputs)
         self.prefetched_params = prologue.prefetched_params

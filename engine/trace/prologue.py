@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,9 @@ from bytecode.instr import CellVar, FreeVar, InstrLocation
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.editable_instructions import editable_instructions, resume_index
 from engine.bytecode.opcodes import flags_without_docstring
+from engine.ir.introspection.operator_facts import has_only_effect
 from engine.ir.prefetched_params import InputRuns, PrefetchedParams, parameter_runs
+from engine.ir.rerun_after_error import can_rerun, save_tensor
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.stdlib import RandomDrawSource
 from engine.ir.traced_frame import TracedGraph
@@ -26,7 +29,6 @@ from engine.trace.codegen_runtime.fallback_state import (
     save_grad_context,
     save_requires_grad,
     save_rng_state,
-    save_tensor,
 )
 from engine.trace.codegen_runtime.torch_contexts import (
     call_leaving_with_block,
@@ -54,21 +56,27 @@ def _switches_torch_state(graph: torch.fx.Graph) -> bool:
     )
 
 
-def _has_side_effects(tx: Tracer) -> bool:
-    """Return True if generated code mutates Python objects or applies other side effects.
-
-    Some of them come before an operation that may raise.
-    """
-    return bool(tx.side_effects.mutated_variables or tx.side_effects.global_writes or tx.side_effects.side_effect_calls)
-
-
-def _is_rerunnable(tx: Tracer) -> bool:
-    """Return True if the original code can run again after the graph raised.
+def _reruns_after_error(tx: Tracer) -> bool:
+    """Return True if the original code must run after an error, for its side effects.
 
     Nothing that the graph did may happen a second time.
     """
-    is_python = any(getattr(node.target, "runs_user_python", False) for node in tx.graph.graph.nodes)
-    return not is_python and not mutates_inputs(tx)
+    effects = tx.side_effects
+    if not (effects.writes_objects or effects.side_effect_calls) or tx.fallback.op_in_try_block:
+        return False
+    return not any(
+        getattr(node.target, "runs_user_python", False) or has_only_effect(node.target) for node in tx.graph.graph.nodes
+    )
+
+
+def with_rerun_plan(tx: Tracer, graph: TracedGraph) -> TracedGraph:
+    """Return the graph with what the backend must do if the original code runs after an error."""
+    if not _reruns_after_error(tx):
+        return graph
+    sources = restorable_mutated_inputs(tx) if mutates_inputs(tx) else []
+    positions = {i.source: n for n, i in enumerate(graph.inputs)}
+    restorable = None if sources is None else tuple(positions[s] for s in sources if s in positions)
+    return replace(graph, reruns_after_error=True, restorable_inputs=restorable)
 
 
 class _SourceReader:
@@ -157,8 +165,7 @@ class PrologueCodegen:
         self, graph: TracedGraph | None, source_temps: Mapping[Source, str], outputs: Mapping[torch.fx.Node, str]
     ) -> None:
         """Store the objects of sources and the outputs of the graph in these temporaries."""
-        is_rerunnable = _has_side_effects(self.tx) and _is_rerunnable(self.tx)
-        self._has_fallback = self.tx.fallback.op_in_try_block or is_rerunnable
+        self._has_fallback = self.tx.fallback.op_in_try_block or (graph is not None and graph.reruns_after_error)
         self._load_inputs(source_temps, [] if graph is None else [i.source for i in graph.inputs])
         if graph is None:
             return
@@ -174,7 +181,7 @@ class PrologueCodegen:
         if begin is not None:
             self.prologue.try_end(begin)
             self._release_restorers()
-            self._emit_fallback()
+            self._emit_fallback(is_checked=graph.reruns_after_error)
 
     def _call_graph(self, graph: TracedGraph) -> None:
         """Push the result of the graph call.
@@ -249,7 +256,8 @@ class PrologueCodegen:
         before the graph. Grad mode and autocast, if the graph switches them.
         """
         owners: list[tuple[Source, Any]] = [(o.base, save_rng_state) for o in inputs if isinstance(o, RandomDrawSource)]
-        owners.extend((o, save_tensor) for o in restorable_mutated_inputs(self.tx) or ())
+        if self.tx.fallback.op_in_try_block:  # else the backend restores them
+            owners.extend((o, save_tensor) for o in restorable_mutated_inputs(self.tx) or ())
         owners.extend((o, save_requires_grad) for o in requires_grad_inputs(self.tx))
         for owner, keep in dict.fromkeys(owners):
             self._load(owner)
@@ -271,11 +279,11 @@ class PrologueCodegen:
             self.prologue.const(None)
             self.prologue.store(rewind)
 
-    def _emit_fallback(self) -> None:
+    def _emit_fallback(self, *, is_checked: bool) -> None:
         """Emit the fallback: after an exception in the graph, Python runs the original code.
 
         User code may handle the exception, or objects may change before it. The graph left no effects, so the
-        code can run from its start.
+        code can run from its start. If ``is_checked``, it does not run if the backend marked the exception.
         """
         out = self.fallback
         interrupted = Label()
@@ -284,6 +292,11 @@ class PrologueCodegen:
         out.const(self._constants.entry(Exception))
         out.emit("CHECK_EXC_MATCH")
         out.jump_if_false(interrupted)
+        if is_checked:
+            out.emit("COPY", 1)
+            out.insert_callable(lambda: out.const(self._constants.entry(can_rerun)))
+            out.call(1)
+            out.jump_if_false(interrupted)
         out.emit("POP_TOP")
         out.emit("POP_EXCEPT")
         for rewind in self._state_restorers:
@@ -383,7 +396,7 @@ class PrologueCodegen:
         """
         end = len(result)
         result.extend([self._fallback_label, Instr("RERAISE", 0, location=location)])
-        depth = max(result.compute_stacksize(), self.original_code.co_stacksize, 4)
+        depth = max(result.compute_stacksize(), self.original_code.co_stacksize, 6)
         del result[end:]
         result.extend(self.fallback.code)
         return result.to_code(stacksize=depth, compute_exception_stack_depths=False)

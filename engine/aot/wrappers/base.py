@@ -30,6 +30,8 @@ class TracedCall:
 
     graph: torch.fx.GraphModule
     inputs: tuple[GraphInput, ...]
+    reruns_after_error: bool = False
+    """Field of ``TracedGraph``."""
 
     @property
     def input_names(self) -> tuple[str, ...]:

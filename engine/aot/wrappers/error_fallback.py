@@ -17,6 +17,7 @@ from engine.aot.version_counters import version_or_zero, write_count
 from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.ir.introspection.operator_facts import draws_random
+from engine.ir.rerun_after_error import mark_inputs_written
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import WrapperAction
 
@@ -45,27 +46,30 @@ def wrap_eager_run(traced: Run) -> Run:
 
 @dataclass(frozen=True)
 class ErrorFallback:
-    """Traced graph, flag for random numbers to sample again, and mutated inputs."""
+    """Traced graph, flag for random numbers to sample again, and mutated inputs.
 
-    run_eager: Run
+    Without a traced graph, the caller runs the original code again.
+    """
+
+    run_eager: Run | None
     draws_random: bool
     mutated_inputs: tuple[int, ...]
 
 
 def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
-    """Retain the traced graph if an input may be mutated; return None otherwise."""
+    """Retain the traced graph if an input may be mutated; None if an error needs no action."""
     written = tuple(n for n, i in enumerate(call.inputs) if i.is_tensor and _may_be_mutated(call, i))
-    if not written:
+    draws = any(draws_random(n) for n in call.graph.graph.nodes)
+    if not written and not (draws and call.reruns_after_error):
         return None
     why = "after an exception, the inputs must have the values that eager leaves"
+    what = "mutated by the original code" if call.reruns_after_error else "mutated by the traced graph"
     actions = tuple(
-        WrapperAction(name, "mutated by the traced graph if the functional graph raises", why)
+        WrapperAction(name, f"{what} if the functional graph raises", why)
         for name in (call.inputs[n].name for n in written)
     )
-    draws = any(draws_random(n) for n in call.graph.graph.nodes)
-    return PreCompileResult(
-        call, actions, ErrorFallback(types.MethodType(type(call.graph).forward, call.graph), draws, written)
-    )
+    run_eager = None if call.reruns_after_error else types.MethodType(type(call.graph).forward, call.graph)
+    return PreCompileResult(call, actions, ErrorFallback(run_eager, draws, written))
 
 
 def _may_be_mutated(call: TracedCall, i: GraphInput) -> bool:
@@ -75,33 +79,47 @@ def _may_be_mutated(call: TracedCall, i: GraphInput) -> bool:
 
 
 def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
-    """Return code that runs the traced graph if the functional one raises.
+    """Run the traced graph after an error, or have the caller run the original code.
 
-    It runs only if nothing was mutated yet, and starts from the same RNG state.
+    This happens only if nothing was mutated yet, and starts from the same RNG state.
     """
     fallback: ErrorFallback = change.runtime_metadata
     inputs = ", ".join(f"i{n}" for n in range(len(change.call.inputs)))
     versions = "".join(f"version(i{n}), " for n in fallback.mutated_inputs)
     draws = fallback.draws_random
+    restored = ("set_rng_state(state)",) if draws else ()
+    here = (
+        "except EagerRunError as done:",
+        "    raised = done.error",
+        "except Exception:",
+        "    raised = None",
+        f"    if versions != ({versions}):",
+        "        raise",
+        "if raised is not None:",
+        "    raise raised",
+        *restored,
+        f"return as_traced({inputs})",
+    )
+    by_caller = (
+        "except EagerRunError as done:",
+        "    raised = done.error",
+        "    mark(raised)",
+        "except Exception as error:",
+        f"    if versions != ({versions}):",
+        "        mark(error)",
+        *(f"    {line}" for line in restored),
+        "    raise",
+        "raise raised",
+    )
     return WrapperCode(
         before=(*(("state = get_rng_state()",) if draws else ()), f"versions = ({versions})"),
-        on_error=(
-            "except EagerRunError as done:",
-            "    raised = done.error",
-            "except Exception:",
-            "    raised = None",
-            f"    if versions != ({versions}):",
-            "        raise",
-            "if raised is not None:",
-            "    raise raised",
-            *(("set_rng_state(state)",) if draws else ()),
-            f"return as_traced({inputs})",
-        ),
+        on_error=by_caller if fallback.run_eager is None else here,
         namespace={
             "as_traced": fallback.run_eager,
             "version": version_or_zero,
             "EagerRunError": EagerRunError,
             "get_rng_state": torch.get_rng_state,
             "set_rng_state": torch.set_rng_state,
+            "mark": mark_inputs_written,
         },
     )

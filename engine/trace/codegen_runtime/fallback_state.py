@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from engine.torch_private.autograd import set_grad_enabled, unsafe_set_version_counter
+from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.codegen_runtime.torch_contexts import _autocast, _set_autocast
 
 
@@ -25,24 +25,6 @@ def check_condition(tensor: torch.Tensor, truth: bool) -> None:
 def save_rng_state(generator: random.Random) -> Callable[[], None]:
     """Return a function that restores the present state of a random number generator."""
     return functools.partial(generator.setstate, generator.getstate())
-
-
-def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
-    """Return a function that restores the present data, layout and version of a tensor."""
-    memory, version = tensor.detach(), tensor._version
-    kept = memory.clone()
-    layout = tensor.shape, tensor.stride(), tensor.storage_offset()
-
-    def restore() -> None:
-        with torch.no_grad():
-            if tensor.untyped_storage()._cdata != memory.untyped_storage()._cdata or tensor.dtype != memory.dtype:
-                tensor.data = memory
-            if (tensor.shape, tensor.stride(), tensor.storage_offset()) != layout:
-                tensor.as_strided_(*layout)
-            tensor.copy_(kept)
-        unsafe_set_version_counter((tensor,), (version,))
-
-    return restore
 
 
 def save_requires_grad(tensor: torch.Tensor) -> Callable[[], None]:

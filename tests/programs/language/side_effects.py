@@ -264,3 +264,29 @@ def list_grows_before_an_index_out_of_bounds(x, index, log):
     y = x[index]
     log.append(2)
     return y
+
+
+@program(
+    lambda: (torch.ones(3), torch.ones(4, 4), []),
+    lambda: (torch.ones(3), torch.ones(4, 4, dtype=torch.float64), []),
+)
+def list_grows_and_a_tensor_is_zeroed_before_an_operation_raises(x, y, log):
+    """A write and a list's growth stay done when a later operation raises only as it runs."""
+    log.append(1)
+    x.zero_()
+    z = y @ torch.eye(4)
+    log.append(z)
+    return z
+
+
+@program(
+    lambda: (torch.nn.BatchNorm1d(3), torch.randn(4, 3), torch.tensor([1]), {}),
+    lambda: (torch.nn.BatchNorm1d(3), torch.randn(4, 3), torch.tensor([7]), {}),
+)
+def statistics_are_updated_before_an_index_out_of_bounds(norm, x, index, seen):
+    """Running statistics, random numbers and a dict's items stay after an error."""
+    seen["mean"] = norm(x).mean()
+    seen["dropped"] = torch.nn.functional.dropout(x)
+    x.mul_(2)
+    seen["taken"] = x[index]
+    return seen["taken"] * 2

@@ -1,0 +1,85 @@
+"""State after a graph raised: inputs are restored, or the error is marked as final.
+
+Where a frame has side effects, its original code then runs from the start, in Python, and applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from engine.torch_private.autograd import unsafe_set_version_counter
+
+Run = Callable[..., Any]
+
+WRITTEN_MARK = "engine_inputs_written"
+MAX_SAVED_BYTES = 16 * 2**20
+"""Mutated inputs above this size are not copied before each call.
+
+Side effects are then lost after an error.
+"""
+
+
+def mark_inputs_written(error: BaseException, inputs: tuple[torch.Tensor, ...] = ()) -> None:
+    """Mark an error after which nothing may run again, since inputs already have new values.
+
+    The version counters of ``inputs`` rise, as eager's would.
+    """
+    error.__dict__[WRITTEN_MARK] = True
+    torch.autograd.graph.increment_version(inputs)
+
+
+def can_rerun(error: BaseException) -> bool:
+    """Return True unless an error is marked by ``mark_inputs_written``; remove the mark."""
+    return error.__dict__.pop(WRITTEN_MARK, None) is None
+
+
+def save_tensor(tensor: torch.Tensor) -> Callable[[], None]:
+    """Return a function that restores the present data, layout and version of a tensor."""
+    memory, version = tensor.detach(), tensor._version
+    kept = memory.clone()
+    layout = tensor.shape, tensor.stride(), tensor.storage_offset()
+
+    def restore() -> None:
+        with torch.no_grad():
+            if tensor.untyped_storage()._cdata != memory.untyped_storage()._cdata or tensor.dtype != memory.dtype:
+                tensor.data = memory
+            if (tensor.shape, tensor.stride(), tensor.storage_offset()) != layout:
+                tensor.as_strided_(*layout)
+            tensor.copy_(kept)
+        unsafe_set_version_counter((tensor,), (version,))
+
+    return restore
+
+
+def restore_inputs_on_error(run: Run, positions: tuple[int, ...] | None, *, draws_random: bool) -> Run:
+    """Return a run that restores mutated inputs and the random state before it raises.
+
+    ``run`` mutates its inputs in place. ``positions`` are the mutated inputs; None if they cannot be restored, and
+    errors are marked instead.
+    """
+    if positions == () and not draws_random:
+        return run
+
+    def call(*inputs: Any) -> Any:
+        written = None if positions is None else [inputs[n] for n in positions]
+        if written is None or sum(t.nbytes for t in written) > MAX_SAVED_BYTES:
+            try:
+                return run(*inputs)
+            except Exception as error:
+                mark_inputs_written(error)
+                raise
+        restorers = [save_tensor(t) for t in written]
+        state = torch.get_rng_state() if draws_random else None
+        try:
+            return run(*inputs)
+        except Exception:
+            for restore in restorers:
+                restore()
+            if state is not None:
+                torch.set_rng_state(state)
+            raise
+
+    return call
