@@ -20,8 +20,13 @@ from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functionalize import FunctionalGraph, drop_redundant_fixups, functionalize, shape_env_assumptions
 from engine.aot.grad_mode import needs_autograd
 from engine.aot.inference_mode import run_in_inference_mode, strip_inference_mode
-from engine.aot.joint import trace_joint
-from engine.aot.partitioner.partition import PartitionMethod, inputs_unused_by_backward, partition_joint_graph
+from engine.aot.joint import JointGraph, trace_joint
+from engine.aot.partitioner.partition import (
+    PartitionedGraphs,
+    PartitionMethod,
+    inputs_unused_by_backward,
+    partition_joint_graph,
+)
 from engine.aot.to_records import graph_records, metadata_to_records
 from engine.aot.wrappers import effect_order, error_fallback, synthetic_bases, tensor_subclasses
 from engine.aot.wrappers.base import FunctionalCall, TracedCall, WrapperStack, apply_pre_compile
@@ -252,6 +257,7 @@ def _trace_artifact(call: TracedCall, compilation: str, settings: AotSettings, *
     again = make_eager_rerun(call.graph, joint)
     is_free = [isinstance(i.example_value, torch.nn.Parameter) for i in call.inputs]
     halves = partition_joint_graph(joint, is_free, settings.partition_method, draws_again=settings.recompute_random)
+    _check_versions_of_saved_inputs(joint, halves)
     effect_order.check_effect_order(joint.module, (halves.forward, halves.backward), f"joint graph of {compilation}")
     return TrainingArtifact(joint, halves, again)
 
@@ -287,15 +293,15 @@ def _build_inference(
     return _wrap_call(call, wrapped, graph, settings, AotResult(graph.module, record, graphs))
 
 
-def _check_versions_of_saved_inputs(artifact: TrainingArtifact) -> None:
+def _check_versions_of_saved_inputs(joint: JointGraph, halves: PartitionedGraphs) -> None:
     """Raise if a saved input gets a new version, but no new data.
 
     The input is saved with its version before the call, eager saves it with a later one. Where the data changes,
     the original data is saved instead of the input.
     """
-    saved = set(artifact.partitioned.saved_tensor_names)
-    placeholders = [n.name for n in artifact.partitioned.forward.graph.nodes if n.op == "placeholder"]
-    for name, i in zip(placeholders, artifact.joint.metadata.inputs, strict=False):
+    saved = set(halves.saved_tensor_names)
+    placeholders = [n.name for n in halves.forward.graph.nodes if n.op == "placeholder"]
+    for name, i in zip(placeholders, joint.metadata.inputs, strict=False):
         if name in saved and i.version_bumps and not i.is_mutated:
             raise FallbackRequired(
                 AotFallback.VERSION_BUMP_OF_SAVED_INPUT,
@@ -308,7 +314,6 @@ def _build_training(
 ) -> AotResult:
     """Build a call with a backward, which is lowered when it is first needed."""
     joint, halves = artifact.joint, artifact.partitioned
-    _check_versions_of_saved_inputs(artifact)
     graphs = graph_records(
         (joint.module, "joint", "joint graph: forward and backward"),
         (halves.forward, "forward", "forward graph"),

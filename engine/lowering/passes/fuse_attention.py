@@ -49,10 +49,6 @@ NEG_INF = float("-inf")
 """Fill that removes a key completely."""
 
 
-class _NotFused(Exception):
-    """Attention cannot be fused. The message is the recorded reason."""
-
-
 def fuse_attention(module: torch.fx.GraphModule) -> tuple[FusionDecision, ...]:
     """Replace attention by attention calls, in place; return the decisions with their reasons.
 
@@ -86,36 +82,43 @@ class _AttentionFuser:
         first, second = (provenance_of(n).nodes for n in (scores.product, weighted[-1]))
         sizes = [as_size(n) for n in softmax.meta["val"].shape]
         moved = static_product((4, *sizes, scores.product.meta["val"].dtype.itemsize))
-        try:
-            self._fuse(softmax, scores, weighted)
-        except _NotFused as reason:
-            self.decisions.append(FusionDecision(first, second, False, str(reason), bytes_moved=moved))
+        if reason := self._fuse(softmax, scores, weighted):
+            self.decisions.append(FusionDecision(first, second, False, reason, bytes_moved=moved))
         else:
             why = "One attention call computes both matrix products and the softmax. The scores are never written to memory."
             self.decisions.append(FusionDecision(first, second, True, why, bytes_saved=moved))
 
-    def _fuse(self, softmax: torch.fx.Node, scores: ScoreExpr, weighted: list[torch.fx.Node]) -> None:
-        _check_single_reader([*scores.path_nodes, softmax, *weighted[:-1]], softmax)
+    def _fuse(self, softmax: torch.fx.Node, scores: ScoreExpr, weighted: list[torch.fx.Node]) -> str:
+        """Fuse the attention; return the reason why it cannot be fused, empty if it is."""
+        if reason := _why_in_memory([*scores.path_nodes, softmax, *weighted[:-1]], softmax):
+            return reason
+        last: torch.fx.Node | None
         last, rank = weighted[-1], softmax.meta["val"].dim()
         if softmax.args[1] not in (-1, rank - 1):
-            raise _NotFused("The softmax is not over the last dimension (the keys).")
+            return "The softmax is not over the last dimension (the keys)."
         query, keys, value = (as_node(t) for t in (*scores.product.args[-2:], last.args[1]))
+        if not all(map(_fake_mode_of, (softmax, query, keys, value, last))):
+            return "Its tensors have no fake mode, so their sizes are not known."
         if rank == 4:
             heads = softmax.meta["val"].shape[:2]
             query, keys, value = (self._with_head_dim(t, heads) for t in (query, keys, value))
             last = _find_head_view(last, (*heads, *last.meta["val"].shape[1:]))
+            if last is None:
+                return "Its result has no view with a separate head dimension."
         lead = query.meta["val"].shape[:-2]
         if len(lead) != rank - 2 or not all(
             have_same_shape(t.meta["val"].shape[:-2], lead) for t in (keys, value, softmax)
         ):
-            raise _NotFused("Queries, keys and values have different batch sizes.")
+            return "Queries, keys and values have different batch sizes."
         if any(at != rank for _, at in scores.terms):
-            raise _NotFused("The bias or mask is added in another view of the scores than the softmax.")
-        self._check_supported(query, value, scores)
+            return "The bias or mask is added in another view of the scores than the softmax."
+        if reason := self._why_unsupported(query, value, scores):
+            return reason
         mask = self._shared_mask(scores, query.meta["val"].dtype, softmax)
         for node in (*scores.path_nodes, softmax, *weighted[:-1]):
             _redirect_size_reads(node, scores.product, (query, keys))
         self._insert_attention(last, (query, keys, value), mask, scores.scale)
+        return ""
 
     def _with_head_dim(self, operand: torch.fx.Node, heads: Sequence[Any]) -> torch.fx.Node:
         """Return a matmul operand with heads in a separate dimension.
@@ -140,30 +143,28 @@ class _AttentionFuser:
         with self.graph.inserting_after(operand), _fake_mode_of(operand):
             return self._call_op(operand, aten.view.default, (operand, list(shape)))
 
-    def _check_supported(self, query: torch.fx.Node, value: torch.fx.Node, scores: ScoreExpr) -> None:
-        """Raise ``_NotFused`` if an attention call would differ, or libraries lack a kernel."""
+    def _why_unsupported(self, query: torch.fx.Node, value: torch.fx.Node, scores: ScoreExpr) -> str:
+        """Return why an attention call would differ, or which kernel libraries lack; empty if neither."""
         dtype = query.meta["val"].dtype
         widths = [t.meta["val"].shape[-1] for t in (query, value)]
         if dtype not in ATTENTION_DTYPES:
-            raise _NotFused(f"No library has an attention kernel for {str(dtype).removeprefix('torch.')}.")
+            return f"No library has an attention kernel for {str(dtype).removeprefix('torch.')}."
         known = static_sizes(widths) or (0,)
         if not all(0 < n <= MAX_HEAD_DIM and n * dtype.itemsize % ALIGNMENT_BYTES == 0 for n in known):
-            raise _NotFused(
-                f"No library has an attention kernel for head dimension {' and '.join(dict.fromkeys(map(str, widths)))}."
-            )
+            named = " and ".join(dict.fromkeys(map(str, widths)))
+            return f"No library has an attention kernel for head dimension {named}."
         if not 0 < scores.scale < math.inf:
-            raise _NotFused("The scale of its scores is not a positive number.")
+            return "The scale of its scores is not a positive number."
         for change, _ in scores.terms:
             if isinstance(change, MaskedFillTerm) and not change.fill < MIN_SCORE:
-                raise _NotFused(f"It fills masked scores with {change.fill:g}; ordinary scores can be as low.")
+                return f"It fills masked scores with {change.fill:g}; ordinary scores can be as low."
             if (
                 isinstance(change, AddTerm)
                 and dtype in HALF_DTYPES
                 and not self.value_ranges.is_embedding_lookup(change.node)
             ):
-                raise _NotFused(
-                    "It adds a bias to 16-bit scores. Fused attention adds in 32 bits and would round differently."
-                )
+                return "It adds a bias to 16-bit scores. Fused attention adds in 32 bits and would round differently."
+        return ""
 
     def _insert_attention(
         self, last: torch.fx.Node, given: tuple[torch.fx.Node, ...], mask: torch.fx.Node | None, scale: float
@@ -266,10 +267,7 @@ def _swaps_heads(turned: torch.fx.Node) -> bool:
 
 
 def _fake_mode_of(node: torch.fx.Node) -> Any:
-    mode = detect_fake_mode([node.meta["val"]])
-    if mode is None:
-        raise _NotFused("Its tensors have no fake mode, so their sizes are not known.")
-    return mode
+    return detect_fake_mode([node.meta["val"]])
 
 
 def _readers(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -288,12 +286,8 @@ def _redirect_size_reads(
         user.args = (columns if dim == rank - 1 else rows, dim)
 
 
-def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.Node:
-    """Return the only view of a matmul result with heads in a separate dimension.
-
-    Raises:
-        _NotFused: there is no such view.
-    """
+def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.Node | None:
+    """Return the only view of a matmul result with heads in a separate dimension, if there is one."""
     found = weighted
     while (
         len(users := _readers(found)) == 1
@@ -303,14 +297,15 @@ def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.N
         found = users[0]
         if have_same_shape(found.meta["val"].shape, shape):
             return found
-    raise _NotFused("Its result has no view with a separate head dimension.")
+    return None
 
 
-def _check_single_reader(path: Sequence[torch.fx.Node], softmax: torch.fx.Node) -> None:
-    """Raise ``_NotFused`` if anything else reads a tensor that fusion removes."""
+def _why_in_memory(path: Sequence[torch.fx.Node], softmax: torch.fx.Node) -> str:
+    """Return why a tensor that fusion removes must be in memory; empty if nothing else reads one."""
     for position, node in enumerate(path):
         if len(_readers(node)) > 1:
             word = "weights" if position >= list(path).index(softmax) else "scores"
             is_kept = any(user.op == "output" for user in _readers(node))
             why = "returned, or saved for the backward" if is_kept else "read by another operator"
-            raise _NotFused(f"Its {word} are {why}, so they must be in memory.")
+            return f"Its {word} are {why}, so they must be in memory."
+    return ""

@@ -17,10 +17,6 @@ import torch.fx
 from engine.ir.node_values import ancestors_of, called_overload, map_tensors, tensor_meta
 
 
-class NoFp64Reference(Exception):
-    """Raised with the reason why the float64 reference of a kernel cannot be computed."""
-
-
 def fp64_values(
     module: torch.fx.GraphModule,
     given: Mapping[str, Any],
@@ -30,19 +26,21 @@ def fp64_values(
     """Compute the ``wanted`` nodes in float64 from the ``given`` values.
 
     Values that are not floating point keep their dtype. ``parts`` maps a name to (call, index) for calls with several
-    results.
-
-    Raises:
-        NoFp64Reference: a node in between uses random numbers, mutates its input, or does not run in float64.
+    results. Returns nothing if a node in between uses random numbers, mutates its input, or does not run in float64.
     """
     nodes = _nodes_by_name(module, parts)
     targets = [nodes[name] for name in wanted if name in nodes]
     values: dict[torch.fx.Node, Any] = {nodes[n]: _double_input(nodes[n], v) for n, v in given.items() if n in nodes}
     # A node both given and wanted (read and written by the kernel) is not computed: its given value is used.
     between = ancestors_of(targets, values)
-    for node in module.graph.nodes:
-        if node in between:
+    nodes_to_run = [node for node in module.graph.nodes if node in between]
+    if not all(map(_is_repeatable, nodes_to_run)):
+        return {}
+    try:
+        for node in nodes_to_run:
             values[node] = _run_node(module, node, values)
+    except Exception:  # an operator without a kernel for float64
+        return {}
     found = {name: values.get(nodes[name]) for name in wanted if name in nodes}
     return {name: _real_parts(value) for name, value in found.items() if isinstance(value, torch.Tensor)}
 
@@ -70,24 +68,23 @@ def _nodes_by_name(module: torch.fx.GraphModule, parts: Mapping[str, tuple[str, 
     return nodes
 
 
+def _is_repeatable(node: torch.fx.Node) -> bool:
+    """Return False if a second run may give other values, or change those that it reads."""
+    if node.op != "call_function":
+        return node.op == "get_attr"
+    called = called_overload(node.target)
+    return called is None or not (torch.Tag.nondeterministic_seeded in called.tags or called._schema.is_mutable)
+
+
 def _run_node(module: torch.fx.GraphModule, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
     if node.op == "get_attr":
         return _double(getattr(module, str(node.target)))
-    if node.op != "call_function" or not callable(node.target):
-        raise NoFp64Reference(f"{node.name} cannot run in double precision")
-    called = called_overload(node.target)
-    if called is not None and torch.Tag.nondeterministic_seeded in called.tags:
-        raise NoFp64Reference(f"{node.name} generates random numbers")
-    if called is not None and called._schema.is_mutable:
-        raise NoFp64Reference(f"{node.name} mutates its input")
+    assert callable(node.target)
     given = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
     arguments = torch.fx.node.map_aggregate(given, _argument)
     args, kwargs = arguments
-    try:
-        with torch.no_grad():
-            return node.target(*args, **kwargs)
-    except Exception as error:
-        raise NoFp64Reference(f"{node.name} does not run in double precision: {error}") from error
+    with torch.no_grad():
+        return node.target(*args, **kwargs)
 
 
 def _argument(argument: Any) -> Any:

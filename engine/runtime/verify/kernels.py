@@ -20,7 +20,7 @@ from engine.ir.node_values import map_tensors
 from engine.ir.static_sizes import static_size
 from engine.records.kernels import VerifyRecord
 from engine.runtime.program_executor import runtime_asserts
-from engine.runtime.verify.fp64_reference import NoFp64Reference, fp64_values
+from engine.runtime.verify.fp64_reference import fp64_values
 from engine.runtime.verify.kernels_in_worker import BufferArgument, KernelComparison, KernelTrial, buffer_arguments
 from engine.runtime.workers.process_pool import WorkerFailed, WorkerPool
 
@@ -220,10 +220,6 @@ class _SizeValues:
         return tuple(self.concrete(size) for size in sizes)
 
 
-class _CannotVerify(Exception):
-    """Raised with the reason why one kernel cannot be run alone."""
-
-
 @dataclass
 class _Verification:
     """Verification of one program's kernels.
@@ -263,9 +259,13 @@ class _Verification:
 
     def _verify_kernel(self, kernel: GeneratedKernel) -> VerifyRecord:
         try:
+            if reason := next(filter(None, map(self._why_unavailable, kernel.args)), ""):
+                return _unverifiable(reason)
             trial = self._trial(kernel)
-        except (_CannotVerify, ValueError) as reason:
-            return _unverifiable(str(reason))
+        except ValueError as error:  # a size is not known
+            return _unverifiable(str(error))
+        if reason := _why_too_large(trial):
+            return _unverifiable(reason)
         try:
             _pool.call(
                 "engine.runtime.verify.kernels_in_worker:warm_up", ()
@@ -280,9 +280,6 @@ class _Verification:
 
     def _trial(self, kernel: GeneratedKernel) -> KernelTrial:
         arguments = self._with_fp64_reference(tuple(self._argument(a) for a in kernel.args))
-        elements = sum(map(_extent, buffer_arguments(arguments)))
-        if elements > MAX_ELEMENTS:
-            raise _CannotVerify(f"its buffers hold {elements:,} elements, too many to interpret")
         x, y, z = (*self.sizes.concrete_all(kernel.grid), 1, 1, 1)[:3]
         return KernelTrial(kernel.name, kernel.text, arguments, (x, y, z))
 
@@ -294,10 +291,7 @@ class _Verification:
             **self.placeholder_values,
             **{p.buffer: p.value for p in pointers if p.value is not None and p.buffer not in wanted},
         }
-        try:
-            exact = fp64_values(self.module, given, wanted, self.program.multi_output_buffers) if wanted else {}
-        except NoFp64Reference:
-            return arguments
+        exact = fp64_values(self.module, given, wanted, self.program.multi_output_buffers) if wanted else {}
         return tuple(
             replace(a, fp64_reference=found)
             if isinstance(a, BufferArgument) and _matches_buffer(found := exact.get(a.buffer), a)
@@ -313,36 +307,46 @@ class _Verification:
             return self.sizes.float_value(value)
         return value if value is None or isinstance(value, (bool, float, str)) else self.sizes.concrete(value)
 
+    def _why_unavailable(self, argument: KernelArg) -> str:
+        """Return why the kernel cannot run alone because of a buffer; empty if it can."""
+        if argument.kind != "pointer":
+            return ""
+        name, buffer = argument.buffer, self.program.buffers[argument.buffer]
+        shape, reference = self.sizes.concrete_all(buffer.shape), self.values.get(name)
+        if reference is not None and (tuple(reference.shape) != shape or reference.dtype != buffer.dtype):
+            found = f"{reference.dtype} {tuple(reference.shape)}"
+            return f"{name} is {buffer.dtype} {shape}, but the ATen node of that name {found}"
+        read, verb = (argument.initial_value, "updates a copy of") if argument.is_written else (name, "reads")
+        if argument.is_written and buffer.kind == "input":
+            return f"it writes to the input {name}"
+        if isinstance(read, str) and self._value(read) is None:
+            return f"it {verb} {read}, which has no ATen node and no earlier kernel computed"
+        return ""
+
+    def _value(self, name: str) -> torch.Tensor | None:
+        """Return the buffer's value: of its ATen node, or as an earlier kernel wrote it."""
+        found: torch.Tensor | None = self.values.get(name)
+        return self.kernel_written.get(name) if found is None else found
+
     def _pointer(self, argument: KernelArg) -> BufferArgument:
         name = argument.buffer
         buffer = self.program.buffers[name]
         shape, stride = self.sizes.concrete_all(buffer.shape), self.sizes.concrete_all(buffer.stride)
-        reference = self.values.get(name)
-        if reference is not None and (tuple(reference.shape) != shape or reference.dtype != buffer.dtype):
-            found = f"{reference.dtype} {tuple(reference.shape)}"
-            raise _CannotVerify(f"{name} is {buffer.dtype} {shape}, but the ATen node of that name {found}")
         if not argument.is_written:
-            value = reference if reference is not None else self.kernel_written.get(name)
-            if value is None:
-                raise _CannotVerify(f"it reads {name}, which has no ATen node and no earlier kernel computed")
-            return BufferArgument(argument.name, name, buffer.dtype, shape, stride, value)
-        if buffer.kind == "input":
-            raise _CannotVerify(f"it writes to the input {name}")
-        held = (
-            self.kernel_written.get(name)
-            if argument.initial_value is None
-            else self._initial_value(argument.initial_value, buffer.dtype, shape)
+            return BufferArgument(argument.name, name, buffer.dtype, shape, stride, self._value(name))
+        start = argument.initial_value
+        if start is None:
+            held = self.kernel_written.get(name)
+        else:
+            held = self._value(start) if isinstance(start, str) else torch.full(shape, start, dtype=buffer.dtype)
+        return BufferArgument(
+            argument.name, name, buffer.dtype, shape, stride, held, self.values.get(name), written=True
         )
-        return BufferArgument(argument.name, name, buffer.dtype, shape, stride, held, reference, written=True)
 
-    def _initial_value(self, start: str | float, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return the initial contents of a buffer that a kernel updates."""
-        if not isinstance(start, str):
-            return torch.full(shape, start, dtype=dtype)
-        held: torch.Tensor | None = self.values.get(start, self.kernel_written.get(start))
-        if held is None:
-            raise _CannotVerify(f"it updates a copy of {start}, which has no ATen node and no earlier kernel computed")
-        return held
+
+def _why_too_large(trial: KernelTrial) -> str:
+    elements = sum(map(_extent, buffer_arguments(trial.arguments)))
+    return f"its buffers hold {elements:,} elements, too many to interpret" if elements > MAX_ELEMENTS else ""
 
 
 def _extent(pointer: BufferArgument) -> int:

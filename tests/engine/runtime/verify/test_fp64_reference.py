@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 import torch.fx
 
-from engine.runtime.verify.fp64_reference import NoFp64Reference, fp64_values
+from engine.runtime.verify.fp64_reference import fp64_values
 
 aten = torch.ops.aten
 
@@ -46,12 +45,10 @@ def test_random_numbers_and_writes_have_no_exact_values() -> None:
     """Run again, they would give something else, or change what is compared with."""
     for name, target, arguments in (("r", aten.bernoulli.default, ("x",)), ("w", aten.add_.Tensor, ("x", 1.0))):
         module = graph_of((name, target, arguments), ("out", aten.exp.default, (name,)))
-        with pytest.raises(NoFp64Reference, match=name):
-            fp64_values(module, {"x": torch.rand(2)}, ["out"])
+        assert fp64_values(module, {"x": torch.rand(2)}, ["out"]) == {}
 
 
-def test_what_does_not_run_in_double_precision_is_told() -> None:
-    """The reason is an exception of its own kind."""
+def test_what_does_not_run_in_double_precision_has_no_reference() -> None:
+    """An operator that raises leaves the kernel without a reference."""
     module = graph_of(("out", aten.exp.default, ("x", 1, 2, 3)))
-    with pytest.raises(NoFp64Reference, match="out does not run"):
-        fp64_values(module, {"x": torch.rand(2)}, ["out"])
+    assert fp64_values(module, {"x": torch.rand(2)}, ["out"]) == {}
