@@ -144,7 +144,7 @@ class _AttentionFuser:
             return self._call_op(operand, aten.view.default, (operand, list(shape)))
 
     def _why_unsupported(self, query: torch.fx.Node, value: torch.fx.Node, scores: ScoreExpr) -> str:
-        """Return why an attention call would differ, or which kernel libraries lack; empty if neither."""
+        """Return why a call would differ or no library has a kernel; empty if neither."""
         dtype = query.meta["val"].dtype
         widths = [t.meta["val"].shape[-1] for t in (query, value)]
         if dtype not in ATTENTION_DTYPES:
@@ -287,7 +287,7 @@ def _redirect_size_reads(
 
 
 def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.Node | None:
-    """Return the only view of a matmul result with heads in a separate dimension, if there is one."""
+    """Return the only view of a matmul result with heads in a separate dimension."""
     found = weighted
     while (
         len(users := _readers(found)) == 1
@@ -301,7 +301,7 @@ def _find_head_view(weighted: torch.fx.Node, shape: Sequence[Any]) -> torch.fx.N
 
 
 def _why_in_memory(path: Sequence[torch.fx.Node], softmax: torch.fx.Node) -> str:
-    """Return why a tensor that fusion removes must be in memory; empty if nothing else reads one."""
+    """Return why a tensor that fusion removes must be in memory; empty if none must."""
     for position, node in enumerate(path):
         if len(_readers(node)) > 1:
             word = "weights" if position >= list(path).index(softmax) else "scores"
