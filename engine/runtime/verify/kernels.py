@@ -316,31 +316,31 @@ class _Verification:
         if reference is not None and (tuple(reference.shape) != shape or reference.dtype != buffer.dtype):
             found = f"{reference.dtype} {tuple(reference.shape)}"
             return f"{name} is {buffer.dtype} {shape}, but the ATen node of that name {found}"
-        read, verb = (argument.initial_value, "updates a copy of") if argument.is_written else (name, "reads")
         if argument.is_written and buffer.kind == "input":
             return f"it writes to the input {name}"
-        if isinstance(read, str) and self._value(read) is None:
+        read, verb = (argument.initial_value, "updates a copy of") if argument.is_written else (name, "reads")
+        if read is not None and self._contents(argument, buffer.dtype, shape) is None:
             return f"it {verb} {read}, which has no ATen node and no earlier kernel computed"
         return ""
 
-    def _value(self, name: str) -> torch.Tensor | None:
-        """Return the buffer's value: of its ATen node, or as an earlier kernel wrote it."""
-        found: torch.Tensor | None = self.values.get(name)
-        return self.kernel_written.get(name) if found is None else found
+    def _contents(self, argument: KernelArg, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """Return the contents of a buffer before the launch; None if they are not known."""
+        start = argument.initial_value if argument.is_written else argument.buffer
+        if start is None:
+            return self.kernel_written.get(argument.buffer)
+        if not isinstance(start, str):
+            return torch.full(shape, start, dtype=dtype)
+        held: torch.Tensor | None = self.values.get(start)
+        return self.kernel_written.get(start) if held is None else held
 
     def _pointer(self, argument: KernelArg) -> BufferArgument:
         name = argument.buffer
         buffer = self.program.buffers[name]
         shape, stride = self.sizes.concrete_all(buffer.shape), self.sizes.concrete_all(buffer.stride)
-        if not argument.is_written:
-            return BufferArgument(argument.name, name, buffer.dtype, shape, stride, self._value(name))
-        start = argument.initial_value
-        if start is None:
-            held = self.kernel_written.get(name)
-        else:
-            held = self._value(start) if isinstance(start, str) else torch.full(shape, start, dtype=buffer.dtype)
+        held = self._contents(argument, buffer.dtype, shape)
+        reference = self.values.get(name) if argument.is_written else None
         return BufferArgument(
-            argument.name, name, buffer.dtype, shape, stride, held, self.values.get(name), written=True
+            argument.name, name, buffer.dtype, shape, stride, held, reference, written=argument.is_written
         )
 
 
