@@ -47,6 +47,7 @@ FAMILIES = (
     "objects.construction",
     "exceptions.exception_groups",
     "nn_modules.module_construction",
+    "nn_modules.optimizer_state",
     "containers.dict_constructors",
     "containers.mapping_proxy",
     "objects.simple_namespace",

@@ -1,0 +1,63 @@
+"""Creation of an optimizer's state before its first traced step.
+
+``torch.optim`` creates moments and step counters in the first ``step``. Traced, that step would be a graph of its own, and the
+second step, which finds the state, would recompile. As torch's own tracer does, the state is created while the step is traced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.trace.inline import inline_call
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
+from engine.trace.variables.callable_registry import RULES_BY_CODE
+from engine.trace.variables.nn_modules.optimizer_inlining import (
+    is_optimizer_module,
+    unwrap_disabled_optimizer_function,
+)
+
+if TYPE_CHECKING:
+    from engine.trace.tracer import Tracer
+    from engine.trace.variables.callables.functions import UserFunctionVariable
+
+
+def _init_group_functions() -> Iterator[FunctionType]:
+    """Return the methods of torch's optimizers that create the state of one parameter group."""
+    for cls in torch.optim.Optimizer.__subclasses__():
+        if is_optimizer_module(cls.__module__) and "_init_group" in vars(cls):
+            method = vars(cls)["_init_group"]
+            # Importing torch._dynamo wraps the methods.
+            yield unwrap_disabled_optimizer_function(method) or method
+
+
+def _is_untouched(tx: Tracer, optimizer: torch.optim.Optimizer) -> bool:
+    """Return True if the traced code neither read the state nor wrote what decides about it."""
+    known, mutated = tx.objects.variables_by_id, tx.side_effects.mutated_variables
+    if id(optimizer.state) in known:
+        return False
+    deciding: list[Any] = [optimizer, vars(optimizer), optimizer.param_groups]
+    for group in optimizer.param_groups:
+        deciding += [group, group["params"], *group["params"]]
+    return not any(id(o) in known and id(known[id(o)][0]) in mutated for o in deciding)
+
+
+def _call_init_group(tx: Tracer, function: UserFunctionVariable, args: Args, kwargs: Kwargs) -> Variable:
+    """Create the state of all groups for real, then inline the method, which finds it."""
+    optimizer = realize(tx, args[0]).as_python_object() if args else None
+    init_group = function.real_object
+    if optimizer is not None and _is_untouched(tx, optimizer):
+        outputs = len(inspect.signature(init_group).parameters) - 2
+        with torch.no_grad(), contextlib.suppress(Exception):  # an error is raised again by the inlined method
+            for group in optimizer.param_groups:
+                init_group(optimizer, group, *([] for _ in range(outputs)))
+    return inline_call(tx, function, args, kwargs)
+
+
+for _function in _init_group_functions():
+    RULES_BY_CODE[id(_function.__code__)] = (_function.__code__, _call_init_group)

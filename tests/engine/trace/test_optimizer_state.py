@@ -1,0 +1,87 @@
+"""An optimizer's first compiled step finds its state, so later steps run the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import engine
+
+OPTIMIZERS = ["Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RMSprop", "Rprop"]
+
+
+def _optimizer(name: str) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
+    torch.manual_seed(3)
+    params = [nn.Parameter(torch.randn(3, 2)), nn.Parameter(torch.randn(2))]
+    groups = [{"params": params[:1]}, {"params": params[1:], "lr": 0.05}]
+    return params, getattr(torch.optim, name)(groups, lr=0.01)
+
+
+def _train(name: str, step: Callable[[list[nn.Parameter], torch.optim.Optimizer], Any], backend: Any) -> list[Any]:
+    """Return the result, parameters and state after each of four steps.
+
+    Without a backend, the steps run eagerly.
+    """
+    params, optimizer = _optimizer(name)
+
+    def call() -> Any:
+        return step(params, optimizer)
+
+    run = call if backend is None else engine.compile(call, backend=backend)
+    found: list[Any] = []
+    for _ in range(4):
+        for p in params:
+            p.grad = torch.full_like(p, 0.5)
+        result = run()
+        state = optimizer.state_dict()["state"]
+        found.append((result, [p.detach().clone() for p in params], {n: dict(s) for n, s in state.items()}))
+    return found
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_of_an_optimizer_share_one_graph(name: str) -> None:
+    """The first step creates no state in its graph, so the second one does not recompile."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    def step(params: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+        optimizer.step()
+
+    torch.testing.assert_close(_train(name, step, backend), _train(name, step, None))
+    assert len(graphs) == 1
+
+
+def _drop_gradient(params: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    params[0].grad = None
+    optimizer.step()
+
+
+def _change_rate(params: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[0]["lr"] = 0.5
+    optimizer.step()
+
+
+def _count_state(params: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> tuple[int, int]:
+    before = len(optimizer.state)
+    optimizer.step()
+    return before, len(optimizer.state)
+
+
+def _read_state(params: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> int:
+    count = len(optimizer.state[params[0]])
+    optimizer.step()
+    return count
+
+
+@pytest.mark.parametrize("step", [_drop_gradient, _change_rate, _count_state, _read_state])
+@pytest.mark.parametrize("name", ["Adam", "ASGD"])
+def test_state_is_eager_s_when_the_function_wrote_or_read_what_decides(name: str, step: Callable[..., Any]) -> None:
+    """A function that first drops a gradient, changes a rate or reads the state acts as eager."""
+    torch.testing.assert_close(_train(name, step, "aot_eager"), _train(name, step, None))
