@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib.util
+import itertools
 import os
 import pathlib
 from collections.abc import Mapping
@@ -14,16 +15,14 @@ from IPython.display import display
 
 from engine.observe.compare_sessions import compare_sessions
 from engine.records.guards import CallExplanation
-from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
 from notebook_ext.compare_with_torch import TorchComparison
 from notebook_ext.notebook_html import OUTPUT_METADATA_KEY
 from notebook_ext.views.comparison.result_table import result_table_html, result_table_text
 from notebook_ext.views.comparison.session_comparison import comparison_html, comparison_text
-from notebook_ext.views.format_text import one_line
 from notebook_ext.views.guards import HYPOTHETICAL_CALL
 from notebook_ext.views.static_snapshot.render import snapshot_html, snapshot_text, summary_html
-from notebook_ext.views.summary import MAX_HINTS, summary
+from notebook_ext.views.summary import summary
 
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:18px;margin:4px 0"
 SNAPSHOT_KB = 92
@@ -40,8 +39,8 @@ The display waits for background work and shows no times.
 """
 BACKGROUND_TIMEOUT = 120.0
 _report_sessions: list[Session] = []
-
-MUTED_STYLE = "color:var(--jp-ui-font-color2,#5a5a5a)"
+_summary_numbers = itertools.count(1)
+"""Numbers of the summaries in this kernel."""
 
 
 def show_session(
@@ -61,12 +60,16 @@ def show_session(
     """
     if os.environ.get(DETERMINISTIC_ENV) and session.compiler == "engine":
         _wait(session, BACKGROUND_TIMEOUT)
-    display(mime_bundle(session, static=static), raw=True, metadata=_report_metadata(session))
+    number = f"summary-{next(_summary_numbers)}"
+    shown = mime_bundle(session, static=static, summary_id=number)
+    display(shown, raw=True, metadata=_report_metadata(session))
     if has_widgets(shell):
         from notebook_ext.widgets.explorer import Explorer, last_view_of
 
         view = last_view_of(after) if after is not None else ""
-        display(Explorer(session, on_verify=lambda: verify(session), view=view, others=others, name=name))
+        display(
+            Explorer(session, on_verify=lambda: verify(session), view=view, others=others, name=name, summary_id=number)
+        )
 
 
 def verify(session: Session) -> None:
@@ -173,27 +176,16 @@ def show_torch_comparison(session: Session, compared: TorchComparison) -> None:
     display(told, raw=True)
 
 
-def mime_bundle(session: Session, *, static: bool) -> dict[str, str]:
-    """Return the summary as a MIME bundle; text from the user is escaped."""
+def mime_bundle(session: Session, *, static: bool, summary_id: str = "") -> dict[str, str]:
+    """Return the summary as a MIME bundle; text from the user is escaped.
+
+    The explorer that is given ``summary_id`` hides this summary, because it shows the live one.
+    """
     timed = not os.environ.get(DETERMINISTIC_ENV)
-    line = summary(session, timed=timed)
-    left = () if line.hints else session.skipped[:MAX_HINTS]
-    head = f'<div style="{STYLE}">{summary_html(session, timed=timed)}{"".join(map(skipped_html, left))}</div>'
+    mark = f' data-explorer-summary="{html.escape(summary_id)}"' if summary_id else ""
+    head = f'<div style="{STYLE}"{mark}>{summary_html(session, timed=timed)}</div>'
     snapshot = snapshot_html(session, SNAPSHOT_KB, timed=timed) if static else ""
-    return {
-        "text/html": f"{head}{snapshot}",
-        "text/plain": "\n".join([line.text, *(f"  {skipped_text(s)}" for s in left)]),
-    }
-
-
-def skipped_text(skipped: SkippedRecord) -> str:
-    """Return one line: the name that was not compiled, the reason and a hint."""
-    return one_line(f"Not compiled: {skipped.name}: {skipped.reason}. {skipped.hint}".rstrip(), 400)
-
-
-def skipped_html(skipped: SkippedRecord) -> str:
-    """Return the line of ``skipped_text`` as escaped HTML."""
-    return f'<div style="{MUTED_STYLE}">{html.escape(skipped_text(skipped))}</div>'
+    return {"text/html": f"{head}{snapshot}", "text/plain": summary(session, timed=timed).text}
 
 
 def has_widgets(shell: InteractiveShell) -> bool:

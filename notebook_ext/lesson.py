@@ -14,8 +14,8 @@ from IPython.display import display
 from engine.errors import BadArgument
 from notebook_ext.display import has_widgets
 from notebook_ext.glossary import explain_term
+from notebook_ext.views.counts import counts
 from notebook_ext.views.format_text import one_line
-from notebook_ext.views.summary import counts
 
 __all__ = ["LessonMagics", "Prediction", "counts", "predict"]
 

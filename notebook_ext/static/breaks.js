@@ -49,8 +49,8 @@ class BreaksView {
     if (this.wanted) this.at = part.breaks.findIndex((/** @type {any} */ b) => b.compilation === this.wanted);
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(part.breaks.length - 1, this.at));
-    const { breaks, attempts, skipped, failures, notes } = part;
-    put(this.context, h("b", {}, plural(breaks.length, "graph break")), h("span", { class: "mut" }, `${skipped.length} not compiled · ${plural(failures.length, "internal error")}`));
+    const { breaks, attempts, skipped, failures, notes } = part, errors = breaks.filter((/** @type {any} */ b) => b.is_error).length;
+    put(this.context, h("b", {}, plural(breaks.length - errors, "graph break")), h("span", { class: "mut" }, `${errors ? plural(errors, "exception") + " · " : ""}${skipped.length} not compiled · ${plural(failures.length, "internal error")}`));
     put(
       this.body,
       breaks.length ? breaks.map((/** @type {any} */ b, /** @type {number} */ i) => this.#break(b, i)) : h("p", {}, "No graph break: each function that was compiled is one graph."),
@@ -60,7 +60,7 @@ class BreaksView {
       notes.length ? [h("h4", {}, "Notes"), notes.map((/** @type {string} */ n) => h("p", {}, n))] : null,
     );
     const b = breaks[this.at];
-    if (b) this.frame.say(h("b", {}, `${b.skipped ? "Ran as Python (frame skipped)" : "Graph break"} in ${b.root}, ${b.place}. `), b.title + ". ", sentence(b.why) + " ", h("span", { class: "mut" }, b.hints[0] || ""));
+    if (b) this.frame.say(h("b", {}, `${b.is_error ? "Exception" : b.skipped ? "Ran as Python (frame skipped)" : "Graph break"} in ${b.root}, ${b.place}. `), b.title + ". ", sentence(b.why) + " ", h("span", { class: "mut" }, b.hints[0] || ""));
     else this.frame.say(breaks.length ? "" : "No graph break.");
   }
 

@@ -57,6 +57,16 @@ const STATIC_SNAPSHOT_NOTE = "What is on screen stays; the static snapshot above
 /** The current selection is saved in the model after this time without a change. */
 const SAVE_DELAY_MS = 400;
 let frames = 0;
+
+/** The static summary of this id that is nearest before an element; the live summary takes its place. @param {HTMLElement} el @param {string} id */
+function staticSummary(el, id) {
+  for (let outer = el.parentElement; id && outer; outer = outer.parentElement) {
+    const found = [...outer.querySelectorAll("[data-explorer-summary]")].findLast((s) => /** @type {HTMLElement} */ (s).dataset.explorerSummary === id);
+    if (found) return /** @type {HTMLElement} */ (found);
+  }
+  return null;
+}
+
 /** True while this page sets the model's `view`: other explorers of the same model do not follow. */
 let isSettingView = false;
 
@@ -92,10 +102,14 @@ export class Frame {
     const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, tools), this.help, this.finder.el, this.panel, this.sentence);
     this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = false; } }, this.summary, widget);
     el.append(this.root);
+    this.staticSummary = staticSummary(el, model.get("summary_id"));
+    if (this.staticSummary) this.staticSummary.hidden = true;
     this.onOverview = () => this.renew();
+    this.onParts = () => this.takeParts();
     this.onMessage = (/** @type {any} */ message) => this.receive(message);
     this.onView = () => isSettingView || this.goTo(model.get("view"));
     model.on("change:overview", this.onOverview);
+    model.on("change:parts", this.onParts);
     model.on("change:view", this.onView);
     model.on("msg:custom", this.onMessage);
     this.drawSummary();
@@ -107,6 +121,8 @@ export class Frame {
   /** Stop listening. */
   close() {
     clearTimeout(this.resting);
+    if (this.staticSummary) this.staticSummary.hidden = false;
+    this.model.off("change:parts", this.onParts);
     this.model.off("change:overview", this.onOverview);
     this.model.off("change:view", this.onView);
     this.model.off("msg:custom", this.onMessage);
@@ -172,6 +188,12 @@ export class Frame {
     } else if (message.type === "say") this.say(message.text);
     else if (message.type === "what-if") this.made.get("guards")?.told(message.entry, message.data);
     else if (message.type === "code") this.take(message.view, message.text);
+  }
+
+  /** Parts of the first look arrive as state, because a message is lost while no view listens. */
+  takeParts() {
+    for (const [key, part] of Object.entries(this.model.get("parts"))) this.parts.set(key, part);
+    this.view.draw();
   }
 
   /** The session changed: show the new summary. Changed parts are sent again. */

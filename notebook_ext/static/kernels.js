@@ -254,7 +254,7 @@ class KernelsView {
     if (!externs.length) return null;
     const by = new Map();
     for (const e of externs) by.set(`${e.op}|${e.reason}`, { ...e, count: (by.get(`${e.op}|${e.reason}`)?.count || 0) + 1 });
-    return [h("h4", {}, `${plural(externs.length, "ATen fallback")}`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? h("span", { class: "mut" }, " library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason, e.hint ? h("span", { class: "mut" }, ` ${e.hint}`) : null))];
+    return [h("h4", {}, `${plural(externs.length, "ATen call")}`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? h("span", { class: "mut" }, " library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason, e.hint ? h("span", { class: "mut" }, ` ${e.hint}`) : null))];
   }
 }
 

@@ -1,4 +1,4 @@
-"""View of graph breaks, skipped names and internal errors, with reasons and hints."""
+"""View of graph breaks, errors of the user's code, skipped names and internal errors, with reasons and hints."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from engine.records.runtime import StageFailure
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import DiscardedAttempt
 from notebook_ext.views import source_lines
+from notebook_ext.views.counts import groups, is_user_error, stops_of
 from notebook_ext.views.format_text import one_line, pluralize, sanitize, shorten_paths
-from notebook_ext.views.summary import breaks_of, groups
 
 
 def breaks(session: Session) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def breaks(session: Session) -> dict[str, Any]:
         "breaks": [
             _break_row(session, group.root.name, compilation, record, told)
             for group in groups(session)
-            for compilation, record in breaks_of(group.compilations)
+            for compilation, record in stops_of(group.compilations)
         ],
         "attempts": [text for c in session.compilations if c.id not in told for text in _attempts(session, c)],
         "skipped": [
@@ -46,6 +46,7 @@ def _break_row(
         "root": one_line(root, 80),
         "compilation": compilation.id,
         "kind": sanitize(record.kind),
+        "is_error": is_user_error(record),
         "title": sanitize(record.title).rstrip("."),
         "what": sanitize(record.context),
         "why": sanitize(record.explanation),

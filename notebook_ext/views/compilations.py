@@ -8,9 +8,10 @@ from typing import Any
 from engine.records.guards import ObservedSymbolRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import source_lines
+from notebook_ext.views.counts import compilation_counts, has_graph, is_user_error
 from notebook_ext.views.format_text import format_seconds, one_line, sanitize, source_name
 from notebook_ext.views.recompiles import compile_seconds
-from notebook_ext.views.summary import has_graph, inputs_of
+from notebook_ext.views.summary import inputs_of
 
 MAX_LINES = 60_000
 """Maximum number of lines of one text; the rest is counted."""
@@ -28,7 +29,7 @@ def compilations(session: Session) -> dict[str, Any]:
 
 
 def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | None) -> dict[str, Any]:
-    breaks = compilation.trace.breaks if compilation.trace else ()
+    found = compilation_counts(compilation)
     whole = compile_seconds(compilation)
     return {
         "id": compilation.id,
@@ -40,11 +41,11 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
         "outcome": _outcome(compilation),
         "cause": one_line(compilation.cause, 200),
         "inputs": one_line(inputs_of(session, compilation), 100),
-        "graphs": len(compilation.graphs),
-        "breaks": len(breaks),
+        "graphs": found.graphs,
+        "breaks": found.breaks,
         "restarts": len(compilation.restart_reasons),
-        "kernels": len({k.id for k in compilation.kernels}),
-        "externs": len(compilation.lowering.externs) if compilation.lowering else 0,
+        "kernels": found.kernels,
+        "externs": found.aten_calls,
         "caches": " ".join(f"{c.outcome}" for c in compilation.disk_caches),
         "failures": len(compilation.failures),
         "symbols": len(compilation.observed_symbols),
@@ -54,14 +55,16 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
 
 
 def _outcome(compilation: CompilationRecord) -> str:
-    breaks = compilation.trace.breaks if compilation.trace else ()
-    if any(b.skips_frame for b in breaks):
+    stops = compilation.trace.breaks if compilation.trace else ()
+    if any(is_user_error(b) for b in stops):
+        return "raises"
+    if any(b.skips_frame for b in stops):
         return "skipped"
     if compilation.failures:
         return "failed"
     if not has_graph(compilation):
         return "no graph"
-    return "graph break" if breaks else "one graph"
+    return "graph break" if stops else "one graph"
 
 
 def compilation_facts(session: Session, compilation: str) -> dict[str, Any]:

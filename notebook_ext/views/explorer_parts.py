@@ -12,6 +12,7 @@ from notebook_ext.views.backward import backward
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.comparison.session_comparison import comparison, entry_summary
 from notebook_ext.views.compilations import artifact_keys, artifact_text, compilation_facts, compilations
+from notebook_ext.views.counts import compilation_counts, has_graph
 from notebook_ext.views.format_text import one_line
 from notebook_ext.views.graph.graph_between_passes import intermediate_graphs
 from notebook_ext.views.graph.graphviz_layout import graphviz_layout, no_layout
@@ -22,7 +23,7 @@ from notebook_ext.views.linked.row_links import default_target, linked, pane_tex
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.search_index import search_index
 from notebook_ext.views.source_lines import frame_name
-from notebook_ext.views.summary import has_graph, inputs_of, summary
+from notebook_ext.views.summary import inputs_of, summary
 from notebook_ext.views.timings import timings
 from notebook_ext.views.tracer_steps import tracer_steps
 
@@ -206,7 +207,7 @@ def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
         "entry": compilation.id.rpartition("/")[2],
         "inputs": one_line(inputs_of(session, compilation), 80),
         "cause": one_line(compilation.cause, 200),
-        "kernels": len({k.id for k in compilation.kernels}),
+        "kernels": compilation_counts(compilation).kernels,
         "targets": [one_line(t, 40) for t in targets_of(compilation)],
         "rejected": rejected,
         "has_graph": has_graph(compilation),

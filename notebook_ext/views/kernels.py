@@ -9,6 +9,7 @@ from engine.records.kernels import KernelRecord, TargetRecord
 from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import roofline, source_lines
+from notebook_ext.views.counts import aten_calls_of, unique_kernels
 from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, sanitize
 from notebook_ext.views.linked.row_links import default_target, targets_of
 
@@ -35,7 +36,7 @@ def kernels(session: Session) -> dict[str, Any]:
             _row(session, c, k, frames.get(c.frame, ""), nodes)
             for c in shown
             for nodes in (_fused(c),)
-            for k in {k.id: k for k in c.kernels}.values()
+            for k in unique_kernels(c)
         ],
         "externs": [
             {
@@ -46,8 +47,7 @@ def kernels(session: Session) -> dict[str, Any]:
                 "is_library": e.is_library,
             }
             for c in shown
-            for lowering in _lowerings(c)
-            for e in lowering.externs
+            for e in aten_calls_of(c)
         ],
         "decisions": [_decision(c, d) for c in shown for lowering in _lowerings(c) for d in lowering.decisions],
     }

@@ -8,9 +8,23 @@ from typing import Any, Literal
 
 from engine.records.guards import GuardFailure
 from engine.records.kernels import KernelRecord
-from engine.records.session import CompilationRecord, FrameRecord, Session
+from engine.records.runtime import SkippedRecord
+from engine.records.session import CompilationRecord, Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import source_lines
+from notebook_ext.views.counts import (
+    RootGroup,
+    aten_calls_of,
+    breaks_of,
+    errors_of,
+    graph_count,
+    groups,
+    has_graph,
+    last_guard_failure,
+    recompiles_of,
+    stops_of,
+    unique_kernels,
+)
 from notebook_ext.views.format_text import format_change, format_seconds, is_stack_value, one_line, pluralize, sanitize
 
 MAX_GROUPS = 8
@@ -42,7 +56,8 @@ class SummaryItem:
 class Summary:
     """Summary line in pieces.
 
-    ``hints`` is filled if nothing was compiled, ``progress`` while a compilation runs.
+    ``hints`` are reasons and advice about what was not compiled, ``progress`` is filled while a compilation
+    runs.
     """
 
     items: tuple[SummaryItem, ...]
@@ -67,36 +82,6 @@ class Summary:
             "progress": self.progress,
             "notes": list(self.notes),
         }
-
-
-@dataclass(frozen=True)
-class RootGroup:
-    """A root and all frames compiled because of it: callees and resume functions."""
-
-    root: FrameRecord
-    frames: tuple[FrameRecord, ...]
-    compilations: tuple[CompilationRecord, ...]
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Numbers of the summary over all compilations."""
-
-    graphs: int
-    breaks: int
-    recompiles: int
-    kernels: int
-
-
-def counts(session: Session) -> Counts:
-    """Count graphs, graph breaks, recompiles and kernels."""
-    found = groups(session)
-    return Counts(
-        graphs=sum(_graphs(g) for g in found),
-        breaks=sum(len(breaks_of(g.compilations)) for g in found),
-        recompiles=sum(len(recompiles_of(session, g)) for g in found),
-        kernels=sum(len({k.id for k in c.kernels}) for c in session.compilations),
-    )
 
 
 def summary(session: Session, *, timed: bool = True) -> Summary:
@@ -129,69 +114,12 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
     items.extend(_backward_items(session))
     items.extend(_failure_items(session))
     items.append(SummaryItem(f", {format_seconds(spent)}" if spent else ""))
-    return Summary(tuple(i for i in items if i.text), (), progress, notes)
+    return Summary(tuple(i for i in items if i.text), _limit_lines(map(skipped_text, session.skipped)), progress, notes)
 
 
-def has_graph(compilation: CompilationRecord) -> bool:
-    """Return True if the compilation has a graph that computes something."""
-    if compilation.compiler == "torch":  # Its trace has no empty graphs, and its graphs are parsed only on access.
-        return bool(compilation.graphs)
-    return any(n.op not in ("placeholder", "output", "get_attr") for g in compilation.graphs for n in g.nodes) or any(
-        g.text for g in compilation.graphs
-    )
-
-
-def groups(session: Session) -> list[RootGroup]:
-    """Return frames grouped by the root they were compiled for, in the order of first call."""
-    frames = {f.id: f for f in session.frames}
-    of_root: dict[str, list[FrameRecord]] = {}
-    for frame in session.frames:
-        of_root.setdefault(_root(frame, frames).id, []).append(frame)
-    found = []
-    for id, members in of_root.items():
-        ids = {f.id for f in members}
-        found.append(RootGroup(frames[id], tuple(members), tuple(c for c in session.compilations if c.frame in ids)))
-    return [g for g in found if g.compilations]
-
-
-def _root(frame: FrameRecord, frames: dict[str, FrameRecord]) -> FrameRecord:
-    seen = set()
-    while frame.parent in frames and frame.id not in seen:
-        seen.add(frame.id)
-        frame = frames[frame.parent]
-    return frame
-
-
-def breaks_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
-    """Return the distinct breaks, each with the first compilation that has it."""
-    found: dict[tuple[Any, ...], tuple[CompilationRecord, BreakRecord]] = {}
-    for compilation in compilations:
-        for record in compilation.trace.breaks if compilation.trace else ():
-            place = (record.span.file, record.span.line, record.span.column) if record.span else record.context
-            found.setdefault((record.kind, record.skips_frame, place), (compilation, record))
-    return list(found.values())
-
-
-def recompiles_of(session: Session, group: RootGroup) -> list[CompilationRecord]:
-    """Return the compilations after the first of their frame.
-
-    If an earlier session has the first one, also compilations caused by a guard failure of its entries.
-    """
-    seen: set[str] = set()
-    found = []
-    for compilation in group.compilations:
-        if compilation.frame in seen or last_guard_failure(session, compilation.id) is not None:
-            found.append(compilation)
-        seen.add(compilation.frame)
-    return found
-
-
-def last_guard_failure(session: Session, compilation: str) -> GuardFailure | None:
-    """Return the guard failure of the newest earlier entry that caused a compilation."""
-    for call in session.calls:
-        if call.entry == compilation and call.outcome == "compiled" and call.guard_failures:
-            return call.guard_failures[-1]
-    return None
+def skipped_text(skipped: SkippedRecord) -> str:
+    """Return one line: the name that was not compiled, the reason and a hint."""
+    return one_line(f"Not compiled: {skipped.name}: {skipped.reason}. {skipped.hint}".rstrip(), 400)
 
 
 def inputs_of(session: Session, compilation: CompilationRecord) -> str:
@@ -222,13 +150,10 @@ def guard_failure_text(rejection: GuardFailure) -> str:
 def _group_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
     yield SummaryItem(one_line(group.root.name, 60), f"linked|{group.compilations[0].id}", "name")
     yield SummaryItem(": ")
-    yield SummaryItem(pluralize(_graphs(group), "graph"), f"graph|{group.compilations[0].id}", "link")
+    yield SummaryItem(pluralize(graph_count(group), "graph"), f"graph|{group.compilations[0].id}", "link")
     yield from _break_items(session, group)
+    yield from _error_items(session, group)
     yield from _recompile_items(session, group)
-
-
-def _graphs(group: RootGroup) -> int:
-    return len({c.frame for c in group.compilations if has_graph(c)})
 
 
 def _break_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
@@ -242,6 +167,15 @@ def _break_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
     where = f"line {first.span.line}: " if first.span else ""
     more = ", …" if len(breaks) > 1 else ""
     yield SummaryItem(f" ({where}{break_text(session, first)}{more})")
+
+
+def _error_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
+    errors = errors_of(group.compilations)
+    if errors:
+        compilation, record = errors[0]
+        yield SummaryItem(", ")
+        yield SummaryItem("raises an exception", f"breaks|{compilation.id}", "link")
+        yield SummaryItem(f" ({_where(record)}{break_text(session, record)})")
 
 
 def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
@@ -268,9 +202,9 @@ def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem
 
 
 def _kernel_items(session: Session) -> Iterator[SummaryItem]:
-    kernels = [k for c in session.compilations for k in {k.id: k for k in c.kernels}.values()]
-    externs = sum(len(c.lowering.externs) for c in session.compilations if c.lowering)
-    if not kernels and not externs:
+    kernels = [k for c in session.compilations for k in unique_kernels(c)]
+    calls = sum(len(aten_calls_of(c)) for c in session.compilations)
+    if not kernels and not calls:
         yield from _no_kernel_items(session)
         return
     target = next((c.lowering.target for c in session.compilations if c.lowering and c.lowering.target), session.target)
@@ -278,8 +212,8 @@ def _kernel_items(session: Session) -> Iterator[SummaryItem]:
     kind = "C++ kernel" if kernels and all(k.language == "cpp" for k in kernels) else "kernel"
     where = f" for {one_line(target, 40)}" if target else ""
     yield SummaryItem(f"{pluralize(len(kernels), kind)}{where}", "kernels", "link")
-    if externs:
-        yield SummaryItem(f" and {pluralize(externs, 'ATen call')}")
+    if calls:
+        yield SummaryItem(f" and {pluralize(calls, 'ATen call')}")
     if session.compiler == "torch":
         return
     yield SummaryItem(f", {_where_run_text(session)}")
@@ -361,10 +295,10 @@ def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryI
     frames = [f for f in session.frames if any(c.frame == f.id for c in session.compilations)]
     if frames:
         yield SummaryItem(f": {one_line(frames[0].name, 60)} ran as Python")
-        breaks = breaks_of(session.compilations)
-        if breaks:
+        stops = stops_of(session.compilations)
+        if stops:
             yield SummaryItem(" (")
-            yield SummaryItem(_where(breaks[0][1]) + break_text(session, breaks[0][1]), "breaks", "link")
+            yield SummaryItem(_where(stops[0][1]) + break_text(session, stops[0][1]), "breaks", "link")
             yield SummaryItem(")")
     elif any(c.outcome == "python" for c in session.calls):
         yield SummaryItem(": the called functions run as Python since an earlier cell; its summary gives the reason")
@@ -387,7 +321,7 @@ def _limit_lines(lines: Iterable[str]) -> tuple[str, ...]:
 def _hints(session: Session) -> Iterator[str]:
     for skipped in session.skipped:
         yield f"{one_line(skipped.name, 60)}: {one_line(skipped.reason, 200).rstrip('.')}. {one_line(skipped.hint, 200)}".rstrip()
-    for _, record in breaks_of(session.compilations):
+    for _, record in stops_of(session.compilations):
         yield f"{one_line(record.title, 200).rstrip('.')}. {one_line(record.hints[0], 200) if record.hints else ''}".rstrip()
     if not session.skipped and not session.compilations and not session.calls:
         yield "Call a function or an nn.Module in the cell, or name what to compile: %%compile NAME."

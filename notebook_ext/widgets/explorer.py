@@ -47,6 +47,8 @@ class Explorer(anywidget.AnyWidget):
     overview = traitlets.Dict().tag(sync=True)
     parts = traitlets.Dict().tag(sync=True)
     view = traitlets.Unicode().tag(sync=True)
+    summary_id = traitlets.Unicode().tag(sync=True)
+    """Id of the static summary that the live one replaces while this widget is shown."""
     pane_layout = traitlets.Dict().tag(sync=True)
     """Pane by slot of the linked view, as the user last arranged them in this kernel.
 
@@ -62,9 +64,14 @@ class Explorer(anywidget.AnyWidget):
         others: OtherSessions | None = None,
         name: str = DEFAULT_NAME,
         asked: CallExplanation | None = None,
+        summary_id: str = "",
     ) -> None:
+        # Taken before the views are made: what changes from here on is sent again.
+        seen = {c.id: c for c in session.compilations}
+        shown = overview(session, others, name)
         super().__init__(
-            overview=overview(session, others, name),
+            overview=shown,
+            summary_id=summary_id,
             parts=initial_parts(session),
             view=view,
             pane_layout=dict(_last_pane_layout),
@@ -81,9 +88,12 @@ class Explorer(anywidget.AnyWidget):
         self._timer_lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._cost = 0.0
-        self._seen: dict[str, CompilationRecord] = {c.id: c for c in session.compilations}
+        self._seen: dict[str, CompilationRecord] = seen
         self.on_msg(_receive)
         self._stop = session.on_change(_weak_listener(self))
+        # Kernels of other threads may have arrived before the listener was there.
+        if self._changed(session.compilations) or overview(session, others, name) != shown:
+            self.schedule_refresh()
 
     def __repr__(self) -> str:
         # Saved beside the view: it is all that a reader without a kernel sees of the widget.
@@ -125,8 +135,9 @@ class Explorer(anywidget.AnyWidget):
             return
         with self._lock:
             start = time.perf_counter()
-            changed = {c.id for c in self.session.compilations if self._seen.get(c.id) is not c}
-            self._seen = {c.id: c for c in self.session.compilations}
+            compilations = self.session.compilations  # Read once: other threads replace records.
+            changed = self._changed(compilations)
+            self._seen = {c.id: c for c in compilations}
             for key in tuple(self._sent):
                 if key.startswith(("other|", "difference|")):
                     continue  # Sessions of earlier runs do not change.
@@ -137,6 +148,10 @@ class Explorer(anywidget.AnyWidget):
                     self._send_part(key, only_changed=True)
             self.overview = overview(self.session, self._others, self._name)
             self._cost = time.perf_counter() - start
+
+    def _changed(self, compilations: tuple[CompilationRecord, ...]) -> set[str]:
+        """Return the ids of the compilations that are not as they were when last shown."""
+        return {c.id for c in compilations if self._seen.get(c.id) is not c}
 
     def schedule_refresh(self) -> None:
         """Schedule an update after a change of the session.
@@ -163,6 +178,11 @@ class Explorer(anywidget.AnyWidget):
             if only_changed and self._sent.get(key) == fingerprint:
                 return
             self._sent[key] = fingerprint
+            if key in self.parts:
+                # Part of the first look: as state it also reaches a view that is not there yet.
+                self.parts = {**self.parts, key: value}
+                if only_changed:
+                    return
         self.send({"type": "part", "key": key, "data": value})
 
     def _part(self, key: str) -> Any:

@@ -191,6 +191,24 @@ def test_only_parts_that_changed_are_sent_again(monkeypatch: pytest.MonkeyPatch)
     assert widget.out[0]["data"]["texts"]["ptx"]
 
 
+def test_kernels_that_arrive_while_the_widget_is_made_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change between the first look and the listener is sent, as state: no view listens yet."""
+    monkeypatch.setattr(explorer, "DEBOUNCE_SECONDS", 0.01)
+    session = head_session()
+    session.put_compilation(head_compilation(0, "64", "first call", compiled=False))
+    made = explorer.initial_parts
+
+    def arrive(shown: Any) -> dict[str, Any]:
+        parts = made(shown)
+        session.put_compilation(head_compilation(0, "64", "first call"))
+        return parts
+
+    monkeypatch.setattr(explorer, "initial_parts", arrive)
+    widget = Recorded(session)
+    assert "ptx" not in widget.parts["linked|0/0|"]["texts"] or not widget.parts["linked|0/0|"]["texts"]["ptx"]
+    until(lambda: widget.parts["linked|0/0|"]["texts"].get("ptx"))
+
+
 def test_verify_calls_back_and_tells_a_failure() -> None:
     """The button runs the callback; without one, or when it fails, a sentence says so."""
     called = []

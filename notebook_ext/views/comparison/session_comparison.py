@@ -14,6 +14,7 @@ from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 from notebook_ext.views import source_lines
+from notebook_ext.views.counts import compilation_counts, unique_kernels
 from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, pluralize, sanitize
 from notebook_ext.views.summary import inputs_of
 
@@ -146,21 +147,21 @@ def entry_summary(session: Session, compilation: str) -> dict[str, Any]:
         "guards": [
             one_line(f"{g.source} {g.kind} {g.expected}", 400) for g in (record.guards.guards if record.guards else ())
         ],
-        "kernels": {target: [_resources(k, target) for k in _unique_kernels(record)] for target in targets},
+        "kernels": {target: [_resources(k, target) for k in unique_kernels(record)] for target in targets},
     }
 
 
 def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, str]]:
     yield "Compiled because", one_line(record.cause, 200)
     yield "Inputs", inputs_of(session, record)
-    yield "Breaks", str(len(record.trace.breaks)) if record.trace else "0"
+    found = compilation_counts(record)
+    yield "Breaks", str(found.breaks)
     yield "Guards", str(len(record.guards.guards)) if record.guards else "0"
     for graph in record.graphs:
         operations = sum(n.op not in ("placeholder", "output", "get_attr") for n in graph.nodes)
         yield f"Graph: {graph.stage}", pluralize(operations, "operation")
-    yield "Kernels", str(len(_unique_kernels(record)))
-    lowering = record.lowering
-    yield "ATen fallbacks", str(len(lowering.externs)) if lowering else ""
+    yield "Kernels", str(found.kernels)
+    yield "ATen calls", str(found.aten_calls) if record.lowering else ""
     moved = [k.bytes_moved for k in record.kernels]
     yield "Bytes moved by kernels", format_bytes(sum(b for b in moved if b)) if any(moved) else ""
     if record.aot is not None:
@@ -171,10 +172,6 @@ def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, s
     for timing in record.timings:
         if timing.parent:
             yield f"Time: {one_line(timing.stage, 30)}", format_seconds(timing.seconds)
-
-
-def _unique_kernels(record: CompilationRecord) -> list[KernelRecord]:
-    return list({k.id: k for k in record.kernels}.values())
 
 
 def _resources(kernel: KernelRecord, target: str) -> str:

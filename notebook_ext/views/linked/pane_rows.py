@@ -10,6 +10,7 @@ from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.kernels import KernelRecord, Listing, TargetRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
+from notebook_ext.views.counts import aten_calls_of, unique_kernels
 from notebook_ext.views.format_text import one_line, pluralize, sanitize, tensor_type
 from notebook_ext.views.linked.listing_text import coverage_text, kernel_lines, readable_lines
 
@@ -72,7 +73,7 @@ class LinkedPanes:
         self.session = session
         self.compilation = compilation
         self.target = target
-        self.kernels = tuple({k.id: k for k in compilation.kernels}.values())
+        self.kernels = tuple(unique_kernels(compilation))
         self.files = {f.id for f in session.files}
         self.ordinals = source_lines.ordinals(session, compilation)
         self.panes: list[Pane] = []
@@ -334,8 +335,8 @@ class LinkedPanes:
             return f"{one_line(failure.sentence, 200)}; {one_line(failure.fallback)}."
         if lowering is None and self.compilation.aot is not None and self.compilation.aot.note:
             return one_line(self.compilation.aot.note, 300)
-        if lowering is not None and lowering.externs:
-            return f"No kernel: {pluralize(len(lowering.externs), 'operation')} of this graph run in ATen."
+        if calls := len(aten_calls_of(self.compilation)):
+            return f"No kernel: this graph is {pluralize(calls, 'ATen call')}."
         if self.compilation.backend not in ("", "triton"):
             return f"The backend {one_line(self.compilation.backend)} makes no Triton kernels."
         if not self.compilation.graphs:

@@ -11,13 +11,14 @@ from typing import Any
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.breaks import breaks
+from notebook_ext.views.counts import groups, has_graph
 from notebook_ext.views.format_text import format_seconds, one_line, pluralize, sanitize, shorten_paths
 from notebook_ext.views.graph.node_table import graph_svg
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked.listing_text import kernel_lines
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.static_snapshot.stage_tables import Table, backward_table, detail_tables, line_tables
-from notebook_ext.views.summary import groups, has_graph, summary
+from notebook_ext.views.summary import summary
 from notebook_ext.views.timings import timings
 
 MAX_ROWS = 60
@@ -32,6 +33,7 @@ MAX_LINES = 120
 CODE = "margin:4px 0;padding:6px 8px;background:#f7f7f7;color:#1f1f1f;border:1px solid #d0d0d0;overflow-x:auto;font:12px/17px monospace;white-space:pre"
 CELL = "text-align:left;vertical-align:top"
 ROW = "background:none;border-bottom:1px solid #8888"
+MUTED = "color:var(--jp-ui-font-color2,#5a5a5a)"
 HUES = ("#666666", "#0b63a5", "#b04500", "#00705a", "#8f3f78", "#735700", "#4b5966")
 
 
@@ -76,7 +78,7 @@ def summary_html(session: Session, *, timed: bool = True) -> str:
         if item.kind != "action"
     ]
     line = "".join(parts).replace(" ,", ",")
-    below = "".join(f"<div>{_text(t)}</div>" for t in (*told.hints, *told.notes))
+    below = "".join(f'<div style="{MUTED}">{_text(t)}</div>' for t in (*told.hints, *told.notes))
     return f'<div style="margin:2px 0">{line}{below}</div>'
 
 

@@ -9,6 +9,9 @@ import pytest
 
 from engine.records.kernels import VerifyRecord
 from engine.records.session import Session
+from notebook_ext.views.breaks import breaks
+from notebook_ext.views.compilations import compilations
+from notebook_ext.views.counts import counts
 from notebook_ext.views.format_text import (
     format_bytes,
     format_change,
@@ -18,6 +21,7 @@ from notebook_ext.views.format_text import (
     sanitize,
     shorten_paths,
 )
+from notebook_ext.views.kernels import kernels
 from notebook_ext.views.summary import break_text, summary
 from tests.notebook_ext.sample_sessions import empty_session, head_session, hostile_session, verified_session
 
@@ -32,8 +36,45 @@ def test_the_line_counts_what_happened_and_says_what_did_not() -> None:
     assert text == (
         "Head.forward: 1 graph, no breaks, 2 recompiles (line 11: x.size(0) 64 -> 96, …) · "
         "loss: 2 graphs, 1 break (line 19: print), 1 recompile (line 18: y.size(0) 64 -> 96), "
-        "6 kernels for cuda:90 and 3 ATen calls, not run here (results: ATen), not checked [Verify], 1.8 s"
+        "6 kernels for cuda:90 and 3 ATen calls, not run here (results: ATen), not checked [Verify], 1.8 s\n"
+        "  Not compiled: plot: it computes with NumPy only, not with tensors. Nothing to do: it ran as Python."
     )
+
+
+def test_an_exception_of_the_user_is_no_graph_break() -> None:
+    """A place where the traced code raises is named as that, in the line and in the views."""
+    session = head_session()
+    found = next(c for c in session.compilations if c.trace and c.trace.breaks)
+    assert found.trace is not None
+    raised = replace(found.trace.breaks[0], kind="raises")
+    for c in session.compilations:
+        if c.trace and c.trace.breaks:
+            session.put_compilation(replace(c, trace=replace(c.trace, breaks=(raised,))))
+    text = summary(session).text
+    assert "loss: 2 graphs, no breaks, raises an exception (line 19: print)" in text
+    assert [b["is_error"] for b in breaks(session)["breaks"]] == [True]
+    assert counts(session).breaks == sum(r["breaks"] for r in compilations(session)["rows"]) == 0
+
+
+def test_every_view_shows_the_same_counts() -> None:
+    """Kernels and ATen calls of forward and backward are counted once, constants never."""
+    session = head_session()
+    first = session.compilations[0]
+    assert first.lowering is not None
+    called = first.lowering.externs[0]
+    constant = replace(called, kind="allocation", reason="a constant tensor of the graph")
+    session.put_compilation(
+        replace(
+            first,
+            lowering=replace(first.lowering, externs=(*first.lowering.externs, constant)),
+            backward_lowering=replace(first.lowering, externs=(called, called)),
+        )
+    )
+    found, rows = counts(session), compilations(session)["rows"]
+    assert f"{found.kernels} kernels for cuda:90 and {found.aten_calls} ATen calls" in summary(session).text
+    assert len(kernels(session)["externs"]) == sum(r["externs"] for r in rows) == found.aten_calls == 5
+    assert len(kernels(session)["rows"]) == sum(r["kernels"] for r in rows) == found.kernels
+    assert sum(r["graphs"] for r in rows) == found.graphs + found.recompiles
 
 
 def test_links_name_a_view_and_what_to_open_in_it() -> None:

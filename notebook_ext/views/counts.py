@@ -1,0 +1,160 @@
+"""Counts of a session: every view takes its numbers from here, so that no two of them disagree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.records.guards import GuardFailure
+from engine.records.kernels import KernelRecord
+from engine.records.lowering import ExternCall
+from engine.records.session import CompilationRecord, FrameRecord, Session
+from engine.records.trace import BreakRecord
+
+_USER_ERROR_KIND = "raises"
+"""Kind of a break record where the traced code raises: the error is the user's, and no graph breaks there."""
+_NO_CALL_KINDS = frozenset(("allocation", "empty-tensor"))
+"""Kinds of ATen nodes that compute nothing: constants, allocations and results without elements."""
+
+
+@dataclass(frozen=True)
+class RootGroup:
+    """A root and all frames compiled because of it: callees and resume functions."""
+
+    root: FrameRecord
+    frames: tuple[FrameRecord, ...]
+    compilations: tuple[CompilationRecord, ...]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers of one compilation or of a session.
+
+    ``breaks`` are graph breaks, ``errors`` places where the traced code raises. ``aten_calls`` are the calls
+    of the forward and backward programs that compute something.
+    """
+
+    graphs: int
+    breaks: int
+    recompiles: int
+    kernels: int
+    aten_calls: int = field(default=0, repr=False)
+    errors: int = field(default=0, repr=False)
+
+
+def counts(session: Session) -> Counts:
+    """Count over all compilations of a session; a recompiled function has one graph."""
+    found = groups(session)
+    return Counts(
+        graphs=sum(graph_count(g) for g in found),
+        breaks=sum(len(breaks_of(g.compilations)) for g in found),
+        recompiles=sum(len(recompiles_of(session, g)) for g in found),
+        kernels=sum(len(unique_kernels(c)) for c in session.compilations),
+        aten_calls=sum(len(aten_calls_of(c)) for c in session.compilations),
+        errors=sum(len(errors_of(g.compilations)) for g in found),
+    )
+
+
+def compilation_counts(compilation: CompilationRecord) -> Counts:
+    """Count in one compilation, whose stages all show one graph."""
+    return Counts(
+        graphs=int(has_graph(compilation)),
+        breaks=len(breaks_of((compilation,))),
+        recompiles=0,
+        kernels=len(unique_kernels(compilation)),
+        aten_calls=len(aten_calls_of(compilation)),
+        errors=len(errors_of((compilation,))),
+    )
+
+
+def unique_kernels(compilation: CompilationRecord) -> list[KernelRecord]:
+    """Return the kernels of a compilation, each once."""
+    return list({k.id: k for k in compilation.kernels}.values())
+
+
+def aten_calls_of(compilation: CompilationRecord) -> list[ExternCall]:
+    """Return the ATen calls of the forward and backward programs that compute something."""
+    lowerings = [x for x in (compilation.lowering, compilation.backward_lowering) if x is not None]
+    return [e for lowering in lowerings for e in lowering.externs if e.kind not in _NO_CALL_KINDS]
+
+
+def graph_count(group: RootGroup) -> int:
+    """Count the functions of a group that have a graph."""
+    return len({c.frame for c in group.compilations if has_graph(c)})
+
+
+def has_graph(compilation: CompilationRecord) -> bool:
+    """Return True if the compilation has a graph that computes something."""
+    if compilation.compiler == "torch":  # Its trace has no empty graphs, and its graphs are parsed only on access.
+        return bool(compilation.graphs)
+    return any(n.op not in ("placeholder", "output", "get_attr") for g in compilation.graphs for n in g.nodes) or any(
+        g.text for g in compilation.graphs
+    )
+
+
+def groups(session: Session) -> list[RootGroup]:
+    """Return frames grouped by the root they were compiled for, in the order of first call."""
+    frames = {f.id: f for f in session.frames}
+    of_root: dict[str, list[FrameRecord]] = {}
+    for frame in session.frames:
+        of_root.setdefault(_root(frame, frames).id, []).append(frame)
+    found = []
+    for id, members in of_root.items():
+        ids = {f.id for f in members}
+        found.append(RootGroup(frames[id], tuple(members), tuple(c for c in session.compilations if c.frame in ids)))
+    return [g for g in found if g.compilations]
+
+
+def _root(frame: FrameRecord, frames: dict[str, FrameRecord]) -> FrameRecord:
+    seen = set()
+    while frame.parent in frames and frame.id not in seen:
+        seen.add(frame.id)
+        frame = frames[frame.parent]
+    return frame
+
+
+def is_user_error(record: BreakRecord) -> bool:
+    """Return True if the record is no graph break but a place where the user's code raises."""
+    return record.kind == _USER_ERROR_KIND
+
+
+def breaks_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
+    """Return the distinct graph breaks, each with the first compilation that has it."""
+    return [found for found in stops_of(compilations) if not is_user_error(found[1])]
+
+
+def errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
+    """Return the distinct places where the user's code raises, each with its first compilation."""
+    return [found for found in stops_of(compilations) if is_user_error(found[1])]
+
+
+def stops_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
+    """Return graph breaks and errors, each with the first compilation that has it."""
+    found: dict[tuple[Any, ...], tuple[CompilationRecord, BreakRecord]] = {}
+    for compilation in compilations:
+        for record in compilation.trace.breaks if compilation.trace else ():
+            place = (record.span.file, record.span.line, record.span.column) if record.span else record.context
+            found.setdefault((record.kind, record.skips_frame, place), (compilation, record))
+    return list(found.values())
+
+
+def recompiles_of(session: Session, group: RootGroup) -> list[CompilationRecord]:
+    """Return the compilations after the first of their frame.
+
+    If an earlier session has the first one, also compilations caused by a guard failure of its entries.
+    """
+    seen: set[str] = set()
+    found = []
+    for compilation in group.compilations:
+        if compilation.frame in seen or last_guard_failure(session, compilation.id) is not None:
+            found.append(compilation)
+        seen.add(compilation.frame)
+    return found
+
+
+def last_guard_failure(session: Session, compilation: str) -> GuardFailure | None:
+    """Return the guard failure of the newest earlier entry that caused a compilation."""
+    for call in session.calls:
+        if call.entry == compilation and call.outcome == "compiled" and call.guard_failures:
+            return call.guard_failures[-1]
+    return None
