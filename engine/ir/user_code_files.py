@@ -5,6 +5,7 @@ A notebook cell is called "cell 3", any other file by its base name.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import linecache
 import os
@@ -56,6 +57,15 @@ def is_library_file(file: str) -> bool:
     if file.startswith(_LIBRARIES[0]):
         return True
     return file.startswith(("<frozen", *_LIBRARIES[1:])) and not any(i in file for i in _SITE_PACKAGES)
+
+
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+
+
+@functools.lru_cache(maxsize=1024)
+def is_installed_file(file: str) -> bool:
+    """Return True for a file of Python, torch or another installed package."""
+    return bool(_INSTALLED.search(file)) or is_library_file(file)
 
 
 _TRACEABLE_TORCH_MODULES = ("torch.optim", "torch.amp.grad_scaler", "torch.distributions", "torch.nn.utils.clip_grad")

@@ -93,13 +93,15 @@ export class Frame {
     this.sentence = h("div", { class: "say", role: "status", "aria-live": "polite" });
     this.panel = h("div", { role: "tabpanel", id: this.id + "-panel", class: "panel" });
     this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" }, TABS.map(([id, name]) => h("button", { type: "button", role: "tab", id: `${this.id}-${id}`, "aria-controls": this.panel.id, "data-view": id, onclick: () => this.open(id) }, TWO_LENGTHS[id] ? [h("span", { class: "more" }, TWO_LENGTHS[id][0]), TWO_LENGTHS[id][1], h("span", { class: "more" }, TWO_LENGTHS[id][2])] : name)));
+    this.others = h("div", { class: "others", role: "group", "aria-label": "Empty views, and what would fill them", hidden: true });
+    this.othersButton = button("More", "m", () => this.toggleOthers(), { "aria-expanded": "false", title: "Views that are empty here, and what would fill them. Key: m" });
     this.help = h("div", { class: "keys", role: "dialog", "aria-label": "Keys", hidden: true });
     this.finder = new Finder(this);
     const tools = h("div", { class: "tools" },
       button("‹", ",", () => this.walk(-1), { "aria-label": "Back", title: "Back to the previous selection. Key: ," }), button("›", ".", () => this.walk(1), { "aria-label": "Forward", title: "Forward again. Key: ." }),
       button("Find", ":", () => this.finder.toggle(), { class: "b long", "data-short": ":", "aria-label": "Find", title: "Find anything in this session. Key: : or Ctrl K" }), button("Copy", "y", () => this.copy(), { class: "b long", "data-short": "y", "aria-label": "Copy", title: "Copy this view as text. Key: y" }),
       model.link ? button("Link", "Y", () => this.copyLink(), { class: "b long", "data-short": "Y", "aria-label": "Link", title: "Copy a link to the selection. Key: Y" }) : null, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
-    const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, tools), this.help, this.finder.el, this.panel, this.sentence);
+    const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, this.othersButton, tools), this.others, this.help, this.finder.el, this.panel, this.sentence);
     this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = false; } }, this.summary, widget);
     el.append(this.root);
     this.staticSummary = staticSummary(el, model.get("summary_id"));
@@ -113,7 +115,7 @@ export class Frame {
     model.on("change:view", this.onView);
     model.on("msg:custom", this.onMessage);
     this.drawSummary();
-    this.goTo(model.get("view") || TABS[0][0]);
+    this.goTo(model.get("view") || this.shownTabs()[0]);
     // A view that is drawn before its element is on the page has no height and cannot scroll.
     requestAnimationFrame(() => this.view.draw());
   }
@@ -200,7 +202,32 @@ export class Frame {
   renew() {
     this.overview = this.model.get("overview");
     this.drawSummary();
+    this.drawTabs();
     this.view.draw();
+  }
+
+  /** Ids of the views that hold something, and of the open one. */
+  shownTabs() {
+    const { empty } = this.overview, ids = TABS.map(([id]) => id);
+    return ids.filter((id) => !(id in empty) || (id === this.view.id && this.isReady));
+  }
+
+  /** Show the tabs of views that hold something; the others are behind "More". */
+  drawTabs() {
+    const { empty } = this.overview, rest = TABS.filter(([id]) => id in empty && id !== this.view.id);
+    for (const tab of this.tabs.children) {
+      const { view = "" } = /** @type {HTMLElement} */ (tab).dataset;
+      /** @type {HTMLElement} */ (tab).hidden = view in empty && view !== this.view.id;
+    }
+    this.othersButton.hidden = !rest.length;
+    put(this.others, h("dl", {}, rest.map(([id, name]) => [h("dt", {}, h("button", { type: "button", class: "lnk", "data-view": id, onclick: () => { this.open(id); this.focus(); } }, name)), h("dd", {}, empty[id])])));
+  }
+
+  /** @param {boolean} [isShown] */
+  toggleOthers(isShown = this.others.hidden) {
+    this.others.hidden = !isShown || this.othersButton.hidden;
+    this.othersButton.setAttribute("aria-expanded", String(!this.others.hidden));
+    if (isShown) /** @type {HTMLElement | null} */ (this.others.querySelector("button"))?.focus();
   }
 
   /** @param {string} id */
@@ -212,6 +239,7 @@ export class Frame {
   open(id, ...where) {
     this.isReady = false;
     this.view = this.viewOf(TABS.some((tab) => tab[0] === id) ? id : TABS[0][0]);
+    this.drawTabs();
     for (const tab of this.tabs.children) {
       const isOn = /** @type {HTMLElement} */ (tab).dataset.view === this.view.id;
       tab.setAttribute("aria-selected", String(isOn));
@@ -222,6 +250,7 @@ export class Frame {
     // Removing and re-adding the element would lose its scroll position.
     if (this.view.el.parentElement !== this.panel) this.panel.replaceChildren(this.view.el);
     this.toggleHelp(false);
+    this.toggleOthers(false);
     this.view.draw();
     this.isReady = true;
     this.note();
@@ -327,7 +356,7 @@ export class Frame {
   /** @param {boolean} [isShown] */
   toggleHelp(isShown = this.help.hidden) {
     this.help.hidden = !isShown;
-    const general = [["?", "show or hide this list"], ["1 … 9 0", "open a view"], [":", "find anything in this session; Ctrl K too"], [", .", "back and forward through the selections of all views"], ["y", "copy this view as text"], ["Esc", "return the keyboard to the notebook"], ["Tab", "next control, as everywhere"]];
+    const general = [["?", "show or hide this list"], ["1 … 9 0", "open a view"], ["m", "empty views, and what would fill them"], [":", "find anything in this session; Ctrl K too"], [", .", "back and forward through the selections of all views"], ["y", "copy this view as text"], ["Esc", "return the keyboard to the notebook"], ["Tab", "next control, as everywhere"]];
     const rows = [...this.view.keys.map((/** @type {any} */ k) => [k.shown, k.text]), ...general];
     put(this.help, h("dl", {}, rows.map(([keys, text]) => [h("dt", {}, keys.split(" ").map((/** @type {string} */ k) => [h("kbd", {}, k), " "])), h("dd", {}, text)])), this.wordList());
   }
@@ -343,6 +372,7 @@ export class Frame {
     else if (e.key === "Escape") this.escape(isField);
     else if (isField || ((target.tagName === "BUTTON" || target.tagName === "SUMMARY") && /^(Enter| )$/.test(e.key))) return;
     else if (e.key === "?") this.toggleHelp();
+    else if (e.key === "m") this.toggleOthers();
     else if (e.key === ":") this.finder.toggle(true);
     else if (e.key === "," || e.key === ".") this.walk(e.key === "," ? -1 : 1);
     else if (e.key === "y") this.copy();
@@ -365,6 +395,10 @@ export class Frame {
   /** Close the list of keys, else leave the field, else return the keyboard to the notebook. @param {boolean} isField */
   escape(isField) {
     if (!this.help.hidden) return this.toggleHelp(false);
+    if (!this.others.hidden) {
+      this.toggleOthers(false);
+      return this.othersButton.focus();
+    }
     if (!this.finder.el.hidden) return this.finder.toggle(false);
     if (isField) return this.focus();
     const active = /** @type {HTMLElement | null} */ (document.activeElement), cell = /** @type {HTMLElement | null} */ (this.root.closest(".jp-Cell[tabindex], .jp-Notebook"));
@@ -375,9 +409,9 @@ export class Frame {
 
   /** @param {number} step */
   nextTab(step) {
-    const at = (TABS.findIndex((tab) => tab[0] === this.view.id) + step + TABS.length) % TABS.length;
-    this.open(TABS[at][0]);
-    /** @type {HTMLElement} */ (this.tabs.children[at]).focus();
+    const shown = this.shownTabs(), id = shown[(shown.indexOf(this.view.id) + step + shown.length) % shown.length];
+    this.open(id);
+    /** @type {HTMLElement} */ (this.tabs.children[TABS.findIndex((tab) => tab[0] === id)]).focus();
   }
 }
 

@@ -157,18 +157,14 @@ export class LinkedView {
     return pane ? placeOf(pane, row - pane.first) : null;
   }
 
-  /** First selected source row: the requested line, else the first line that has links. */
+  /** First selected source row: the requested line, else the line with most rows in the kernels. */
   firstRow() {
     const source = /** @type {Pane} */ (this.pane("source"));
     const line = this.wanted && this.wanted.startsWith("line=") ? this.wanted.slice(5) : "";
     const found = line ? (source.numbers || []).indexOf(line) : -1;
     if (line && !source.numbers) return +line - 1;
     if (found >= 0) return found;
-    // The line of the first operation; ordinal 1 may be a decorator of the whole function.
-    const fx = this.pane("fx"), texts = fx && this.part.texts.fx, at = texts ? texts.findIndex((/** @type {string} */ t) => t.includes(" = ")) : -1;
-    const first = fx && at >= 0 ? /** @type {Links} */ (this.links).ordinal[fx.first + at] : 1;
-    const used = Object.entries(this.part.ordinals).find(([, n]) => n === (first > 0 ? first : 1));
-    return used ? +used[0] : 0;
+    return Math.max(0, /** @type {Links} */ (this.links).busiest());
   }
 
   /** @param {string} slot @param {number} row */
@@ -381,7 +377,7 @@ export class LinkedView {
     if (!own) return [h("span", { class: "mut" }, "Click a line, or move with the arrow keys: all panes show the linked lines.")];
     const at = this.selected - own.first, text = (this.linesOf(own) || [])[at] || "";
     const number = own.numbers ? own.numbers[at] : String(at + 1);
-    const name = own.id === "source" ? "Line " + number : `${own.title} ${number}`;
+    const name = own.id === "source" ? (number ? "Line " + number : "Module") : `${own.title} ${number}`;
     const head = [badge(this.ordinal), " ", h("b", {}, name), " ", h("code", {}, text.trim().slice(0, 120))];
     const broken = own.id === "source" && this.part.breaks[at] ? [" Graph break here: " + this.part.breaks[at] + "."] : [];
     if (this.ordinal < 0) return [...head, h("span", { class: "mut" }, own.id === "source" ? " Nothing in this compilation comes from this line." : " No origin was recorded for this line."), ...broken];
@@ -409,7 +405,9 @@ export class LinkedView {
   /** The linked source lines by number. */
   lineWords() {
     const source = /** @type {Pane} */ (this.pane("source"));
-    const lines = this.hits(source).map((r) => (source.numbers ? source.numbers[r] : r + 1));
+    const lines = this.hits(source).map((r) => (source.numbers ? source.numbers[r] : String(r + 1))), names = (this.linesOf(source) || []).map((t) => t.split("  ")[0]);
+    const modules = this.hits(source).filter((r, i) => !lines[i] && !source.heads.includes(r)).map((r) => names[r]);
+    if (modules.length) return modules.length > 3 ? plural(modules.length, "module") : (modules.length === 1 ? "module " : "modules ") + modules.join(", ");
     return lines.length > 4 ? plural(lines.length, "line") : (lines.length === 1 ? "line " : "lines ") + lines.join(", ");
   }
 }

@@ -137,6 +137,23 @@ export class Links {
     return level;
   }
 
+  /** The source row with most rows in the lowest stage that has any: kernels, else graphs; -1 if there is none. */
+  busiest() {
+    const numbered = new Map();
+    for (let row = 0; row < this.panes[0].rows; row++) if (this.ordinal[row] > 0 && !numbered.has(this.ordinal[row])) numbered.set(this.ordinal[row], row);
+    for (const id of ["triton", "loop", "decomposed", "aten", "fx", "bytecode"]) {
+      const pane = this.panes[this.byId.get(id) ?? -1], counts = new Map();
+      for (let r = 0; pane && r < pane.rows; r++) {
+        const own = this.ordinal[pane.first + r];
+        if (numbered.has(own)) counts.set(own, (counts.get(own) || 0) + 1);
+      }
+      // The sort is stable: of equal counts the line that is used first comes first.
+      const [most] = [...counts].sort(([a, m], [b, n]) => n - m || a - b);
+      if (most) return numbered.get(most[0]);
+    }
+    return -1;
+  }
+
   /**
    * Rows of a pane at a level, relative to the pane.
    * @param {Pane} pane

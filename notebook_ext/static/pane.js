@@ -113,7 +113,7 @@ export class PaneView {
     const hits = view.hits(pane).filter((i) => i >= this.from && i < this.end).map((i) => i - this.from);
     const lines = pane.segments.length && view.kernel !== ALL ? this.end - this.from : pane.lines;
     const kernel = view.part.kernels.find((/** @type {any} */ k) => k.id === view.kernel) || (view.part.kernels.length === 1 ? view.part.kernels[0] : null);
-    put(this.facts, pane.id === "triton" && kernel ? kernel.facts : null);
+    put(this.facts, pane.id === "triton" && kernel ? kernel.facts : pane.id === "source" ? pane.note : null);
     this.count.className = "sp " + (hits.length || view.ordinal < 1 ? "mut" : "none");
     this.count.textContent = !pane.rows ? "" : hits.length ? `${hits.length} of ${lines}` : view.selected < 0 ? plural(lines, "line") : view.whyNone(pane) || "no match";
     this.el.classList.toggle("cur", view.cursor.slot === this.slot);

@@ -147,7 +147,13 @@ class RecompilesView {
       ]),
     );
     const entries = `${plural(lane.entries.length, "entry")} of at most ${lane.limit}`;
-    this.frame.say(h("b", {}, `${lane.name}, ${calls}: `), `${outcome}${column.outcome === "python" ? "" : " " + this.entryName(column.entry)}. `, column.rejections.map((/** @type {any} */ r) => `${this.entryName(r.entry)} guard failed: ${r.short}. `), h("span", { class: "mut" }, `Entries are listed in look-up order; ${entries}.`));
+    this.frame.say(h("b", {}, `${lane.name}, ${calls}: `), `${outcome}${column.outcome === "python" ? "" : " " + this.entryName(column.entry)}. `, column.rejections.map((/** @type {any} */ r) => `${this.entryName(r.entry)} guard failed: ${r.short}. `), h("span", { class: "mut" }, `${this.lookup(column)}${entries}.`));
+  }
+
+  /** The entries that a call checked, in look-up order. @param {any} column */
+  lookup(column) {
+    const names = column.order.filter((/** @type {string} */ id) => column.cells[id] !== "compiled").map((/** @type {string} */ id) => this.entryName(id));
+    return names.length ? `Checked ${names.join(", then ")}${names.length > 1 ? ": the entry used last comes first" : ""}; ` : "";
   }
 
   /** @param {string} entry */
@@ -163,8 +169,10 @@ class RecompilesView {
     const choose = (/** @type {number} */ c) => ({ onclick: () => { this.go(index, c); this.frame.focus(); } });
     const cell = (/** @type {any} */ e, /** @type {any} */ column, /** @type {number} */ c) => {
       const state = column.cells[e.id] || column.cells[e.id.slice(e.id.lastIndexOf("/") + 1)];
+      const lookedUp = column.order.filter((/** @type {string} */ id) => column.cells[id] !== "compiled").length;
+      const position = column.order.findIndex((/** @type {string} */ id) => this.entryName(id) === e.name) + 1;
       const [sign, kind, text] = CELLS[/** @type {keyof typeof CELLS} */ (state)] || (e.from && e.from <= column.first ? ["·", "mut", "not checked"] : ["", "", "not compiled yet"]);
-      return h("span", { class: "cc " + kind + at(c), role: "gridcell", "aria-label": `call ${column.first}, ${e.name}: ${text}`, title: text, ...choose(c) }, sign);
+      return h("span", { class: "cc " + kind + at(c), role: "gridcell", "aria-label": `call ${column.first}, ${e.name}: ${text}${position && lookedUp > 1 && state !== "compiled" ? `, checked as number ${position}` : ""}`, title: text, ...choose(c) }, sign, position && lookedUp > 1 && state !== "compiled" ? h("sub", {}, String(position)) : null);
     };
     const head = columns.map((/** @type {any} */ column, /** @type {number} */ c) => h("button", { type: "button", role: "columnheader", class: "cc" + at(c), "aria-selected": String(Boolean(at(c))), title: column.inputs, ...choose(c) }, column.first === column.last ? column.first : `${column.first}–${column.last}`));
     const made = (/** @type {any} */ column) => column.outcome === "compiled" && lane.entries.find((/** @type {any} */ e) => e.id === column.entry);
@@ -176,8 +184,9 @@ class RecompilesView {
         "div",
         { class: "mx", role: "grid", "aria-label": lane.name + ": entries by calls", style: `--columns:${columns.length}` },
         h("div", { role: "row", class: "mxr" }, h("span", { class: "mut", role: "rowheader" }, lane.cut ? `call, ${plural(lane.cut, "earlier column")} left out` : "call"), head),
+        columns.some((/** @type {any} */ column) => column.varying.length) ? h("div", { role: "row", class: "mxr" }, h("span", { class: "mut", role: "rowheader" }, "inputs that differ"), columns.map((/** @type {any} */ column, /** @type {number} */ c) => h("span", { class: "cc in" + at(c), role: "gridcell", title: column.inputs, ...choose(c) }, column.varying.map((/** @type {string} */ text) => h("code", {}, text))))) : null,
         h("div", { role: "row", class: "mxr bars" }, h("span", { class: "mut", role: "rowheader" }, "compile time"), columns.map((/** @type {any} */ column, /** @type {number} */ c) => { const e = made(column); return h("span", { class: "cc bar" + at(c), role: "gridcell", ...choose(c) }, e ? [h("small", {}, ms(e.seconds)), h("i", { style: `height:${Math.max(2, (e.seconds / most) * 20)}px` })] : null); })),
-        lane.entries.map((/** @type {any} */ e) => h("div", { role: "row", class: "mxr" }, h("span", { class: "chip", role: "rowheader", title: e.cause }, h("b", {}, e.name), " ", h("code", {}, e.inputs), h("span", { class: "sp mut" }, e.from ? "from call " + e.from : "")), columns.map((/** @type {any} */ column, /** @type {number} */ c) => cell(e, column, c)))),
+        lane.entries.map((/** @type {any} */ e) => h("div", { role: "row", class: "mxr" }, h("span", { class: "chip", role: "rowheader", title: e.cause }, h("b", {}, e.name), " ", h("code", { title: e.inputs }, e.inputs), h("span", { class: "sp mut" }, e.from ? "from call " + e.from : "")), columns.map((/** @type {any} */ column, /** @type {number} */ c) => cell(e, column, c)))),
       ),
     );
   }

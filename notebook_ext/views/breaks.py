@@ -1,4 +1,4 @@
-"""View of graph breaks, errors of the user's code, skipped names and internal errors, with reasons and hints."""
+"""View of graph breaks, exceptions, skipped names and internal errors, with reasons."""
 
 from __future__ import annotations
 

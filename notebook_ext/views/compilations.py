@@ -9,9 +9,9 @@ from engine.records.guards import ObservedSymbolRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.counts import compilation_counts, has_graph, is_user_error
+from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import format_seconds, one_line, sanitize, source_name
 from notebook_ext.views.recompiles import compile_seconds
-from notebook_ext.views.summary import inputs_of
 
 MAX_LINES = 60_000
 """Maximum number of lines of one text; the rest is counted."""
@@ -40,7 +40,7 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
         else "",
         "outcome": _outcome(compilation),
         "cause": one_line(compilation.cause, 200),
-        "inputs": one_line(inputs_of(session, compilation), 100),
+        "inputs": one_line(entry_signature(session, compilation), 100),
         "graphs": found.graphs,
         "breaks": found.breaks,
         "restarts": len(compilation.restart_reasons),

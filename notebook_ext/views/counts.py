@@ -1,4 +1,4 @@
-"""Counts of a session: every view takes its numbers from here, so that no two of them disagree."""
+"""Counts of a session. All views take their numbers from here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord
 
 _USER_ERROR_KIND = "raises"
-"""Kind of a break record where the traced code raises: the error is the user's, and no graph breaks there."""
+"""Kind of a break record where the traced code raises: no graph breaks there."""
 _NO_CALL_KINDS = frozenset(("allocation", "empty-tensor"))
-"""Kinds of ATen nodes that compute nothing: constants, allocations and results without elements."""
+"""Kinds of ATen nodes that compute nothing: constants, allocations, empty results."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def breaks_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[Compila
 
 
 def errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
-    """Return the distinct places where the user's code raises, each with its first compilation."""
+    """Return the places where the user's code raises, each with its first compilation."""
     return [found for found in stops_of(compilations) if is_user_error(found[1])]
 
 

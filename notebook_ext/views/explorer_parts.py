@@ -13,6 +13,8 @@ from notebook_ext.views.breaks import breaks
 from notebook_ext.views.comparison.session_comparison import comparison, entry_summary
 from notebook_ext.views.compilations import artifact_keys, artifact_text, compilation_facts, compilations
 from notebook_ext.views.counts import compilation_counts, has_graph
+from notebook_ext.views.empty_views import empty_views
+from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line
 from notebook_ext.views.graph.graph_between_passes import intermediate_graphs
 from notebook_ext.views.graph.graphviz_layout import graphviz_layout, no_layout
@@ -23,7 +25,7 @@ from notebook_ext.views.linked.row_links import default_target, linked, pane_tex
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.search_index import search_index
 from notebook_ext.views.source_lines import frame_name
-from notebook_ext.views.summary import inputs_of, summary
+from notebook_ext.views.summary import summary
 from notebook_ext.views.timings import timings
 from notebook_ext.views.tracer_steps import tracer_steps
 
@@ -39,7 +41,7 @@ NOT_LAID_OUT_MESSAGE = f"This page contains Graphviz's layout for its first {MAX
 
 
 def overview(session: Session, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> dict[str, Any]:
-    """Return the summary, the selectable entries and the glossary terms.
+    """Return the summary, the selectable entries, the empty views and the glossary terms.
 
     ``name`` is the display name of the session beside ``others``.
     """
@@ -52,6 +54,7 @@ def overview(session: Session, others: OtherSessions | None = None, name: str = 
         "summary": summary(session).to_dict(),
         "entries": [_entry(session, c) for c in session.compilations],
         "start": start_entry(session),
+        "empty": empty_views(session, others or ()),
         "device": one_line(session.device, 40),
         "words": terms_by_view(),
     }
@@ -205,7 +208,7 @@ def _entry(session: Session, compilation: CompilationRecord) -> dict[str, Any]:
         "frame": compilation.frame,
         "name": frame_name(session, compilation.frame),
         "entry": compilation.id.rpartition("/")[2],
-        "inputs": one_line(inputs_of(session, compilation), 80),
+        "inputs": one_line(entry_signature(session, compilation), 80),
         "cause": one_line(compilation.cause, 200),
         "kernels": compilation_counts(compilation).kernels,
         "targets": [one_line(t, 40) for t in targets_of(compilation)],

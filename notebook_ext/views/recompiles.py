@@ -13,9 +13,10 @@ from engine.records.guards import GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import source_lines
+from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line, sanitize
 from notebook_ext.views.guards import fix_rows
-from notebook_ext.views.summary import guard_failure_text, inputs_of
+from notebook_ext.views.summary import guard_failure_text
 
 MAX_COLUMNS = 40
 """Maximum number of columns for one frame.
@@ -42,6 +43,10 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
     entries = [c for c in session.compilations if c.frame == frame.id]
     calls = [c for c in session.calls if c.frame == frame.id]
     columns = _columns(session, entries, calls)
+    varying = _varying_inputs(calls)
+    for column in columns:
+        given = calls[column["first"] - 1].inputs or {}
+        column["varying"] = [f"{sanitize(n)} {sanitize(given[n])}" for n in varying if n in given]
     return {
         "frame": frame.id,
         "name": one_line(frame.name, 80),
@@ -67,7 +72,7 @@ def _entry(session: Session, entry: CompilationRecord, columns: list[dict[str, A
     return {
         "id": entry.id,
         "name": f"e{entry.id.rpartition('/')[2]}",
-        "inputs": inputs_of(session, entry),
+        "inputs": entry_signature(session, entry),
         "cause": one_line(entry.cause, 300),
         "from": made,
         "seconds": compile_seconds(entry),
@@ -92,10 +97,20 @@ def _columns(session: Session, entries: list[CompilationRecord], calls: list[Cal
                 "inputs": inputs,
                 "caller": source_lines.line_name(session, call.caller),
                 "cells": cells,
+                "order": list(cells),
                 "rejections": [_rejection(session, r) for r in call.guard_failures],
             }
         )
     return columns
+
+
+def _varying_inputs(calls: list[CallRecord]) -> list[str]:
+    """Return the names of the inputs that differ between calls."""
+    seen: dict[str, set[str]] = {}
+    for call in calls:
+        for name, text in (call.inputs or {}).items():
+            seen.setdefault(name, set()).add(text)
+    return [name for name, texts in seen.items() if len(texts) > 1]
 
 
 def _cells(call: CallRecord, entries: list[CompilationRecord]) -> dict[str, str]:

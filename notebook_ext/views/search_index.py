@@ -8,8 +8,8 @@ from typing import Any
 
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
+from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line, sanitize, source_name, tensor_type
-from notebook_ext.views.summary import inputs_of
 
 MAX_ROWS = 20_000
 """Maximum number of rows; the rest is counted."""
@@ -32,7 +32,7 @@ def _rows(session: Session) -> Iterator[IndexRow]:
     compilations = session.compilations
     for compilation in compilations:
         entry = compilation.id.rpartition("/")[2]
-        inputs = inputs_of(session, compilation)
+        inputs = entry_signature(session, compilation)
         words = one_line(f"entry {entry}: {inputs}" if inputs else f"entry {entry}", 100)
         yield "function", source_lines.frame_name(session, compilation.frame), words, f"linked|{compilation.id}"
     yield from _lines(session)

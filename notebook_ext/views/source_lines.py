@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import re
 import weakref
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from engine.ir.user_code_files import display_name, is_installed_file
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import NodeRecord
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views.format_text import one_line
+from notebook_ext.views.format_text import one_line, pluralize
 
 MAX_WHOLE_FILE_LINES = 400
 """Maximum number of lines of a file that is shown whole.
@@ -21,11 +23,18 @@ CONTEXT_LINES = 8
 
 FileLine = tuple[str, int]
 """File id and line number."""
+_MODULE_PREFIX = "module:"
+"""Start of the file id of a place that is a module instead of a line."""
+_CONTAINER = re.compile(r"[\\/]torch[\\/]nn[\\/]modules[\\/](?:container|transformer)\.py$")
+"""Library files that call modules of the user: one line of them serves many modules."""
 
 
 @dataclass(frozen=True)
 class SourceRow:
-    """One row of the source pane; ``line`` is 0 for a heading or a count of omitted lines."""
+    """One row of the source pane.
+
+    ``file`` is empty for a heading or a count of omitted lines; ``line`` is 0 for these and for a module.
+    """
 
     text: str
     file: str = ""
@@ -36,12 +45,13 @@ class SourceRow:
 class NodeSpans:
     """User source behind a graph node.
 
-    ``span`` is the innermost line with its columns; ``callers`` are the lines that called it, outermost
-    first.
+    ``span`` is the innermost line of the user with its columns, or the place of a module if that line is in
+    a library. ``callers`` are the lines that called it, outermost first; ``library`` those of libraries.
     """
 
     span: Span | None
     callers: tuple[Span, ...] = ()
+    library: tuple[Span, ...] = ()
 
 
 @dataclass
@@ -65,13 +75,47 @@ class LineOrdinals:
 def node_spans(node: NodeRecord, files: Collection[str]) -> NodeSpans:
     """Return the spans of a node that are in known files."""
     span = node.span
-    if span is not None and node.stack == (span,):  # The usual case: only the innermost line was recorded.
+    if span is not None and node.stack == (span,) and not is_installed_file(span.file):  # The usual case.
         return NodeSpans(span) if span.file in files else NodeSpans(None)
     known = files if isinstance(files, (set, frozenset)) else set(files)
     spans = [s for s in node.stack if s.file in known]
     if node.span is not None and node.span.file in known and (not spans or spans[-1] != node.span):
         spans.append(node.span)
-    return NodeSpans(spans[-1], tuple(spans[:-1])) if spans else NodeSpans(None)
+    if not spans:
+        return NodeSpans(None)
+    library = tuple(s for s in spans if is_installed_file(s.file))
+    users = tuple(s for s in spans if not is_installed_file(s.file))
+    if library and spans[-1] is library[-1]:
+        return NodeSpans(module_place(node.module), users, library)
+    if node.module and _passes_container(node.stack, users[-1]):
+        return NodeSpans(module_place(node.module), users, library)
+    return NodeSpans(users[-1], users[:-1], library)
+
+
+def module_place(path: str) -> Span:
+    """Return the place that stands for a module's code in a library, by the module's path."""
+    return Span(_MODULE_PREFIX + path, 0)
+
+
+def module_of(file: str) -> str | None:
+    """Return the path of the module that a file id stands for; None for a file."""
+    return file.removeprefix(_MODULE_PREFIX) if file.startswith(_MODULE_PREFIX) else None
+
+
+def _passes_container(stack: tuple[Span, ...], user: Span) -> bool:
+    """Return True if a container such as ``nn.Sequential`` is called below the user's line."""
+    return user in stack and any(_CONTAINER.search(s.file) for s in stack[stack.index(user) + 1 :])
+
+
+def call_of(session: Session, compilation: CompilationRecord) -> Span | None:
+    """Return the user's line that calls a library function; None for other functions."""
+    frame = next((f for f in session.frames if f.id == compilation.frame), None)
+    if frame is None or not is_installed_file(frame.file):
+        return None
+    files = {f.id for f in session.files}
+    calls = [c for c in session.calls if c.frame == frame.id and c.caller is not None and c.caller.file in files]
+    first = next((c for c in calls if c.entry == compilation.id), calls[0] if calls else None)
+    return first.caller if first is not None else None
 
 
 _ordinals_cache: weakref.WeakKeyDictionary[Session, dict[str, tuple[CompilationRecord, int, LineOrdinals]]] = (
@@ -89,17 +133,23 @@ def ordinals(session: Session, compilation: CompilationRecord) -> LineOrdinals:
     files = {f.id for f in session.files}
     made = known.get(compilation.id)
     if made is None or made[0] is not compilation or made[1] != len(files):
-        made = known[compilation.id] = (compilation, len(files), _ordinals(compilation, files))
+        made = known[compilation.id] = (compilation, len(files), _ordinals(session, compilation, files))
     return made[2]
 
 
-def _ordinals(compilation: CompilationRecord, files: set[str]) -> LineOrdinals:
+def _ordinals(session: Session, compilation: CompilationRecord, files: set[str]) -> LineOrdinals:
     found = LineOrdinals()
+    if (call := call_of(session, compilation)) is not None:
+        found.add(call)
+    library: list[Span] = []
     for graph in compilation.graphs:
         for node in graph.nodes:
             places = node_spans(node, files)
             for span in (*places.callers, *([places.span] if places.span else [])):
                 found.add(span)
+            library.extend(places.library)
+    for span in library:  # Numbered last: the first colors belong to the user's lines and modules.
+        found.add(span)
     return found
 
 
@@ -145,7 +195,7 @@ def file_name(session: Session, id: str) -> str:
     for file in session.files:
         if file.id == id:
             return file.name
-    return id.replace("\\", "/").rsplit("/", 1)[-1]
+    return display_name(id.replace("\\", "/"))
 
 
 def frame_name(session: Session, frame: str, limit: int = 60) -> str:
@@ -166,29 +216,38 @@ def line_name(session: Session, span: Span | None) -> str:
     """Return ``line 14``, with several files ``line 14 of cell 3``; empty if unknown."""
     if span is None:
         return ""
+    if (module := module_of(span.file)) is not None:
+        return f"module {module}" if module else "library code"
     return f"line {span.line}" if len(session.files) <= 1 else f"line {span.line} of {file_name(session, span.file)}"
 
 
-def source_rows(session: Session, used: set[FileLine], first: str) -> list[SourceRow]:
+def source_rows(session: Session, used: Collection[FileLine], first: str) -> list[SourceRow]:
     """Return the lines of all files in ``used``, with headings between files.
 
-    The file ``first`` comes before the others.
+    The file ``first`` comes before the others of the user. Modules follow, then lines of libraries.
     """
     wanted = [f for f in session.files if any(file == f.id for file, _ in used)]
-    wanted.sort(key=lambda f: f.id != first)
+    wanted.sort(key=lambda f: (is_installed_file(f.id), f.id != first))
+    modules = [file for file, _ in used if module_of(file) is not None]
     rows: list[SourceRow] = []
-    for file in wanted:
-        if len(wanted) > 1:
+    for file in [f for f in wanted if not is_installed_file(f.id)]:
+        if len(wanted) > 1 or modules:
             rows.append(SourceRow(file.name))
-        rows.extend(_file_rows(file, {line for id, line in used if id == file.id}))
+        rows.extend(_file_rows(file, {line for id, line in used if id == file.id}, CONTEXT_LINES))
+    if modules:
+        rows.append(SourceRow("Modules"))
+        rows.extend(SourceRow(module_of(file) or "", file) for file in modules)
+    for file in [f for f in wanted if is_installed_file(f.id)]:
+        rows.append(SourceRow(f"{file.name}, library code"))
+        rows.extend(_file_rows(file, {line for id, line in used if id == file.id}, 0))
     return rows
 
 
-def _file_rows(file: SourceFile, used: set[int]) -> list[SourceRow]:
+def _file_rows(file: SourceFile, used: set[int], context: int) -> list[SourceRow]:
     lines = file.text.splitlines()
-    if len(lines) <= MAX_WHOLE_FILE_LINES:
+    if context and len(lines) <= MAX_WHOLE_FILE_LINES:
         return [SourceRow(text, file.id, file.first_line + i) for i, text in enumerate(lines)]
-    kept = {line + d for line in used for d in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+    kept = {line + d for line in used for d in range(-context, context + 1)}
     rows: list[SourceRow] = []
     skipped = 0
     for i, text in enumerate(lines):
@@ -197,9 +256,9 @@ def _file_rows(file: SourceFile, used: set[int]) -> list[SourceRow]:
             skipped += 1
             continue
         if skipped:
-            rows.append(SourceRow(f"… {skipped:,} lines that are not used in this compilation"))
+            rows.append(SourceRow(f"… {pluralize(skipped, 'line')} not used in this compilation"))
             skipped = 0
         rows.append(SourceRow(text, file.id, line))
     if skipped:
-        rows.append(SourceRow(f"… {skipped:,} lines that are not used in this compilation"))
+        rows.append(SourceRow(f"… {pluralize(skipped, 'line')} not used in this compilation"))
     return rows

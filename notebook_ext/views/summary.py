@@ -9,7 +9,7 @@ from typing import Any, Literal
 from engine.records.guards import GuardFailure
 from engine.records.kernels import KernelRecord
 from engine.records.runtime import SkippedRecord
-from engine.records.session import CompilationRecord, Session
+from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import source_lines
 from notebook_ext.views.counts import (
@@ -25,7 +25,7 @@ from notebook_ext.views.counts import (
     stops_of,
     unique_kernels,
 )
-from notebook_ext.views.format_text import format_change, format_seconds, is_stack_value, one_line, pluralize, sanitize
+from notebook_ext.views.format_text import format_change, format_seconds, is_stack_value, one_line, pluralize
 
 MAX_GROUPS = 8
 """Maximum number of functions in the line; the rest is counted."""
@@ -120,13 +120,6 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
 def skipped_text(skipped: SkippedRecord) -> str:
     """Return one line: the name that was not compiled, the reason and a hint."""
     return one_line(f"Not compiled: {skipped.name}: {skipped.reason}. {skipped.hint}".rstrip(), 400)
-
-
-def inputs_of(session: Session, compilation: CompilationRecord) -> str:
-    """Return the inputs of a compilation in short, else those of the call that caused it."""
-    calls = (c.inputs for c in session.calls if c.entry == compilation.id and c.outcome == "compiled")
-    found = compilation.inputs or next(calls, None) or {}
-    return ", ".join(f"{sanitize(name)} {sanitize(value)}" for name, value in found.items() if name != "self")
 
 
 def break_text(session: Session, record: BreakRecord) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from notebook_ext.views.explorer_parts import initial_parts, overview, part
 from notebook_ext.widgets.bundle_assets import LAZY_VIEW_MODULES, initial_module_text, lazy_view_text, style_text
-from tests.browser.test_explorer import CONTRAST
+from tests.browser.test_explorer import CONTRAST, choose_view
 from tests.notebook_ext.sample_sessions import verified_session
 
 pytestmark = pytest.mark.browser
@@ -91,7 +91,7 @@ def test_one_default_export_and_nothing_left_in_the_page(host: Any) -> None:
     """The module exports only a default and adds no global, also with lazily loaded views."""
     host.evaluate("async () => { window.dispose = await show('a'); }")
     for view in LAZY_VIEW_MODULES:
-        host.locator(f'#a .tabs [data-view="{view}"]').click()
+        choose_view(host, view, "#a")
         host.wait_for_selector(f"#a .panel > .{view}")
     assert host.evaluate("host.exports") == ["default"]
     found = host.evaluate("Object.keys(window).filter((name) => !host.before.has(name))")
@@ -156,7 +156,7 @@ def test_the_colors_of_other_hosts_are_readable(host: Any, name: str) -> None:
     )
     host.evaluate("async () => { window.dispose = await show('a'); }")
     for view in ("linked", "guards", "kernels", "aot"):
-        host.locator(f'#a .tabs [data-view="{view}"]').click()
+        choose_view(host, view, "#a")
         host.wait_for_selector(f"#a .panel > .{view}")
         assert host.evaluate(CONTRAST.replace(".lm *", "#a .lm *")) == []
     dark = host.evaluate("getComputedStyle(document.querySelector('#a .lm .wid')).backgroundColor")

@@ -12,7 +12,7 @@ import pytest
 from engine.records.graph import GraphRecord
 from engine.records.session import Session
 from notebook_ext.widgets.standalone_page import write_page
-from tests.browser.test_explorer import CONTRAST, keep, open_view, press, said
+from tests.browser.test_explorer import CONTRAST, choose_view, keep, open_view, press, said
 from tests.notebook_ext.sample_sessions import empty_session, head_session, verified_session
 
 pytestmark = pytest.mark.browser
@@ -116,6 +116,6 @@ def test_a_saved_page_compares_and_opens_every_view(tab: Callable[[int], Any], t
     page.goto(f"{path.as_uri()}#light")
     page.wait_for_selector('.lm section[data-pane="ptx"] .r')
     for view, shown in (("graph", "svg .nd"), ("kernels", "tr.sel"), ("compare", "table.facts")):
-        page.locator(f'.lm .tabs [data-view="{view}"]').click()
+        choose_view(page, view)
         page.wait_for_selector(f".lm .panel {shown}", timeout=10_000)
     assert "the run before" in page.locator(".lm .panel").inner_text()

@@ -105,10 +105,11 @@ def test_everything_can_be_done_with_keys_only(explorer: Show) -> None:
     """
     page = explorer(head_session())
     page.locator(".lm").focus()
+    assert "Line 13" in said(page)  # the line with most rows in the kernels
     for _ in range(2):
-        page.keyboard.press("ArrowDown")
-    assert "Line 13" in said(page)
-    page.keyboard.press("ArrowUp")
+        page.keyboard.press("ArrowUp")
+    assert "Line 11" in said(page)
+    page.keyboard.press("ArrowDown")
     assert "Line 12" in said(page)
     page.keyboard.press("Enter")
     assert page.locator('.lm button[aria-pressed="true"]', has_text="Unpin").count() == 1
@@ -257,13 +258,71 @@ def test_a_pane_without_text_says_why(explorer: Show) -> None:
     assert page.locator('.lm section[data-pane="aten"] .empty').inner_text() != ""
 
 
+def test_tabs_show_what_holds_something_and_more_says_what_would_fill_the_rest(explorer: Show) -> None:
+    """The key m lists empty views; the tab of one stays while it is open."""
+    page = explorer(head_session())
+    assert page.locator(".lm .tabs [role=tab]:visible").all_inner_texts() == [
+        *("Linked view", "Guards", "Recompiles", "Breaks", "Graph", "Kernels", "Timeline", "Compare"),
+        "Compilations",
+    ]
+    page.locator(".lm").focus()
+    page.keyboard.press("m")
+    listed = page.locator(".lm .others").inner_text()
+    assert "Tracer" in listed
+    assert "Run the cell with %%compile --steps" in listed
+    assert "engine.compiled_autograd()" in listed
+    page.keyboard.press("Enter")
+    assert page.locator('.lm .tabs [aria-selected="true"]').inner_text() == "Tracer"
+    assert not page.locator(".lm .others").is_visible()
+    page.keyboard.press("m")
+    page.keyboard.press("Escape")
+    assert not page.locator(".lm .others").is_visible()
+    choose_view(page, "guards")
+    assert not page.locator('.lm .tabs [data-view="tracer"]').is_visible()
+
+
+@pytest.mark.parametrize("width", [1400, 1024, 800])
+def test_the_explorer_keeps_its_height_and_width_in_every_view(explorer: Show, width: int) -> None:
+    """No view is taller, shorter or wider than the first."""
+    page = explorer(head_session(), width=width)
+    sizes = set()
+    for view in VIEWS:
+        choose_view(page, view)
+        page.wait_for_function("!document.querySelector('.lm .panel').innerText.includes('Loading')")
+        sizes.add(page.evaluate("document.querySelector('.lm .panel').offsetHeight"))
+        assert (
+            page.evaluate(
+                "(() => { const r = document.querySelector('.lm'); return r.scrollWidth - r.clientWidth; })()"
+            )
+            == 0
+        )
+    assert len(sizes) == 1
+
+
+def test_the_live_summary_takes_the_place_of_the_static_one(explorer: Show) -> None:
+    """A cell shows one summary line; the static one comes back when the widget is closed."""
+    page = explorer(head_session())
+    page.evaluate(
+        """() => { const data = JSON.parse(document.getElementById("data").textContent);
+        const model = { get: (n) => (n === "summary_id" ? "summary-1" : data[n]), on() {}, off() {}, send() {} };
+        const cell = document.createElement("div"), fixed = document.createElement("p"), el = document.createElement("div");
+        fixed.id = "fixed"; fixed.dataset.explorerSummary = "summary-1"; fixed.textContent = "1 graph, not checked";
+        const other = fixed.cloneNode(true); other.id = "other"; document.body.append(other);
+        cell.append(fixed, el); document.body.append(cell); window.shut = window.again(model, el); }"""
+    )
+    assert not page.locator("#fixed").is_visible()
+    assert page.locator("#other").is_visible()
+    page.evaluate("window.shut()")
+    assert page.locator("#fixed").is_visible()
+
+
 def test_nothing_compiled_is_said_with_a_remedy(explorer: Show) -> None:
     """An empty session has a headline, a remedy, and no view that fails or stays blank."""
     page = explorer(empty_session())
     assert "Nothing was compiled" in page.locator(".lm .sum").inner_text()
     assert "Put the tensor work" in page.locator(".lm .sum").inner_text()
     for view in VIEWS:
-        page.locator(f'.lm .tabs [data-view="{view}"]').click()
+        choose_view(page, view)
         assert len(page.locator(".lm .panel").inner_text() + said(page)) > 20
 
 
@@ -274,7 +333,7 @@ def test_hostile_text_stays_text(explorer: Show) -> None:
     """
     page = explorer(hostile_session())
     for view in VIEWS:
-        page.locator(f'.lm .tabs [data-view="{view}"]').click()
+        choose_view(page, view)
         assert page.locator(".lm img, .lm script").count() == 0
         assert "\x1b" not in page.locator(".lm").inner_text()
     assert page.evaluate("window.pwned") is None
@@ -299,9 +358,18 @@ def test_a_highlight_in_ten_thousand_lines_is_quick(explorer: Show) -> None:
     assert times[0] < 100, times
 
 
+def choose_view(page: Any, view: str, root: str = ".lm") -> None:
+    """Click a view's tab; the tab of an empty view is behind "More"."""
+    tab = page.locator(f'{root} .tabs [data-view="{view}"]')
+    if not tab.is_visible():
+        page.locator(f"{root} .top > button", has_text="More").click()
+        tab = page.locator(f'{root} .others [data-view="{view}"]')
+    tab.click()
+
+
 def open_view(page: Any, view: str) -> None:
-    """Open a view and take the keyboard."""
-    page.locator(f'.lm .tabs [data-view="{view}"]').click()
+    """Open a view, from behind "More" if it is empty, and take the keyboard."""
+    choose_view(page, view)
     page.locator(".lm").focus()
 
 
@@ -472,7 +540,7 @@ def test_narrow_windows_show_steps_and_rings(explorer: Show, view: str) -> None:
 def test_text_contrast(explorer: Show, theme: str, view: str) -> None:
     """All text has a contrast of at least 4.5:1, lit or not, in both themes."""
     page = explorer(verified_session(), theme)
-    page.locator(f'.lm .tabs [data-view="{view}"]').click()
+    choose_view(page, view)
     if view == "linked":
         click_line(page, "ptx", 62)
     keep(page, f"{view}-{theme}")
@@ -483,7 +551,7 @@ def test_text_contrast(explorer: Show, theme: str, view: str) -> None:
 def test_narrow_windows_keep_everything_reachable(explorer: Show, view: str) -> None:
     """At 420 pixels nothing is wider than the widget, but for panes that scroll by themselves."""
     page = explorer(head_session(), width=420)
-    page.locator(f'.lm .tabs [data-view="{view}"]').click()
+    choose_view(page, view)
     keep(page, f"{view}-narrow")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 

@@ -23,7 +23,7 @@ from tests.browser.jupyter_server import (
     set_theme,
     wait_until_ready,
 )
-from tests.browser.test_explorer import CONTRAST, click_line, keep, lit, said
+from tests.browser.test_explorer import CONTRAST, choose_view, click_line, keep, lit, said
 from tests.engine.observe.sample_traces import session_and_log
 
 pytestmark = pytest.mark.browser
@@ -190,7 +190,7 @@ def test_the_widget_works_in_jupyter(request: pytest.FixtureRequest, tab: Callab
     page.locator('.lm .tabs [data-view="guards"]').click()
     page.wait_for_function("document.querySelector('.lm .say').textContent.startsWith('Guard 7')")
     for view, shown in (("graph", "svg .nd"), ("tracer", ".tracer"), ("compare", "table.facts")):
-        page.locator(f'.lm .tabs [data-view="{view}"]').click()  # its code comes from the kernel
+        choose_view(page, view)  # its code comes from the kernel
         page.wait_for_selector(f".lm .panel {shown}", timeout=10_000)
     page.locator(".lm .sum button", has_text="Verify").click()
     page.wait_for_function("document.querySelector('.lm .sum').textContent.includes('all checked')")

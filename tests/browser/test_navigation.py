@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_explorer import VIEWS, Show, open_view, press, said
+from tests.browser.test_explorer import VIEWS, Show, choose_view, open_view, press, said
 from tests.notebook_ext.sample_sessions import broken_session, head_session, hostile_session, verified_session
 from tests.notebook_ext.views.test_backward import recorded
 
@@ -162,7 +162,7 @@ def test_zoomed_to_200_percent_everything_is_within_reach(explorer: Show, view: 
     """
     page = explorer(hostile_session(), width=640)
     page.set_viewport_size({"width": 640, "height": 450})
-    page.locator(f'.lm .tabs [data-view="{view}"]').click()
+    choose_view(page, view)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     cut = page.evaluate(
         """() => [...document.querySelectorAll('.lm button, .lm select, .lm input')].filter((e) => { const r = e.getBoundingClientRect();

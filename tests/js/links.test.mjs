@@ -79,3 +79,16 @@ test("a place survives when another kernel's lines arrive before it", () => {
   const after = { id: "ptx", rows: 8, segments: [["k0", 0, 5], ["k1", 5, 8]] };
   assert.equal(rowOf([after], placeOf(before, 2)), 7);
 });
+
+test("the first selection is the line with most rows in the kernels, never one that no kernel came of", () => {
+  // Line 1 has the first operation and most graph nodes, line 2 most Triton rows.
+  const part = structure(
+    [["source", "", 2], ["fx", "source", 3], ["aten", "fx", 3], ["triton", "aten", 2]],
+    [-1, -1, 0, 0, 1, 2, 3, 4, 7, 7],
+    { ordinals: { 0: 1, 1: 2 } },
+  );
+  assert.equal(new Links(part).busiest(), 1);
+  const graphOnly = structure([["source", "", 2], ["fx", "source", 3]], [-1, -1, 0, 1, 1], { ordinals: { 0: 1, 1: 2 } });
+  assert.equal(new Links(graphOnly).busiest(), 1);
+  assert.equal(new Links(structure([["source", "", 1]], [-1])).busiest(), -1);
+});

@@ -47,6 +47,24 @@ def test_a_cell_leaves_its_own_output_then_summary_then_widget(kernel: Kernel) -
     assert len(summary["text/html"].encode()) <= 100_000
 
 
+def test_output_of_libraries_that_wait_for_the_end_of_the_cell_stands_above(kernel: Kernel) -> None:
+    """Figures that a library shows when the cell ends come before the summary, and once."""
+    ran = kernel.run(
+        "%%compile\n"
+        "from IPython.display import HTML\n"
+        "waiting = ['figure']\n"
+        "def flush(): \n"
+        "    while waiting: display(HTML(waiting.pop()))\n"
+        "get_ipython().events.register('post_execute', flush)\n"
+        "def wave(t): return torch.sin(t) + 1\n"
+        "wave(torch.ones(4));"
+    )
+    found = [shown.get("text/html", "") for shown in ran.shown]
+    assert found[0] == "figure", ran.text
+    assert "data-explorer-summary" in found[1]
+    assert sum(f == "figure" for f in found) == 1
+
+
 def test_no_static_keeps_the_line_only(kernel: Kernel) -> None:
     """--no-static leaves the twin out."""
     ran = kernel.run(f"%%compile --no-static\n{SOFTMAX}f(torch.ones(2, 4));")

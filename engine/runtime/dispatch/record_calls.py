@@ -17,7 +17,7 @@ import torch
 import engine.ir
 from engine.bytecode.source_positions import span_in_characters
 from engine.ir.introspection.describe_values import describe_arguments
-from engine.ir.user_code_files import source_file
+from engine.ir.user_code_files import is_installed_file, source_file
 from engine.records.bytecode import Span
 from engine.records.guards import GuardFailure
 from engine.records.runtime import CallRecord
@@ -65,6 +65,8 @@ def record_call(
         return -1
     inputs = describe_arguments(arguments)
     caller = caller_span()
+    if outcome == "compiled" and caller is not None and is_installed_file(cache.frame.file):
+        session.add_file(source_file(caller.file))  # The only code of the user that this frame leads to.
     start = time.perf_counter() - session.started
     asked_of, refused = tuple(asked), tuple(rejections)
     return session.add_call(

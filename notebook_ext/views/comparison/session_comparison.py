@@ -15,8 +15,8 @@ from engine.records.session import CompilationRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 from notebook_ext.views import source_lines
 from notebook_ext.views.counts import compilation_counts, unique_kernels
+from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, pluralize, sanitize
-from notebook_ext.views.summary import inputs_of
 
 CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top"
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:19px;margin:4px 0"
@@ -153,7 +153,7 @@ def entry_summary(session: Session, compilation: str) -> dict[str, Any]:
 
 def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, str]]:
     yield "Compiled because", one_line(record.cause, 200)
-    yield "Inputs", inputs_of(session, record)
+    yield "Inputs", entry_signature(session, record)
     found = compilation_counts(record)
     yield "Breaks", str(found.breaks)
     yield "Guards", str(len(record.guards.guards)) if record.guards else "0"

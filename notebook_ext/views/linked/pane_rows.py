@@ -76,6 +76,7 @@ class LinkedPanes:
         self.kernels = tuple(unique_kernels(compilation))
         self.files = {f.id for f in session.files}
         self.ordinals = source_lines.ordinals(session, compilation)
+        self.call = source_lines.call_of(session, compilation)
         self.panes: list[Pane] = []
         self.row_of_node: dict[str, int] = {}
         """Row numbers by id of a node or loop op."""
@@ -97,21 +98,35 @@ class LinkedPanes:
     def _source(self) -> None:
         pane = self._open("source", "Source", "", "python")
         frame = next((f for f in self.session.frames if f.id == self.compilation.frame), None)
-        used = set(self.ordinals.numbers)
+        used = dict.fromkeys(self.ordinals.numbers)
         if frame is not None and frame.file in self.files:
-            used.add((frame.file, frame.first_line))
-        if self.compilation.trace is not None:
-            used |= {
-                (b.span.file, b.span.line)
-                for b in self.compilation.trace.breaks
-                if b.span and b.span.file in self.files
-            }
+            used[frame.file, frame.first_line] = None
+        for b in self.compilation.trace.breaks if self.compilation.trace else ():
+            if b.span and b.span.file in self.files:
+                used[b.span.file, b.span.line] = None
+        operations = self._operations_of_modules()
         for row in source_lines.source_rows(self.session, used, frame.file if frame else ""):
-            if row.line:
+            text = row.text
+            if row.file:
                 self.row_of_place[row.file, row.line] = pane.end
-            pane.rows.append(PaneRow(sanitize(row.text), str(row.line or ""), is_head=not row.line))
+            if row.file and not row.line:
+                text = f"{text or (frame.name if frame else 'forward')}  {operations.get(row.file, '')}".rstrip()
+            pane.rows.append(PaneRow(sanitize(text), str(row.line or ""), is_head=not row.file))
+        names = list(dict.fromkeys(source_lines.file_name(self.session, file) for file, line in used if line))
+        more = f" and {pluralize(len(names) - 1, 'more file')}" if len(names) > 1 else ""
+        pane.note = one_line(names[0], 60) + more if names else ""
         if not pane.rows:
             pane.empty = _BACKWARD_NOTE if self._is_backward() else "The source of this function was not recorded."
+
+    def _operations_of_modules(self) -> dict[str, str]:
+        """Return the operations of each module whose code is in a library, by the id of its place."""
+        found: dict[str, list[str]] = {}
+        for graph in self.compilation.graphs[:1]:
+            for node in graph.nodes:
+                span = source_lines.node_spans(node, self.files).span
+                if span is not None and not span.line:
+                    found.setdefault(span.file, []).append(node.target.rpartition(".")[2])
+        return {file: one_line(", ".join(dict.fromkeys(names)), 80) for file, names in found.items()}
 
     def _bytecode(self) -> None:
         pane = self._open("bytecode", "Bytecode", "source", "bytecode")
@@ -175,7 +190,8 @@ class LinkedPanes:
     def _node(self, node: NodeRecord, number: int, fate: str) -> PaneRow:
         found = source_lines.node_spans(node, self.files)
         up = tuple(self.row_of_node[o] for o in node.origins if o in self.row_of_node) or self._source_row(found.span)
-        callers = tuple(row for span in found.callers for row in self._source_row(span) if row not in up)
+        calls = (self.call, *found.callers, *found.library) if found.span else ()
+        callers = tuple(dict.fromkeys(row for span in calls for row in self._source_row(span) if row not in up))
         label = (
             ""
             if up

@@ -8,7 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+import engine
 from engine.records.bytecode import SourceFile
 from engine.records.kernels import KernelRecord, LineLink, Listing, TargetRecord
 from engine.records.lowering import LoweringRecord
@@ -166,7 +169,7 @@ def test_long_files_are_cut_around_what_is_used_and_the_rest_is_counted() -> Non
     part = linked(session, "0/0")
     texts = part["texts"]["source"]
     assert len(texts) < 150
-    assert any("lines that are not used" in t for t in texts)
+    assert any("lines not used in this" in t for t in texts)
     row = next(i for i, t in enumerate(texts) if t == "line 50")
     assert pane(part, "source")["numbers"][row] == "50"
 
@@ -199,3 +202,53 @@ def test_a_real_kernel_loses_its_debug_lines_and_no_instruction() -> None:
         assert not any(".loc" in t or "!dbg" in t or "loc(#loc" in t for t in shown.values())
         assert len(shown) <= 2 * listing.instructions + 60
         assert listing.linked + listing.labelled >= 0.95 * listing.instructions
+
+
+def test_a_container_of_the_library_is_shown_as_its_modules_below_the_users_call() -> None:
+    """Operations of an ``nn.Sequential`` come from its modules, not from one line.
+
+    The user's file stands first with the line of the call; the library's lines are cut to those in use.
+    """
+    net = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.GELU(), nn.LayerNorm(8)))
+    with engine.record() as session:
+        engine.compile(net, backend="eager")(torch.ones(2, 4))
+    part = linked(session, session.compilations[0].id)
+    source, fx = pane(part, "source"), pane(part, "fx")
+    texts = part["texts"]["source"]
+    assert texts[0] == "test_linked.py"
+    assert source["note"] == "test_linked.py and 1 more file"
+    modules = texts.index("Modules")
+    assert texts[modules + 1 : modules + 4] == ["0  linear", "1.0  gelu", "1.1  layer_norm"]
+    assert texts[modules + 4] == "container.py, library code"
+    assert len(texts) - modules < 12
+    rows = {t.split(" = ")[0]: fx["first"] + i for i, t in enumerate(part["texts"]["fx"]) if " = " in t}
+    assert {name: ups(part, row) for name, row in rows.items()} == {
+        "linear": [modules + 1],
+        "gelu": [modules + 2],
+        "layer_norm": [modules + 3],
+    }
+    call = next(i for i, t in enumerate(texts) if 'backend="eager")(torch.ones(2, 4))' in t)
+    assert all(call in part["callers"][str(row)] for row in rows.values())
+    assert part["ordinals"][str(call)] == 1
+
+
+def test_modules_of_a_container_that_the_users_forward_calls_are_separate() -> None:
+    """One line of the user that calls a Sequential does not stand for all of it."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 8), nn.GELU())
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.body(x))
+
+    with engine.record() as session:
+        engine.compile(Net(), backend="eager")(torch.ones(2, 4))
+    part = linked(session, session.compilations[0].id)
+    texts = part["texts"]["source"]
+    line = next(i for i, t in enumerate(texts) if "return self.head(self.body(x))" in t)
+    found = {t.split(" = ")[0]: pane(part, "fx")["first"] + i for i, t in enumerate(part["texts"]["fx"]) if " = " in t}
+    assert [texts[ups(part, row)[0]] for row in found.values()] == ["body.0  linear", "body.1  gelu", texts[line]]
+    assert line in part["callers"][str(found["linear"])]

@@ -1,0 +1,111 @@
+"""Symbolic signature of a cache entry: ``x f32[s0, 32], s0 >= 2``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views.format_text import one_line, sanitize, source_name
+
+_TENSOR = re.compile(r"^(\w+)\[(.*)\]$")
+_DIMENSION = re.compile(r"^(.*)\.(?:shape|size\(\))\[(\d+)\]$")
+_BOUND = re.compile(r"-?\d+")
+_MAX_CONDITIONS = 4
+
+
+@dataclass(frozen=True)
+class _Symbol:
+    """One symbol of an entry: where it is read, and its value range."""
+
+    name: str
+    places: tuple[str, ...]
+    low: int | None
+    high: int | None
+    is_float: bool
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The value range and the assumptions, as Python expressions."""
+        if self.low is not None and self.high is not None:
+            range_of = (f"{self.low} <= {self.name} <= {self.high}",)
+        else:
+            range_of = (
+                *(() if self.low is None else (f"{self.name} >= {self.low}",)),
+                *(() if self.high is None else (f"{self.name} <= {self.high}",)),
+            )
+        return (*range_of, *self.assumptions)
+
+
+def entry_signature(session: Session, compilation: CompilationRecord) -> str:
+    """Return the inputs that an entry is valid for.
+
+    Sizes and numbers that became symbols are shown by name, followed by their conditions. Other inputs are
+    those of the call that was compiled.
+    """
+    inputs = _inputs(session, compilation)
+    symbols = list(_symbols(compilation))
+    by_place = {place: s for s in symbols for place in s.places}
+    parts = [f"{sanitize(name)} {_symbolic(name, sanitize(text), by_place)}" for name, text in inputs.items()]
+    shown = {s.name for place, s in by_place.items() if _is_shown(place, inputs)}
+    parts += [f"{s.name} = {s.places[0]}" for s in symbols if s.places and s.name not in shown]
+    conditions = list(dict.fromkeys(c for s in symbols for c in s.conditions))
+    cut = len(conditions) - _MAX_CONDITIONS
+    more = [f"{cut} more conditions"] if cut > 1 else conditions[_MAX_CONDITIONS:]
+    return ", ".join([*parts, *conditions[:_MAX_CONDITIONS], *more])
+
+
+def _inputs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
+    """Return the inputs of a compilation or of its first call, without ``self``."""
+    calls = (c.inputs for c in session.calls if c.entry == compilation.id and c.outcome == "compiled")
+    found = compilation.inputs or next(calls, None) or {}
+    return {name: text for name, text in found.items() if name != "self"}
+
+
+def _symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
+    for s in compilation.trace.symbols if compilation.trace else ():
+        if not s.specialized_to:
+            told = tuple(one_line(a.text, 60) for a in s.assumptions)
+            is_float = "." in s.hint
+            yield _Symbol(sanitize(s.name), tuple(map(_place, s.sources)), s.low, s.high, is_float, told)
+    for o in compilation.observed_symbols:
+        if not any(e.kind == "specialized" for e in o.events):
+            low, high = _bounds(o.range)
+            yield _Symbol(sanitize(o.name), (_place(o.source),) if o.source else (), low, high, "." in o.hint)
+
+
+def _place(source: str) -> str:
+    """Return where a symbol is read: ``x.shape[0]``, whatever form the compiler gave it."""
+    name = sanitize(source_name(source))
+    found = _DIMENSION.match(name)
+    return f"{found[1]}.shape[{found[2]}]" if found else name
+
+
+def _bounds(text: str) -> tuple[int | None, int | None]:
+    """Return the bounds of a range as torch prints it: ``VR[2, int_oo]``."""
+    low, _, high = text.removeprefix("VR").strip("[]()").partition(",")
+    found = [int(part) if _BOUND.fullmatch(part.strip()) else None for part in (low, high)]
+    return found[0], found[1]
+
+
+def _symbolic(name: str, text: str, by_place: dict[str, _Symbol]) -> str:
+    """Return the text of one input with symbols in the place of their values."""
+    if own := by_place.get(name):
+        return "any float" if own.is_float and not own.conditions else own.name
+    found = _TENSOR.match(text)
+    if not found or not found[2]:
+        return text
+    sizes = [
+        by_place[place].name if (place := f"{name}.shape[{i}]") in by_place else size.strip()
+        for i, size in enumerate(found[2].split(","))
+    ]
+    return f"{found[1]}[{', '.join(sizes)}]"
+
+
+def _is_shown(place: str, inputs: dict[str, str]) -> bool:
+    """Return True if a symbol's place is an input or a size of one."""
+    found = _DIMENSION.match(place)
+    name = found[1] if found else place
+    return name in inputs and (found is None or bool(_TENSOR.match(inputs[name])))

@@ -1,0 +1,76 @@
+"""Entries by their symbolic signatures, and the order in which calls check them."""
+
+from __future__ import annotations
+
+import torch
+
+import engine
+from engine.records.guards import ObservedSymbolRecord
+from engine.records.session import Session
+from engine.records.session_data import CompilationRecord
+from engine.records.trace import SymbolAssumption, TracedSymbolRecord, TraceRecord
+from notebook_ext.views.entry_signature import entry_signature
+from notebook_ext.views.recompiles import recompiles
+
+
+def test_an_entry_is_labeled_with_the_sizes_it_is_valid_for() -> None:
+    """A size that is a symbol stands by its name, with its conditions."""
+
+    def scale(x: torch.Tensor, by: float) -> torch.Tensor:
+        return x.sum(0) * by
+
+    with engine.record() as session:
+        compiled = engine.compile(scale, backend="eager")
+        for rows in (4, 8, 16):
+            compiled(torch.ones(rows, 32), 2.0)
+        compiled(torch.ones(4, 32), 3.0)
+    (lane,) = recompiles(session)["lanes"]
+    name = session.compilations[1].trace.symbols[0].name  # type: ignore[union-attr]
+    assert [e["inputs"] for e in lane["entries"]] == [
+        "x f32[4, 32], by 2.0",
+        f"x f32[{name}, 32], by 2.0, {name} >= 2",
+        f"x f32[{name}, 32], by any float, {name} >= 2",
+    ]
+    assert [c["varying"] for c in lane["columns"]][2:] == [["x f32[16, 32]", "by 2.0"], ["x f32[4, 32]", "by 3.0"]]
+
+
+def test_each_call_lists_the_entries_in_the_order_they_were_checked() -> None:
+    """The entry used last is checked first, whatever the order of compilation."""
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with engine.record() as session:
+        compiled = engine.compile(double, backend="eager", dynamic=False)
+        for rows in (4, 8, 4, 8, 6):
+            compiled(torch.ones(rows))
+    (lane,) = recompiles(session)["lanes"]
+    entries = [[e.rpartition("/")[2] for e in c["order"]] for c in lane["columns"]]
+    assert entries == [["0"], ["0", "1"], ["1", "0"], ["0", "1"], ["1", "0", "2"]]
+
+
+def test_conditions_and_symbols_without_a_place_of_their_own() -> None:
+    """Value ranges and assumptions follow; a size inside a container is named by its source."""
+    symbols = (
+        TracedSymbolRecord("s0", ("x.shape[0]",), "8", "", 2, 64, (SymbolAssumption("s0 % 2 == 0"),)),
+        TracedSymbolRecord("s1", ("xs[0].shape[1]",), "8", "", 2),
+        TracedSymbolRecord("s2", ("n",), "5", "", specialized_to="5"),
+    )
+    record = CompilationRecord(
+        "0/0",
+        "0",
+        "first call",
+        inputs={"self": "M", "x": "f32[8]", "xs": "list of 1", "n": "5"},
+        trace=TraceRecord(symbols=symbols),
+    )
+    assert (
+        entry_signature(Session(), record)
+        == "x f32[s0], xs list of 1, n 5, s1 = xs[0].shape[1], 2 <= s0 <= 64, s0 % 2 == 0, s1 >= 2"
+    )
+
+
+def test_symbols_of_stock_torch_compile_are_read_too() -> None:
+    """Its sources and ranges have a spelling of their own."""
+    observed = (ObservedSymbolRecord("s0", "L['x'].size()[0]", "8", "VR[2, int_oo]"),)
+    record = CompilationRecord("0/0", "0", "first call", inputs={"x": "f32[8, 4]"}, observed_symbols=observed)
+    assert entry_signature(Session(), record) == "x f32[s0, 4], s0 >= 2"
