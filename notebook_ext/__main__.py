@@ -26,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "-o", "--output", type=Path, help="of a notebook: the folder of its page (default: report); of a log: the page"
     )
     parser.add_argument("--write", action="store_true", help="keep a notebook's outputs in the notebook itself")
+    parser.add_argument(
+        "--sources", action="store_true", help="add Python files of this machine that a log names, if their lines match"
+    )
     given = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):  # a locale may not have the characters of the summary
         if hasattr(stream, "reconfigure"):
@@ -35,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_trace_report,  # Imported here: a trace report must work where no notebook package is installed.
         )
 
-        return write_trace_report(given.path, given.output)
+        return write_trace_report(given.path, given.output, read_sources=given.sources)
     from notebook_ext.notebook_report import main as notebook
 
     options = ["--output", str(given.output)] if given.output else []

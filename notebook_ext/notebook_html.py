@@ -15,12 +15,14 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from notebook_ext.widgets.page_template import script_policy
+
 OUTPUT_METADATA_KEY = "compile-explorer"
 """Key in an output's metadata that says which session the output shows."""
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-CONTENT_SECURITY_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""Content security policy of the page: it may load only what it contains."""
+CONTENT_SECURITY_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {scripts}"
+"""Content security policy of the page: it loads nothing, and runs only explorers in it."""
 
 PAGE_CSS = """
 :root { color-scheme: light dark; --ground: #ffffff; --ink: #1f1f1f; --quiet: #5a5a5a; --line: #d4d4d4; --code: #f6f6f6; --error: #fdecea;
@@ -53,10 +55,11 @@ def notebook_page(notebook: Any, title: str, explorers: Mapping[int, str] | None
     ``explorers`` are pages by session number; outputs have these numbers in their metadata.
     """
     shown = explorers or {}
+    policy = CONTENT_SECURITY_POLICY.format(scripts=script_policy() if shown else "'none'")
     body = "\n".join(part for cell in notebook.cells for part in _cell(cell, shown))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{PAGE_CSS}{_highlight_css()}</style></head>\n<body>\n<main>\n{body}\n</main>\n</body></html>\n"
     )

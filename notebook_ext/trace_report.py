@@ -17,8 +17,10 @@ REFRESH_SECONDS = 0.1
 """Minimum seconds between two updates of the bar."""
 
 
-def write_trace_report(log: Path, page: Path | None = None) -> int:
+def write_trace_report(log: Path, page: Path | None = None, *, read_sources: bool = False) -> int:
     """Write the page; print its path and the summary. Return exit status 2 if nothing to show.
+
+    ``read_sources`` adds source files of this machine that the log names.
 
     The page holds the source code of the model: check it before you share it.
     """
@@ -26,7 +28,7 @@ def write_trace_report(log: Path, page: Path | None = None) -> int:
     if page.is_dir():
         page = page / f"{log.name}.html"
     try:
-        session = load_torch_trace(log, _progress_bar("reading"))
+        session = load_torch_trace(log, _progress_bar("reading"), read_sources=read_sources)
         page.parent.mkdir(parents=True, exist_ok=True)
         with page.open("wb") as stream:
             write_page(session, stream, f"{log.name}, recorded by torch.compile", _progress_bar("writing"))

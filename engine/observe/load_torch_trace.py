@@ -14,16 +14,16 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from engine.errors import NotATrace
-from engine.ir.user_code_files import display_name, source_file
+from engine.ir.user_code_files import display_name
 from engine.observe.json_values import as_int, as_list, as_text
 from engine.observe.log_reader import LogDamage, LogRecord, read_log_records
 from engine.observe.session_builder import SessionBuilder
-from engine.observe.source_files import read_matching_file, reconstruct_file
+from engine.observe.source_files import cell_in_memory, read_matching_file, reconstruct_file
 from engine.observe.trace_events import parse_event
 from engine.observe.trace_payloads import BlockReader, FilePayload, TraceFile
 from engine.records.bytecode import SourceFile
@@ -40,8 +40,13 @@ ProgressCallback = Callable[[int, int], None]
 """Called with the bytes read and the total bytes."""
 
 
-def load_torch_trace(path: str | Path, progress: ProgressCallback | None = None) -> Session:
+def load_torch_trace(
+    path: str | Path, progress: ProgressCallback | None = None, *, read_sources: bool = False
+) -> Session:
     """Load a ``TORCH_TRACE`` log, or a folder of them (one per process or rank).
+
+    With ``read_sources``, Python files of this machine that the log names are added to the session, if all lines
+    that the log has of them match. Allow it only for a log that you trust: it may name any file.
 
     Returns a Session with compiler "torch". Large texts are read from the file on access, so it must not
     change meanwhile. Nothing in a log is evaluated. Damaged lines are skipped. The session's notes have counts
@@ -61,7 +66,7 @@ def load_torch_trace(path: str | Path, progress: ProgressCallback | None = None)
         raise NotATrace(
             f"{name} contains no torch trace. Create one with TORCH_TRACE=folder python program.py, and pass the folder or a file in it."
         )
-    load.finish(Path(path).name)
+    load.finish(Path(path).name, read_sources=read_sources)
     return session
 
 
@@ -195,12 +200,12 @@ class _TraceLoader:
             self._failed.add(sentence)
             self.session.add_failure(StageFailure("observe", sentence, "the record is skipped"))
 
-    def finish(self, name: str) -> None:
+    def finish(self, name: str, *, read_sources: bool) -> None:
         """Finish after the last file: find the source files, add notes on missing data."""
         for process in self._processes.values():
             sources = process.builder.sources
             for file in sources.files:
-                known = _find_source(file, sources.known_lines(file))
+                known = _find_source(file, sources.known_lines(file), read_sources=read_sources)
                 if known is not None:
                     sources.set_text(known)
             process.builder.finish()
@@ -226,11 +231,14 @@ def _empty_source(file: str) -> SourceFile:
     return SourceFile(file, display_name(file), "")
 
 
-def _find_source(file: str, told: dict[int, str]) -> SourceFile | None:
-    cell = source_file(file) if file.startswith("<ipython-input") or "ipykernel_" in file else None
-    if cell is not None and cell.text:
+def _find_source(file: str, told: dict[int, str], *, read_sources: bool) -> SourceFile | None:
+    name = display_name(file)
+    if (cell := cell_in_memory(file, name)) is not None:
         return cell
-    return read_matching_file(file, told, display_name(file)) or reconstruct_file(file, told, display_name(file))
+    found, known = read_matching_file(file, told, name), reconstruct_file(file, told, name)
+    if found is None or read_sources:
+        return found or known
+    return known and replace(known, is_withheld=True)
 
 
 def _total_seconds(session: Session) -> float:

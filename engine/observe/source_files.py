@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from engine.records.bytecode import SourceFile, Span
 
@@ -106,6 +108,14 @@ def read_matching_file(file: str, told: dict[int, str], name: str) -> SourceFile
     lines = text.splitlines()
     same = all(number <= len(lines) and _same_code(lines[number - 1], code) for number, code in told.items())
     return SourceFile(file, name, text) if same else None
+
+
+def cell_in_memory(file: str, name: str) -> SourceFile | None:
+    """Return the source of a notebook cell of this process; no file is read."""
+    entry: Any = linecache.cache.get(file, ())
+    if len(entry) != 4 or entry[1] is not None:  # not loaded yet, or a file with a time of change
+        return None
+    return SourceFile(file, name, "".join(entry[2])) if entry[2] else None
 
 
 def _same_code(line: str, told: str) -> bool:

@@ -29,6 +29,8 @@ class SourceFile(Record):
     name: str
     text: str
     first_line: int = 1
+    is_withheld: bool = False
+    """True if the reader of a log did not ask for the file, which this machine has."""
 
 
 @dataclass(frozen=True, slots=True)

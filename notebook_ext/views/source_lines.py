@@ -20,6 +20,10 @@ MAX_WHOLE_FILE_LINES = 400
 Of a longer file only the lines in use and their surroundings are shown.
 """
 CONTEXT_LINES = 8
+WITHHELD = (
+    "… only lines that the log contains; python -m notebook_ext LOG --sources, or "
+    "load_torch_trace(LOG, read_sources=True), adds this machine's file"
+)
 
 FileLine = tuple[str, int]
 """File id and line number."""
@@ -245,6 +249,8 @@ def source_rows(session: Session, used: Collection[FileLine], first: str) -> lis
 
 def _file_rows(file: SourceFile, used: set[int], context: int) -> list[SourceRow]:
     lines = file.text.splitlines()
+    if file.is_withheld:
+        return [SourceRow(WITHHELD), *(SourceRow(t, file.id, n) for n, t in enumerate(lines, file.first_line) if t)]
     if context and len(lines) <= MAX_WHOLE_FILE_LINES:
         return [SourceRow(text, file.id, file.first_line + i) for i, text in enumerate(lines)]
     kept = {line + d for line in used for d in range(-context, context + 1)}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
 import json
 from html import escape
 from typing import Any
@@ -11,7 +14,7 @@ from notebook_ext.widgets.bundle_assets import full_module_text, style_text
 
 _HEAD_HTML = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src {policy}; style-src 'unsafe-inline'; img-src data:">
 <title>{title}</title>
 <style>
 body{{margin:0;background:#fff;color:rgba(0,0,0,.87);font:13px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif}}
@@ -24,10 +27,18 @@ body[data-jp-theme-light=false]{{background:#111;color:rgba(255,255,255,.9)}}
 <main class="page"><header><b>{title}</b><button type="button" id="theme">Dark theme</button></header><div id="explorer"></div></main>
 """
 
-_MODULE_HTML = """<script type="module">
-{module}
-{shim}
-</script></body></html>
+_PARTS_MODEL_JS = """
+const data = JSON.parse(document.getElementById("data").textContent);
+const places = JSON.parse(document.getElementById("index").textContent);
+async function unpack(place) {
+  const bytes = Uint8Array.from(atob(document.getElementById("p" + place).textContent), (c) => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
+}
+const model = pageModel(data);
+model.send = (message) => {
+  if (message.type !== "part") model.tell("msg:custom", { type: "say", text: "This page has no kernel: run the notebook for that." });
+  else if (message.key in places) unpack(places[message.key]).then((found) => model.tell("msg:custom", { type: "part", key: message.key, data: found }));
+};
 """
 
 _KERNELLESS_MODEL_JS = """
@@ -66,14 +77,28 @@ explorer.render({ model, el: document.getElementById("explorer") });
 
 def head_html(title: str) -> str:
     """Return the start of a page, up to its data."""
-    return _HEAD_HTML.format(title=escape(one_line(title)), style=style_text())
+    return _HEAD_HTML.format(title=escape(one_line(title)), style=style_text(), policy=script_policy())
 
 
-def module_html(model: str) -> str:
-    """Return the end of a page: the front end and the script that defines ``model``."""
-    return _MODULE_HTML.format(
-        module=_as_constant(full_module_text()), shim=_scoped(model + _START_JS + _KERNELLESS_MODEL_JS)
-    )
+def module_html() -> str:
+    """Return the end of a page: its only script that runs, with the front end and the model."""
+    return f'<script type="module">{_script()}</script></body></html>\n'
+
+
+def script_policy() -> str:
+    """Return the policy source that allows the script of a page, and no other."""
+    return policy_source(_script())
+
+
+def policy_source(script: str) -> str:
+    """Return the source of a content security policy that allows one inline script."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+@functools.cache
+def _script() -> str:
+    shim = _scoped(_PARTS_MODEL_JS + _START_JS + _KERNELLESS_MODEL_JS)
+    return f"\n{_as_constant(full_module_text())}\n{shim}\n"
 
 
 def script_safe_json(data: Any) -> str:

@@ -38,19 +38,6 @@ Its output is a sixth smaller than that of the fastest level and takes a sixth l
 """
 MIN_COMPILATIONS_TO_FORK = 2
 """Number of compilations from which a second process builds half of the parts."""
-_PARTS_MODEL_JS = """
-const data = JSON.parse(document.getElementById("data").textContent);
-const places = JSON.parse(document.getElementById("index").textContent);
-async function unpack(place) {
-  const bytes = Uint8Array.from(atob(document.getElementById("p" + place).textContent), (c) => c.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
-}
-const model = pageModel(data);
-model.send = (message) => {
-  if (message.type !== "part") model.tell("msg:custom", { type: "say", text: "This page has no kernel: run the notebook for that." });
-  else if (message.key in places) unpack(places[message.key]).then((found) => model.tell("msg:custom", { type: "part", key: message.key, data: found }));
-};
-"""
 
 ProgressCallback = Callable[[int, int], None]
 """Callback with the number of compilations written and their total."""
@@ -82,7 +69,7 @@ def write_page(
         stream.write(b'<script type="text/plain" id="p%d">%s</script>\n' % (len(places), packed))
         places[key] = len(places)
     stream.write(f'<script type="application/json" id="index">{script_safe_json(places)}</script>\n'.encode())
-    stream.write(module_html(_PARTS_MODEL_JS).encode())
+    stream.write(module_html().encode())
 
 
 def _compressed_parts(session: Session, progress: ProgressCallback | None) -> Iterator[tuple[str, bytes]]:

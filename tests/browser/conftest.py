@@ -79,14 +79,14 @@ def tab(browser: Any) -> Iterator[Callable[[int], Tab]]:
 @pytest.fixture
 def explorer(tab: Callable[[int], Tab], tmp_path: pathlib.Path) -> Callable[..., Any]:
     """Opens the page that shows a session; returns Playwright's page."""
-    from tests.browser.standalone_pages import page_text
+    from tests.browser.standalone_pages import page_text, with_edited_script
 
     def show(session: Any, theme: str = "light", width: int = 1200, **beside: Any) -> Any:
         path = tmp_path / "explorer.html"
         text = page_text(session, **beside)
         # Tests that need a second widget, or one with a model of their own, make it with this.
-        text = text.replace(
-            "{\nconst data =", "{\nwindow.again = (model, el) => explorer.render({ model, el });\nconst data ="
+        text = with_edited_script(
+            text, "{\nconst data =", "{\nwindow.again = (model, el) => explorer.render({ model, el });\nconst data ="
         )
         path.write_text(text, encoding="utf-8")
         page = tab(width).page

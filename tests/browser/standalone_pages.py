@@ -9,6 +9,7 @@ import io
 from typing import Any
 
 from engine.records.session import Session
+from notebook_ext.widgets.page_template import policy_source
 from notebook_ext.widgets.standalone_page import write_page
 
 START = 'explorer.render({ model, el: document.getElementById("explorer") });'
@@ -28,4 +29,14 @@ def page_text(session: Session, **beside: Any) -> str:
     write_page(session, page, "Compilation explorer", **{"view": "linked", **beside})
     text = page.getvalue().decode()
     assert text.count(START) == 1
-    return text.replace(START, UNPACKED + START)
+    return with_edited_script(text, START, UNPACKED + START)
+
+
+def with_edited_script(page: str, old: str, new: str) -> str:
+    """Return a page with a change of its script, which its policy then allows."""
+    edited = page.replace(old, new)
+    return edited.replace(policy_source(_script_of(page)), policy_source(_script_of(edited)))
+
+
+def _script_of(page: str) -> str:
+    return page.rpartition('<script type="module">')[2].partition("</script>")[0]

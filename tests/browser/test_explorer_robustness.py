@@ -5,8 +5,11 @@ Shared means two explorers of one session.
 
 from __future__ import annotations
 
+import io
+import pathlib
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +25,8 @@ from engine.records.aot import (
 from engine.records.bytecode import SourceFile
 from engine.records.graph import EditRecord, PassRecord
 from engine.records.trace import BreakRecord, TraceRecord
+from notebook_ext.notebook_html import OUTPUT_METADATA_KEY, notebook_page
+from notebook_ext.widgets.standalone_page import write_page
 from tests.browser.standalone_pages import page_text
 from tests.browser.test_explorer import VIEWS, open_view, press
 from tests.notebook_ext.sample_sessions import HOSTILE, head_session, hostile_session
@@ -133,3 +138,50 @@ def test_hostile_text_in_what_finds_copies_and_plays_is_inert(explorer: Show) ->
         assert page.locator(".lm img, .lm script").count() == 0
         assert "\x1b" not in page.locator(".lm").inner_text()
     assert page.evaluate("window.pwned") is None
+
+
+INJECTED = """<body><script>window.pwned = 1</script><script type="module">window.pwned = 2</script>
+<img src="data:," onerror="window.pwned = 3"><svg onload="window.pwned = 4"></svg>
+<iframe srcdoc="<script>top.pwned = 5</script>"></iframe><iframe src="javascript:top.pwned = 6"></iframe>"""
+
+
+def saved_page() -> str:
+    """Return the page of ``--save`` with scripts injected, its policy as written."""
+    page = io.BytesIO()
+    write_page(head_session(), page, "saved", view="linked")
+    head, body, rest = page.getvalue().decode().partition("<body")
+    assert body
+    return f"{head}{INJECTED}{body}{rest}"
+
+
+def test_an_injected_script_does_not_run_in_a_page(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> None:
+    """The page works, and injected scripts and handlers do not run."""
+    path = tmp_path / "page.html"
+    path.write_text(saved_page(), encoding="utf-8")
+    page = tab(1200).page
+    page.goto(path.as_uri())
+    page.wait_for_selector('.lm section[data-pane="ptx"] .r')
+    assert page.evaluate("window.pwned") is None
+
+
+def test_an_injected_script_does_not_run_in_a_notebook_page(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> None:
+    """An explorer in a notebook's page works; scripts injected there do not run."""
+    told = {"text/html": INJECTED.removeprefix("<body>")}
+    output = {"output_type": "display_data", "data": told, "metadata": {OUTPUT_METADATA_KEY: {"session": 1}}}
+    cell = SimpleNamespace(cell_type="code", source="x", outputs=[Output(output)])
+    path = tmp_path / "notebook.html"
+    path.write_text(notebook_page(SimpleNamespace(cells=[cell]), "notebook", {1: saved_page()}), encoding="utf-8")
+    page = tab(1200).page
+    page.goto(path.as_uri())
+    page.locator("summary", has_text="Explorer").click()
+    frame = page.frame_locator('iframe[title="Explorer"]')
+    frame.locator('.lm section[data-pane="ptx"] .r').first.wait_for()
+    assert page.evaluate("window.pwned") is None
+    assert frame.locator("body").evaluate("() => window.pwned") is None
+
+
+class Output(dict[str, Any]):
+    """An output of a notebook: its items are attributes as well."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]

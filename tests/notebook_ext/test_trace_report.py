@@ -22,12 +22,14 @@ from engine.observe.parse_graph import parse_graph
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import LoweringRecord
 from engine.records.session import CompilationRecord, Session
+from notebook_ext.__main__ import main
 from notebook_ext.trace_report import write_trace_report
 from notebook_ext.views.comparison.session_comparison import comparison_html, comparison_text
 from notebook_ext.views.compilations import artifact_text, compilation_facts, compilations
 from notebook_ext.views.explorer_parts import all_keys, all_parts, part
 from notebook_ext.views.guards import guards
 from notebook_ext.views.linked.row_links import linked
+from notebook_ext.views.source_lines import WITHHELD
 from notebook_ext.widgets.standalone_page import write_page
 from tests.engine.observe.sample_traces import session_and_log
 from tests.notebook_ext.conftest import Shell
@@ -220,3 +222,17 @@ def test_a_lone_surrogate_does_not_prevent_a_page(tmp_path: Path) -> None:
     with path.open("wb") as stream:
         write_page(session, stream, "title \ud800")
     assert b"title ?" in path.read_bytes()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_local_file_is_added_only_when_asked(
+    log: Path, tmp_path: Path, asked: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A local file's other lines are added only with ``--sources``; else a sentence says how."""
+    page = tmp_path / "page.html"
+    assert main([str(log), "-o", str(page), *(["--sources"] if asked else [])]) == 0
+    assert str(page) in capsys.readouterr().out
+    shown = json.dumps(packed(page.read_text(encoding="utf-8")), ensure_ascii=False)
+    assert "return x + 10" in shown
+    assert ("def scaled(function" in shown) == asked
+    assert (WITHHELD in shown) != asked

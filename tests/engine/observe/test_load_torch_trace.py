@@ -54,11 +54,11 @@ def fresh_torch() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def load(tmp_path: Path, data: bytes, name: str = "trace.log") -> Session:
+def load(tmp_path: Path, data: bytes, name: str = "trace.log", *, read_sources: bool = False) -> Session:
     """Load a log with these bytes."""
     path = tmp_path / name
     path.write_bytes(data)
-    return engine.load_torch_trace(path)
+    return engine.load_torch_trace(path, read_sources=read_sources)
 
 
 def without_clock(value: Any) -> Any:
@@ -75,7 +75,7 @@ def test_file_and_live_give_the_same_records(tmp_path: Path) -> None:
     Compared are frames, compilations, calls, files and skipped names.
     """
     live, data = session_and_log()
-    told, loaded = (without_clock(s.to_dict()) for s in (live, load(tmp_path, data)))
+    told, loaded = (without_clock(s.to_dict()) for s in (live, load(tmp_path, data, read_sources=True)))
     told["calls"] = [c | {"index": i} for i, c in enumerate(c for c in told["calls"] if c["outcome"] != "hit")]
     for part in ("frames", "compilations", "calls", "files", "skipped", "failures", "compiler"):
         assert loaded[part] == told[part], part
@@ -212,7 +212,7 @@ def test_unknown_names_are_listed_and_shown(tmp_path: Path, log: bytes) -> None:
 
 
 def test_files_of_this_machine_are_read_only_when_known(tmp_path: Path) -> None:
-    """A file that a log names is read only if every line quoted in the log matches it.
+    """A file that a log names is added only if asked for, and if every quoted line matches it.
 
     Otherwise only the quoted lines are shown, so a log cannot reveal a file's content.
     """
@@ -224,9 +224,13 @@ def test_files_of_this_machine_are_read_only_when_known(tmp_path: Path) -> None:
         facts = {"dynamo_start": {"stack": stack}, "frame_id": 0, "frame_compile_id": 0, "attempt": 0}
         return b"V0101 00:00:00.000000 1 torch/x.py:1] " + json.dumps(facts).encode() + b"\n"
 
-    assert "PASSWORD" not in json.dumps(load(tmp_path, record(2, "something else")).to_dict())
-    assert "PASSWORD" not in json.dumps(load(tmp_path, record(2, "")).to_dict())
-    assert "PASSWORD" in json.dumps(load(tmp_path, record(2, "print(1)")).to_dict())
+    def found(data: bytes, *, read_sources: bool) -> bool:
+        return "PASSWORD" in json.dumps(load(tmp_path, data, read_sources=read_sources).to_dict())
+
+    assert not found(record(2, "something else"), read_sources=True)
+    assert not found(record(2, ""), read_sources=True)
+    assert not found(record(2, "print(1)"), read_sources=False)
+    assert found(record(2, "print(1)"), read_sources=True)
     assert load(tmp_path, record(10**9, "print(1)")).to_dict()
 
 
