@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.ir.registration import register_once
+from engine.ir.register_once import register_once
 
 LoweringResult = Any
 """A ``LoweredTensor``, a Python value, a size, or a tuple of those."""

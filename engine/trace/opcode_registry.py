@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import opcode_family
-from engine.ir.registration import register_once
+from engine.ir.register_once import register_once
 
 if TYPE_CHECKING:
     from engine.bytecode.decode import DecodedInstruction

@@ -29,7 +29,7 @@ from engine.trace.state.call_stack import CallStack
 from engine.trace.state.graph_fallback import GraphFallback
 from engine.trace.state.guard_set import GuardSet
 from engine.trace.state.input_tensors import InputTensors
-from engine.trace.state.interpreter_state import InterpreterState
+from engine.trace.state.instruction_counter import InstructionCounter
 from engine.trace.state.known_objects import KnownObjects
 from engine.trace.state.random_state import RandomState
 from engine.trace.state.side_effects import SideEffects
@@ -52,7 +52,7 @@ class Tracer:
         self.request = request
         self.options = options
         self.call_stack = CallStack()
-        self.interpreter = InterpreterState()
+        self.interpreter = InstructionCounter()
         self.graph = GraphBuilder()
         self.guards = GuardSet()
         self.inputs = InputTensors()

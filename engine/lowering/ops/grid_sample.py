@@ -16,7 +16,7 @@ from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.decompositions.interpolation import CUBIC_COEFFICIENT
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.op_expr import OpExpr
+from engine.lowering.loop_ir_operators import OpExpr
 from engine.lowering.ops.reductions import reduce
 from engine.lowering.ops.scatter import scatter_into
 from engine.lowering.promotion import check_supported_dtype

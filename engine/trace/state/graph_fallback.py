@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from engine.trace.frame import Frame
     from engine.trace.state.call_stack import CallStack
-    from engine.trace.state.interpreter_state import InterpreterState
+    from engine.trace.state.instruction_counter import InstructionCounter
 
 
 def _has_user_handler(frame: Frame) -> bool:
@@ -35,7 +35,7 @@ def _has_user_handler(frame: Frame) -> bool:
 class GraphFallback:
     """Conditions of the fallback: handlers around operations, and assumed conditions."""
 
-    def __init__(self, call_stack: CallStack, interpreter: InterpreterState) -> None:
+    def __init__(self, call_stack: CallStack, interpreter: InstructionCounter) -> None:
         self._call_stack = call_stack
         self._interpreter = interpreter
         self.op_in_try_block = False

@@ -11,13 +11,13 @@ from engine.trace.variables.base import Variable, reachable_variables
 
 if TYPE_CHECKING:
     from engine.ir.sources.base import GlobalsNamespace
-    from engine.trace.state.interpreter_state import InterpreterState
+    from engine.trace.state.instruction_counter import InstructionCounter
 
 
 class SideEffects:
     """Mutations, writes of globals, and calls that generated code applies after the graph."""
 
-    def __init__(self, interpreter: InterpreterState) -> None:
+    def __init__(self, interpreter: InstructionCounter) -> None:
         self._interpreter = interpreter
         self.mutated_variables: dict[int, Variable] = {}
         """Variables with a source that were mutated, in the order of their first mutation."""

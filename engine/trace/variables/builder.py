@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.introspection.python_objects import is_dtensor_placement
-from engine.ir.registration import register_once
+from engine.ir.register_once import register_once
 from engine.ir.sources.base import Source
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.guards.python_values import HasAttrGuard
-from engine.ir.registration import register_once
+from engine.ir.register_once import register_once
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource

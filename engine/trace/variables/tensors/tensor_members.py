@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.ir.registration import register_once
+from engine.ir.register_once import register_once
 from engine.trace.variables.base import Variable
 
 if TYPE_CHECKING:

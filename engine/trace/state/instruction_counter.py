@@ -1,4 +1,4 @@
-"""Position of the interpreter loop: instruction numbers, breakpoint and hook."""
+"""Instruction numbers of the interpreter loop, and the callbacks that run at them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def _do_nothing(frame: Frame) -> None:
     pass
 
 
-class InterpreterState:
-    """Numbers of the instructions traced so far, and what the loop calls at them."""
+class InstructionCounter:
+    """Counts the traced instructions; holds the breakpoint and the hook of the loop."""
 
     def __init__(self) -> None:
         self.instruction_count = 0

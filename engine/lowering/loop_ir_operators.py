@@ -1,4 +1,4 @@
-"""Operator overloading for loop-IR ops, to write formulas over elements."""
+"""Python operators on loop-IR ops, to write formulas over elements."""
 
 from __future__ import annotations
 

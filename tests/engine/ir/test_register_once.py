@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.ir.registration import register_once
+from engine.ir.register_once import register_once
 
 
 def test_an_entry_stands_under_each_key_and_is_returned() -> None:
