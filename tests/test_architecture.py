@@ -60,7 +60,7 @@ STOCK_COMPILER = (
     "torch._inductor",
     "torch._functorch",
     "engine.torch_private.inductor",
-    "engine.torch_private.stock",
+    "engine.torch_private.torch_compile",
 )
 MAY_USE_STOCK = ("engine/observe/", "engine/torch_private/", "tests/", "notebooks/")
 NOTEBOOK_PACKAGES = ("IPython", "ipywidgets", "anywidget", "traitlets", "graphviz")

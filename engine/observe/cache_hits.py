@@ -24,7 +24,7 @@ from engine.records.guards import CallExplanation
 from engine.records.runtime import CallRecord
 from engine.records.session import Session
 from engine.runtime.dispatch.recorded_arguments import record_stock_arguments
-from engine.torch_private.stock import debug_get_cache_entry_list, set_guard_complete_hook
+from engine.torch_private.torch_compile import debug_get_cache_entry_list, set_guard_complete_hook
 
 _TORCH_DIR = str(pathlib.Path(torch.__file__).parent)
 _CALLEE_LOCALS = {"compile_wrapper": "fn", "_call_impl": "forward_call"}

@@ -21,7 +21,7 @@ from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.observe.parse_messages import PathResolver, parse_guards, parse_recompile_reasons
 from engine.records.guards import CallExplanation, GuardFailure, GuardRecord, GuardResult, GuardsRecord, Verdict
 from engine.torch_private.pytree import tree_map
-from engine.torch_private.stock import RelationalGuard, debug_get_cache_entry_list
+from engine.torch_private.torch_compile import RelationalGuard, debug_get_cache_entry_list
 
 _MISSING_VALUE = object()
 _RELATIONAL_GUARDS: tuple[type, ...] = (RelationalGuard,)

@@ -26,8 +26,8 @@ from engine.records.runtime import StageFailure
 from engine.records.session import Session
 from engine.torch_private import inductor
 from engine.torch_private.entries import Feature, why_off
-from engine.torch_private.stock import structured_logging as structured
-from engine.torch_private.stock import torch_logging
+from engine.torch_private.torch_compile import structured_logging as structured
+from engine.torch_private.torch_compile import torch_logging
 
 
 class _InternedNames:

@@ -14,8 +14,8 @@ import torch
 
 from engine.observe.observe_torch import observe_torch
 from engine.records.session import Session
-from engine.torch_private.stock import structured_logging as structured
-from engine.torch_private.stock import torch_logging
+from engine.torch_private.torch_compile import structured_logging as structured
+from engine.torch_private.torch_compile import torch_logging
 
 
 def scaled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import torch
 import engine
 from engine import api
 from engine.observe.observe_torch import observe_torch
-from engine.torch_private.stock import debug_get_cache_entry_list
+from engine.torch_private.torch_compile import debug_get_cache_entry_list
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from engine.observe import log_reader as lines_module
 from engine.observe.log_reader import LogDamage, read_log_records, read_raw_records
 from engine.observe.observe_torch import observe_torch
 from engine.records.session import Session
-from engine.torch_private.stock import torch_logging
+from engine.torch_private.torch_compile import torch_logging
 from tests.engine.observe.sample_traces import add_ten, breaks_in_the_middle, log_to_file, session_and_log
 
 CLOCK = re.compile(r"^(start|seconds)$")

@@ -14,7 +14,7 @@ from engine.observe import session_builder
 from engine.observe.observe_torch import observe_torch
 from engine.records.session import Session
 from engine.torch_private.inductor import inductor_config
-from engine.torch_private.stock import set_guard_complete_hook, torch_logging
+from engine.torch_private.torch_compile import set_guard_complete_hook, torch_logging
 from tests.differential import differences
 from tests.programs import program_names
 from tests.torch_internals import dynamo_config, dynamo_counters, trace_structured

@@ -31,10 +31,10 @@ from engine.torch_private import (
     modules,
     operators,
     pytree,
-    stock,
     symbolic_shapes,
     sympy_functions,
     tensors,
+    torch_compile,
     torch_function,
 )
 from engine.torch_private.entries import Entry, Kind
@@ -234,7 +234,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "torch._C._dynamo.guards:RootGuardManager": lambda: guard_helpers.RootGuardManager().check({}),
     "torch._C._dynamo.guards:dict_version": versions_differ,
     "torch._C._dynamo.eval_frame:_debug_get_cache_entry_list": lambda: (
-        list(stock.debug_get_cache_entry_list(functional.__code__)) == []
+        list(torch_compile.debug_get_cache_entry_list(functional.__code__)) == []
     ),
     "torch._higher_order_ops.cond:cond_op": lambda: isinstance(
         higher_order_ops.cond_op, operators.HigherOrderOperator

@@ -18,10 +18,10 @@ from engine.trace.operators import arithmetic
 from engine.trace.operators.table import COMPARE
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
-from engine.trace.variables.callables.call_expressions import emit_call
 from engine.trace.variables.callables.functions import UserFunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.callables.partials import make_partial
+from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.objects.attribute_binding import AttributeRead, binds, call_user_descriptor
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 

@@ -13,7 +13,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
 from engine.trace.inline_generators import close_generator, resume_generator, throw_into_generator
 from engine.trace.variables.base import NONE, NULL, Args, ConstantVariable, Kwargs, Variable, is_none, realize
-from engine.trace.variables.callables.call_expressions import CallExpressionVariable
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.iterators import IteratorVariable
 
 if TYPE_CHECKING:

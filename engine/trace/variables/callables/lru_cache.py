@@ -26,8 +26,8 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
-from engine.trace.variables.callables.call_expressions import CallExpressionVariable, emit_call, emit_store_attributes
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable, emit_call, emit_store_attributes
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class

@@ -13,7 +13,7 @@ from engine.trace.operators.table import BINARY, COMPARE, INPLACE, UNARY
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import emit_call
+from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import first_import_of_class
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS

@@ -32,7 +32,7 @@ from engine.trace.variables.base import (
 )
 from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import emit_store_attributes
+from engine.trace.variables.callables.reconstruct_calls import emit_store_attributes
 from engine.trace.variables.containers.dict_subclasses import call_inherited_dict_method
 from engine.trace.variables.containers.dicts import DictVariable, build_dict, iterate_pairs, mapping_entries
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable

@@ -13,7 +13,7 @@ from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
-from engine.trace.variables.callables.call_expressions import CallExpressionVariable
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.iterators import IteratorVariable, SequenceIteratorVariable, iterator_of
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items

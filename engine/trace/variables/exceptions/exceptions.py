@@ -35,7 +35,7 @@ from engine.trace.variables.base import (
 )
 from engine.trace.variables.builder import is_literal, register_sourceless_builder, register_subclass_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import emit_store_attributes
+from engine.trace.variables.callables.reconstruct_calls import emit_store_attributes
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.objects.class_lookup import call_python_method, find_in_class, is_data_descriptor

@@ -19,8 +19,8 @@ from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
-from engine.trace.variables.callables.call_expressions import constants, emit_call
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
+from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.higher_order.pytrees import (
     LEAF,

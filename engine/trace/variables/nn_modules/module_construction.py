@@ -13,7 +13,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import emit_call
+from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.nn_modules.nn_module import REGISTRATION_HOOKS, NNModuleVariable
 from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, class_source, find_in_class

@@ -35,13 +35,13 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
-from engine.trace.variables.callables.call_expressions import CallExpressionVariable, emit_call, emit_store_attributes
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.descriptors import DescriptorVariable, has_binding_rule
 from engine.trace.variables.callables.functions import NestedUserFunctionVariable
 from engine.trace.variables.callables.lru_cache import LruCacheVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.partials import make_partial
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable, emit_call, emit_store_attributes
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import (

@@ -22,8 +22,8 @@ from engine.trace.variables.builder import is_literal, register_builder_if
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_arity import check_arity
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
-from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.objects.class_lookup import (
     CLASS_ATTR_WRITES,

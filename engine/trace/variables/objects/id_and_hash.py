@@ -19,7 +19,7 @@ from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import emit_call
+from engine.trace.variables.callables.reconstruct_calls import emit_call
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen

@@ -10,8 +10,8 @@ from engine.trace.operators import arithmetic
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import emit_call
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.containers.dicts import mapping_entries
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable, register_instance_dict
 

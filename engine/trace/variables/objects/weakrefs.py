@@ -16,8 +16,8 @@ from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import emit_call
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
+from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import is_literal, register_subclass_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.objects.class_lookup import find_in_class, wrap_entry
 
 if TYPE_CHECKING:

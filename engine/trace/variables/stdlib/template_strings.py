@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from engine.trace.variables.base import ConstantVariable, Variable, realize
-from engine.trace.variables.callables.call_expressions import emit_call
+from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.containers.sequences import TupleVariable
 
 if TYPE_CHECKING:

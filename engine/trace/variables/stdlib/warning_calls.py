@@ -16,8 +16,8 @@ from engine.trace.codegen_runtime.warnings_logging import warn_at_caller, warn_a
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.sequences import ListVariable
 
 if TYPE_CHECKING:

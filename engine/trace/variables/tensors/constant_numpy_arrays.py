@@ -20,7 +20,7 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import emitting_into
 from engine.trace.variables.base import ConstantVariable, Variable, realize
-from engine.trace.variables.callables.call_expressions import constants, emit_call
+from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.higher_order.pytrees import flatten_python, unflatten_variable
 from engine.trace.variables.tensors.numpy_arrays import (

@@ -42,8 +42,8 @@ from engine.trace.variables.base import (
 )
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import constants, emit_call
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import (
     ListVariable,

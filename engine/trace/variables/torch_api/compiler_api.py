@@ -36,8 +36,8 @@ from engine.trace.variables.base import (
     realize,
 )
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_marked_function_rule, register_rule
-from engine.trace.variables.callables.call_expressions import constants, emit_call
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
+from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.higher_order.pytrees import (
     FlatCall,

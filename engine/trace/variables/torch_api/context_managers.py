@@ -14,9 +14,9 @@ from engine.trace.emit.effects import append_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import CallRule
-from engine.trace.variables.callables.call_expressions import constants, emit_call
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 
 if TYPE_CHECKING:
     from engine.trace.codegen import PyCodegen

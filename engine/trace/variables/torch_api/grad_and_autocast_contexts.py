@@ -20,7 +20,7 @@ from engine.trace.emit.effects import append_node
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import constants, emit_call
+from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 from engine.trace.variables.torch_api.context_managers import (
     ContextVariable,
     GraphContextVariable,

@@ -16,7 +16,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.call_expressions import emit_call
+from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.torch_api.global_state import register_state_query, register_state_setter
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 

@@ -26,12 +26,12 @@ from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Va
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import RULES_BY_CODE, RULES_BY_NAME, register_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
-from engine.trace.variables.callables.call_expressions import CallExpressionVariable
 from engine.trace.variables.callables.functions import (
     FunctionVariable,
     NestedUserFunctionVariable,
     UserFunctionVariable,
 )
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.torch_api import backend_flags
 from engine.trace.variables.torch_api.context_managers import (

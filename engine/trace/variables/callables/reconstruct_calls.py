@@ -1,4 +1,4 @@
-"""Calls and attribute writes that generated code makes."""
+"""Reconstruct the result of a call, or attribute writes, in generated code."""
 
 from __future__ import annotations
 
