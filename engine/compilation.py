@@ -67,6 +67,7 @@ class Compilation:
         self.later = RecordUpdater(session, record.id)
         self.failures: list[StageFailure] = []
         self.program: LoweredProgram | None = None
+        self.cpu_program: LoweredProgram | None = None
         self.graph: AotGraph | None = None
         self.inputs: tuple[Any, ...] = ()
         """Detached inputs of the call that is compiled, to verify kernels on."""
@@ -138,9 +139,10 @@ class Compilation:
                 session.add_file(source_file(file))
         timings = tuple(sorted(self._timings, key=lambda t: t.start))
         session.put_compilation(replace(self.record, backend=backend, failures=tuple(self.failures), timings=timings))
-        if self.program is not None and self.graph is not None:
-            lowered = session_jobs.LoweredGraph(self.program, self.graph, self.inputs)
-            session_jobs.add_lowered_graph(session, self.id, lowered, target=self.program.target)
+        for program in (self.program, self.cpu_program):
+            if program is not None and self.graph is not None:
+                lowered = session_jobs.LoweredGraph(program, self.graph, self.inputs)
+                session_jobs.add_lowered_graph(session, self.id, lowered, target=program.target)
         self.inputs = ()  # The call's tensors: a backward that is compiled later must not retain them.
 
 

@@ -6,18 +6,19 @@ import functools
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.errors import BadArgument
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.generated_kernel import GeneratedKernel
-from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
 from engine.process_state import make_lock
 from engine.records.kernels import KernelRecord, KernelTimingRecord, TargetRecord, VerifyRecord
 from engine.records.session import CompilationRecord, Session
+from engine.runtime.time_cpu_kernels import time_cpu_kernels
 from engine.runtime.time_kernels import time_kernels
 from engine.runtime.verify.kernels import verify_kernels
 from engine.runtime.workers.compile_jobs import CompileJob, submit_compile_job
@@ -54,7 +55,9 @@ def _jobs_of(session: Session) -> _SessionJobs:
 def add_lowered_graph(session: Session, compilation: str, lowered: LoweredGraph, *, target: str) -> None:
     """Store a lowered graph and start compiling its kernels for ``target`` in the background."""
     known = _jobs_of(session).lowered_graphs
-    known[compilation] = (*known.get(compilation, ()), lowered) if lowered.graph.stage == "backward" else (lowered,)
+    is_backward = lowered.graph.stage == "backward"
+    others = (x for x in known.get(compilation, ()) if is_backward or x.program.target != lowered.program.target)
+    known[compilation] = (*others, lowered)
     compile_for(session, compilation, target, only=lowered)
 
 
@@ -71,7 +74,9 @@ def compile_for(
     They are added to the session one by one. ``only``: restrict to this graph. Returns None if there are no kernels.
     """
     graphs = lowered_graphs_of(session).get(compilation, ()) if only is None else (only,)
-    kernels = unique_kernels([k for lowered in graphs for k in lowered.program.kernels])
+    is_cpu = target == CPU_TARGET
+    programs = [lowered.program for lowered in graphs if (lowered.program.target == CPU_TARGET) == is_cpu]
+    kernels = unique_kernels([k for program in programs for k in program.kernels])
     if not kernels:
         return None
     alive = weakref.ref(session)
@@ -91,12 +96,22 @@ def unique_kernels(kernels: Sequence[GeneratedKernel]) -> tuple[GeneratedKernel,
     return tuple({k.id: k for k in kernels}.values())
 
 
+def _with_kernels(compilation: CompilationRecord, change: Callable[[KernelRecord], KernelRecord]) -> CompilationRecord:
+    """Return a compilation with all its kernels changed, for a GPU and for the CPU."""
+    changed = replace(compilation, kernels=tuple(map(change, compilation.kernels)))
+    if not compilation.cpu_kernels:
+        return changed
+    return changed.with_cpu_program(
+        replace(compilation.cpu_program, kernels=tuple(map(change, compilation.cpu_kernels)))
+    )
+
+
 def _with_target_record(compilation: CompilationRecord, kernel: str, record: TargetRecord) -> CompilationRecord:
     def changed(k: KernelRecord) -> KernelRecord:
         others = tuple(t for t in k.targets if t.target != record.target)
         return replace(k, targets=(*others, record)) if k.id == kernel else k
 
-    return replace(compilation, kernels=tuple(changed(k) for k in compilation.kernels))
+    return _with_kernels(compilation, changed)
 
 
 def wait(session: Session, timeout: float | None = None) -> bool:
@@ -124,17 +139,18 @@ def stop_event_of(session: Session) -> threading.Event:
 def verify_session_kernels(session: Session) -> dict[str, VerifyRecord]:
     """Verify every kernel of a live session against ATen; results by "compilation kernel".
 
-    The kernels run in Triton's interpreter. A loaded session has no inputs: its kernels are "not verifiable".
+    Kernels for the CPU run here, those for a GPU in Triton's interpreter. A loaded session has no inputs: its kernels are "not verifiable".
     """
     results: dict[str, VerifyRecord] = {}
     live = lowered_graphs_of(session)
     for compilation in session.compilations:
-        if not compilation.kernels:
+        kernels = (*compilation.cpu_kernels, *compilation.kernels)
+        if not kernels:
             continue
         lowered = live.get(compilation.id)
         if not lowered:
             gone = VerifyRecord("not verifiable", "", note="not verifiable: a loaded session has no inputs to run with")
-            found = {k.id: gone for k in compilation.kernels}
+            found = {k.id: gone for k in kernels}
         else:
             with _jobs_of(session).lock:
                 session.set_stage(f"verify {compilation.id}")
@@ -148,7 +164,7 @@ def verify_session_kernels(session: Session) -> dict[str, VerifyRecord]:
 
 
 def time_session_kernels(session: Session) -> int:
-    """Time every kernel of a live session on the GPU of its inputs; return the number timed.
+    """Time every kernel of a live session where it runs; return the number timed.
 
     The kernel records then have the timings.
 
@@ -161,12 +177,13 @@ def time_session_kernels(session: Session) -> int:
     )
     for compilation, graphs in lowered_graphs_of(session).items():
         for lowered in graphs:
-            if not any(x.is_cuda for x in tensors_in(lowered.inputs)):
+            is_cpu = lowered.program.target == CPU_TARGET
+            if not is_cpu and not any(x.is_cuda for x in tensors_in(lowered.inputs)):
                 problem = problem or "its tensors are not on a GPU"
                 continue
             session.set_stage(f"measure {compilation}")
             try:
-                found = time_kernels(lowered.program, lowered.inputs)
+                found = (time_cpu_kernels if is_cpu else time_kernels)(lowered.program, lowered.inputs)
             except Exception as error:
                 problem = problem or f"{type(error).__name__}: {error}"
                 continue
@@ -179,10 +196,8 @@ def time_session_kernels(session: Session) -> int:
 
 
 def _with_timings(compilation: CompilationRecord, found: dict[str, KernelTimingRecord]) -> CompilationRecord:
-    kernels = tuple(replace(k, measured=found.get(k.id, k.measured)) for k in compilation.kernels)
-    return replace(compilation, kernels=kernels)
+    return _with_kernels(compilation, lambda k: replace(k, measured=found.get(k.id, k.measured)))
 
 
 def _with_verify(compilation: CompilationRecord, found: dict[str, VerifyRecord]) -> CompilationRecord:
-    kernels = tuple(replace(k, verify=found.get(k.id, k.verify)) for k in compilation.kernels)
-    return replace(compilation, kernels=kernels)
+    return _with_kernels(compilation, lambda k: replace(k, verify=found.get(k.id, k.verify)))

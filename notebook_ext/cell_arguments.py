@@ -49,7 +49,13 @@ COMPILE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
             "help": "Also run the recorded calls through stock torch.compile, on copies of their inputs.",
         },
     ),
-    ("--verify", {"action": "store_true", "help": "Run the kernels in Triton's interpreter and compare with ATen."}),
+    (
+        "--verify",
+        {
+            "action": "store_true",
+            "help": "Run the kernels on this CPU or in Triton's interpreter and compare with ATen.",
+        },
+    ),
     ("--steps", {"action": "store_true", "help": "Keep every instruction that the tracer executes."}),
     (
         "--keep",

@@ -43,7 +43,9 @@ TERMS: Mapping[str, str] = {
     "hook": "A function of yours that autograd or a module calls, for example when a gradient is ready.",
     "inlining": "Tracing into a called function, so that its operations become part of the caller's graph.",
     "joint graph": "Forward and backward in one graph, before the partitioner splits it.",
-    "kernel": "A program for a GPU. Thousands of copies run at once, each on its part of the data.",
+    "kernel": "A small program that computes on all elements. On a GPU thousands of copies run at once, on a CPU a few threads with vectors.",
+    "lane": "One element of a vector. A vector instruction of a CPU computes all lanes at once.",
+    "LLVM IR": "The language of the compiler LLVM. Kernels for a CPU are written in it; Triton translates its kernels to it on the way to PTX.",
     "loop IR": "The compiler's form of a computation between operators and Triton: loops over index ranges with loads, arithmetic and stores.",
     "lowering": "The step from operators to loops and memory accesses.",
     "min-cut": "The set of values with the fewest bytes that separates forward from backward in the joint graph. These values are saved for backward.",
@@ -67,6 +69,7 @@ TERMS: Mapping[str, str] = {
     "side effect": "Anything that a function does besides returning a value, such as appending to a list or setting an attribute. It is replayed after the graph, in order.",
     "size hint": "The concrete value of a symbol in the call that was traced. Heuristics use it; correctness never depends on it.",
     "snapshot": "The static copy of the explorer below a cell, as HTML and text. It needs no kernel.",
+    "spill": "A store of a register to memory because there are too few registers. The value is loaded back where it is used.",
     "source": "Where a value comes from: a local, a global, an attribute, an item of a list.",
     "specialize": "Compile code for one concrete value, such as a size. A guard checks the value.",
     "storage overlap": "Memory that two tensors share in part. If the code writes to one of them, a guard checks the overlap.",
@@ -85,7 +88,7 @@ TERMS: Mapping[str, str] = {
 }
 
 VIEW_TERMS: Mapping[str, tuple[str, ...]] = {
-    "linked": ("FX graph", "ATen", "loop IR", "lowering", "Triton", "PTX", "SASS"),
+    "linked": ("FX graph", "ATen", "loop IR", "lowering", "Triton", "LLVM IR", "PTX", "SASS"),
     "guards": ("guard", "guard failure", "source", "cache entry", "specialize"),
     "recompiles": ("recompile", "dispatcher", "symbol", "dynamic shape"),
     "breaks": ("graph break", "resume function", "side effect"),
@@ -97,6 +100,8 @@ VIEW_TERMS: Mapping[str, tuple[str, ...]] = {
         "arithmetic intensity",
         "occupancy",
         "register",
+        "spill",
+        "lane",
     ),
     "tracer": ("tracing", "bytecode", "fake tensor", "inlining"),
     "aot": (

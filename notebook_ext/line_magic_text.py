@@ -119,7 +119,8 @@ def kernels_text(session: Session, value: Any) -> str:
 
 
 def _kernel_lines(compilation: CompilationRecord, rows: dict[tuple[str, str], Any]) -> Iterator[str]:
-    for kernel in {k.id: k for k in compilation.kernels}.values():
+    for kernel in {k.id: k for k in (*compilation.cpu_kernels, *compilation.kernels)}.values():
         row = rows.get((compilation.id, kernel.id), {})
-        yield f"entry {compilation.id} {kernel.id} {kernel.name}: {', '.join(row.get('nodes', ()))}"
+        where = ", ran on this CPU" if kernel.language == "llvm" else ""
+        yield f"entry {compilation.id} {kernel.id} {kernel.name}{where}: {', '.join(row.get('nodes', ()))}"
         yield from (f"    {line}" for line in sanitize(kernel.text).splitlines())

@@ -69,6 +69,6 @@ def _executor_maker(traced: TracedGraph, options: Options, work: Compilation) ->
 
 def _remember_inputs(traced: TracedGraph, work: Compilation) -> None:
     """Retain the call's inputs, detached, if there are kernels to verify on them."""
-    if work.program is not None:
+    if work.program is not None or work.cpu_program is not None:
         values = (i.example_value for i in traced.inputs)
         work.inputs = map_tensors(lambda t: t.detach(), values)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from engine import errors
+from engine.backends.record_program import record_cpu_program
 from engine.compilation import Compilation
 from engine.graph.effect_tokens import is_with_effects
 from engine.ir.aot.aot_graph import AotGraph
@@ -37,7 +38,7 @@ def cpu_executor(graph: AotGraph, options: Options, work: Compilation) -> Run:
     if not all(value.device.type == "cpu" for value in _tensors(graph)) or _has_ordered_effects(graph):
         return aten_executor(graph)
     try:
-        run = _kernels(graph, options)
+        run = _kernels(graph, options, work)
     except Exception as error:
         work.record_failure("CPU kernels", error, "ATen runs the graph")
         return aten_executor(graph)
@@ -61,7 +62,7 @@ def lower_for_cpu(graph: AotGraph, options: Options, refused: dict[str, str]) ->
     return lower(graph, CPU_TARGET, print_kernel, fused_random=fused_random, forced_fallbacks=refused)
 
 
-def _kernels(graph: AotGraph, options: Options) -> Run | None:
+def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None:
     """Return the executor of a graph's kernels; None if all its nodes are ATen's."""
     refused: dict[str, str] = {}
     while True:
@@ -69,9 +70,10 @@ def _kernels(graph: AotGraph, options: Options) -> Run | None:
             program = lower_for_cpu(graph, options, refused)
             if program.kernels:
                 run = program_executor(program, cpu_launcher, is_boxed=graph.is_boxed)
-                return with_aten_fallback(
+                run = with_aten_fallback(
                     run, functools.partial(aten_executor, graph), _note_fallback, is_boxed=graph.is_boxed
                 )
+                return record_cpu_program(run, program, graph, work)
             return None
         except errors.KernelBuildError as error:
             if refused.keys() >= set(error.nodes):

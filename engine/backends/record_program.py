@@ -9,10 +9,11 @@ from typing import Any
 from engine import session_jobs
 from engine.compilation import Compilation, RecordUpdater
 from engine.ir.aot.aot_graph import AotGraph
-from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import map_tensors, tensors_in
 from engine.kernels.targets import default_target
 from engine.kernels.to_records import kernel_records
+from engine.records.lowering import CpuProgramRecord
 from engine.records.session import CompilationRecord
 
 Run = Callable[..., Any]
@@ -28,6 +29,20 @@ def record_program(program: LoweredProgram, graph: AotGraph, work: Compilation) 
     work.program, work.graph = program, graph
     if work.session is not None:
         work.update_record(lowering=program.record, kernels=kernel_records(program.kernels))
+
+
+def record_cpu_program(run: Run, program: LoweredProgram, graph: AotGraph, work: Compilation) -> Run:
+    """Record the program that runs on the CPU, and return its executor.
+
+    The executor of a backward retains its first inputs.
+    """
+    if graph.stage == "backward":
+        return record_backward_program(run, program, graph, work.later)
+    work.cpu_program, work.graph = program, graph
+    kernels = kernel_records(program.kernels, "llvm")
+    made = CpuProgramRecord(kernels, program.record.decisions, program.record.externs)
+    work.update_record(lowering=work.record.with_cpu_program(made).lowering)
+    return run
 
 
 def note_target_mismatch(program: LoweredProgram) -> LoweredProgram:
@@ -49,9 +64,17 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
     if record.session is None:
         return run
 
+    is_cpu = program.target == CPU_TARGET
+
     def add(compilation: CompilationRecord) -> CompilationRecord:
-        if compilation.backward_lowering is not None:  # a backward specialized to other undefined tangents
-            return compilation
+        known = compilation.cpu_program
+        if known.has_backward if is_cpu else compilation.backward_lowering is not None:
+            return compilation  # a backward specialized to other undefined tangents
+        if is_cpu:
+            kernels = (*known.kernels, *kernel_records(program.kernels, "llvm"))
+            decisions = (*known.decisions, *program.record.decisions)
+            externs = (*known.externs, *program.record.externs)
+            return compilation.with_cpu_program(CpuProgramRecord(kernels, decisions, externs, has_backward=True))
         kernels = (*compilation.kernels, *kernel_records(program.kernels))
         return replace(compilation, backward_lowering=program.record, kernels=kernels)
 

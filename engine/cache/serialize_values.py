@@ -26,7 +26,8 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, ConstantTensor, Launch, LoweredProgram
 from engine.records.aot import PartitionRecord, SavedValue
 from engine.records.base import Record
-from engine.records.lowering import LoopOp, LoweringRecord
+from engine.records.kernels import LoopOp
+from engine.records.lowering import LoweringRecord
 from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.fake_tensors import FakeTensor, FakeTensorMode
 from engine.torch_private.higher_order_ops import auto_functionalized, auto_functionalized_v2, with_effects

@@ -21,6 +21,7 @@ from engine.ir.kernels.compile_triton import (
     compile_with_fallback_configs,
     run_triton_compiler,
 )
+from engine.kernels.cpu.listings import CPU, compile_for_cpu
 from engine.kernels.link_listings import link_listing
 from engine.kernels.resources import check_fit
 from engine.kernels.sass import disassemble
@@ -63,6 +64,8 @@ def compile_unit(unit: CompileUnit, target: str) -> CompileResult:
     Raises:
         UnknownTarget: no target has this name.
     """
+    if target == CPU:
+        return CompileResult(compile_for_cpu(unit.name, unit.text))
     wanted = parse_target(target)
     if missing := why_triton_is_missing():
         return CompileResult(TargetRecord(target, error=missing))

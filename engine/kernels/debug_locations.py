@@ -94,6 +94,20 @@ def ptx_locations(text: str) -> Iterator[InstructionLocation]:
     return (p for p in _assembly_locations(f"{body}\n{tables}", "//", is_instruction) if p.line <= end)
 
 
+def x86_locations(text: str) -> Iterator[InstructionLocation]:
+    """Yield the instructions of an x86-64 listing in AT&T syntax."""
+    return _assembly_locations(text, "#", _is_cpu_instruction)
+
+
+def aarch64_locations(text: str) -> Iterator[InstructionLocation]:
+    """Yield the instructions of an AArch64 listing."""
+    return _assembly_locations(text, "//", _is_cpu_instruction)
+
+
+def _is_cpu_instruction(code: str) -> bool:
+    return bool(re.match(r"[a-z][\w.]*(\s|$)", code))
+
+
 def amdgcn_locations(text: str) -> Iterator[InstructionLocation]:
     """Yield the instructions of an AMDGCN listing."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
-from engine.records.kernels import KernelRecord, LaunchRecord, TargetRecord, VerifyRecord
-from engine.records.lowering import LoopOp
+from engine.kernels.cpu.line_ops import complete_line_ops
+from engine.records.kernels import KernelRecord, LaunchRecord, LoopOp, TargetRecord, VerifyRecord
 
 
 def kernel_record(
@@ -14,6 +14,7 @@ def kernel_record(
     targets: Sequence[TargetRecord] = (),
     verify: VerifyRecord | None = None,
     launches: Sequence[GeneratedKernel] = (),
+    language: str = "triton",
 ) -> KernelRecord:
     """Return the record of one kernel; symbolic sizes become their expressions.
 
@@ -26,15 +27,16 @@ def kernel_record(
         id=source.id,
         name=source.name,
         text=source.text,
-        line_ops=source.line_ops,
+        line_ops=complete_line_ops(source.text, source.line_ops) if language == "llvm" else source.line_ops,
         ops=_merge_op_origins(launches),
-        grid=f"({', '.join(str(size) for size in source.grid)})",
-        launch_args={**launch, "num_warps": str(source.num_warps), "num_stages": str(source.num_stages)},
+        grid=f"({', '.join(str(size) for size in source.grid[: 1 if language == 'llvm' else 3])})",
+        launch_args=launch if language == "llvm" else launch | _launch_configuration(source),
         bytes_moved=source.bytes_moved,
         flops=source.flops,
         fused_nodes=tuple(dict.fromkeys(n for launched in launches for n in launched.nodes)),
         targets=tuple(targets),
         verify=verify,
+        language=language,
         launches=tuple(
             LaunchRecord({a.name: a.buffer for a in launched.args if a.kind == "pointer"}, launched.nodes)
             for launched in launches
@@ -42,12 +44,16 @@ def kernel_record(
     )
 
 
-def kernel_records(launched: Iterable[GeneratedKernel]) -> tuple[KernelRecord, ...]:
+def _launch_configuration(source: GeneratedKernel) -> dict[str, str]:
+    return {"num_warps": str(source.num_warps), "num_stages": str(source.num_stages)}
+
+
+def kernel_records(launched: Iterable[GeneratedKernel], language: str = "triton") -> tuple[KernelRecord, ...]:
     """Return a record of each distinct kernel, in the order of their first launches."""
     by_id: dict[str, list[GeneratedKernel]] = {}
     for source in launched:
         by_id.setdefault(source.id, []).append(source)
-    return tuple(kernel_record(launches[0], launches=launches) for launches in by_id.values())
+    return tuple(kernel_record(launches[0], launches=launches, language=language) for launches in by_id.values())
 
 
 def _merge_op_origins(launches: Sequence[GeneratedKernel]) -> tuple[LoopOp, ...]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from engine.ir.kernels.attention_kernel import AttentionKernel, AttentionLaunch
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.loop_ir.loop_kernel import LoopKernel
-from engine.records.lowering import LoopOp
+from engine.records.kernels import LoopOp
 
 PrintKernel = Callable[[LoopKernel | AttentionLaunch, str], GeneratedKernel]
 """Prints one kernel for a target. The caller passes it, since printing is the next stage."""

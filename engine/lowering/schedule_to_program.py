@@ -50,6 +50,12 @@ GPU_TARGETS = ("cuda", "hip")
 """Prefixes of targets whose kernels raise no errors about values and may write inputs."""
 
 
+def _kernel_letters(stage: str, target: str) -> str:
+    """Return what a kernel's id starts with: a graph has kernels for a GPU and for the CPU."""
+    letter = "c" if target == CPU_TARGET else ""
+    return f"b{letter}" if stage == "backward" else letter or "k"
+
+
 def schedule_to_program(
     walk: GraphLowering,
     schedule: Schedule,
@@ -63,7 +69,7 @@ def schedule_to_program(
     ``mutated``: see ``AotGraph.mutated_inputs``.
     """
     buffers = _make_buffers(walk, schedule)
-    printed = KernelDeduplicator(emit, target, "b" if walk.stage == "backward" else "k")
+    printed = KernelDeduplicator(emit, target, _kernel_letters(walk.stage, target))
     builder = _StepBuilder(walk, buffers, printed, cutter.with_chosen_blocking)
     for step in schedule.steps:
         step.accept(builder)

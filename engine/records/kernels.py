@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.records.base import Record
-from engine.records.lowering import LoopOp
 
 
 @dataclass(frozen=True, slots=True)
 class LineLink(Record):
     """Provenance of one line of a listing; lines count from 1.
 
-    ``triton_line``: line of the kernel's Triton text (0: none). ``library``: chain of library functions it
+    ``triton_line``: line of the kernel's text, in Triton or LLVM IR (0: none). ``library``: chain of library functions it
     was inlined through, outermost first (``standard.py:282 softmax``). ``label``: why it has no Triton line
     ("generated: prologue").
     ``ptx_line``: line of the PTX listing that a SASS line was assembled from (0: none, or another listing).
@@ -27,7 +26,10 @@ class LineLink(Record):
 
 @dataclass(frozen=True, slots=True)
 class Listing(Record):
-    """Listing of one stage for one target: "ttir", "ttgir", "llir", "ptx", "sass" or "amdgcn"."""
+    """Listing of one stage for one target.
+
+    "ttir", "ttgir", "llir", "ptx", "sass" or "amdgcn"; for a CPU "llopt" (optimized LLVM IR) and "asm".
+    """
 
     stage: str
     text: str
@@ -45,7 +47,8 @@ class KernelResources(Record):
     """Resource use of a kernel on a target.
 
     ``occupancy``: fraction of the target's maximum warps per multiprocessor; None if unknown. ``limit``: what
-    limits it: "registers", "shared memory", "blocks" or "warps" (per multiprocessor).
+    limits it: "registers", "shared memory", "blocks" or "warps" (per multiprocessor). On a CPU, ``spills`` and
+    ``reloads`` are instructions that store a register to the stack and load it back.
     """
 
     registers: int | None = None
@@ -54,11 +57,20 @@ class KernelResources(Record):
     warps: int | None = None
     occupancy: float | None = None
     limit: str = ""
+    reloads: int | None = None
+    cpu: str = ""
+    """CPU that the code is for: ``znver4 (x86-64, AVX-512)``; empty for a GPU."""
+    vector_bits: int | None = None
+    """Bits of the widest vector registers that a CPU kernel uses; 0 for none."""
+    lanes: int | None = None
+    """Elements that a CPU kernel computes at once."""
+    instruction_mix: dict[str, int] | None = None
+    """Number of instructions of each kind in a CPU kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord(Record):
-    """One kernel compiled for one target ("cuda:90").
+    """One kernel compiled for one target: "cuda:90", or "cpu" for the recording machine.
 
     ``seconds`` is the compile time; ``error`` is the message of a failed compile.
     """
@@ -89,9 +101,10 @@ class VerifyRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class KernelTimingRecord(Record):
-    """Timing of a kernel on ``device``: median ``seconds`` of a launch with a cold cache.
+    """Timing of a kernel on ``device``: median ``seconds`` of a launch.
 
-    ``copy_rate``: copy bandwidth of the same GPU in bytes per second, reads and writes together.
+    A GPU's cache is cold, a CPU's has the data of the launch before. ``copy_rate``: copy bandwidth of the same device
+    in bytes per second, reads and writes together.
     """
 
     device: str
@@ -99,6 +112,15 @@ class KernelTimingRecord(Record):
     copy_rate: float | None = None
     launches: int = 1
     """Number of launches in one call that the median is over; their sizes may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOp(Record):
+    """One loop-IR op: ``id`` is ``loop:0/0:k0:5``, ``origins`` are ids of ATen nodes."""
+
+    id: str
+    text: str
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +154,10 @@ class KernelRecord(Record):
     targets: tuple[TargetRecord, ...] = ()
     verify: VerifyRecord | None = None
     language: str = "triton"
-    """Language of ``text``: "triton", or "cpp" for observed Inductor on a CPU."""
+    """Language of ``text``: "triton", or "llvm" for a CPU kernel.
+
+    "cpp" for observed Inductor on a CPU.
+    """
     launches: tuple[LaunchRecord, ...] = ()
     """Launches in order; kernels with equal loops are one kernel.
 

@@ -1,4 +1,4 @@
-"""Records of lowering: loop ops, fusion decisions, ATen calls, buffer reuse, autotuning."""
+"""Records of lowering: fusion decisions, ATen calls, buffer reuse, autotuning."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ from dataclasses import dataclass
 
 from engine.records.base import Record
 from engine.records.graph import PassRecord
-
-
-@dataclass(frozen=True, slots=True)
-class LoopOp(Record):
-    """One loop-IR op: ``id`` is ``loop:0/0:k0:5``, ``origins`` are ids of ATen nodes."""
-
-    id: str
-    text: str
-    origins: tuple[str, ...] = ()
+from engine.records.kernels import KernelRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +73,20 @@ class AutotuneChoice(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class CpuProgramRecord(Record):
+    """Programs of a compilation's graphs that ran on the CPU of the recording machine.
+
+    The ids of its kernels start with "c", those of a backward with "bc". ``decisions`` and ``externs`` are those of the
+    forward, then of the backward.
+    """
+
+    kernels: tuple[KernelRecord, ...] = ()
+    decisions: tuple[FusionDecision, ...] = ()
+    externs: tuple[ExternCall, ...] = ()
+    has_backward: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LoweringRecord(Record):
     """Lowering of one graph.
 
@@ -105,3 +111,5 @@ class LoweringRecord(Record):
     """Autotuning choices between templates and library calls."""
     cache: str = ""
     """Disk cache outcome of the program, or the reason; empty if the cache is off."""
+    cpu: CpuProgramRecord | None = None
+    """The program that computed the results on the CPU, beside kernels that a GPU would run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.records.aot import AotRecord, CallValuesRecord
 from engine.records.autograd import BackwardCall, BackwardRecord
@@ -11,7 +11,7 @@ from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import GraphRecord
 from engine.records.guards import GuardsRecord, ObservedSymbolRecord
 from engine.records.kernels import KernelRecord
-from engine.records.lowering import LoweringRecord
+from engine.records.lowering import CpuProgramRecord, LoweringRecord
 from engine.records.runtime import ArtifactRecord, CallRecord, DiskCacheRecord, SkippedRecord, StageFailure, Timing
 from engine.records.trace import TraceRecord
 
@@ -70,6 +70,21 @@ class CompilationRecord(Record):
 
     Recorded for the first calls at level "steps", or on request.
     """
+
+    @property
+    def cpu_program(self) -> CpuProgramRecord:
+        """The program that computed the results on the CPU; empty if none did."""
+        found = self.lowering.cpu if self.lowering is not None else None
+        return found or CpuProgramRecord()
+
+    @property
+    def cpu_kernels(self) -> tuple[KernelRecord, ...]:
+        """Kernels that computed the results on the CPU."""
+        return self.cpu_program.kernels
+
+    def with_cpu_program(self, program: CpuProgramRecord) -> CompilationRecord:
+        """Return the compilation with another program for the CPU."""
+        return replace(self, lowering=replace(self.lowering or LoweringRecord(""), cpu=program))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.records.base import to_jsonable
 from engine.records.bytecode import Instruction, Span
 from engine.records.graph import GraphRecord
+from engine.records.kernels import KernelResources
 from engine.records.trace import InlinedCall
 
 if TYPE_CHECKING:
@@ -220,19 +221,27 @@ def _lowering(session: Session, compilation: CompilationRecord) -> Lines:
         )
 
 
+def _registers(used: KernelResources) -> str:
+    if used.lanes is None:
+        return f", {used.registers} registers, {used.spills} spilled" if used.registers is not None else ""
+    return f", {used.cpu}: {used.lanes} lanes, {used.spills} spills, {used.reloads} reloads"
+
+
 def _kernels(session: Session, compilation: CompilationRecord) -> Lines:
-    for kernel in {k.id: k for k in compilation.kernels}.values():
-        yield f"{kernel.id} {kernel.name}, grid {kernel.grid}, computes {', '.join(n.rpartition(':')[2] for n in kernel.fused_nodes)}"
+    for kernel in {k.id: k for k in (*compilation.cpu_kernels, *compilation.kernels)}.values():
+        size = f"ran on this CPU, iterations {kernel.grid}" if kernel.language == "llvm" else f"grid {kernel.grid}"
+        yield f"{kernel.id} {kernel.name}, {size}, computes {', '.join(n.rpartition(':')[2] for n in kernel.fused_nodes)}"
         yield from (f"    {line}" for line in kernel.text.splitlines())
         for made in kernel.targets:
             used = made.resources
             lines = ", ".join(f"{listing.stage} {len(listing.text.splitlines())} lines" for listing in made.listings)
-            registers = (
-                f", {used.registers} registers, {used.spills} spilled" if used and used.registers is not None else ""
-            )
+            registers = _registers(used) if used is not None else ""
             yield f"  {made.target}: {made.error or lines}{registers}"
+        if kernel.measured is not None:
+            yield f"  measured on {kernel.measured.device}: {kernel.measured.seconds * 1e6:.3g} µs"
         if kernel.verify is not None:
-            yield f"  verified in {kernel.verify.where}: {kernel.verify.outcome} {kernel.verify.note}".rstrip()
+            place = "on" if kernel.language == "llvm" else "in"
+            yield f"  verified {place} {kernel.verify.where}: {kernel.verify.outcome} {kernel.verify.note}".rstrip()
 
 
 def _runtime(session: Session) -> Lines:

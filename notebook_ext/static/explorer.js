@@ -348,7 +348,7 @@ export class Frame {
 
   /** @param {string} action */
   act(action) {
-    const words = { verify: "Checking: a separate process runs the same kernels in Triton's interpreter and compares the results with ATen …", try: "Trying: a separate process runs the recompiled calls again with each fix …", measure: "Measuring each guard separately …", "measure-kernels": "Timing each kernel on the GPU …", cancel: "Cancelling: finished kernels are not lost." };
+    const words = { verify: "Checking: kernels of this CPU run again here, those for a GPU in Triton's interpreter in a separate process; the results are compared with ATen …", try: "Trying: a separate process runs the recompiled calls again with each fix …", measure: "Measuring each guard separately …", "measure-kernels": "Timing each kernel where it runs …", cancel: "Cancelling: finished kernels are not lost." };
     this.say(words[/** @type {keyof typeof words} */ (action)] || action);
     this.send({ type: action });
   }

@@ -11,6 +11,9 @@ import { VIEWS } from "./shared/views.js";
 
 const ROOF = { width: 340, height: 216, left: 46, right: 12, top: 20, bottom: 34 };
 const HEADS = [["Kernel", ""], ["Lines and fused nodes", ""], ["Grid × warps", "num"], ["Time", "num"], ["Bytes", "num"], ["GB/s", "num"], ["Regs", "num"], ["Spills", "num"], ["Shared", "num"], ["Occup.", "num"], ["Check", ""]];
+const CPU_HEADS = [["Kernel", ""], ["Lines and fused nodes", ""], ["Iterations", "num"], ["Time", "num"], ["Bytes", "num"], ["GB/s", "num"], ["Of copy", "num"], ["Vector", "num"], ["Spills", "num"], ["Instr.", "num"], ["Check", ""]];
+/** Target of the kernels that ran on the CPU. */
+const CPU = "cpu";
 const BOUND = { launch: "launch-bound at this size", memory: "memory-bound", arithmetic: "compute-bound" };
 
 /** @param {any} v */
@@ -19,7 +22,7 @@ const text = (v) => (v == null || v === "" ? "–" : String(v));
 const metric = (v) => { const k = Math.max(0, Math.min(4, Math.floor(Math.log10(Math.max(v, 1)) / 3))); return Number((v / 1000 ** k).toPrecision(3)) + " " + ["", "k", "M", "G", "T"][k]; };
 
 /** Gigabytes per second. @param {number | null} rate */
-const perSecond = (rate) => (rate ? Math.round(rate / 1e9).toLocaleString("en") : "");
+const perSecond = (rate) => (!rate ? "" : rate < 1e10 ? String(Number((rate / 1e9).toPrecision(2))) : Math.round(rate / 1e9).toLocaleString("en"));
 
 /** The measured time and its ratio to the estimate. @param {any} m @param {any} e */
 function measured(m, e) {
@@ -27,6 +30,16 @@ function measured(m, e) {
   const share = m.share ? ` (${Math.round(m.share * 100)} % of its copy bandwidth)` : "";
   const off = e ? ` ${(m.seconds / e.seconds).toFixed(2)} of the estimate.` : "";
   return `Measured ${ms(m.seconds)} on ${m.device}${m.rate ? `: ${perSecond(m.rate)} GB/s${share}` : ""}.${off} `;
+}
+
+/** @param {string} target */
+export const targetName = (target) => (target === CPU ? "this CPU" : target);
+
+/** The measured time of a CPU kernel, beside the speed of a copy. @param {any} m */
+function measuredOnCpu(m) {
+  if (!m) return "Not measured yet. ";
+  const share = m.share ? (m.share > 1.1 ? ", more than a copy of memory: its data stays in the cache" : `, ${Math.round(m.share * 100)} % of a copy`) : "";
+  return `Measured ${ms(m.seconds)} on ${m.device}${m.rate ? `: ${perSecond(m.rate)} GB/s${share}` : ""}. `;
 }
 
 class KernelsView {
@@ -63,24 +76,34 @@ class KernelsView {
   }
 
   get row() {
-    return this.part && this.part.rows[this.at];
+    return this.part && this.rows[this.at];
+  }
+
+  /** The kernels for the target: those for the CPU are others than those for a GPU. @returns {any[]} */
+  get rows() {
+    return this.part.rows.filter((/** @type {any} */ r) => Boolean(r.is_cpu) === this.isCpu);
+  }
+
+  get isCpu() {
+    return this.target === CPU;
   }
 
   /** @param {number} at */
   go(at) {
-    if (!this.part || !this.part.rows.length) return;
-    this.at = Math.max(0, Math.min(this.part.rows.length - 1, at));
+    if (!this.part || !this.rows.length) return;
+    this.at = Math.max(0, Math.min(this.rows.length - 1, at));
     this.update();
   }
 
   link() {
-    if (this.row) this.frame.open("linked", this.row.compilation, "kernel=" + this.row.kernel);
+    if (this.row) this.frame.open("linked", this.row.compilation, "kernel=" + this.row.kernel, this.targetKey(this.row));
   }
 
   turn() {
     if (!this.part) return;
     const { targets } = this.part;
     if (targets.length < 2) return this.frame.say("The kernels were compiled for one target only.");
+    this.at = 0;
     this.target = targets[(targets.indexOf(this.target) + 1) % targets.length];
     this.draw();
   }
@@ -99,7 +122,8 @@ class KernelsView {
     const number = (others || []).findIndex((/** @type {any} */ o) => o.entries.some((/** @type {any} */ e) => e.name === frame.name));
     if (number < 0) return this.frame.say("There is one target and one version of this kernel: compile for another target, or run the cell again.");
     const before = others[number].entries.find((/** @type {any} */ e) => e.name === frame.name && e.entry === frame.entry) || others[number].entries.find((/** @type {any} */ e) => e.name === frame.name);
-    this.frame.open("compare", [number, before.id, before.targets.length > 1 ? before.targets[0] : ""].join("~"), ["", row.compilation, ""].join("~"), "triton");
+    if (this.isCpu && !before.targets.includes(CPU)) return this.frame.say("The other version has no kernels for a CPU.");
+    this.frame.open("compare", [number, before.id, this.isCpu ? CPU : before.targets.length > 1 ? before.targets[0] : ""].join("~"), ["", row.compilation, this.isCpu ? CPU : ""].join("~"), "triton");
   }
 
   /** @param {string} target */
@@ -117,38 +141,42 @@ class KernelsView {
     }
     if (this.wanted) {
       const [entry, kernel] = this.wanted;
-      this.at = Math.max(0, part.rows.findIndex((/** @type {any} */ r) => r.compilation === entry && (!kernel || r.kernel === kernel)));
+      const row = part.rows.find((/** @type {any} */ r) => (r.compilation === entry || entry === CPU) && (kernel ? r.kernel === kernel : Boolean(r.is_cpu) === (entry === CPU)));
+      if (row) this.target = row.is_cpu ? CPU : this.isCpu ? "" : this.target;
+      this.at = Math.max(0, this.rows.indexOf(row));
       this.wanted = undefined;
     }
     if (!part.targets.includes(this.target)) this.target = part.targets.includes(part.target) ? part.target : part.targets[0] || part.target;
-    this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
-    const waiting = part.is_observed ? 0 : part.rows.filter((/** @type {any} */ r) => !r.targets[this.target]).length;
+    const { rows, isCpu } = this, cpu = rows.map((/** @type {any} */ r) => r.targets[CPU]?.cpu).find(Boolean);
+    this.at = Math.max(0, Math.min(rows.length - 1, this.at));
+    const waiting = part.is_observed ? 0 : rows.filter((/** @type {any} */ r) => !r.targets[this.target]).length;
     put(
       this.context,
-      h("b", {}, plural(part.rows.length, "kernel")),
-      part.is_observed ? null : part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, t]), this.target, (v) => { this.target = v; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${this.target || "unknown"}`),
-      part.is_observed ? h("span", { class: "mut" }, "From Inductor, as recorded in torch's trace.") : part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
+      h("b", {}, plural(rows.length, "kernel")),
+      part.is_observed ? null : part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, targetName(t)]), this.target, (v) => { this.target = v; this.at = 0; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${targetName(this.target) || "unknown"}`),
+      isCpu ? h("span", { class: "mut" }, h("b", {}, "Ran on this CPU"), cpu ? `: ${cpu}` : "") : part.is_observed ? h("span", { class: "mut" }, "From Inductor, as recorded in torch's trace.") : part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
+      !isCpu && part.rows.some((/** @type {any} */ r) => r.is_cpu) ? button("Kernels that ran here", "", () => { this.target = CPU; this.at = 0; this.draw(); }, { title: "Show the kernels that ran on this CPU" }) : null,
       h("span", { class: "sp" }),
-      part.is_run && part.rows.length && !part.rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: "Time each kernel on this GPU" }) : null,
+      (part.is_run || isCpu) && rows.length && !rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: `Time each kernel on this ${isCpu ? "CPU" : "GPU"}` }) : null,
       waiting ? [h("span", { class: "new" }, `${waiting} still compiling`), button("Cancel", "", () => this.frame.act("cancel"), { title: "Stop compiling kernels; finished ones stay" })] : null,
-      part.rows.length && part.further.length ? choice("Compile for another target", [["", "another target …"], ...part.further.map((/** @type {string} */ t) => /** @type {[string, string]} */ ([t, t]))], "", (v) => v && this.further(v)) : null,
-      part.rows.length ? button("Compare", "d", () => this.compare()) : null,
+      rows.length && !isCpu && part.further.length ? choice("Compile for another target", [["", "another target …"], ...part.further.map((/** @type {string} */ t) => /** @type {[string, string]} */ ([t, t]))], "", (v) => v && this.further(v)) : null,
+      rows.length ? button("Compare", "d", () => this.compare()) : null,
     );
     this.update();
   }
 
   update() {
-    const { part } = this;
+    const { part, rows, isCpu } = this;
     put(
       this.body,
-      part.rows.length
-        ? h("table", { class: "t", role: "grid", "aria-label": "Kernels" }, h("thead", {}, h("tr", {}, (part.is_observed ? HEADS.slice(0, 2) : HEADS).map(([t, c]) => h("th", { class: c }, t)))), h("tbody", {}, part.rows.map((/** @type {any} */ r, /** @type {number} */ i) => this.#row(r, i))))
+      rows.length
+        ? h("table", { class: "t", role: "grid", "aria-label": "Kernels" }, h("thead", {}, h("tr", {}, (part.is_observed ? HEADS.slice(0, 2) : isCpu ? CPU_HEADS : HEADS).map(([t, c]) => h("th", { class: c }, t)))), h("tbody", {}, rows.map((/** @type {any} */ r, /** @type {number} */ i) => this.#row(r, i))))
         : h("p", { class: "pad" }, "No kernels: the linked view gives the reason for each compilation."),
     );
     const chosen = /** @type {HTMLElement | null} */ (this.body.querySelector("tr.sel"));
     if (chosen && (chosen.offsetTop < this.body.scrollTop + 26 || chosen.offsetTop + chosen.offsetHeight > this.body.scrollTop + this.body.clientHeight)) this.body.scrollTop = chosen.offsetTop - 80;
     const r = this.row;
-    put(this.detail, r ? [part.is_observed ? null : this.#roofline(r), this.#ladder(r), this.#reasons(r)] : this.#externs(part.externs));
+    put(this.detail, r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r)] : this.#externs(part.externs));
     this.tell(r);
   }
 
@@ -160,6 +188,7 @@ class KernelsView {
       return this.frame.say(h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${nodes}`);
     }
     const made = r.targets[this.target], e = r.estimates[this.target];
+    if (this.isCpu) return this.#tellCpu(r, made);
     const told = !made ? "not compiled yet" : made.error ? made.error : made.registers == null ? "compiled" : `${plural(made.registers, "register")}, ${plural(made.spills || 0, "spill")}`;
     this.frame.say(
       h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${plural(r.nodes.length, "ATen node")} fused; ${told}. `,
@@ -173,16 +202,51 @@ class KernelsView {
 
   /** @param {any} r @param {number} i */
   #row(r, i) {
-    const good = ["equal", "close"].includes(r.check), made = r.targets[this.target] || {}, e = r.estimates[this.target], m = r.measured;
+    const made = r.targets[this.target] || {}, e = r.estimates[this.target], m = r.measured;
     return h(
       "tr",
       { class: i === this.at ? "sel" : "", "aria-selected": String(i === this.at), onclick: () => { this.go(i); this.frame.focus(); }, ondblclick: () => this.link() },
       h("td", { title: r.name }, h("b", {}, `${r.compilation} ${r.kernel}`), " ", h("code", {}, r.name), r.launches > 1 ? h("span", { class: "mut" }, ` ×${r.launches}`) : null),
       h("td", { title: r.nodes.join(", ") }, r.ordinals.map((/** @type {number} */ o) => [badge(o), " "]), r.nodes.slice(0, 5).join(", "), r.nodes.length > 5 ? ` and ${r.nodes.length - 5} more` : null, made.error ? h("div", { class: "bad" }, made.error) : null, made.configuration ? h("div", { class: "mut" }, made.configuration) : null),
-      this.part.is_observed ? null : [[r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared].map((v) => h("td", { class: "num" }, text(v))),
+      this.isCpu ? this.#cpuCells(r, made) : this.part.is_observed ? null : [[r.grid ? `${r.grid.replace(/^\((.*)\)$/, "$1")} × ${r.warps || "?"}` : "", m ? ms(m.seconds) : e ? "≈ " + ms(e.seconds) : "", r.bytes, m ? perSecond(m.rate) : e ? "≈ " + perSecond(e.rate) : "", made.registers, made.spills, made.shared].map((v) => h("td", { class: "num" }, text(v))),
         h("td", { class: "num", title: made.limit ? `limited by ${made.limit}` : null }, made.occupancy == null ? "" : Math.round(made.occupancy * 100) + " %"),
-        h("td", { class: "nw " + (good ? "ok" : r.check === "different" ? "bad" : "mut"), title: r.check_note }, (good ? "✓ " : r.check === "different" ? "✗ " : "") + r.check),
+        this.#check(r),
       ],
+    );
+  }
+
+  /** @param {any} r */
+  #check(r) {
+    const good = ["equal", "close"].includes(r.check);
+    return h("td", { class: "nw " + (good ? "ok" : r.check === "different" ? "bad" : "mut"), title: r.check_note }, (good ? "✓ " : r.check === "different" ? "✗ " : "") + r.check);
+  }
+
+  /** @param {any} r @param {any} made */
+  #cpuCells(r, made) {
+    const m = r.measured;
+    const numbers = [r.grid.replace(/[(),]/g, ""), m ? ms(m.seconds) : "", r.bytes, m ? perSecond(m.rate) : "", m && m.share ? Math.round(m.share * 100) + " %" : "", made.vector, made.spills, made.instructions?.asm];
+    return [numbers.map((v) => h("td", { class: "num" }, text(v))), this.#check(r)];
+  }
+
+  /** @param {any} r @param {any} made */
+  #tellCpu(r, made) {
+    const code = !made ? "not compiled yet. " : made.error ? made.error + " " : `${plural(made.instructions.asm, "instruction")}, ${made.vector}, ${plural(made.spills, "spill")} to the stack and ${plural(made.reloads, "reload")}. `;
+    this.frame.say(
+      h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()} ran on this CPU: ${plural(r.nodes.length, "ATen node")} fused; `, code, measuredOnCpu(r.measured),
+      h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked against ATen on this CPU: ${r.check}. ${r.check_note}`),
+    );
+  }
+
+  /** How many instructions of each kind a CPU kernel has. @param {any} r */
+  #instructions(r) {
+    const made = r.targets[CPU], m = r.measured;
+    const kinds = Object.entries(made?.mix || {}), most = Math.max(1, ...kinds.map(([, n]) => n));
+    return h(
+      "section", { tabindex: "0" },
+      h("h4", {}, `Instructions of ${r.kernel}`),
+      kinds.length ? kinds.map(([kind, n]) => h("div", { class: "lad wide" }, h("span", {}, kind), h("span", { class: "bar" }, h("i", { class: "o1", style: `width:${(n / most) * 100}%` })), h("span", { class: "num" }, n))) : h("p", { class: "mut" }, made?.error || "Not compiled yet."),
+      made?.vector ? h("p", {}, `Each vector instruction computes ${made.vector.replace(/, (.*)/, " in $1 registers")}. ${made.spills ? `Registers are spilled: ${plural(made.spills, "store")} to the stack, ${plural(made.reloads, "load")} back.` : "No register is spilled to the stack."}`) : null,
+      m ? [h("h4", {}, "Measured"), h("p", {}, measuredOnCpu(m), m.copy ? h("span", { class: "mut" }, `A copy of memory runs at ${perSecond(m.copy)} GB/s, reads and writes together.`) : null)] : null,
     );
   }
 
@@ -190,11 +254,11 @@ class KernelsView {
   #roofline(r) {
     const roof = this.part.peaks[this.target];
     if (!roof) return h("section", {}, h("h4", {}, "Roofline"), h("p", { class: "mut" }, `No GPU with target ${this.target || "unknown"} is known.`));
-    const rows = this.part.rows.filter((/** @type {any} */ x) => x.estimates[this.target]);
+    const rows = this.rows.filter((/** @type {any} */ x) => x.estimates[this.target]);
     const points = rows.map((/** @type {any} */ x) => x.estimates[this.target]);
     const { x, y, path, ticks } = rooflinePlaces(roof, points, ROOF);
     const own = rows.indexOf(r);
-    const dot = (/** @type {any} */ e, /** @type {number} */ i) => h("circle", { class: "kd" + (i === own ? " sel" : ""), cx: x(e.intensity), cy: y(e.flops), r: i === own ? 6 : 4, onclick: () => { this.go(this.part.rows.indexOf(rows[i])); this.frame.focus(); } });
+    const dot = (/** @type {any} */ e, /** @type {number} */ i) => h("circle", { class: "kd" + (i === own ? " sel" : ""), cx: x(e.intensity), cy: y(e.flops), r: i === own ? 6 : 4, onclick: () => { this.go(this.rows.indexOf(rows[i])); this.frame.focus(); } });
     const mine = own >= 0 ? points[own] : null;
     return h(
       "section", { tabindex: "0" },
@@ -215,24 +279,25 @@ class KernelsView {
     if (part && (!this.linked || this.linked.part !== part)) this.linked = { part, links: new Links(part) };
     const steps = part && this.linked ? byOrdinal(this.linked.links, r.kernel) : [];
     const longest = Math.max(1, ...steps.map((s) => s.count));
-    const step = (/** @type {any} */ s) => h("div", { class: "lad" },
-      h("button", { type: "button", class: "lnk", onclick: () => { this.frame.open("linked", r.compilation, "kernel=" + r.kernel); this.frame.view.show?.(s.pane); this.frame.focus(); } }, s.title),
+    const step = (/** @type {any} */ s) => h("div", { class: this.isCpu ? "lad wide" : "lad" },
+      h("button", { type: "button", class: "lnk", onclick: () => { this.frame.open("linked", r.compilation, "kernel=" + r.kernel, this.targetKey(r)); this.frame.view.show?.(s.pane); this.frame.focus(); } }, s.title),
       h("span", { class: "bar", role: "img", "aria-label": s.parts.map((/** @type {number[]} */ p) => `${p[0] > 0 ? "line " + p[0] : "generated"}: ${p[1]}`).join(", ") }, s.parts.map((/** @type {number[]} */ p) => h("i", { class: hue(p[0]), style: `width:${(p[1] / longest) * 100}%`, title: `${p[0] > 0 ? "source line " + p[0] : "generated"}: ${plural(p[1], "row")}` }))),
       h("span", { class: "num" }, s.count));
     const missing = LADDER.filter(([id]) => part && part.panes.some((/** @type {any} */ p) => p.id === id) && !steps.some((s) => s.pane === id)).map(([, title]) => title);
-    const facts = Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", m.limit, ms(m.seconds)]);
+    const facts = this.isCpu ? [] : Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", m.limit, ms(m.seconds)]);
     return h(
       "section", { tabindex: "0" },
-      h("h4", {}, `${this.part.is_observed ? "Text" : "IR ladder"} of ${r.kernel}, rows`, h("span", { class: "mut" }, this.part.is_observed ? "" : ` · ${this.target}`)),
+      h("h4", {}, `${this.part.is_observed ? "Text" : "IR ladder"} of ${r.kernel}, rows`, h("span", { class: "mut" }, this.part.is_observed ? "" : ` · ${targetName(this.target)}`)),
       part ? steps.map(step) : h("p", { class: "mut" }, "Loading …"),
       missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not available for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Color: source line. Gray: generated."),
       facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Limited by", "Compile time"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
-      this.part.is_observed ? null : h("p", { class: "mut" }, h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
+      this.part.is_observed || this.isCpu ? null : h("p", { class: "mut" }, h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
     );
   }
 
   /** The target as it appears in keys of the linked view: empty for the first one. @param {any} r */
   targetKey(r) {
+    if (r.is_cpu) return CPU;
     const all = Object.keys(r.targets), entry = this.frame.entry(r.compilation);
     return all.length < 2 || !entry || this.target === (all.includes(this.part.target) ? this.part.target : all[0]) ? "" : this.target;
   }
@@ -245,7 +310,7 @@ class KernelsView {
       r.choices?.length ? [h("h4", {}, `Autotuning of ${r.kernel}`), r.choices.map((/** @type {any} */ c) => h("p", {}, h("b", {}, "Chosen: "), h("code", {}, c.taken), `. ${c.reason}`, c.ways.length > 1 ? h("details", {}, h("summary", {}, `${plural(c.ways.length, "candidate")}, fastest first`), h("ul", {}, c.ways.map((/** @type {string} */ w) => h("li", {}, w)))) : null))] : null,
       h("h4", {}, `Fusion decisions about ${r.kernel}`),
       found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null)) : h("p", { class: "mut" }, this.part.is_observed ? r.origins || "Inductor's trace records no reasons." : r.nodes.length > 1 ? "Its nodes were fused during lowering, without a scheduler decision." : "It has one node; the scheduler considered no fusion."),
-      this.#externs(this.part.externs.filter((/** @type {any} */ e) => e.compilation === r.compilation)),
+      this.#externs(this.part.externs.filter((/** @type {any} */ e) => e.compilation === r.compilation && Boolean(e.is_cpu) === this.isCpu)),
     );
   }
 

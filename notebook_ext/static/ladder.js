@@ -3,7 +3,7 @@
 /** @typedef {import("./links.js").Links} Links */
 
 /** Panes from loops to machine code, in order. @type {[string, string][]} */
-export const LADDER = [["loop", "Loop IR"], ["triton", "Triton"], ["ttir", "TTIR"], ["ttgir", "TTGIR"], ["llir", "LLVM IR"], ["ptx", "PTX"], ["sass", "SASS"], ["amdgcn", "AMDGCN"]];
+export const LADDER = [["loop", "Loop IR"], ["triton", "Triton"], ["llopt", "Optimized IR"], ["asm", "Assembly"], ["ttir", "TTIR"], ["ttgir", "TTGIR"], ["llir", "LLVM IR"], ["ptx", "PTX"], ["sass", "SASS"], ["amdgcn", "AMDGCN"]];
 
 /**
  * For each stage that has the kernel: the number of rows of each source line. Rows without a line and without a known origin

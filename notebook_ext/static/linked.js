@@ -11,9 +11,9 @@ import { VIEWS } from "./shared/views.js";
 /** @typedef {import("./explorer.js").Frame} Frame */
 
 const SLOTS = ["A", "B", "C", "D"];
-const MACHINE = ["loop", "triton", "ttir", "ttgir", "llir", "ptx", "sass", "amdgcn"];
+const MACHINE = ["loop", "triton", "ttir", "ttgir", "llir", "ptx", "sass", "amdgcn", "llopt", "asm"];
 /** Panes that the sentence does not count; the rail does. */
-const UNTOLD = ["bytecode", "ttir", "ttgir", "llir"];
+const UNTOLD = ["bytecode", "ttir", "ttgir", "llir", "llopt"];
 
 /** Put a pane into a slot; a slot that showed this pane gets the replaced one. @param {Record<string, string>} slots @param {string} slot @param {string} id */
 export function placed(slots, slot, id) {
@@ -71,8 +71,9 @@ export class LinkedView {
     return this.part.panes.find((/** @type {Pane} */ p) => p.id === id);
   }
 
-  /** Open an entry, and within it a kernel, a source line or a row of a pane. @param {string} [entry] @param {string} [what] "kernel=k0", "line=12" or "at=triton:7" */
-  open(entry, what) {
+  /** Open an entry, and within it a kernel, a source line or a row of a pane. @param {string} [entry] @param {string} [what] "kernel=k0", "line=12" or "at=triton:7" @param {string} [target] */
+  open(entry, what, target) {
+    if (target !== undefined) this.target = target;
     this.entry = entry || this.entry || this.frame.overview.start;
     this.wanted = what || null;
     if (what && what.startsWith("kernel=")) this.kernel = what.slice(7);
@@ -134,8 +135,9 @@ export class LinkedView {
     this.links = new Links(part);
     if (!part.kernels.some((/** @type {any} */ k) => k.id === this.kernel)) this.kernel = ALL;
     if (!same) this.isPinned = false;
+    const isGone = SLOTS.some((slot) => !this.pane(this.slots[slot]));
     for (const slot of SLOTS) if (!this.pane(this.slots[slot])) this.slots[slot] = "source";
-    if (!same) this.arrange();
+    if (!same || isGone) this.arrange();
     if (place) this.cursor.row = rowOf(part.panes, place);
     else this.cursor = { slot: "A", row: this.firstRow() };
     this.selected = this.rowNumber(this.cursor.slot, this.cursor.row);
@@ -144,7 +146,7 @@ export class LinkedView {
 
   /** Choose the panes for this compilation. */
   arrange() {
-    const low = ["amdgcn", "ptx", "decomposed", "aten"].find((id) => this.part.panes.some((/** @type {Pane} */ p) => p.id === id)) || "aten";
+    const low = ["asm", "amdgcn", "ptx", "decomposed", "aten"].find((id) => this.part.panes.some((/** @type {Pane} */ p) => p.id === id)) || "aten";
     const lowered = this.part.kernels.length > 0;
     const rest = /** @type {Pane} */ (this.pane("bytecode")).rows ? "bytecode" : "triton";
     this.slots = { A: "source", B: "fx", C: lowered ? "triton" : "aten", D: lowered ? low : rest };
@@ -187,7 +189,7 @@ export class LinkedView {
       this.context,
       choice("Function and cache entry", options, this.entry, (v) => this.frame.open("linked", v)),
       this.part.kernels.length ? choice("Kernel", kernels, this.kernel, (v) => this.useKernel(v)) : null,
-      this.part.targets.length > 1 ? choice("Target", this.part.targets.map((/** @type {string} */ t) => [t, t]), this.part.target, (v) => { this.target = v; this.draw(); }) : this.part.kernels.length ? h("span", { class: "mut" }, this.part.target ? this.part.target + run : "") : null,
+      this.part.targets.length > 1 ? choice("Target", this.part.targets.map((/** @type {string} */ t) => [t, t === "cpu" ? "this CPU" : t]), this.part.target, (v) => this.useTarget(v)) : this.part.kernels.length ? h("span", { class: "mut" }, this.part.target ? this.part.target + run : "") : null,
       h("span", { class: "sp" }),
       button("◂ hit", "k", () => this.cycle(-1)),
       button("hit ▸", "j", () => this.cycle(1)),
@@ -195,6 +197,15 @@ export class LinkedView {
       (this.pinButton = button("Pin", "Enter", () => this.pin())),
       this.search,
     );
+  }
+
+  /** Show another target: the kernels for a GPU and those for the CPU have their own stages. @param {string} target */
+  useTarget(target) {
+    const wasCpu = this.part.target === "cpu";
+    this.target = target === this.part.targets[0] ? "" : target;
+    if (wasCpu !== (target === "cpu")) this.kernel = ALL;
+    this.draw();
+    this.frame.focus();
   }
 
   /** @param {string} kernel */

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from engine.records.graph import NodeRecord
-from engine.records.kernels import KernelRecord, TargetRecord
+from engine.records.kernels import KernelRecord, KernelResources, TargetRecord
 from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import roofline, source_lines
 from notebook_ext.views.counts import aten_calls_of, unique_kernels
 from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, sanitize
-from notebook_ext.views.linked.row_links import default_target, targets_of
+from notebook_ext.views.linked.row_links import CPU, default_target, for_target, targets_of
 
 EXTRA_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
 """Targets that the kernels of a live session can also be compiled for."""
@@ -23,8 +23,9 @@ def kernels(session: Session) -> dict[str, Any]:
     Fusion decisions are by compilation, rooflines by target.
     """
     frames = {f.id: source_lines.frame_name(session, f.id) for f in session.frames}
-    shown = [c for c in session.compilations if c.kernels or c.lowering]
-    targets = dict.fromkeys(t for c in shown for t in targets_of(c) or [default_target(session, c)] if t)
+    compiled = [c for c in session.compilations if c.kernels or c.lowering or c.cpu_kernels]
+    targets = dict.fromkeys(t for c in compiled for t in targets_of(c) or [default_target(session, c)] if t)
+    shown = [x for c in compiled for x in (c, *((for_target(c, CPU),) if c.cpu_kernels else ()))]
     return {
         "target": one_line(session.target, 40),
         "targets": [one_line(t, 40) for t in targets],
@@ -41,6 +42,7 @@ def kernels(session: Session) -> dict[str, Any]:
         "externs": [
             {
                 "compilation": c.id,
+                "is_cpu": c.lowering is not None and c.lowering.target == CPU,
                 "op": one_line(e.op, 60).removesuffix(".default"),
                 "reason": sanitize(e.reason),
                 "hint": sanitize(e.hint),
@@ -72,6 +74,7 @@ def _row(
     verify = kernel.verify
     return {
         "compilation": compilation.id,
+        "is_cpu": kernel.language == "llvm",
         "frame": one_line(name, 60),
         "kernel": kernel.id,
         "name": one_line(kernel.name, 60),
@@ -132,7 +135,13 @@ def _measured(kernel: KernelRecord) -> dict[str, Any] | None:
         return None
     rate = kernel.bytes_moved / found.seconds if kernel.bytes_moved else None
     share = rate / found.copy_rate if rate and found.copy_rate else None
-    return {"device": one_line(found.device, 60), "seconds": found.seconds, "rate": rate, "share": share}
+    return {
+        "device": one_line(found.device, 60),
+        "seconds": found.seconds,
+        "rate": rate,
+        "share": share,
+        "copy": found.copy_rate,
+    }
 
 
 def _targets(session: Session, compilation: CompilationRecord) -> list[str]:
@@ -153,7 +162,18 @@ def _target(target: TargetRecord, kernel: KernelRecord) -> dict[str, Any]:
         "seconds": target.seconds,
         "instructions": {x.stage: x.instructions for x in target.listings},
         "fill": roofline.grid_fill_text(target.target, kernel.grid),
+        "reloads": resources.reloads if resources else None,
+        "cpu": one_line(resources.cpu, 80) if resources else "",
+        "vector": _vector_text(resources) if resources else "",
+        "mix": dict(resources.instruction_mix or {}) if resources else {},
     }
+
+
+def _vector_text(resources: KernelResources) -> str:
+    """Return the elements of one instruction and its registers; empty for a GPU."""
+    if resources.lanes is None:
+        return ""
+    return f"{resources.lanes} lanes, {resources.vector_bits}-bit" if (resources.lanes or 1) > 1 else "1 (no vectors)"
 
 
 def _decision(compilation: CompilationRecord, decision: FusionDecision) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def _rows(session: Session) -> Iterator[IndexRow]:
     for compilation in compilations:
         yield from _guards(session, compilation)
     for compilation in compilations:
-        for kernel in {k.id: k for k in compilation.kernels}.values():
+        for kernel in {k.id: k for k in (*compilation.kernels, *compilation.cpu_kernels)}.values():
             names = ", ".join(n.rpartition(":")[2] for n in kernel.fused_nodes)
             target = f"kernels|{compilation.id}|{kernel.id}"
             yield "kernel", one_line(f"{kernel.id} {kernel.name}", 80), one_line(names, 100), target

@@ -27,6 +27,8 @@ from notebook_ext.views.counts import (
 )
 from notebook_ext.views.format_text import format_change, format_seconds, is_stack_value, one_line, pluralize
 
+CPU_NAME = "this CPU"
+"""Place of checks of kernels for the CPU; a check elsewhere names its place."""
 MAX_GROUPS = 8
 """Maximum number of functions in the line; the rest is counted."""
 MAX_HINTS = 6
@@ -110,6 +112,7 @@ def summary(session: Session, *, timed: bool = True) -> Summary:
         items.extend(_group_items(session, group))
     if len(found) > MAX_GROUPS:
         items += [SummaryItem(" · and "), SummaryItem(f"{len(found) - MAX_GROUPS:,} more", "compilations", "link")]
+    items.extend(_cpu_items(session))
     items.extend(_kernel_items(session))
     items.extend(_backward_items(session))
     items.extend(_failure_items(session))
@@ -194,6 +197,16 @@ def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem
     yield SummaryItem(f"{more})")
 
 
+def _cpu_items(session: Session) -> Iterator[SummaryItem]:
+    """Yield the items about kernels that ran on the CPU, which computed the results."""
+    kernels = [k for c in session.compilations for k in {k.id: k for k in c.cpu_kernels}.values()]
+    if kernels:
+        yield SummaryItem(", ")
+        yield SummaryItem(pluralize(len(kernels), "kernel"), "kernels|cpu", "link")
+        yield SummaryItem(" ran on this CPU")
+        yield from _check_items(kernels)
+
+
 def _kernel_items(session: Session) -> Iterator[SummaryItem]:
     kernels = [k for c in session.compilations for k in unique_kernels(c)]
     calls = sum(len(aten_calls_of(c)) for c in session.compilations)
@@ -210,11 +223,14 @@ def _kernel_items(session: Session) -> Iterator[SummaryItem]:
     if session.compiler == "torch":
         return
     yield SummaryItem(f", {_where_run_text(session)}")
-    yield from _check_items(kernels)
+    if not any(c.cpu_kernels for c in session.compilations):
+        yield from _check_items(kernels)
 
 
 def _where_run_text(session: Session) -> str:
     """Return a text on where the kernels ran, and if the results came from them."""
+    if any(c.cpu_kernels for c in session.compilations):
+        return "compiled only"
     if not session.device.startswith(("cuda", "hip")):
         return "not run here (results: ATen)"
     return f"run on {one_line(session.device, 20)}"
@@ -241,7 +257,7 @@ def _check_items(kernels: list[KernelRecord]) -> Iterator[SummaryItem]:
     errors = [v.max_error for v in checked if v.max_error is not None]
     where = one_line(next((v.where for v in checked if v.where), ""), 40)
     text = f"{good} of {len(kernels)} checked" if good < len(kernels) else "all checked"
-    text += f" in {where}" if where and good else ""
+    text += f" in {where}" if where and where != CPU_NAME and good else ""
     text += f" (largest difference {max(errors):.2g})" if errors else ""
     text += f", {wrong} DIFFERENT from ATen" if wrong else ""
     text += f", {left} not verifiable" if left else ""

@@ -16,8 +16,8 @@ from engine.records.autograd import AutogradNodeRecord, BackwardRecord, CacheMis
 from engine.records.bytecode import Instruction, SourceFile, Span
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.guards import Fix, GuardFailure, GuardRecord, GuardResult, GuardsRecord
-from engine.records.kernels import KernelRecord, KernelResources, LineLink, Listing, TargetRecord, VerifyRecord
-from engine.records.lowering import ExternCall, FusionDecision, LoopOp, LoweringRecord
+from engine.records.kernels import KernelRecord, KernelResources, LineLink, Listing, LoopOp, TargetRecord, VerifyRecord
+from engine.records.lowering import ExternCall, FusionDecision, LoweringRecord
 from engine.records.runtime import CallRecord, SkippedRecord, StageFailure, Timing
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord, DiscardedAttempt, InlinedCall, StepRecord, TraceRecord

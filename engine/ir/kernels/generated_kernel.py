@@ -8,7 +8,7 @@ from typing import Literal
 import sympy
 
 from engine.ir.kernels.compile_triton import KernelConfig
-from engine.records.lowering import LoopOp
+from engine.records.kernels import LoopOp
 
 Size = int | sympy.Expr
 

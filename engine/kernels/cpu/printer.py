@@ -23,7 +23,7 @@ from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.cpu.reduction_pass import ReductionPass
 from engine.kernels.kernel_parameters import KernelParameters
 from engine.kernels.source_builder import SourceLine
-from engine.records.lowering import LoopOp
+from engine.records.kernels import LoopOp
 
 LANE_CHUNK = 256
 """Threads share a vector loop in multiples of this: its masked rest occurs once."""

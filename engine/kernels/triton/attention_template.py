@@ -24,7 +24,7 @@ from engine.ir.kernels.attention_kernel import (
 from engine.ir.kernels.compile_triton import KernelConfig
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
 from engine.kernels.triton.op_codegen import SIGNATURE_DTYPES
-from engine.records.lowering import LoopOp
+from engine.records.kernels import LoopOp
 
 LOG2E = 1 / math.log(2)
 OP_TEXTS = (

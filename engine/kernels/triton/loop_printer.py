@@ -17,7 +17,7 @@ from engine.kernels.triton.loop_blocks import LoopBlocks
 from engine.kernels.triton.looped_reduction import ReductionLoop
 from engine.kernels.triton.op_codegen import constant_text
 from engine.kernels.triton.op_expressions import OpExpressions
-from engine.records.lowering import LoopOp
+from engine.records.kernels import LoopOp
 
 MAX_INLINE_LENGTH = 56
 """Longest expression, in characters, that is inlined into its only use."""

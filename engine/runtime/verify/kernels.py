@@ -1,7 +1,7 @@
-"""Kernel verification, host side: compare each kernel with ATen in Triton's interpreter.
+"""Kernel verification, host side: compare each kernel with ATen.
 
-A worker process interprets the kernels. Each kernel reads ATen's intermediate values, so one kernel's error cannot
-show in another.
+Kernels for the CPU run in this process, as they did in the call. A worker process interprets those for a GPU. Each
+kernel reads ATen's intermediate values, so one kernel's error cannot show in another.
 """
 
 from __future__ import annotations
@@ -14,17 +14,26 @@ import sympy
 import torch
 import torch.fx
 
+from engine.ir.kernels.compile_llvm import CannotCompile
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
-from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import map_tensors
 from engine.ir.static_sizes import static_size
 from engine.records.kernels import VerifyRecord
+from engine.runtime.cpu_launcher import cpu_launcher
 from engine.runtime.program_executor import runtime_asserts
 from engine.runtime.verify.fp64_reference import fp64_values
-from engine.runtime.verify.kernels_in_worker import BufferArgument, KernelComparison, KernelTrial, buffer_arguments
+from engine.runtime.verify.kernels_in_worker import (
+    BufferArgument,
+    KernelComparison,
+    KernelTrial,
+    buffer_arguments,
+    compare_results,
+)
 from engine.runtime.workers.process_pool import WorkerFailed, WorkerPool
 
 INTERPRETER_NAME = "Triton's interpreter"
+CPU_NAME = "this CPU"
 TIMEOUT = 120.0
 """Seconds that one kernel may take in the interpreter."""
 COMPLEX_DTYPES = (torch.complex64, torch.complex128)
@@ -55,22 +64,21 @@ def verify_kernels(
     The inputs are not changed. The first kernel that differs is marked in its note.
     A kernel that cannot be run alone is "not verifiable", with the reason.
     """
-    kernels = program.kernels
     module = (
         program.reference_graph
         if program.reference_graph is not None
         else (graph.module if graph is not None else None)
     )
     if module is None:
-        return _all_unverifiable(kernels, "there is no ATen graph to compare with")
+        return _all_unverifiable(program, "there is no ATen graph to compare with")
     inputs = tuple(_on_cpu(x) for x in inputs)
     try:
         values = _reference_values(module, inputs, _values_needed(program), program.multi_output_buffers)
         sizes = _SizeValues(program, inputs, values)
         if broken := sizes.violated_assertion():
-            return _all_unverifiable(kernels, f"its graph assumes {broken}, which is false for these values")
+            return _all_unverifiable(program, f"its graph assumes {broken}, which is false for these values")
     except Exception as error:
-        return _all_unverifiable(kernels, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
+        return _all_unverifiable(program, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
     return _Verification(program, module, _placeholders(module, inputs), sizes, values).run()
 
 
@@ -85,12 +93,16 @@ def _matches_buffer(exact: torch.Tensor | None, pointer: BufferArgument) -> bool
     )
 
 
-def _all_unverifiable(kernels: Iterable[GeneratedKernel], reason: str) -> dict[str, VerifyRecord]:
-    return {k.id: _unverifiable(reason) for k in kernels}
+def _place_of(target: str) -> str:
+    return CPU_NAME if target == CPU_TARGET else INTERPRETER_NAME
 
 
-def _unverifiable(reason: str) -> VerifyRecord:
-    return VerifyRecord("not verifiable", INTERPRETER_NAME, note=f"not verifiable: {reason}")
+def _all_unverifiable(program: LoweredProgram, reason: str) -> dict[str, VerifyRecord]:
+    return {k.id: _unverifiable(reason, _place_of(program.target)) for k in program.kernels}
+
+
+def _unverifiable(reason: str, place: str) -> VerifyRecord:
+    return VerifyRecord("not verifiable", place, note=f"not verifiable: {reason}")
 
 
 def _on_cpu(value: Any) -> Any:
@@ -242,13 +254,7 @@ class _Verification:
             record = self._verify_kernel(kernel)
             if record.outcome == "different" and not differs:
                 differs = True
-                record = VerifyRecord(
-                    record.outcome,
-                    INTERPRETER_NAME,
-                    record.max_error,
-                    record.tolerance,
-                    f"first kernel that differs: {record.note}",
-                )
+                record = replace(record, note=f"first kernel that differs: {record.note}")
             known = records.get(kernel.id)
             if known is None or _rank(record) > _rank(known):
                 records[kernel.id] = record
@@ -258,25 +264,21 @@ class _Verification:
         return iter(self.program.kernels)
 
     def _verify_kernel(self, kernel: GeneratedKernel) -> VerifyRecord:
+        place = _place_of(self.program.target)
         try:
             if reason := next(filter(None, map(self._why_unavailable, kernel.args)), ""):
-                return _unverifiable(reason)
+                return _unverifiable(reason, place)
             trial = self._trial(kernel)
         except ValueError as error:  # a size is not known
-            return _unverifiable(str(error))
+            return _unverifiable(str(error), place)
         if reason := _why_too_large(trial):
-            return _unverifiable(reason)
+            return _unverifiable(reason, place)
         try:
-            _pool.call(
-                "engine.runtime.verify.kernels_in_worker:warm_up", ()
-            )  # excludes loading Triton from the timeout
-            outcome: KernelComparison = _pool.call(
-                "engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,), timeout=TIMEOUT
-            )
-        except WorkerFailed as error:
-            return _unverifiable(f"in Triton's interpreter, {error}")
+            outcome = _run_on_cpu(kernel, trial) if place == CPU_NAME else _interpret(trial)
+        except (WorkerFailed, CannotCompile) as error:
+            return _unverifiable(f"{'on' if place == CPU_NAME else 'in'} {place}, {error}", place)
         self.kernel_written.update(outcome.written)
-        return VerifyRecord(outcome.outcome, INTERPRETER_NAME, outcome.max_error, outcome.tolerance, outcome.note)
+        return VerifyRecord(outcome.outcome, place, outcome.max_error, outcome.tolerance, outcome.note)
 
     def _trial(self, kernel: GeneratedKernel) -> KernelTrial:
         arguments = self._with_fp64_reference(tuple(self._argument(a) for a in kernel.args))
@@ -342,6 +344,38 @@ class _Verification:
         return BufferArgument(
             argument.name, name, buffer.dtype, shape, stride, held, reference, written=argument.is_written
         )
+
+
+def _interpret(trial: KernelTrial) -> KernelComparison:
+    """Run a kernel in Triton's interpreter, in a worker.
+
+    Raises:
+        WorkerFailed: the kernel takes too long, or the interpreter raises.
+    """
+    _pool.call("engine.runtime.verify.kernels_in_worker:warm_up", ())  # excludes loading Triton from the timeout
+    outcome: KernelComparison = _pool.call(
+        "engine.runtime.verify.kernels_in_worker:run_and_compare", (trial,), timeout=TIMEOUT
+    )
+    return outcome
+
+
+def _run_on_cpu(kernel: GeneratedKernel, trial: KernelTrial) -> KernelComparison:
+    """Run the compiled kernel in this process.
+
+    Raises:
+        CannotCompile: LLVM rejects the kernel.
+    """
+    launch, failed_checks = cpu_launcher(kernel), list[int]()
+
+    def run(*values: Any) -> None:
+        pairs = zip(kernel.args, values, strict=True)
+        status = launch(*(v.data_ptr() if a.kind == "pointer" else v for a, v in pairs))
+        failed_checks.append(status)
+
+    outcome = compare_results(trial, run)
+    if any(failed_checks):
+        return KernelComparison("not verifiable", note="not verifiable: a check of its indices fails, and ATen raises")
+    return outcome
 
 
 def _why_too_large(trial: KernelTrial) -> str:

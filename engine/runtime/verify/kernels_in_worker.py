@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +130,22 @@ def run_and_compare(trial: KernelTrial) -> KernelComparison:
     Raises:
         Exception: whatever interpreting the kernel raises.
     """
+
+    def interpret(*values: Any) -> None:
+        if all(trial.grid):
+            interpreter_kernel(trial.name, trial.text)[trial.grid](*values)
+
+    return compare_results(trial, interpret)
+
+
+def compare_results(trial: KernelTrial, launch: Callable[..., object]) -> KernelComparison:
+    """Run a kernel by ``launch`` and compare its results with the expected values.
+
+    Its buffers are between redzones.
+
+    Raises:
+        Exception: whatever the launch raises.
+    """
     arenas = [_RedzonedBuffer(a) if isinstance(a, BufferArgument) else None for a in trial.arguments]
     by_buffer: dict[str, _RedzonedBuffer] = {}
     values: list[Any] = []
@@ -139,8 +155,7 @@ def run_and_compare(trial: KernelTrial) -> KernelComparison:
             values.append(by_buffer.setdefault(argument.buffer, arena).tensor)
         else:
             values.append(argument)
-    if all(trial.grid):
-        interpreter_kernel(trial.name, trial.text)[trial.grid](*values)
+    launch(*values)
     changed_by_kernel = {p.buffer for p in buffer_arguments(trial.arguments) if p.written}
     written = {b: a for b, a in by_buffer.items() if b in changed_by_kernel}
     if broken := [b for b, a in by_buffer.items() if not a.is_intact]:

@@ -45,26 +45,26 @@ def _tidy(line: str, stage: str) -> str:
     """Return an assembly line without wide tabs; a SASS line has its address as plain digits."""
     if stage == "sass":
         return _ADDRESS.sub(r"\1  ", line)
-    if stage not in ("ptx", "amdgcn"):
+    if stage not in ("ptx", "amdgcn", "asm"):
         return line.expandtabs(4)
     body = _TABS.sub(" ", line.strip())
     return f"  {body}" if line[:1].isspace() else body
 
 
 def kernel_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a Triton module from its first decorator on.
+    """Yield the numbered lines of a kernel's text without imports and declarations.
 
-    The imports before it carry no information.
+    A Triton module starts with its first decorator.
     """
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith("@")), 0)
-    yield from enumerate(lines[start:], start + 1)
+    yield from ((i, line) for i, line in enumerate(lines[start:], start + 1) if not line.startswith("declare "))
 
 
-def coverage_text(instructions: int, linked: int, labelled: int) -> str:
+def coverage_text(instructions: int, linked: int, labelled: int, language: str = "a Triton") -> str:
     """Return how many instructions of a listing are attributed; empty if none were counted."""
     if not instructions:
         return ""
     rest = instructions - linked - labelled
     tail = f", {rest:,} unknown" if rest else ""
-    return f"{linked:,} of {instructions:,} instructions reach a Triton line, {labelled:,} labelled{tail}"
+    return f"{linked:,} of {instructions:,} instructions reach {language} line, {labelled:,} labelled{tail}"

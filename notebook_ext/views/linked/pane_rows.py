@@ -240,13 +240,14 @@ class LinkedPanes:
                 ),
                 [o.id for o in kernel.ops],
             )
-        triton = self._open("triton", "Triton", "loop", "python")
+        is_cpu = bool(self.kernels) and all(k.language == "llvm" for k in self.kernels)
+        triton = self._open("triton", *(("LLVM IR", "loop", "llvm") if is_cpu else ("Triton", "loop", "python")))
         for kernel in self.kernels:
             lines = kernel_lines(kernel.text)
             self._segment(triton, kernel, (self._triton_row(kernel, number, text) for number, text in lines))
         for pane in (loop, triton):
             pane.empty = "" if pane.rows else self._why_no_kernels()
-        for stage, title, language in self._stages():
+        for stage, title, language in self._cpu_stages() if is_cpu else self._stages():
             self._listing(stage, title, language)
 
     def _torch_kernels(self, parent: str) -> None:
@@ -291,6 +292,11 @@ class LinkedPanes:
         shown = enumerate(pane.rows[start:], pane.first + start)
         self.rows_of_line[pane.id, kernel.id] = {int(r.number): row for row, r in shown if not r.is_head}
 
+    def _cpu_stages(self) -> list[tuple[str, str, str]]:
+        found = (t.resources.cpu for k in self.kernels for t in k.targets if t.resources is not None)
+        title = "AArch64" if "AArch64" in next(found, "") else "x86-64"
+        return [("llopt", "Optimized IR", "llvm"), ("asm", title, "assembly")]
+
     def _stages(self) -> list[tuple[str, str, str]]:
         low = (
             [("amdgcn", "AMDGCN", "assembly")]
@@ -322,7 +328,9 @@ class LinkedPanes:
         else:
             pane.empty = ""
             missing = len(self.kernels) - found
-            pane.note = coverage_text(*coverage) + (f", {pluralize(missing, 'kernel')} pending" if missing else "")
+            pane.note = coverage_text(
+                coverage[0], coverage[1], coverage[2], "an LLVM IR" if stage in ("llopt", "asm") else "a Triton"
+            ) + (f", {pluralize(missing, 'kernel')} pending" if missing else "")
 
     def _listing_rows(self, listing: Listing, kernel: str) -> Iterable[PaneRow]:
         """Yield the lines of a listing with their own numbers.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from engine.records.lowering import LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.format_text import one_line, sanitize
 from notebook_ext.views.linked.pane_rows import LinkedPanes, Pane, PaneRow
 
+CPU = "cpu"
+"""Target of kernels that ran on the CPU of the recording machine."""
 INLINE_TEXT_LIMIT = 60_000
 """Maximum number of characters of a pane that is sent with the structure.
 
@@ -26,8 +30,8 @@ def linked(session: Session, compilation: str, target: str = "") -> dict[str, An
     """
     record = session.compilation(compilation)
     target = target or default_target(session, record)
-    found = LinkedPanes(session, record, target)
-    return _structure(found) | {"texts": {p.id: _texts(p) for p in found.panes if _is_small(p)}}
+    found = LinkedPanes(session, for_target(record, target), target)
+    return _structure(found, targets_of(record)) | {"texts": {p.id: _texts(p) for p in found.panes if _is_small(p)}}
 
 
 def pane_text(session: Session, compilation: str, target: str, pane: str) -> list[str]:
@@ -36,13 +40,26 @@ def pane_text(session: Session, compilation: str, target: str, pane: str) -> lis
     Raises:
         KeyError: there is no such compilation.
     """
-    found = LinkedPanes(session, session.compilation(compilation), target)
+    found = LinkedPanes(session, for_target(session.compilation(compilation), target), target)
     return next((_texts(p) for p in found.panes if p.id == pane), [])
 
 
 def targets_of(record: CompilationRecord) -> list[str]:
-    """Return the targets that kernels of this compilation were compiled for, in that order."""
-    return list(dict.fromkeys(t.target for k in record.kernels for t in k.targets))
+    """Return the targets of this compilation's kernels, in that order; the CPU last."""
+    found = list(dict.fromkeys(t.target for k in record.kernels for t in k.targets))
+    if not record.cpu_kernels:
+        return found
+    pending = [record.lowering.target] if record.lowering is not None and record.kernels else []
+    return [*(found or pending), CPU]
+
+
+def for_target(record: CompilationRecord, target: str) -> CompilationRecord:
+    """Return a compilation with the kernels for a target: a GPU, or the CPU."""
+    if target != CPU:
+        return record
+    ran = record.cpu_program
+    lowering = LoweringRecord(CPU, ran.decisions, ran.externs)
+    return replace(record, kernels=ran.kernels, lowering=lowering, backward_lowering=None)
 
 
 def default_target(session: Session, record: CompilationRecord) -> str:
@@ -60,14 +77,14 @@ def _is_small(pane: Pane) -> bool:
     return sum(len(row.text) for row in pane.rows) <= INLINE_TEXT_LIMIT
 
 
-def _structure(found: LinkedPanes) -> dict[str, Any]:
+def _structure(found: LinkedPanes, targets: list[str]) -> dict[str, Any]:
     rows = [row for pane in found.panes for row in pane.rows]
     strings: dict[str, int] = {}
     record = found.compilation
     return {
         "compilation": record.id,
         "target": sanitize(found.target),
-        "targets": [sanitize(t) for t in targets_of(record)] or [sanitize(found.target)],
+        "targets": [sanitize(t) for t in targets] or [sanitize(found.target)],
         "kernels": [_kernel(k, found.target) for k in found.kernels],
         "panes": [_pane(p) for p in found.panes],
         "up": [_up(row) for row in rows],
@@ -122,6 +139,8 @@ def _kernel(kernel: Any, target: str) -> dict[str, Any]:
     record = next((t for t in kernel.targets if t.target == target), None)
     grid = f"grid {sanitize(kernel.grid)}" if kernel.grid else ""
     warps = (kernel.launch_args or {}).get("num_warps", "")
+    if kernel.language == "llvm":
+        grid = f"{sanitize(kernel.grid).strip('()')} iterations" if kernel.grid else ""
     facts = [grid, f"{sanitize(warps)} warps" if warps not in ("", "1") else "1 warp" if warps else ""]
     return {
         "id": kernel.id,

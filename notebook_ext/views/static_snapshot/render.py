@@ -107,7 +107,8 @@ def snapshot_text(session: Session) -> str:
     if rows:
         lines += ["", "Kernels"]
         lines += [
-            f"  {r['compilation']} {r['kernel']} {r['name']}: {', '.join(r['nodes'][:8])}" for r in rows[:MAX_ROWS]
+            f"  {r['compilation']} {r['kernel']} {r['name']}{', ran on this CPU' if r['is_cpu'] else ''}: {', '.join(r['nodes'][:8])}"
+            for r in rows[:MAX_ROWS]
         ]
         lines += [f"  … {len(rows) - MAX_ROWS} more"] if len(rows) > MAX_ROWS else []
     totals = timings(session)["totals"]
@@ -220,6 +221,7 @@ def _function_rows(
 
 def _kernel_sections(session: Session) -> Iterator[SnapshotSection]:
     none: dict[str, Any] = {}
+    yield from _cpu_kernel_sections([r for r in kernels(session)["rows"] if r["is_cpu"]])
     rows = [
         [
             r["compilation"],
@@ -232,11 +234,39 @@ def _kernel_sections(session: Session) -> Iterator[SnapshotSection]:
             r["check"],
         ]
         for r in kernels(session)["rows"]
+        if not r["is_cpu"]
         for made in (next(reversed(r["targets"].values()), none),)
     ]
     if rows:
         heads = ["Entry", "Kernel", "Fused nodes", "Grid", "Bytes moved", "Registers", "Spills", "Checked"]
         yield SnapshotSection(f"Kernels ({len(rows)})", _table(heads, rows))
+
+
+def _cpu_kernel_sections(rows: list[dict[str, Any]]) -> Iterator[SnapshotSection]:
+    """Yield the table of the kernels that ran on the CPU, if there are any."""
+    cells = []
+    for row in rows:
+        made, measured = row["targets"].get("cpu", {}), row["measured"]
+        counts = [made.get("spills"), made.get("instructions", {}).get("asm")]
+        cells.append(
+            [
+                row["compilation"],
+                f"{row['kernel']} {row['name']}",
+                ", ".join(row["nodes"][:10]) + (" …" if len(row["nodes"]) > 10 else ""),
+                row["grid"].strip("()"),
+                row["bytes"],
+                made.get("vector", ""),
+                *("" if count is None else f"{count:,}" for count in counts),
+                format_seconds(measured["seconds"]) if measured else "",
+                row["check"],
+            ]
+        )
+    if cells:
+        cpu = next((name for r in rows if (name := r["targets"].get("cpu", {}).get("cpu"))), "")
+        heads = ["Entry", "Kernel", "Fused nodes", "Iterations", "Bytes moved", "Vector"]
+        heads += ["Spills", "Instructions", "Time", "Checked"]
+        title = f"Kernels that ran on this CPU{f', {cpu}' if cpu else ''} ({len(cells)})"
+        yield SnapshotSection(title, _table(heads, cells))
 
 
 def _stage_sections(tables: Iterable[Table]) -> Iterator[SnapshotSection]:
@@ -284,12 +314,13 @@ def _timing_sections(session: Session) -> Iterator[SnapshotSection]:
 def _triton_sections(session: Session) -> Iterator[SnapshotSection]:
     seen: set[str] = set()
     for compilation in session.compilations:
-        for kernel in compilation.kernels:
+        for kernel in (*compilation.kernels, *compilation.cpu_kernels):
             if kernel.text not in seen:
                 seen.add(kernel.text)
                 lines = [text for _, text in kernel_lines(sanitize(kernel.text))]
                 body = _highlighted("\n".join(lines[:MAX_LINES])) + _cut(len(lines), "line", MAX_LINES)
-                yield SnapshotSection(f"Triton of {one_line(kernel.name, 60)} (entry {compilation.id})", body)
+                language = "LLVM IR" if kernel.language == "llvm" else "Triton"
+                yield SnapshotSection(f"{language} of {one_line(kernel.name, 60)} (entry {compilation.id})", body)
 
 
 _COLORS = {"Keyword": "#007a00", "Literal.String": "#ba2121", "Literal.Number": "#006666", "Comment": "#3a6f6f"}

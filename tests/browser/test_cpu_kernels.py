@@ -1,0 +1,88 @@
+"""Test the explorer on kernels that ran on the CPU: ladder, links, resources and times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.ir.kernels.llvm_machine import why_llvm_is_missing
+from engine.records.session import Session
+from tests.browser.test_explorer import CONTRAST, click_line, keep, open_view, press, said
+from tests.notebook_ext.views.test_cpu_kernels_views import recorded, scores
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(why_llvm_is_missing()), reason="llvmlite is not installed"),
+]
+
+Show = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def ran() -> Session:
+    """A recorded call whose kernel ran here, checked and timed."""
+    session = recorded(scores, torch.randn(32, 200), torch.randn(200))
+    engine.verify(session)
+    engine.measure_kernels(session)
+    return session
+
+
+def test_the_summary_leads_to_the_kernels_that_ran(explorer: Show, ran: Session) -> None:
+    """The kernel tab opens with the CPU: its name, time, vectors, spills and instructions."""
+    page = explorer(ran)
+    page.locator('.lm button[data-target="kernels|cpu"]').click()
+    assert "Ran on this CPU" in page.locator(".lm .kernels .ctx").inner_text()
+    heads = page.locator(".lm .ktable th").all_inner_texts()
+    assert heads[2:10] == ["Iterations", "Time", "Bytes", "GB/s", "Of copy", "Vector", "Spills", "Instr."]
+    assert "ran on this CPU" in said(page)
+    assert "Measured " in said(page)
+    assert "Checked against ATen on this CPU" in said(page)
+    assert "vector arithmetic" in page.locator(".lm .kdetail").inner_text()
+    ladder = page.locator(".lm .kdetail .lad button").all_inner_texts()
+    assert ladder[:3] == ["Loop IR", "LLVM IR", "Optimized IR"]
+    assert ladder[3] in ("x86-64", "AArch64")
+    press(page, "t")
+    assert "Estimated, not measured" in page.locator(".lm .kernels .ctx").inner_text()
+    page.get_by_role("button", name="Kernels that ran here").click()
+    assert "ran on this CPU" in said(page)
+
+
+def test_a_source_line_lights_up_its_assembly(explorer: Show, ran: Session) -> None:
+    """From the ladder to the assembly, and from a user's line to its instructions and back."""
+    page = explorer(ran)
+    page.locator('.lm button[data-target="kernels|cpu"]').click()
+    page.locator(".lm .kdetail .lad button").nth(3).click()
+    assert page.locator('.lm section[data-pane="asm"]').count() == 1
+    source = ran.files[0].text.splitlines() if ran.files else []
+    row = next(
+        i
+        for i in range(
+            page.locator('.lm section[data-pane="source"] .ln, .lm section[data-pane="source"] [data-row]').count()
+        )
+        if "gelu" in page.locator('.lm section[data-pane="source"] [data-row]').nth(i).inner_text()
+    )
+    assert source
+    click_line(page, "source", row)
+    assert page.locator('.lm .rail [data-pane="asm"] i.hit').count() == 1
+    assert page.locator('.lm .rail [data-pane="llopt"] i.hit').count() == 1
+    assert "x86-64" in said(page) or "AArch64" in said(page)
+    page.select_option('.lm select[aria-label="Target"]', "cuda:90")
+    assert page.locator('.lm .rail [data-pane="asm"]').count() == 0
+    assert page.locator('.lm .rail [data-pane="ptx"]').count() == 1
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_contrast_of_cpu_kernels(explorer: Show, ran: Session, theme: str) -> None:
+    """The kernel tab and the assembly are readable in both themes."""
+    page = explorer(ran, theme)
+    page.locator('.lm button[data-target="kernels|cpu"]').click()
+    keep(page, f"kernels-cpu-{theme}")
+    assert page.evaluate(CONTRAST) == []
+    page.locator(".lm .kdetail .lad button").nth(3).click()
+    keep(page, f"linked-cpu-{theme}")
+    assert page.evaluate(CONTRAST) == []
+    open_view(page, "kernels")
