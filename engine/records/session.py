@@ -8,9 +8,10 @@ import os
 import pathlib
 import stat
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from engine.process_state import make_rlock
 from engine.records.autograd import BackwardCall, BackwardRecord
@@ -30,6 +31,8 @@ MAX_CALLS = 2_000
 
 Further hits are only counted; misses are always stored.
 """
+MAX_COMPILATIONS = 2_000
+"""Maximum number of compilations with details; older ones have an id, a frame and a cause."""
 RECORD_KEYS: dict[str, Callable[[Any], Any] | None] = {
     **dict.fromkeys(("files", "frames", "compilations", "backwards"), operator.attrgetter("id")),
     **dict.fromkeys(("skipped", "notes"), lambda record: record),
@@ -75,6 +78,25 @@ class RecordTable(Generic[T]):
         return self if session is None else tuple(session._records[self._name].values())
 
 
+class PendingCall(Protocol):
+    """A call that hit, whose record is made when it is first read."""
+
+    index: int
+
+    def to_record(self) -> CallRecord:
+        """Return the record."""
+        ...
+
+
+class CallTable(RecordTable[CallRecord]):
+    """The calls of a session; pending ones become records."""
+
+    def __get__(self, session: Session, owner: type) -> tuple[CallRecord, ...]:
+        if session is not None:
+            session._make_pending_calls()
+        return super().__get__(session, owner)
+
+
 class StageText:
     """Attribute of a session: one stage as text to print, or as ``to_dict()``."""
 
@@ -98,7 +120,7 @@ class Session:
     files = RecordTable[SourceFile]("User source files that spans refer to.")
     frames = RecordTable[FrameRecord]("Frames in the order of their first calls.")
     compilations = RecordTable[CompilationRecord]("All compilations, oldest first.")
-    calls = RecordTable[CallRecord]("Calls of compiled frames, in order.")
+    calls = CallTable("Calls of compiled frames, in order.")
     skipped = RecordTable[SkippedRecord]("Frames that were not compiled, with reasons.")
     failures = RecordTable[StageFailure]("Internal errors outside a compilation.")
     notes = RecordTable[str]("Messages about the recording as a whole.")
@@ -133,6 +155,8 @@ class Session:
         """Current stage ("lowering 0/0"), for progress; empty when idle."""
         self._lock = make_rlock()
         self._records: dict[str, dict[Any, Any]] = {kind: {} for kind in RECORD_KEYS}
+        self._detailed_compilations: deque[str] = deque()
+        self._pending_calls: deque[PendingCall] = deque()
         self._other_torch_note = ""
         """Records by kind and key."""
         self._listeners: list[Callable[[str], None]] = []
@@ -184,8 +208,20 @@ class Session:
         self._put("frames", frame.id, frame)
 
     def put_compilation(self, compilation: CompilationRecord) -> None:
-        """Add a compilation, or replace the one with its id."""
-        self._put("compilations", compilation.id, compilation)
+        """Add a compilation, or replace the one with its id; the oldest lose their details."""
+        with self._lock:
+            known = self._records["compilations"]
+            if compilation.id not in known:
+                self._detailed_compilations.append(compilation.id)
+            known[compilation.id] = compilation
+            if len(self._detailed_compilations) > MAX_COMPILATIONS:
+                old = known[self._detailed_compilations.popleft()]
+                known[old.id] = CompilationRecord(old.id, old.frame, old.cause, compiler=old.compiler)
+                self._records["notes"][MAX_COMPILATIONS] = (
+                    f"Only the newest {MAX_COMPILATIONS:,} compilations have details: "
+                    f"{len(known) - MAX_COMPILATIONS:,} older ones have none."
+                )
+        self._notify("compilations")
 
     def update_compilation(self, compilation: str, change: Callable[[CompilationRecord], CompilationRecord]) -> None:
         """Replace a compilation by ``change`` of it, atomically."""
@@ -213,7 +249,7 @@ class Session:
 
     def drop_hit(self) -> bool:
         """Count a hit without a record if MAX_CALLS calls are stored; return True if so."""
-        if len(self._records["calls"]) < MAX_CALLS:
+        if len(self._records["calls"]) + len(self._pending_calls) < MAX_CALLS:
             return False
         with self._lock:
             self.calls_dropped += 1
@@ -225,7 +261,7 @@ class Session:
         Hits beyond MAX_CALLS are only counted in ``calls_dropped``, and have index -1.
         """
         with self._lock:
-            calls = self._records["calls"]
+            calls = self._make_pending_calls()
             if call.outcome == "hit" and self.drop_hit():
                 return -1
             index = len(calls) + self.calls_dropped
@@ -233,10 +269,28 @@ class Session:
         self._notify("calls")
         return index
 
+    def add_hit(self, call: PendingCall) -> int:
+        """Add a call that hit, whose record is made when calls are read; return its index."""
+        pending = self._pending_calls
+        call.index = index = len(self._records["calls"]) + len(pending) + self.calls_dropped
+        pending.append(call)
+        for listener in self._listeners:
+            listener("calls")
+        return index
+
+    def _make_pending_calls(self) -> dict[int, CallRecord]:
+        """Make the records of calls that are pending; return all calls."""
+        calls = self._records["calls"]
+        with self._lock:
+            while self._pending_calls:
+                calls[len(calls)] = self._pending_calls[0].to_record()
+                self._pending_calls.popleft()
+        return calls
+
     def update_call(self, index: int, change: Callable[[CallRecord], CallRecord]) -> None:
         """Replace a call by ``change`` of it, atomically."""
         with self._lock:
-            calls = self._records["calls"]
+            calls = self._make_pending_calls()
             calls.update({key: change(call) for key, call in calls.items() if call.index == index})
         self._notify("calls")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,8 +42,7 @@ def describe(value: Any, depth: int = 0) -> str:
     if kind in (int, float, bool, type(None)):
         return repr(value)
     if kind is TensorSpec:
-        text = f"{short_dtype(value.dtype)}[{', '.join(map(str, value.shape))}]"
-        return text if value.device.type == "cpu" else f"{text} {value.device}"
+        return _tensor_text(value.dtype, value.shape, value.device)
     if builtin_base(kind, (torch.Tensor,)) is not None:
         return _describe_tensor(value)
     if (
@@ -75,12 +74,10 @@ def describe(value: Any, depth: int = 0) -> str:
 def _describe_tensor(value: Any) -> str:
     try:
         with DisableTorchFunction():
-            sizes = ", ".join(map(str, torch.Tensor.size(value)))
-            text = f"{short_dtype(torch.Tensor.dtype.__get__(value))}[{sizes}]"  # type: ignore[attr-defined]
-            device = torch.Tensor.device.__get__(value)
+            dtype: Any = torch.Tensor.dtype.__get__(value)  # type: ignore[attr-defined]
+            return _tensor_text(dtype, torch.Tensor.size(value), torch.Tensor.device.__get__(value))
     except RuntimeError:
         return type(value).__name__
-    return text if device.type == "cpu" else f"{text} {device}"
 
 
 def type_name(cls: type) -> str:
@@ -106,6 +103,37 @@ def describe_arguments(arguments: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: _describe_argument(value) for name, value in arguments.items() if not name.startswith(STACK_PARAM_PREFIX)
     }
+
+
+_IMMUTABLE = {int, float, bool, type(None)}
+
+
+def snapshot(value: Any) -> Any:
+    """Return what ``describe_snapshots`` needs to describe an argument later; holds no tensor."""
+    kind = type(value)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        try:
+            return (value.dtype, value.shape, value.device)
+        except RuntimeError:  # a nested tensor has no shape
+            return _describe_tensor(value)
+    return value if kind in _IMMUTABLE else _describe_argument(value)
+
+
+def describe_snapshots(names: Sequence[str], snapshots: Sequence[Any]) -> dict[str, str]:
+    """Describe arguments by their snapshots, as ``describe_arguments`` describes them."""
+    return {
+        name: _SNAPSHOT_TEXTS.get(type(found), describe)(found)
+        for name, found in zip(names, snapshots, strict=True)
+        if not name.startswith(STACK_PARAM_PREFIX)
+    }
+
+
+def _tensor_text(dtype: torch.dtype, shape: Sequence[Any], device: torch.device) -> str:
+    text = f"{short_dtype(dtype)}[{', '.join(map(str, shape))}]"
+    return text if device.type == "cpu" else f"{text} {device}"
+
+
+_SNAPSHOT_TEXTS: dict[type, Callable[[Any], str]] = {tuple: lambda found: _tensor_text(*found), str: str}
 
 
 def _describe_argument(value: Any) -> str:

@@ -46,6 +46,8 @@ class CodeCache:
         self.failure_count = 0
         self.last_cause = ""
         self.version = 0
+        self.recorded_hit: Any = None
+        """Description of the last recorded hit, which the next one of the same entry shares."""
         self.announced_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._dynamic_dims: dict[str, frozenset[int]] = {}
         # Holds the globals dict, so that its id, a part of the cache's key, is not reused.

@@ -32,7 +32,7 @@ from engine.records.runtime import SkippedRecord, StageFailure
 from engine.records.session import Session
 from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_caches, caches_of, forget_exec_namespaces
 from engine.runtime.dispatch.codegen import copy_metadata, make_dispatch_function, signature_of
-from engine.runtime.dispatch.record_calls import active_frames, record_call, record_frame
+from engine.runtime.dispatch.record_calls import HitDescription, RecordedHit, active_frames, record_call, record_frame
 from engine.runtime.dispatch.recorded_arguments import record_arguments
 from engine.torch_private.torch_function import DisableTorchFunction
 
@@ -198,10 +198,47 @@ class DispatcherState:
         return self._run_recorded(values, session, spread)
 
     def _run_recorded(self, values: tuple[Any, ...], session: Session, spread: Run) -> Any:
-        record_frame(session, self.cache)
         start = time.perf_counter()
         entry, asked = self._look_up(values)
         seconds = time.perf_counter() - start
+        if entry is None or entry.runs_python:
+            entry = self._record_miss(values, session, entry, asked, seconds)
+        else:
+            with DisableTorchFunction():
+                self._record_hit(values, session, entry, (asked, seconds, start - session.started))
+        active = active_frames.frames
+        active.append(self.cache.frame.id)
+        try:
+            return spread(self.entry_function(entry), *values)
+        finally:
+            active.pop()
+
+    def _record_hit(
+        self, values: tuple[Any, ...], session: Session, entry: CacheEntry, facts: tuple[list[str], float, float]
+    ) -> None:
+        """Record a hit, with its arguments if the call before it had another entry."""
+        recorded = self.cache.recorded_hit
+        if (
+            recorded is not None
+            and recorded.entry == entry.id
+            and recorded.session() is session
+            and recorded.dispatcher() is self
+        ):
+            if not session.drop_hit():  # before anything is described
+                session.add_hit(RecordedHit(recorded, values, facts))
+            return
+        record_frame(session, self.cache)
+        arguments = self.arguments(values)
+        recorded = HitDescription(weakref.ref(session), weakref.ref(self), self.cache.frame.id, entry.id, (*arguments,))
+        index = -1 if session.drop_hit() else session.add_hit(RecordedHit(recorded, values, facts))
+        record_arguments(session, self, index, entry.id, arguments, keep_beyond_next=False)
+        self.cache.recorded_hit = recorded
+
+    def _record_miss(
+        self, values: tuple[Any, ...], session: Session, entry: CacheEntry | None, asked: list[str], seconds: float
+    ) -> CacheEntry:
+        """Record a call that compiles, or runs ``entry`` as Python; return the entry to run."""
+        record_frame(session, self.cache)
         rejections: tuple[GuardFailure, ...] = ()
         outcome = "hit"
         if entry is None:
@@ -212,17 +249,17 @@ class DispatcherState:
         with DisableTorchFunction():
             index = record_call(session, self.cache, told, entry.id, arguments, asked, rejections, seconds)
             record_arguments(session, self, index, entry.id, arguments, keep_beyond_next=outcome != "hit")
-        active_frames.frames.append(self.cache.frame.id)
-        try:
-            return spread(self.entry_function(entry), *values)
-        finally:
-            active_frames.frames.pop()
+        self.cache.recorded_hit = None
+        return entry
 
     def _look_up(self, values: tuple[Any, ...]) -> tuple[CacheEntry | None, list[str]]:
         """Return the entry whose guards pass, and the ids of the entries checked, in order."""
         cells = self.function.__closure__ or ()
-        asked = []
-        for entry in self.entries:
+        order = self._lookup_order if self._version == self.cache.version else self.entries
+        if order and order[0].check(cells, *values):
+            return order[0], [order[0].id]
+        asked = [order[0].id] if order else []
+        for entry in order[1:]:
             asked.append(entry.id)
             if entry.check(cells, *values):
                 self.promote(entry)

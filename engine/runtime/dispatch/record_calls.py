@@ -7,16 +7,17 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 import torch
 
 import engine.ir
 from engine.bytecode.source_positions import span_in_characters
-from engine.ir.introspection.describe_values import describe_arguments
+from engine.ir.introspection.describe_values import describe_arguments, describe_snapshots, snapshot
 from engine.ir.user_code_files import is_installed_file, source_file
 from engine.records.bytecode import Span
 from engine.records.guards import GuardFailure
@@ -61,8 +62,6 @@ def record_call(
     guard_seconds: float = 0.0,
 ) -> int:
     """Add one call to the session; return its index."""
-    if outcome == "hit" and session.drop_hit():  # before anything is described
-        return -1
     inputs = describe_arguments(arguments)
     caller = caller_span()
     if outcome == "compiled" and caller is not None and is_installed_file(cache.frame.file):
@@ -74,22 +73,67 @@ def record_call(
     )
 
 
+class HitDescription(NamedTuple):
+    """Facts that all hits of one entry by one dispatcher share."""
+
+    session: weakref.ref[Session]
+    dispatcher: weakref.ref[Any]
+    frame: str
+    entry: str
+    names: tuple[str, ...]
+
+
+class RecordedHit:
+    """A hit as stored during the call; its texts and position are made when it is read."""
+
+    __slots__ = ("arguments", "caller", "facts", "index", "shared")
+
+    def __init__(self, shared: HitDescription, values: tuple[Any, ...], facts: tuple[list[str], float, float]) -> None:
+        self.index = 0
+        self.shared = shared
+        self.facts = facts
+        self.arguments = [snapshot(v) for v in values]
+        self.caller = _caller()
+
+    def to_record(self) -> CallRecord:
+        """Return the record of the call."""
+        asked, seconds, start = self.facts
+        inputs = describe_snapshots(self.shared.names, self.arguments)
+        caller = self.caller and _span_at(*self.caller)
+        return CallRecord(
+            self.index, self.shared.frame, "hit", self.shared.entry, caller, inputs, tuple(asked), (), seconds, start
+        )
+
+
 def caller_span() -> Span | None:
     """Return the user's call site: the innermost frame outside the engine and torch."""
-    frame: FrameType | None = sys._getframe(1)
+    found = _caller()
+    return found and _span_at(*found)
+
+
+def _caller() -> tuple[CodeType, int] | None:
+    """Return the code and the offset of the user's call site."""
+    frame: FrameType | None = sys._getframe(3)
     while frame is not None:
-        file = frame.f_code.co_filename
-        if file != DISPATCH_FILE and not file.startswith((_ENGINE, _TORCH, "<frozen")):
-            return _span_at(frame)
+        code = frame.f_code
+        file = code.co_filename
+        if file not in _internal_files:
+            if file != DISPATCH_FILE and not file.startswith((_ENGINE, _TORCH, "<frozen")):
+                return code, frame.f_lasti
+            _internal_files.add(file)
         frame = frame.f_back
     return None
 
 
-def _span_at(frame: FrameType) -> Span:
+_internal_files: set[str] = set()
+"""Files of the engine and of torch that were met."""
+
+
+def _span_at(code: CodeType, offset: int) -> Span:
     # Not memoized by code object: its constants can be unhashable objects, or objects with a user-defined ``__eq__``.
-    file = frame.f_code.co_filename
-    position = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+    file = code.co_filename
+    position = next(itertools.islice(code.co_positions(), offset // 2, None), (None,) * 4)
     line, end_line, column, end_column = position
     if line is None or end_line is None or column is None or end_column is None:
-        return Span(file, frame.f_lineno or frame.f_code.co_firstlineno)
+        return Span(file, line or code.co_firstlineno)
     return span_in_characters(file, line, end_line, column, end_column)

@@ -13,6 +13,7 @@ import engine
 from engine.records.base import RecordError
 from engine.records.session import Session
 from engine.runtime.dispatch import record_calls
+from notebook_ext.views.explorer_parts import all_keys, part
 
 
 def test_deeply_nested_json_is_refused(tmp_path: pathlib.Path) -> None:
@@ -68,9 +69,27 @@ def test_hits_beyond_the_limit_are_counted_without_a_description(monkeypatch: py
     compiled(torch.ones(2))
     monkeypatch.setattr("engine.records.session.MAX_CALLS", 3)
     described: list[Any] = []
-    describe = record_calls.describe_arguments
-    monkeypatch.setattr(record_calls, "describe_arguments", lambda a: described.append(a) or describe(a))
+    snapshot = record_calls.snapshot
+    monkeypatch.setattr(record_calls, "snapshot", lambda a: described.append(a) or snapshot(a))
     with engine.record() as session:
         for _ in range(10):
             compiled(torch.ones(2))
     assert (len(session.calls), session.calls_dropped, len(described)) == (3, 7, 3)
+
+
+def test_the_oldest_compilations_lose_their_content(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """A session has details of the newest compilations, and a note that counts the others."""
+    monkeypatch.setattr("engine.records.session.MAX_COMPILATIONS", 3)
+    with engine.record() as session:
+        compiled = engine.compile(lambda x: x + x, backend="eager")
+        for dtype in (torch.float32, torch.float64, torch.int8, torch.int32, torch.int64):
+            compiled(torch.ones(2, dtype=dtype))
+    assert [bool(c.graphs) for c in session.compilations] == [False, False, True, True, True]
+    assert all(c.cause for c in session.compilations)
+    assert [n for n in session.notes if "compilations" in n] == [
+        "Only the newest 3 compilations have details: 2 older ones have none."
+    ]
+    for key in all_keys(session):
+        part(session, key)
+    saved = Session.load(session.save(tmp_path / "saved.json"))
+    assert (saved.compilations, saved.notes) == (session.compilations, session.notes)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import linecache
+import time
 from typing import Any
 
 import pytest
 import torch
 
+import engine
 from engine.errors import BadArgument, ExpectationFailed
 from engine.expectations import check_expectations
 from engine.ir.current_session import set_current_session, slow_dispatch_tokens
@@ -181,3 +183,53 @@ def test_expect_lets_the_users_error_through() -> None:
     """An exception inside is not replaced by an expectation."""
     with pytest.raises(KeyError), check_expectations(Session(), graphs=3):
         raise KeyError
+
+
+def test_a_hit_is_described_as_a_miss_is() -> None:
+    """The record of a hit, made when it is read, has the texts and the line of the call."""
+
+    def several(*values: Any, **named: Any) -> Any:
+        return values[0]
+
+    given: list[Any] = [torch.ones(2, 3, dtype=torch.int8), 1, True, None, "text", [1], (torch.ones(1), 2), several]
+    given += [torch.nn.Linear(1, 1), torch.nn.Parameter(torch.ones(2))]
+
+    def body(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any, i: Any, j: Any) -> Any:
+        return a
+
+    compiled = make_dispatcher(body, FakeCompiler())  # type: ignore[arg-type]
+    with set_current_session(Session()) as session:
+        for _ in range(4):
+            compiled(*given)
+        given[5].append(2)
+        compiled(*given)
+    assert session is not None
+    first, *hits = session.calls
+    assert [c.outcome for c in hits] == ["hit"] * 4
+    assert [c.inputs for c in hits[:3]] == [first.inputs] * 3
+    assert first.inputs is not None
+    assert hits[3].inputs == {**first.inputs, "f": "list of 2"}
+    assert [c.caller for c in hits[:3]] == [first.caller] * 3
+    assert [c.index for c in session.calls] == list(range(5))
+    assert sorted(c.start for c in session.calls[1:]) == [c.start for c in session.calls[1:]]
+
+
+def test_a_recorded_hit_costs_little_more_than_an_unrecorded_one() -> None:
+    """A recorded hit costs a few microseconds, as much as a call of a small function."""
+
+    def seconds(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            compiled(x, y)
+        return (time.perf_counter() - start) / calls
+
+    compiled = engine.compile(lambda a, b: (a + b).sin(), backend="eager")
+    x, y = torch.ones(4), torch.ones(4)
+    compiled(x, y)
+    plain, recorded = [], []
+    for _ in range(10):
+        plain.append(seconds(200))
+        with engine.record():
+            compiled(x, y)
+            recorded.append(min(seconds(200) for _ in range(4)))
+    assert min(recorded) < 5 * min(plain)
