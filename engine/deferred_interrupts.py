@@ -79,11 +79,12 @@ class _Deferral:
                 self.install()
 
 
-_deferral = _Deferral()
+deferral = _Deferral()
+"""State of the process."""
 
 
 def _count_signal(number: int, frame: FrameType | None) -> None:
-    _deferral.on_signal()
+    deferral.on_signal()
 
 
 def _is_main_thread() -> bool:
@@ -96,8 +97,8 @@ def deliver_interrupts() -> None:
     Raises:
         BaseException: what the user's handler raised, such as KeyboardInterrupt.
     """
-    if _deferral.count and _is_main_thread():
-        _deferral.deliver()
+    if deferral.count and _is_main_thread():
+        deferral.deliver()
 
 
 class defer_interrupts:  # noqa: N801 -- a context manager, used like a function
@@ -114,22 +115,22 @@ class defer_interrupts:  # noqa: N801 -- a context manager, used like a function
     def __enter__(self) -> None:
         if not _is_main_thread():
             return
-        if not _deferral.depth:
+        if not deferral.depth:
             if not callable(signal.getsignal(signal.SIGINT)):
                 return
-            _deferral.install()  # from here on, no signal raises
-            _deferral.owner, _deferral.is_immediate = threading.get_ident(), False
-        _deferral.depth += 1
+            deferral.install()  # from here on, no signal raises
+            deferral.owner, deferral.is_immediate = threading.get_ident(), False
+        deferral.depth += 1
         self._is_active = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if not self._is_active:
             return
-        _deferral.depth -= 1
-        if _deferral.depth:
+        deferral.depth -= 1
+        if deferral.depth:
             return
-        left, _deferral.count, _deferral.is_immediate = _deferral.count, 0, False
-        _deferral.uninstall()
+        left, deferral.count, deferral.is_immediate = deferral.count, 0, False
+        deferral.uninstall()
         try:
             _raise_signals(left)
         finally:
@@ -154,20 +155,20 @@ class allow_interrupts:  # noqa: N801 -- a context manager, used like a function
 
     def __enter__(self) -> None:
         deliver_interrupts()
-        self._is_active = bool(_deferral.depth) and _is_main_thread()
+        self._is_active = bool(deferral.depth) and _is_main_thread()
         if self._is_active:
-            self._was, _deferral.is_immediate = _deferral.is_immediate, True
+            self._was, deferral.is_immediate = deferral.is_immediate, True
 
     def __exit__(self, *error: object) -> None:
         if self._is_active:
-            _deferral.is_immediate = self._was
+            deferral.is_immediate = self._was
 
 
 def _restore_after_fork() -> None:
     """Restore the user's handler in a child that another thread than the compiling one forked."""
-    if _deferral.depth and _deferral.owner != threading.get_ident():
-        _deferral.depth = _deferral.count = 0
-        _deferral.uninstall()
+    if deferral.depth and deferral.owner != threading.get_ident():
+        deferral.depth = deferral.count = 0
+        deferral.uninstall()
 
 
 os.register_at_fork(after_in_child=_restore_after_fork)

@@ -80,6 +80,7 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
     tracing = FunctionalTracer(copy_with_provenance(graph, compilation), inputs)
     with torch.no_grad():
         module, fakes, plan = trace_functional(tracing, graph, inputs)
+    module.recompile()
     verify_graph(module, FUNCTIONAL_RULES, f"functional graph of {compilation}")
     return FunctionalGraph(module, fakes, drop_redundant_fixups(plan, module))
 
@@ -89,7 +90,8 @@ def trace_functional(
 ) -> tuple[torch.fx.GraphModule, tuple[Any, ...], AotMetadata]:
     """Run ``tracing`` under make_fx and return the functional graph.
 
-    Returns the graph without dead nodes, the fake inputs it was traced with, and the metadata to call it.
+    Returns the graph without dead nodes, the fake inputs it was traced with, and the metadata to call it. The caller
+    recompiles the module.
 
     Raises:
         FallbackRequired: an input has no fake value, a view depends on a symbol that no input provides, or an
@@ -116,7 +118,6 @@ def trace_functional(
         eliminate_dead_code(module)
     thread_tokens(module)
     module.meta[PASS_RECORDS_KEY] = tuple(watch.records)
-    module.recompile()
     relations = tuple(dict.fromkeys(_shape_env_guards(mode)[known:]))
     plan = replace(tracing.build_metadata(), symbol_sources=symbol_sources(fakes), shape_assumptions=relations)
     _check_symbols_readable(plan)

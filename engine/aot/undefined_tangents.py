@@ -46,7 +46,8 @@ def specialize_to_defined_tangents(
         if node.name in tangents or any(n in late for n in node.all_input_nodes):
             late.add(node)
     thinned = torch.fx.GraphModule(module, graph)
-    eliminate_dead_code(thinned)
+    if eliminate_dead_code(thinned):
+        thinned.recompile()
     return thinned
 
 

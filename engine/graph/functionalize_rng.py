@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.ir.introspection.operator_facts import facts_of_node
+from engine.ir.introspection.operator_facts import facts_of_overload
 from engine.ir.node_metadata import checkpoint_of
 from engine.ir.node_values import called_overload, results_of
 from engine.torch_private.operators import OpOverload
@@ -35,7 +35,8 @@ _VARIANTS: dict[Any, tuple[OpOverload, bool, int]] = {}
 
 def is_random(node: Node) -> bool:
     """Return True if a node samples from a random generator that outlives the call."""
-    return called_overload(node.target) is not None and facts_of_node(node).draws_random
+    called = called_overload(node.target)
+    return called is not None and facts_of_overload(called).draws_random
 
 
 def get_rng_states(devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
@@ -206,7 +207,8 @@ def takes_rng_state(node: Node) -> bool:
 def save_rng_states(module: torch.fx.GraphModule) -> None:
     """Merge each RNG state read of a forward with its random op: the generator then advances."""
     graph = module.graph
-    for state in [n for n in graph.nodes if reads_rng_state(n)]:
+    states = [n for n in graph.nodes if reads_rng_state(n)]
+    for state in states:
         drawn = next(u for u in state.users if u.op == "call_function")
         original = _ORIGINAL_OPS[drawn.target]
         drawn.args = drawn.args[1:]
@@ -216,7 +218,8 @@ def save_rng_states(module: torch.fx.GraphModule) -> None:
             _return_rng_state(graph, state, drawn, _rng_state_variants(*original)[1])
         if not state.users:
             graph.erase_node(state)
-    module.recompile()
+    if states:
+        module.recompile()
 
 
 def _return_rng_state(graph: torch.fx.Graph, state: Node, drawn: Node, drawing: Any) -> None:

@@ -161,8 +161,8 @@ def _fast_path_body(
     """
     structured = _group_by_subtree(in_order, tensors) if HAS_DICT_VERSIONS else {}
     if structured:
-        below = {g for found in structured.values() for g in found}
-        in_order = [g for g in in_order if g not in below]
+        below = {id(g) for found in structured.values() for g in found}
+        in_order = [g for g in in_order if id(g) not in below]
         tensors = batchable_tensors(in_order)
     apart = [g for g in in_order if not (g.source in tensors and (g.is_tensor_property or g.is_type_test))]
     writer = CheckWriter(apart + [g for g in in_order if g.source in tensors and g.rank == 10], names)

@@ -6,6 +6,7 @@ Duplicate and implied guards are dropped.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -15,7 +16,8 @@ from engine.ir.sources.base import Source
 
 def order_guards(guards: Iterable[Guard]) -> tuple[Guard, ...]:
     """Return guards in executed order; expand tensor matches and drop implied guards."""
-    return sort_by_tier(drop_implied(tuple(dict.fromkeys(part for guard in guards for part in guard.expand()))))
+    expanded = itertools.chain.from_iterable([guard.expand() for guard in guards])
+    return sort_by_tier(drop_implied(tuple(dict.fromkeys(expanded))))
 
 
 def drop_implied(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:

@@ -31,14 +31,13 @@ def all_hold(guards: Sequence[Guard], scope: FrameScope) -> bool:
     """
     values: dict[Source, Any] = {}
     try:
-        return all(
-            guard.test(
-                _read_once(guard.source, scope, values), tuple(_read_once(s, scope, values) for s in guard.sources[1:])
-            )
-            for guard in guards
-        )
+        for guard in guards:
+            value, *others = [_read_once(s, scope, values) for s in guard.sources]
+            if not guard.test(value, tuple(others)):
+                return False
     except Exception:
         return False
+    return True
 
 
 def _read_once(source: Source, scope: FrameScope, values: dict[Source, Any]) -> Any:

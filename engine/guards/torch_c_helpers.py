@@ -21,6 +21,7 @@ from engine.ir.guards.tensors import (
     ShapeMatch,
     StrideMatch,
     TensorPropertyGuard,
+    tensor_properties,
 )
 from engine.ir.introspection.python_objects import set_instance_dict
 from engine.ir.sources.base import Source
@@ -86,10 +87,7 @@ def batchable_tensors(in_order: Sequence[Guard]) -> dict[Source, tuple[TensorPro
 
     These are plain strided tensors with guards on all properties, and otherwise only type and hasattr guards.
     """
-    facets: dict[Source, list[TensorPropertyGuard]] = {}
-    for guard in in_order:
-        for facet in guard.tensor_properties():
-            facets.setdefault(facet.source, []).append(facet)
+    facets = tensor_properties(in_order)
     plain = {g.source for g in in_order if g.is_type_test and g.implied_type in PLAIN_TENSOR_TYPES}
     others = {
         g.source

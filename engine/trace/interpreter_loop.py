@@ -6,7 +6,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import unsupported_reason
-from engine.deferred_interrupts import deliver_interrupts
+from engine.deferred_interrupts import deferral, deliver_interrupts
 from engine.options import config
 from engine.trace.exc import SkipFrame, TracerException, Unsupported, UserException
 from engine.trace.exception_handlers import jump_to_handler, set_exception_context
@@ -34,7 +34,8 @@ def run_frame(tx: Tracer, frame: Frame) -> Any:
 
 def run_instruction(tx: Tracer, frame: Frame) -> Any:
     """Run one instruction."""
-    deliver_interrupts()
+    if deferral.count:
+        deliver_interrupts()
     op = frame.decoded.ops[frame.next_index]
     frame.op = op
     frame.next_index += 1

@@ -100,7 +100,7 @@ class Tracer:
 
     def node_provenance(self, note: str = "") -> NodeProvenance:
         """Return the provenance of a node created now."""
-        stack = self.user_stack()
+        stack = self.call_stack.user_stack()
         return NodeProvenance(
             (),
             innermost_user_span(stack),
@@ -111,7 +111,7 @@ class Tracer:
 
     def guard_cause(self, why: str) -> Cause:
         """Return the cause of a guard added now."""
-        stack = self.user_stack()
+        stack = self.call_stack.user_stack()
         return Cause(innermost_user_span(stack), stack, why)
 
     # Guards and wrapping.

@@ -75,11 +75,11 @@ def unpack_unsaved_masks(graph: torch.fx.Graph, masks: Collection[PackedMask], s
 
 def use_unpacked_masks(module: torch.fx.GraphModule) -> None:
     """Let a forward graph read the sampled masks directly; the booleans are only for saving."""
-    for node in list(module.graph.nodes):
-        if _UNPACKED_KEY in node.meta:
-            packed: Node = node.all_input_nodes[0]
-            _remove_packing(module.graph, PackedMask(packed, node))
-    module.recompile()
+    unpacked: list[Node] = [n for n in module.graph.nodes if _UNPACKED_KEY in n.meta]
+    for node in unpacked:
+        _remove_packing(module.graph, PackedMask(node.all_input_nodes[0], node))
+    if unpacked:
+        module.recompile()
 
 
 def _remove_packing(graph: torch.fx.Graph, mask: PackedMask) -> None:

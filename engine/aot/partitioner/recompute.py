@@ -12,7 +12,7 @@ from engine.aot.storage_geometry import size_hint
 from engine.graph.effect_tokens import is_with_effects
 from engine.graph.functionalize_rng import is_random
 from engine.graph.passes.eliminate_dead_code import is_removable
-from engine.ir.introspection.operator_facts import facts_of, facts_of_node
+from engine.ir.introspection.operator_facts import facts_of_overload
 from engine.ir.node_values import called_overload, is_scalar
 
 _EXPENSIVE = frozenset(
@@ -31,6 +31,9 @@ _EXPENSIVE = frozenset(
 """ATen operators that do much more work than reading their arguments once."""
 
 
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
+
+
 def why_not_recomputable(node: torch.fx.Node) -> str:
     """Return the reason why a node must not be recomputed in backward; empty if it may."""
     if node.op != "call_function":
@@ -45,7 +48,7 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
         return "it generates random numbers, which must be the same in forward and backward"
     if not is_removable(node):
         return "it may have side effects, which must happen only once"
-    facts = facts_of(target)
+    facts = facts_of_overload(called)
     if called.namespace not in ("aten", "prims"):
         return "a composite operator is expensive"
     if facts.name in _EXPENSIVE or facts.is_linear_algebra or facts.is_fourier_transform or facts.is_backward:
@@ -55,13 +58,10 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
 
 def is_view(node: torch.fx.Node) -> bool:
     """Return True if a node is a view of an argument: free to recompute, useless to save."""
-    if called_overload(node.target) is None:
+    called = called_overload(node.target)
+    if called is None or not (called is _UNSAFE_VIEW or facts_of_overload(called).is_view):
         return False
-    if not node.all_input_nodes:  # of a constant
-        return False
-    if node.target is torch.ops.aten._unsafe_view.default:
-        return True
-    return facts_of_node(node).is_view
+    return bool(node.all_input_nodes)  # not of a constant
 
 
 def view_base_node(node: torch.fx.Node) -> torch.fx.Node:

@@ -32,10 +32,8 @@ def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None
     metadata, backward = call.autograd, call.backward
     if metadata is None or backward is None:
         return None
-    why = "the traced graph differentiates with respect to it"
-    actions = [
-        WrapperAction(call.input_names[n], "gets a gradient from the backward graph", why) for n in metadata.grad_inputs
-    ]
+    why, names = "the traced graph differentiates with respect to it", call.input_names
+    actions = [WrapperAction(names[n], "gets a gradient from the backward graph", why) for n in metadata.grad_inputs]
     actions += [
         WrapperAction(f"result {n}", "marked as not differentiable", "it requires no grad in eager")
         for n in metadata.non_differentiable_results

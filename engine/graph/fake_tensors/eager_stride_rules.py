@@ -22,6 +22,7 @@ from engine.graph.fake_tensors.output_strides import (
     suggested_format_strides,
     view_strides,
 )
+from engine.ir.introspection.operator_facts import memo_by_identity
 from engine.ir.node_values import called_overload
 
 StrideRule = Callable[[tuple[Any, ...], Sequence[SizesAndStrides]], tuple[Any, ...]]
@@ -90,7 +91,6 @@ _SCALAR_IS_NO_OPERAND = frozenset("pow lerp".split())
 """Elementwise operators whose scalar argument is not an operand."""
 
 
-@functools.cache
 def stride_rule_for(func: Any) -> StrideRule | None:
     """Return the stride rule of an operator.
 
@@ -168,7 +168,7 @@ def _operands_lie_as_result(
     return all(not n or (sizes_equal(n, shape) and sizes_equal(s, strides)) for n, s in operands)
 
 
-@functools.cache
+@memo_by_identity
 def _operand_arguments(func: Any) -> tuple[tuple[int, str], ...]:
     """Return positions and names of tensor arguments and of scalars that become tensors."""
     is_number_made_tensor = "scalar" in func._overloadname.lower() and func._opname not in _SCALAR_IS_NO_OPERAND

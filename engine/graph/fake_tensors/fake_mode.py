@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from engine.graph.fake_tensors.eager_results import arguments_by_name, result_rule_for
-from engine.graph.fake_tensors.eager_stride_rules import eager_strides, stride_rule_for
-from engine.ir.introspection.operator_facts import has_only_effect
+from engine.graph.fake_tensors.eager_results import ResultRule, arguments_by_name, result_rule_for
+from engine.graph.fake_tensors.eager_stride_rules import StrideRule, eager_strides, stride_rule_for
+from engine.ir.introspection.operator_facts import has_only_effect, memo_by_identity
 from engine.torch_private.fake_tensors import BypassDispatchCache, FakeTensor, FakeTensorMode
 from engine.torch_private.higher_order_ops import with_effects
 from engine.torch_private.operators import OpOverload
@@ -39,16 +39,16 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
         func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         # A fake tensor mode would run it, and the compiled graph again.
-        if has_only_effect(func):
+        only_has_effect, correct, rule = _rules_for(func)
+        if only_has_effect:
             return None
         if func is with_effects and has_only_effect(args[1]):
             with mode:
                 return torch.empty(0), None
         found = dispatch(func, types, args, kwargs or {})
-        if (correct := result_rule_for(func)) is not None:
+        if correct is not None:
             with mode:
                 found = correct(arguments_by_name(func, args, kwargs or {}), found)
-        rule = stride_rule_for(func)
         if rule is None:
             return found
 
@@ -68,6 +68,12 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     mode._validate_cache_key = validate_views_too  # type: ignore[method-assign]
     mode.dispatch = dispatch_laid_out  # type: ignore[method-assign]
     return mode
+
+
+@memo_by_identity
+def _rules_for(func: Any) -> tuple[bool, ResultRule | None, StrideRule | None]:
+    """Return True if an operator has only an effect, and its rules for results and strides."""
+    return has_only_effect(func), result_rule_for(func), stride_rule_for(func)
 
 
 def _returns_view(func: OpOverload) -> bool:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from engine.ir.introspection.operator_facts import facts_of
+from engine.ir.introspection.operator_facts import facts_of_overload
 from engine.ir.node_values import called_overload
 
 
 def eliminate_dead_code(module: torch.fx.GraphModule) -> int:
     """Erase dead nodes of a functional graph in place; return their number.
 
-    Dead random ops remain: they advance the generator, as in eager.
+    Dead random ops remain: they advance the generator, as in eager. The caller recompiles the module.
     """
     dropped = 0
     for node in reversed(list(module.graph.nodes)):
         if not node.users and is_removable(node):
             module.graph.erase_node(node)
             dropped += 1
-    if dropped:
-        module.recompile()
     return dropped
 
 
@@ -31,7 +29,7 @@ def is_removable(node: torch.fx.Node) -> bool:
     target = called_overload(node.target)
     if node.op == "get_attr" or target is None:
         return node.op == "get_attr" or getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
-    facts = facts_of(target)
+    facts = facts_of_overload(target)
     if facts.writes or not target._schema.returns:
         return False
     return target.namespace in ("aten", "prims", "engine") and not facts.draws_random

@@ -11,7 +11,8 @@ NOOP_ALIAS_OPS = frozenset((torch.ops.aten.detach.default, torch.ops.aten.alias.
 def remove_noop_aliases(module: torch.fx.GraphModule) -> int:
     """Replace aliases by their input, in place; return the number of removed nodes.
 
-    An alias of an input or constant that is returned directly remains: a result must be a separate tensor.
+    An alias of an input or constant that is returned directly remains: a result must be a separate tensor. The
+    caller recompiles the module.
     """
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     dropped = 0
@@ -24,6 +25,4 @@ def remove_noop_aliases(module: torch.fx.GraphModule) -> int:
         node.replace_all_uses_with(source)
         module.graph.erase_node(node)
         dropped += 1
-    if dropped:
-        module.recompile()
     return dropped

@@ -23,7 +23,7 @@ from engine.guards.dict_versions.check import make_unchanged_check
 from engine.guards.dict_versions.collect import SubtreeDependencies, collect_dependencies
 from engine.guards.torch_c_helpers import always_false, make_tensor_check
 from engine.ir.guards.base import Guard
-from engine.ir.guards.tensors import TensorPropertyGuard
+from engine.ir.guards.tensors import tensor_properties
 from engine.ir.introspection import python_objects
 from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import MISSING, Source
@@ -63,10 +63,7 @@ class SubtreeVersionGuard:
         self._handed = handed
         self._guards = tuple(guards)
         self._compile_rest = compile_rest
-        self._facets: dict[Source, list[TensorPropertyGuard]] = {}
-        for guard in guards:
-            for facet in guard.tensor_properties():
-                self._facets.setdefault(facet.source, []).append(facet)
+        self._facets = tensor_properties(guards)
         self._checks: dict[int, tuple[Callable[[], Any], _VersionCheck]] = {}
         self._change_counts: Counter[int] = Counter()
         self._rest: tuple[frozenset[Guard], Callable[[Any], bool]] | None = None

@@ -130,10 +130,6 @@ class Guard:
         """The other source whose object the value must be."""
         return None
 
-    def tensor_properties(self) -> tuple[Any, ...]:
-        """Return the guard if it compares one property of a tensor."""
-        return ()
-
     def is_redundant(self, others: ImpliedFacts) -> bool:
         """Return True if other guards of the entry imply this one."""
         return False

@@ -6,9 +6,9 @@ Each property guard is checked, displayed and explained by itself.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -16,7 +16,7 @@ from engine.ir.guards.base import Guard, KnownType, user_expr
 from engine.ir.guards.python_values import TypeMatch
 from engine.ir.introspection import describe_values
 from engine.ir.introspection.tensor_spec import TensorSpec
-from engine.ir.sources.base import ConstName
+from engine.ir.sources.base import ConstName, Source
 from engine.records.guards import Fix
 from engine.torch_private.dispatch import DispatchKeySet, dispatch_key_parse
 from engine.torch_private.dispatch import dispatch_keys as torch_dispatch_keys
@@ -153,6 +153,15 @@ def _is_dtensor_meta(item: Any) -> bool:
     return (type(item).__module__, type(item).__name__) == ("torch.distributed.tensor._dtensor_spec", "TensorMeta")
 
 
+def tensor_properties(guards: Iterable[Guard]) -> dict[Source, list[TensorPropertyGuard]]:
+    """Return the guards on one tensor property, by the tensor's source."""
+    found: dict[Source, list[TensorPropertyGuard]] = {}
+    for guard in guards:
+        if guard.is_tensor_property:
+            found.setdefault(guard.source, []).append(cast(TensorPropertyGuard, guard))
+    return found
+
+
 @dataclass(frozen=True)
 class TensorPropertyGuard(Guard):
     """Base of guards on one tensor property.
@@ -164,9 +173,6 @@ class TensorPropertyGuard(Guard):
     attribute: ClassVar[str]
     reader: ClassVar[Any]
     """Reads the property from any value; raises TypeError if it is not a tensor."""
-
-    def tensor_properties(self) -> tuple[TensorPropertyGuard, ...]:
-        return (self,)
 
     def _read(self, expr: str, const: ConstName, known: KnownType) -> str:
         return (

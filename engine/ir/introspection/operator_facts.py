@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.fx
@@ -19,6 +19,8 @@ import torch.nn.functional as F
 
 from engine.torch_private.dispatch import DispatchKey, dispatch_has_kernel
 from engine.torch_private.operators import OpOverload, OpOverloadPacket, fft_functions, linalg_functions
+
+T = TypeVar("T")
 
 _UNDECLARED_ALIASES = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "_unsafe_view"))
 """Operators whose results share memory with an argument that no schema declares."""
@@ -119,12 +121,12 @@ def facts_of(target: Any) -> OperatorFacts:
 
     Nothing is known about other callables.
     """
+    if isinstance(target, OpOverload):
+        return facts_of_overload(target)
     if target in _OTHER_FACTS:
         return _OTHER_FACTS[target]
     if target in PYTHON_OPERATORS:
         return _facts_of_python_operator(*PYTHON_OPERATORS[target])
-    if isinstance(target, OpOverload):
-        return facts_of_overload(target)
     if isinstance(target, str):
         return _facts_of_name(target)
     if isinstance(target, OpOverloadPacket):
@@ -149,7 +151,20 @@ def draws_random(node: torch.fx.Node) -> bool:
     return bool(isinstance(given, torch.fx.Node) or given != 0)
 
 
-@functools.cache
+def memo_by_identity(compute: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return a memo of a function of one operator. Hashing an overload would run Python code."""
+    known: dict[int, tuple[Any, T]] = {}
+
+    def find(op: Any) -> T:
+        found = known.get(id(op))
+        if found is None:
+            found = known[id(op)] = op, compute(op)  # a live operator's id is not given to another object
+        return found[1]
+
+    return find
+
+
+@memo_by_identity
 def facts_of_overload(op: OpOverload) -> OperatorFacts:
     """Return the facts about one overload."""
     schema = op._schema
@@ -188,7 +203,7 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
     )
 
 
-@functools.cache
+@memo_by_identity
 def has_only_effect(target: Any) -> bool:
     """Return True for an operator without tensors and results, such as ``aten._print``.
 

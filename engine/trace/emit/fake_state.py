@@ -63,6 +63,8 @@ class FakeMetadata:
 class FakeState:
     """State of the fake arguments of an operation before its run."""
 
+    tensors: list[torch.Tensor]
+    """All tensors among the arguments."""
     versions: list[TensorVersion] | None
     """Versions of all tensors; None if one is an inference tensor."""
     written_list: list[tuple[torch.Tensor, int]]
@@ -78,7 +80,8 @@ def save_fake_state(operation: Operation, arguments: OperationArguments) -> Fake
         for t in _writable_arguments(operation, arguments)
         if isinstance(t, FakeTensor) and t.layout is torch.strided and not t.is_inference()
     ]
-    return FakeState(tensor_versions(arguments.all_fakes), _written_list(operation.target, arguments.fakes), resizable)
+    tensors = list(_tensors_in(arguments.all_fakes))
+    return FakeState(tensors, _versions_of(tensors), _written_list(operation.target, arguments.fakes), resizable)
 
 
 def roll_back(tx: Tracer, state: FakeState) -> None:
@@ -95,7 +98,7 @@ def repair_versions(operation: Operation, arguments: OperationArguments, state: 
         torch.autograd.graph.increment_version(fake)  # each view of one tensor counts
     if (
         _is_composite_write_in_inference_mode(operation.target, arguments, result)
-        and tensor_versions(arguments.all_fakes) == state.versions
+        and _versions_of(state.tensors) == state.versions
     ):
         torch.autograd.graph.increment_version(result)
 
@@ -107,17 +110,18 @@ def has_effect(operation: Operation, arguments: OperationArguments, state: FakeS
         (own is not None and own.changes_state)
         or state.versions is None
         or result is None
-        or state.versions != tensor_versions(arguments.all_fakes)
+        or state.versions != _versions_of(state.tensors)
     )
 
 
-def tensor_versions(values: Any) -> list[TensorVersion] | None:
-    """Return the version and ``requires_grad`` of each tensor inside.
+def _versions_of(tensors: list[torch.Tensor]) -> list[TensorVersion] | None:
+    """Return the version and ``requires_grad`` of each tensor.
 
     Return None if one is an inference tensor: those have no version counter.
     """
-    found = list(_tensors_in(values))
-    return None if any(t.is_inference() for t in found) else [(t._version, t.requires_grad) for t in found]
+    if True in [t.is_inference() for t in tensors]:
+        return None
+    return [(t._version, t.requires_grad) for t in tensors]
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -133,7 +137,8 @@ def _writable_arguments(operation: Operation, arguments: OperationArguments) -> 
     if operation.own_callable is not None:
         return _tensors_in(arguments.all_fakes)
     writes_first = bool(arguments.fakes) and facts_of(operation.target).writes_first
-    return _tensors_in(arguments.keyword_fakes.get("out", arguments.fakes[0] if writes_first else None))
+    written = arguments.keyword_fakes.get("out", arguments.fakes[0] if writes_first else None)
+    return iter(()) if written is None else _tensors_in(written)
 
 
 def _written_list(target: Any, fakes: list[Any]) -> list[tuple[torch.Tensor, int]]:

@@ -23,9 +23,7 @@ class GuardSet:
         """Add a guard unless an equivalent one exists, or it cannot fail."""
         if guard.source.is_fixed and isinstance(guard, _IMPLIED_BY_IDENTITY):
             return
-        key = _guard_key(guard)
-        if key not in self._guards:
-            self._guards[key] = guard
+        self._guards.setdefault(_guard_key(guard), guard)
 
     def __len__(self) -> int:
         return len(self._guards)

@@ -196,7 +196,7 @@ def _dim_constraints(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]
 
 def dims_marked_in_torch(tensor: torch.Tensor, marks: tuple[str, ...] = _MARKS) -> set[int]:
     """Return the dimensions that functions of ``torch._dynamo`` marked as dynamic."""
-    return set().union(*(getattr(tensor, mark, ()) for mark in marks))
+    return set().union(*[getattr(tensor, mark, ()) for mark in marks])
 
 
 def _marked_dynamic_dims(tensor: torch.Tensor) -> set[int]:
