@@ -72,6 +72,8 @@ class InlinedCall(Record):
     caller: Span | None
     file: str
     first_line: int
+    instructions: tuple[Instruction, ...] = ()
+    """Its bytecode, with the first call of the function that was inlined."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import inspect
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from engine.bytecode.to_records import instruction_records
+from engine.ir.current_session import current_session
 from engine.options import config
 from engine.records.trace import InlinedCall
 from engine.trace.exc import Unsupported
@@ -79,8 +81,12 @@ def _record_inlined_call(tx: Tracer, code: CodeType, frame: Frame) -> None:
         return
     caller = frame.caller_stack[-1] if frame.caller_stack else None
     key = (code.co_filename, code.co_firstlineno, caller)
-    if key not in tx.call_stack.inlined_calls:
-        tx.call_stack.inlined_calls[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno)
+    known = tx.call_stack.inlined_calls
+    if key in known:
+        return
+    is_first = not any(k[:2] == key[:2] for k in known)
+    instructions = instruction_records(code) if is_first and current_session() is not None else ()
+    known[key] = InlinedCall(code.co_qualname, caller, code.co_filename, code.co_firstlineno, instructions)
 
 
 def bind_arguments(

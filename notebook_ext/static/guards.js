@@ -98,7 +98,7 @@ class WhatIf {
     put(
       this.answer,
       h("p", {}, h("span", { class: told.hit ? "ok" : "new" }, (told.hit ? "● " : "◆ ") + told.text), changed ? null : h("span", { class: "mut" }, " These are the inputs of the last recorded call: change a field. No tensor is created.")),
-      told.rejections.map((/** @type {any} */ r) => h("p", {}, h("b", {}, "e" + r.entry), h("span", { class: "bad" }, " ✗ "), r.sentence)),
+      told.rejections.map((/** @type {any} */ r) => h("p", { class: r.is_reached ? null : "hyp" }, h("b", {}, "e" + r.entry), r.is_reached ? h("span", { class: "bad" }, " ✗ ") : " (✗) not reached: look-up stops at the hit. It would fail: ", r.sentence)),
       changed ? button("Reset", "", () => this.reset()) : null,
     );
     this.show(changed ? told.case && { ...told.case, call: 0 } : null);
@@ -108,6 +108,7 @@ class WhatIf {
   /** @param {string} path @param {any} fields */
   row(path, fields) {
     const edit = (/** @type {string} */ name, /** @type {string} */ value) => {
+      if (value === (this.edits[path]?.[name] ?? fields[name])) return;
       const of = (this.edits[path] = this.edits[path] || {});
       if (value === fields[name]) delete of[name];
       else of[name] = value;
@@ -115,7 +116,7 @@ class WhatIf {
       this.ask();
     };
     const label = (/** @type {string} */ name) => `${name} of ${path}`;
-    const text = (/** @type {string} */ name, /** @type {number} */ size) => h("input", { type: "text", value: fields[name], size, "aria-label": label(name), spellcheck: "false", onchange: (/** @type {Event} */ e) => edit(name, /** @type {HTMLInputElement} */ (e.target).value) });
+    const text = (/** @type {string} */ name, /** @type {number} */ size) => h("input", { type: "text", value: fields[name], size, "aria-label": label(name), spellcheck: "false", onchange: (/** @type {Event} */ e) => edit(name, /** @type {HTMLInputElement} */ (e.target).value), onkeydown: (/** @type {KeyboardEvent} */ e) => e.key === "Enter" && edit(name, /** @type {HTMLInputElement} */ (e.target).value) });
     const pick = (/** @type {string} */ name, /** @type {string[]} */ from) => choice(label(name), [...new Set([fields[name], ...from])].map((v) => [v, name === "requires_grad" ? `requires_grad ${v}` : v]), fields[name], (v) => edit(name, v));
     if ("value" in fields) return h("div", { class: "wi" }, h("code", {}, path), text("value", 10));
     return h("div", { class: "wi" }, h("code", {}, path), "[", text("shape", 10), "]", pick("dtype", DTYPES), pick("device", ["cpu", "cuda:0"]), pick("requires_grad", ["False", "True"]), h("label", {}, h("span", { class: "mut" }, "strides "), text("stride", 10)));

@@ -127,10 +127,21 @@ def what_if(session: Session, told: CallExplanation, compilation: str) -> dict[s
         if told.hit
         else "No entry's guards pass: this call would recompile.",
         "rejections": [
-            {"entry": r.entry.rpartition("/")[2], "sentence": one_line(r.sentence, 300)} for r in told.guard_failures
+            {
+                "entry": r.entry.rpartition("/")[2],
+                "sentence": one_line(r.sentence, 300),
+                "is_reached": _is_reached(told, r.entry),
+            }
+            for r in told.guard_failures
         ],
         "case": case,
     }
+
+
+def _is_reached(told: CallExplanation, entry: str) -> bool:
+    """Return True if look-up checks an entry: it stops at the entry that is hit."""
+    order = told.entries
+    return told.hit not in order or entry not in order or order.index(entry) < order.index(told.hit)
 
 
 HYPOTHETICAL_CALL = -1

@@ -59,7 +59,7 @@ def test_output_of_libraries_that_wait_for_the_end_of_the_cell_stands_above(kern
         "def wave(t): return torch.sin(t) + 1\n"
         "wave(torch.ones(4));"
     )
-    found = [shown.get("text/html", "") for shown in ran.shown]
+    found = [text for shown in ran.shown if (text := shown.get("text/html"))]
     assert found[0] == "figure", ran.text
     assert "data-explorer-summary" in found[1]
     assert sum(f == "figure" for f in found) == 1

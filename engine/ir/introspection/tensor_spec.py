@@ -24,6 +24,7 @@ class TensorSpec:
         device: defaults to the CPU; need not exist on this machine.
         requires_grad: True if the tensor requires grad.
         parameter: True for an ``nn.Parameter``.
+        inference: True for a tensor that was created in inference mode.
 
     Raises:
         ValueError: a size is negative, the number of strides differs from the number of sizes, or a dtype that
@@ -36,6 +37,7 @@ class TensorSpec:
     device: torch.device
     requires_grad: bool
     is_parameter: bool
+    is_inference: bool
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class TensorSpec:
         requires_grad: bool = False,
         *,
         parameter: bool = False,
+        inference: bool = False,
     ) -> None:
         sizes = torch.Size(shape)
         if any(s < 0 for s in sizes):
@@ -58,6 +61,7 @@ class TensorSpec:
         for name, value in (
             ("shape", sizes), ("dtype", dtype), ("strides", strides), ("device", torch.device(device)),
             ("requires_grad", bool(requires_grad)), ("is_parameter", parameter),
+            ("is_inference", inference),
         ):  # fmt: skip
             object.__setattr__(self, name, value)
 
@@ -66,7 +70,14 @@ class TensorSpec:
         """Return the metadata of a tensor."""
         with DisableTorchFunction():
             is_parameter = isinstance(tensor, torch.nn.Parameter)
-            made = cls(tensor.shape, tensor.dtype, tensor.stride(), tensor.device, parameter=is_parameter)
+            made = cls(
+                tensor.shape,
+                tensor.dtype,
+                tensor.stride(),
+                tensor.device,
+                parameter=is_parameter,
+                inference=tensor.is_inference(),
+            )
             # Integer tensors may require grad after an in-place write; the constructor rejects that.
             object.__setattr__(made, "requires_grad", tensor.requires_grad)
             return made
@@ -89,7 +100,7 @@ class TensorSpec:
     @property
     def dispatch_keys(self) -> str:
         """The tensor's own dispatch keys, as text."""
-        return _dispatch_keys_for_device(self.device.type)
+        return _dispatch_keys_for_device(self.device.type, is_inference=self.is_inference)
 
     def size(self, dim: int | None = None) -> Any:
         """Return all sizes, or one size."""
@@ -114,15 +125,15 @@ def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 @functools.cache
-def _dispatch_keys_for_device(kind: str) -> str:
-    """Return the dispatch keys of an ordinary tensor on a device type.
+def _dispatch_keys_for_device(kind: str, *, is_inference: bool) -> str:
+    """Return the dispatch keys of a plain tensor on a device type.
 
     They are the CPU keys with the device's name.
     """
-    if kind == "meta":
-        return str(torch_dispatch_keys(torch.empty(0, device="meta")))
-    keys = str(torch_dispatch_keys(torch.empty(0, device="cpu")))
-    return keys if kind == "cpu" else keys.replace("CPU", kind.upper())
+    with torch.inference_mode(is_inference):
+        made = torch.empty(0, device="meta" if kind == "meta" else "cpu")
+    keys = str(torch_dispatch_keys(made))
+    return keys if kind in ("cpu", "meta") else keys.replace("CPU", kind.upper())
 
 
 def described_type(value: Any) -> type:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import torch
 
 from engine.ir.introspection import describe_values, python_objects
 from engine.ir.introspection.tensor_spec import TensorSpec
+from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.records.guards import CallExplanation
 from engine.records.session import Session
 
@@ -50,12 +52,40 @@ ExplainArguments = Callable[[Mapping[str, Any]], "CallExplanation | None"]
 
 
 @dataclass(frozen=True)
+class CallModes:
+    """Modes of torch that a call ran under.
+
+    ``autocast`` has (device, dtype) pairs, then True if casts of weights are cached; it is empty if off.
+    """
+
+    grad: bool
+    inference: bool
+    autocast: tuple[Any, ...]
+
+    @classmethod
+    def capture(cls) -> CallModes:
+        """Capture the current modes."""
+        return cls(*(GLOBAL_STATES[name].read() for name in ("grad_mode", "inference_mode", "autocast")))
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Run the block under these modes."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self.inference))
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            for device, dtype in self.autocast[:-1]:
+                stack.enter_context(torch.autocast(device, dtype, cache_enabled=self.autocast[-1]))
+            yield
+
+
+@dataclass(frozen=True)
 class RecordedCall:
-    """One call: index in the session, cache entry, argument descriptions by parameter."""
+    """One call: index in the session, cache entry, argument descriptions by parameter, modes."""
 
     index: int
     entry: str
     arguments: Mapping[str, Any]
+    modes: CallModes = field(default_factory=CallModes.capture)
 
 
 @dataclass

@@ -19,6 +19,7 @@ from engine.records.guards import CallExplanation
 from engine.records.session import Session
 from engine.runtime.dispatch.dispatcher import DispatcherState
 from engine.runtime.dispatch.recorded_arguments import (
+    RecordedFrame,
     RetainedValue,
     UndescribedValue,
     ValueUnavailable,
@@ -55,7 +56,8 @@ def editable_inputs(session: Session, frame: str) -> tuple[EditableInput, ...]:
 def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:
     """Return which entry the last call would hit with edited values.
 
-    ``edits``: new text of fields, by path.
+    It is evaluated under the grad, inference and autocast modes of that call. ``edits``: new text of fields,
+    by path.
 
     Raises:
         BadArgument: the session is not live, an argument is no longer available, or a text cannot be parsed.
@@ -64,15 +66,21 @@ def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]
         arguments = {n: resolve_argument(_edited(n, v, edits)) for n, v in _last_arguments(session, frame).items()}
     except ValueUnavailable as error:
         raise BadArgument(f"What-if is not possible: {error}.") from error
-    found = recorded_frame(session, frame)
-    told = None
-    if found is not None and found.explain is not None:
-        told = found.explain(arguments)
-    elif found is not None and (dispatch := found.dispatcher_state()) is not None:
-        told = explain_entries(dispatch, dispatch.scope(tuple(arguments.values())))
+    told = _explain(recorded_frame(session, frame), arguments)
     if told is None:
         raise BadArgument(NOT_LIVE_MESSAGE)
     return told
+
+
+def _explain(found: RecordedFrame | None, arguments: Mapping[str, Any]) -> CallExplanation | None:
+    """Explain a call under the modes of the last recorded one; None if the cache is gone."""
+    if found is None or found.last_call is None:
+        return None
+    with found.last_call.modes.active():
+        if found.explain is not None:
+            return found.explain(arguments)
+        dispatch = found.dispatcher_state()
+        return None if dispatch is None else explain_entries(dispatch, dispatch.scope(tuple(arguments.values())))
 
 
 def explain_entries(dispatch: DispatcherState, scope: FrameScope) -> CallExplanation:
@@ -142,7 +150,7 @@ def _edited_spec(path: str, spec: TensorSpec, edit: Mapping[str, str]) -> Tensor
     grad = edit["requires_grad"] == "True" if "requires_grad" in edit else spec.requires_grad
     try:
         device = torch.device(edit["device"].strip()) if "device" in edit else spec.device
-        return TensorSpec(shape, dtype, stride, device, grad, parameter=spec.is_parameter)
+        return TensorSpec(shape, dtype, stride, device, grad, parameter=spec.is_parameter, inference=spec.is_inference)
     except (ValueError, RuntimeError) as error:
         raise BadArgument(f"{path}: {str(error).splitlines()[0]}") from error
 

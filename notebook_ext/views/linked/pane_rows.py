@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from engine.records.bytecode import Span
+from engine.records.bytecode import Instruction, Span
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.kernels import KernelRecord, Listing, TargetRecord
 from engine.records.session import CompilationRecord, Session
@@ -131,12 +131,20 @@ class LinkedPanes:
     def _bytecode(self) -> None:
         pane = self._open("bytecode", "Bytecode", "source", "bytecode")
         trace = self.compilation.trace
-        for step in trace.instructions if trace else ():
-            up = self._source_row(step.span)
-            text = f"{one_line(step.opname, 40):<20} {one_line(step.argument, 60)}".rstrip()
-            pane.rows.append(PaneRow(text, str(step.offset), up, mark=self._mark(step.span)))
+        inlined = [c for c in trace.inlined if c.instructions] if trace else []
+        if inlined:
+            pane.rows.append(PaneRow(source_lines.frame_name(self.session, self.compilation.frame), is_head=True))
+        pane.rows.extend(map(self._instruction, trace.instructions if trace else ()))
+        for call in inlined:
+            where = f"{source_lines.file_name(self.session, call.file)}:{call.first_line}"
+            pane.rows.append(PaneRow(one_line(f"{call.name}, inlined, {where}", 120), is_head=True))
+            pane.rows.extend(map(self._instruction, call.instructions))
         if not pane.rows:
             pane.empty = _BACKWARD_NOTE if self._is_backward() else "No bytecode was recorded for this compilation."
+
+    def _instruction(self, step: Instruction) -> PaneRow:
+        text = f"{one_line(step.opname, 40):<20} {one_line(step.argument, 60)}".rstrip()
+        return PaneRow(text, str(step.offset), self._source_row(step.span), mark=self._mark(step.span))
 
     def _is_backward(self) -> bool:
         return any(b.id == self.compilation.frame for b in self.session.backwards)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import engine
-from engine import TensorSpec
+from engine import TensorSpec, api
 
 
 def f(x: Any, w: Any, scale: float = 1.0) -> Any:
@@ -91,3 +91,26 @@ def test_whole_numbers_that_require_gradients_are_described() -> None:
     whole = torch.ones(2, dtype=torch.int64)
     whole[1:] = torch.ones(2, requires_grad=True)[0] * 3
     assert TensorSpec.from_tensor(whole).requires_grad
+
+
+MODES: dict[str, Any] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "grad": torch.enable_grad,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_unchanged_call_hits_its_entry_whatever_modes_it_ran_under(mode: str) -> None:
+    """A what-if call is evaluated under the modes of the recorded call, and leaves none behind."""
+    engine.reset()
+    with engine.record() as session:
+        compiled = engine.compile(f, backend="eager")
+        with MODES[mode]():
+            compiled(torch.ones(2, 4), torch.ones(4, 5))
+    (entry,) = session.compilations
+    before = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"))
+    assert api.what_if(session, entry.frame, {}).hit == entry.id
+    assert api.what_if(session, entry.frame, {"x": {"dtype": "float64"}}).hit is None
+    assert before == (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"))

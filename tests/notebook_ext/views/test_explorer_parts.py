@@ -314,6 +314,8 @@ def test_a_what_if_answer_names_the_entry_or_why_there_is_none() -> None:
     answer = what_if(session, told, "0/0")
     assert (answer["hit"], answer["text"]) == ("0/1", "This call would use entry 1.")
     assert answer["case"]["failed"] == 6
+    assert [r["is_reached"] for r in answer["rejections"]] == [False]  # look-up stops at 0/1
+    assert what_if(session, replace(told, entries=("0/0", "0/1")), "0/0")["rejections"][0]["is_reached"]
     assert what_if(session, told, "0/1")["case"] is None
     assert "would recompile" in what_if(session, replace(told, hit=None), "0/0")["text"]
 

@@ -252,3 +252,24 @@ def test_modules_of_a_container_that_the_users_forward_calls_are_separate() -> N
     found = {t.split(" = ")[0]: pane(part, "fx")["first"] + i for i, t in enumerate(part["texts"]["fx"]) if " = " in t}
     assert [texts[ups(part, row)[0]] for row in found.values()] == ["body.0  linear", "body.1  gelu", texts[line]]
     assert line in part["callers"][str(found["linear"])]
+
+
+def test_the_bytecode_of_inlined_functions_stands_below_the_functions_own() -> None:
+    """Every function of the user that was traced has its instructions, once, each linked to its line."""
+
+    def halve(x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+    def both(x: torch.Tensor) -> torch.Tensor:
+        return halve(x) + halve(x * 2)
+
+    with engine.record() as session:
+        engine.compile(both, backend="eager")(torch.ones(2))
+    part = linked(session, session.compilations[0].id)
+    bytecode, texts = pane(part, "bytecode"), part["texts"]["bytecode"]
+    assert len(bytecode["heads"]) == 2
+    assert "halve, inlined, test_linked.py" in texts[bytecode["heads"][1]]
+    source = part["texts"]["source"]
+    line = next(i for i, t in enumerate(source) if "return x / 2" in t)
+    rows = [i for i, t in enumerate(texts) if t.startswith("BINARY_OP") and "/" in t]
+    assert [ups(part, bytecode["first"] + row) for row in rows] == [[line]]
