@@ -263,11 +263,11 @@ class KernelsView {
     return h(
       "section", { tabindex: "0" },
       h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, " · ≈ estimated")),
-      h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} operations per byte, about ${metric(mine.flops)}flop/s` : "Roofline" },
+      h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} FLOP/byte, about ${metric(mine.flops)}FLOP/s` : "Roofline" },
         ticks.x.map((v) => [h("path", { class: "grid", d: `M${x(v)} ${ROOF.top}V${ROOF.height - ROOF.bottom}` }), h("text", { x: x(v), y: ROOF.height - 20, "text-anchor": "middle" }, v)]),
         ticks.y.map((v) => [h("path", { class: "grid", d: `M${ROOF.left} ${y(v)}H${ROOF.width - ROOF.right}` }), h("text", { x: ROOF.left - 5, y: y(v) + 4, "text-anchor": "end" }, metric(v))]),
-        h("text", { x: ROOF.left, y: 11, "text-anchor": "start" }, "flop/s"), h("text", { x: (ROOF.left + ROOF.width) / 2, y: ROOF.height - 5, "text-anchor": "middle" }, "operations per byte"),
-        h("path", { class: "roof", d: path }), h("text", { x: ROOF.width - ROOF.right, y: y(roof.flops) - 5, "text-anchor": "end" }, metric(roof.flops) + "flop/s"), h("text", { x: x(ticks.x[0]) + 6, y: y(ticks.x[0] * 10 ** 0.9 * roof.bandwidth) - 12 }, metric(roof.bandwidth) + "B/s"),
+        h("text", { x: ROOF.left, y: 11, "text-anchor": "start" }, "FLOP/s"), h("text", { x: (ROOF.left + ROOF.width) / 2, y: ROOF.height - 5, "text-anchor": "middle" }, "FLOP/byte"),
+        h("path", { class: "roof", d: path }), h("text", { x: ROOF.width - ROOF.right, y: y(roof.flops) - 5, "text-anchor": "end" }, metric(roof.flops) + "FLOP/s"), h("text", { x: x(ticks.x[0]) + 6, y: y(ticks.x[0] * 10 ** 0.9 * roof.bandwidth) - 12 }, metric(roof.bandwidth) + "B/s"),
         mine ? h("path", { class: "drop", d: `M${x(mine.intensity)} ${y(mine.flops)}V${y(Math.min(roof.flops, Math.max(mine.intensity, ticks.x[0]) * roof.bandwidth))}` }) : null,
         points.map((/** @type {any} */ e, /** @type {number} */ i) => (i === own ? null : dot(e, i))), mine ? [dot(mine, own), h("text", { class: "kn", x: x(mine.intensity) + (x(mine.intensity) > ROOF.width - 60 ? -10 : 10), y: y(mine.flops) + 4, "text-anchor": x(mine.intensity) > ROOF.width - 60 ? "end" : "start" }, r.kernel)] : null),
     );

@@ -88,7 +88,7 @@ class TimingsView {
     put(
       this.body,
       part.rows.map((/** @type {any} */ row, /** @type {number} */ i) => this.#row(row, i, longest)),
-      h("h4", {}, "By stage, nested stages excluded"),
+      h("h4", {}, "Self time by stage"),
       h("table", { class: "t" }, h("tbody", {}, part.totals.map((/** @type {any} */ t) => h("tr", {}, h("td", {}, h("i", { class: "dot " + this.color(t.stage) }), " " + t.stage), h("td", { class: "num" }, t.text), h("td", { class: "num" }, Math.round(t.share * 100) + " %"), h("td", { class: "meter" }, h("i", { class: this.color(t.stage), style: `width:${t.share * 100}%` })))))),
     );
     const row = part.rows[this.at];

@@ -53,7 +53,7 @@ def estimate(target: str, moved: int | None, flops: int | None) -> dict[str, Any
 
     ``seconds`` is the larger of memory and arithmetic time, plus the launch. ``memory`` and ``arithmetic``
     are seconds, ``rate`` is bytes per second, ``flops`` operations per second, ``share`` the part of
-    ``seconds`` that is not the launch, and ``intensity`` operations per byte.
+    ``seconds`` that is not the launch, and ``intensity`` FLOP per byte.
     """
     card = DEVICE_PEAKS.get(target)
     if card is None or not moved:
