@@ -55,6 +55,8 @@ LIBRARY_OPS = frozenset(
 """Operators that are not decomposed because a vendor library runs them best."""
 
 
+_FAST_PATH_OPS = frozenset(("_transformer_encoder_layer_fwd", "_native_multi_head_attention"))
+"""Operators that stand for a whole layer of ``nn`` in eval mode without gradients."""
 ALLOCATION_OPS = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
 
 
@@ -72,6 +74,11 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
         return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
     if _packet_name(target) in ALLOCATION_OPS:
         return Fallback(LoweringFallback.ALLOCATION, "It only allocates memory.")
+    if _packet_name(target) in _FAST_PATH_OPS:
+        return Fallback(
+            LoweringFallback.INFERENCE_FAST_PATH,
+            "PyTorch's fast path for inference runs the whole layer as one ATen call.",
+        )
     if target is random_seeds:
         return Fallback(
             LoweringFallback.RANDOM_IN_ATEN,

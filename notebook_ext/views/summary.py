@@ -214,6 +214,10 @@ def _kernel_items(session: Session) -> Iterator[SummaryItem]:
         yield from _no_kernel_items(session)
         return
     target = next((c.lowering.target for c in session.compilations if c.lowering and c.lowering.target), session.target)
+    if not kernels:
+        yield SummaryItem(", no kernels, ")
+        yield SummaryItem(pluralize(calls, "ATen call"), "kernels", "link")
+        return
     yield SummaryItem(", ")
     kind = "C++ kernel" if kernels and all(k.language == "cpp" for k in kernels) else "kernel"
     where = f" for {one_line(target, 40)}" if target else ""

@@ -49,6 +49,7 @@ class LoweringFallback(FallbackKind):
     DETERMINISTIC = "deterministic"
     MIXED_DEVICES = "mixed-devices"
     ERROR_IN_ATEN = "error-in-aten"
+    INFERENCE_FAST_PATH = "inference-fast-path"
     FASTER_IN_ATEN = "faster-in-aten"
     FORCED = "forced"
     LOWERING_FAILED = "lowering-failed"

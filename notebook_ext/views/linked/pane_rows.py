@@ -211,10 +211,8 @@ class LinkedPanes:
         return PaneRow(node_text(node), str(number), up, callers, one_line(label), "", fate, self._mark(found.span))
 
     def _outcomes(self) -> dict[str, str]:
-        lowering = self.compilation.lowering
-        return (
-            {e.node: f"ATen fallback: {one_line(e.reason).rstrip('.')}" for e in lowering.externs} if lowering else {}
-        )
+        """Return why a node has no kernel, by node."""
+        return {e.node: f"ATen fallback: {one_line(e.reason).rstrip('.')}" for e in aten_calls_of(self.compilation)}
 
     def _why_no_graph(self, id: str) -> str:
         trace = self.compilation.trace

@@ -103,7 +103,7 @@ MODES: dict[str, Any] = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_unchanged_call_hits_its_entry_whatever_modes_it_ran_under(mode: str) -> None:
-    """A what-if call is evaluated under the modes of the recorded call, and leaves none behind."""
+    """A what-if call is evaluated under the modes of the recorded call."""
     engine.reset()
     with engine.record() as session:
         compiled = engine.compile(f, backend="eager")

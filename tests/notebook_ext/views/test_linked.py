@@ -255,7 +255,7 @@ def test_modules_of_a_container_that_the_users_forward_calls_are_separate() -> N
 
 
 def test_the_bytecode_of_inlined_functions_stands_below_the_functions_own() -> None:
-    """Every function of the user that was traced has its instructions, once, each linked to its line."""
+    """Each traced function of the user has its instructions, once, linked to its lines."""
 
     def halve(x: torch.Tensor) -> torch.Tensor:
         return x / 2

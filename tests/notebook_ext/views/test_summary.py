@@ -77,6 +77,14 @@ def test_every_view_shows_the_same_counts() -> None:
     assert sum(r["graphs"] for r in rows) == found.graphs + found.recompiles
 
 
+def test_a_graph_of_aten_calls_has_no_kernels_to_check() -> None:
+    """Nothing is said about where kernels ran, and there is nothing to verify."""
+    session = head_session()
+    for c in session.compilations:
+        session.put_compilation(replace(c, kernels=()))
+    assert "no kernels, 3 ATen calls, 1.8 s" in summary(session).text
+
+
 def test_links_name_a_view_and_what_to_open_in_it() -> None:
     """Facts that a view shows are links; the rest is text."""
     items = {i.text: i for i in summary(head_session()).items}
