@@ -551,9 +551,9 @@ def what_if_inputs(session: Session, frame: str) -> dict[str, dict[str, str]]:
 
 
 def measure_kernels(session: Session) -> int:
-    """Time the kernels of a live session on its GPU; return the number of kernels timed.
+    """Time the kernels of a live session where they run; return the number of kernels timed.
 
-    The kernel records then have the timings and the GPU's copy bandwidth. Each graph runs once more, on
+    The kernel records then have the timings and the copy bandwidth of the GPU or of this CPU. Each graph runs once more, on
     copies of the inputs it was compiled for.
 
     Raises:
@@ -575,8 +575,8 @@ def record_tensor_values(session: Session, compilation: str) -> str:
 
 
 def verify(session: Session) -> dict[str, Any]:
-    """Verify the session's kernels against ATen in Triton's interpreter.
+    """Verify the session's kernels against ATen: on this CPU, or in Triton's interpreter.
 
-    Returns the results by "compilation kernel".
+    Kernels for the CPU run as compiled; those for a GPU are interpreted. Returns the results by "compilation kernel".
     """
     return dict(session_jobs.verify_session_kernels(session))

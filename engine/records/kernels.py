@@ -103,7 +103,7 @@ class VerifyRecord(Record):
 class KernelTimingRecord(Record):
     """Timing of a kernel on ``device``: median ``seconds`` of a launch.
 
-    A GPU's cache is cold, a CPU's has the data of the launch before. ``copy_rate``: copy bandwidth of the same device
+    A GPU's cache is cold. A CPU's has the data of the launch before, and the fastest of several launches counts. ``copy_rate``: copy bandwidth of the same device
     in bytes per second, reads and writes together.
     """
 

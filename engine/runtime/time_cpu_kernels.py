@@ -18,9 +18,9 @@ from engine.runtime.time_kernels import time_launches
 
 COPY_BYTES = 1 << 27
 """Bytes read and written to measure copy bandwidth: more than most caches hold."""
-MIN_SECONDS = 2e-4
-"""Least time of one measurement: shorter launches are repeated in it."""
-AVERAGES = 3
+MIN_SECONDS = 2e-3
+"""Least time of one measurement: short launches are repeated in it."""
+MIN_CALLS, MAX_CALLS = 5, 1000
 
 
 def time_cpu_kernels(program: LoweredProgram, inputs: Sequence[Any]) -> dict[str, KernelTimingRecord]:
@@ -41,24 +41,17 @@ def time_cpu_kernels(program: LoweredProgram, inputs: Sequence[Any]) -> dict[str
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """Return the seconds of one call: the shortest of several averages.
+    """Return the seconds of the fastest of several calls.
 
-    Other processes only add time.
+    Other processes and waiting threads only add time.
     """
-    return min(_average(work) for _ in range(AVERAGES))
-
-
-def _average(work: Callable[[], Any]) -> float:
-    """Return the seconds of one call, averaged over as many as a clock needs."""
-    count = 1
-    while True:
+    fastest, spent, calls = float("inf"), 0.0, 0
+    while calls < MIN_CALLS or (spent < MIN_SECONDS and calls < MAX_CALLS):
         start = time.perf_counter()
-        for _ in range(count):
-            work()
-        spent = time.perf_counter() - start
-        if spent >= MIN_SECONDS:
-            return spent / count
-        count *= 4
+        work()
+        seconds = time.perf_counter() - start
+        fastest, spent, calls = min(fastest, seconds), spent + seconds, calls + 1
+    return fastest
 
 
 @functools.cache

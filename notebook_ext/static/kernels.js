@@ -167,6 +167,7 @@ class KernelsView {
 
   update() {
     const { part, rows, isCpu } = this;
+    this.body.classList.toggle("cpu", isCpu);
     put(
       this.body,
       rows.length

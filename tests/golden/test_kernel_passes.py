@@ -9,8 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from engine.ir.kernels.host_vectors import AVX2
+from engine.ir.kernels.llvm_machine import llvm
+from engine.ir.kernels.lowered_program import CPU_TARGET
+from engine.kernels.cpu.listings import CpuMachine, compile_for_cpu
+from engine.kernels.cpu.printer import print_llvm
+from engine.lowering.driver import lower
 from tests.golden.pairs import Pair, shows
-from tests.golden.test_loop_passes import kernel_text, loop_lines, program_of
+from tests.golden.test_loop_passes import kernel_text, loop_lines, program_of, to_aten
 
 Tensor = torch.Tensor
 Show = Callable[..., None]
@@ -126,3 +132,31 @@ def test_symbolic_sizes(show: Show) -> None:
         return x + 1
 
     show(f, torch.ones(1000), dynamic=True)
+
+
+@shows("engine/kernels/cpu/listings.py", "engine/kernels/cpu/line_tables.py", "engine/kernels/cpu/register_uses.py")
+def test_assembly_by_line(pair: Pair) -> None:
+    """Each instruction for a CPU has the line of LLVM IR that it comes from.
+
+    LLVM carries the lines through its passes. A constant that it moves has the line that uses it. The CPU is always the
+    same one (haswell), whatever this machine has.
+    """
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+    def f(x: Tensor) -> Tensor:
+        return (x * 3).sum(0)
+
+    graph = to_aten(f, torch.ones(4, 8))
+    program = lower(graph, CPU_TARGET, lambda kernel, target: print_llvm(kernel, AVX2))  # type: ignore[arg-type]
+    (kernel,) = program.kernels
+    made = compile_for_cpu(kernel.name, kernel.text, CpuMachine("x86_64-unknown-linux-gnu", "haswell", "", AVX2))
+    assembly = made.listings[1]
+    origin = {link.line: str(link.triton_line or link.label) for link in assembly.links}
+    numbered = [f"{n:>3} {line}".rstrip() for n, line in enumerate(kernel.text.splitlines(), 1)]
+    after = [
+        f"{origin.get(n, ''):>3} {line.expandtabs(8)}".rstrip()
+        for n, line in enumerate(assembly.text.splitlines(), 1)
+        if n in origin or line.endswith(":")
+    ]
+    pair(f, before=loop_lines(program), between="\n".join(numbered), after="\n".join(after))
