@@ -203,18 +203,19 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
     )
 
 
-@memo_by_identity
 def has_only_effect(target: Any) -> bool:
     """Return True for an operator without tensors and results, such as ``aten._print``.
 
     Compiling must not run it.
     """
-    if not isinstance(target, (OpOverload, OpOverloadPacket)):
-        return False
-    overloads = getattr(target, "overloads", None)
-    schemas: list[Any] = [
-        o._schema for o in ([target] if overloads is None else (getattr(target, n) for n in overloads()))
-    ]
+    # The memo would keep other targets alive, which may hold values of the user.
+    return isinstance(target, (OpOverload, OpOverloadPacket)) and _has_only_effect(target)
+
+
+@memo_by_identity
+def _has_only_effect(op: Any) -> bool:
+    overloads = getattr(op, "overloads", None)
+    schemas: list[Any] = [o._schema for o in ([op] if overloads is None else (getattr(op, n) for n in overloads()))]
     return all(not s.returns and all(str(a.type) in _PLAIN_TYPES for a in s.arguments) for s in schemas)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch.fx
 import torch.nn.functional as F
 
 from engine.ir.graph_callable import GraphCallable
-from engine.ir.introspection.operator_facts import OperatorFacts, draws_random, facts_of, facts_of_node
+from engine.ir.introspection.operator_facts import OperatorFacts, draws_random, facts_of, facts_of_node, has_only_effect
 
 aten = torch.ops.aten
 
@@ -82,3 +83,17 @@ def test_dropout_of_zero_draws_nothing() -> None:
     assert draws_random(graph.call_function(attention, (x, x, x, None, 0.1)))
     assert draws_random(graph.call_function(attention, (x, x, x), {"dropout_p": x}))
     assert draws_random(graph.call_function(F.dropout, (x, 0.0)))
+
+
+def test_facts_keep_no_function_alive() -> None:
+    """Facts are remembered by operator; a function of the user is freed with its values."""
+
+    def target(x: Any) -> Any:
+        return x
+
+    held = weakref.ref(target)
+    assert not has_only_effect(target)
+    assert facts_of(target) == OperatorFacts()
+    del target
+    assert held() is None
+    assert all(has_only_effect(aten._print.default) for _ in range(2))
