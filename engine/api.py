@@ -448,7 +448,9 @@ def check_bounds(dim: int, size: int, low: int | None, high: int | None) -> None
         raise errors.BadArgument(f"min={low} is greater than max={high}: exchange them.")
     if (low is not None and size < low) or (high is not None and size > high):
         bounds = " and ".join(f"{n}={b}" for n, b in (("min", low), ("max", high)) if b is not None)
-        raise errors.BadArgument(f"Dimension {dim} has size {size}, which is outside of {bounds}.")
+        raise errors.BadArgument(
+            f"Dimension {dim} has size {size}, which is outside of {bounds}: widen the bounds, or pass another tensor."
+        )
 
 
 def mark_static(t: torch.Tensor, dim: int | None = None) -> None:

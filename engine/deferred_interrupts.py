@@ -102,7 +102,7 @@ def deliver_interrupts() -> None:
 
 
 class defer_interrupts:  # noqa: N801 -- a context manager, used like a function
-    """Context manager: defer Ctrl-C inside the block; what is left is delivered at its end.
+    """Context manager: defer Ctrl-C inside the block, and deliver it at the end of the block.
 
     Does nothing outside the main thread, and where SIGINT has no handler in Python. Blocks nest.
     """

@@ -247,8 +247,8 @@ def _run_child(write: int, work: Callable[[], FixTrial]) -> None:
             outcome = FixTrial(problem=f"the re-run failed: {type(error).__name__}: {error}")
         if stopped:
             outcome = FixTrial(problem=f"the function has effects outside of its process ({stopped[0]})")
-        told = (outcome.compile_count, outcome.problem[:2000], outcome.cause[:2000])
-        os.write(write, json.dumps(told).encode())
+        answer = (outcome.compile_count, outcome.problem[:2000], outcome.cause[:2000])
+        os.write(write, json.dumps(answer).encode())
     finally:
         os._exit(0)
 

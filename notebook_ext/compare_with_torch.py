@@ -133,8 +133,8 @@ def _our_results(tape: CallRecorder, call: ClonedCall, *, with_gradients: bool) 
     """
     target = tape.compiled_roots[call.root]
     again = _run_call(call, target, target) if with_gradients else {}
-    told = call.results | {name + MUTATED_SUFFIX: t for name, t in call.mutated.items()}
-    return {name: t for name, t in again.items() if name.startswith(GRADIENT_PREFIX)} | told
+    results = call.results | {name + MUTATED_SUFFIX: t for name, t in call.mutated.items()}
+    return {name: t for name, t in again.items() if name.startswith(GRADIENT_PREFIX)} | results
 
 
 def _run_call(call: ClonedCall, function: Callable[..., Any], root: Any) -> dict[str, torch.Tensor]:
@@ -174,11 +174,11 @@ def _row(
     call: int, value: str, ours: torch.Tensor | None, theirs: torch.Tensor | None, plain: torch.Tensor | None
 ) -> ResultDifference:  # fmt: skip
     one = next(t for t in (plain, theirs, ours) if t is not None)
-    told = f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}"
+    type_text = f"{str(one.dtype).removeprefix('torch.')}{list(one.shape)}"
     return ResultDifference(
         call,
         value,
-        told,
+        type_text,
         _max_abs_difference(ours, theirs),
         _max_abs_difference(ours, plain),
         _max_abs_difference(theirs, plain),

@@ -61,7 +61,7 @@ class ExecutingCell:
 
 
 class CompileRun:
-    """One run of a cell; its methods are called in the order in which they stand.
+    """One run of a cell; its methods are called in the order of their definition.
 
     After an error of the cell the session is still saved and shown.
     """

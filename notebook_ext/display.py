@@ -124,28 +124,31 @@ def explore(shell: InteractiveShell, session: Session) -> None:
         print(snapshot_text(session))
 
 
-def show_guards_of_call(shell: InteractiveShell, session: Session | None, told: CallExplanation) -> None:
+def show_guards_of_call(shell: InteractiveShell, session: Session | None, explanation: CallExplanation) -> None:
     """Display the guards of an entry against a hypothetical call.
 
     The entry is the one that the call would use, else the first one whose guard fails. Without widgets
     nothing is displayed.
     """
-    if session is None or not has_widgets(shell) or not _matches_session(session, told):
+    if session is None or not has_widgets(shell) or not _matches_session(session, explanation):
         return
     from notebook_ext.widgets.explorer import Explorer
 
-    entry = told.hit or told.guard_failures[0].entry
+    entry = explanation.hit or explanation.guard_failures[0].entry
     display(
         Explorer(
-            session, on_verify=lambda: verify(session), view=f"guards|{entry}|call={HYPOTHETICAL_CALL}", asked=told
+            session,
+            on_verify=lambda: verify(session),
+            view=f"guards|{entry}|call={HYPOTHETICAL_CALL}",
+            asked=explanation,
         )
     )
 
 
-def _matches_session(session: Session, told: CallExplanation) -> bool:
+def _matches_session(session: Session, explanation: CallExplanation) -> bool:
     """Return True if the explained entries are those of the session, with as many guards."""
     counts = {c.id: len(c.guards.guards) for c in session.compilations if c.guards}
-    asked = {entry: len(results) for entry, results in told.results.items()}
+    asked = {entry: len(results) for entry, results in explanation.results.items()}
     return bool(asked) and all(counts.get(entry) == count for entry, count in asked.items())
 
 
@@ -172,11 +175,11 @@ def show_torch_comparison(session: Session, compared: TorchComparison) -> None:
     show_summary(compared.session)
     names = ("ours", "torch.compile")
     found = compare_sessions(session, compared.session)
-    told = {
+    bundle = {
         "text/plain": f"{result_table_text(compared)}\n\n{comparison_text(found, *names)}",
         "text/html": f'<div style="{STYLE}">{result_table_html(compared)}</div>{comparison_html(found, *names)}',
     }
-    display(told, raw=True)
+    display(bundle, raw=True)
 
 
 def mime_bundle(session: Session, *, static: bool, summary_id: str = "") -> dict[str, str]:

@@ -69,17 +69,17 @@ def explain_call(value: Any, arguments: tuple[Any, ...], keywords: dict[str, Any
         return str(error)
 
 
-def explanation_text(told: CallExplanation) -> str:
+def explanation_text(explanation: CallExplanation) -> str:
     """Return the explanation of a call as text."""
-    return "\n".join(_call_lines(told))
+    return "\n".join(_call_lines(explanation))
 
 
-def _call_lines(told: CallExplanation) -> Iterator[str]:
-    if told.hit is not None:
-        yield f"This call would use entry {told.hit}."
+def _call_lines(explanation: CallExplanation) -> Iterator[str]:
+    if explanation.hit is not None:
+        yield f"This call would use entry {explanation.hit}."
     else:
-        yield f"This call would recompile: guards of {pluralize(len(told.entries), 'entry')} fail."
-    for rejection in told.guard_failures:
+        yield f"This call would recompile: guards of {pluralize(len(explanation.entries), 'entry')} fail."
+    for rejection in explanation.guard_failures:
         yield f"  entry {rejection.entry}: {sanitize(rejection.sentence) or f'{rejection.source} {rejection.kind}: expected {rejection.expected}, found {rejection.actual}'}"
         yield from (f"    {_fix_text(fix)}" for fix in rejection.fixes)
         if rejection.hint:

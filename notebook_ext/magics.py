@@ -204,10 +204,10 @@ class CompileMagics(Magics):
         if isinstance(tree, ast.Call):
             value = self._callable(ast.unparse(tree.func))
             positional, keywords = self._evaluate(f"(lambda *a, **k: (a, k))({_call_arguments(tree)})")
-            told = line_magic_text.explain_call(value, positional, keywords)
-            print(told if isinstance(told, str) else line_magic_text.explanation_text(told))
-            if not isinstance(told, str):
-                display.show_guards_of_call(self.shell, self.sessions.last, told)
+            explanation = line_magic_text.explain_call(value, positional, keywords)
+            print(explanation if isinstance(explanation, str) else line_magic_text.explanation_text(explanation))
+            if not isinstance(explanation, str):
+                display.show_guards_of_call(self.shell, self.sessions.last, explanation)
         else:
             print(line_magic_text.guards_text(self._callable(line), self.sessions.last))
 
@@ -244,7 +244,7 @@ class CompileMagics(Magics):
 
     def _callable(self, text: str) -> Any:
         if not text.strip():
-            raise UsageError("Name a compiled function or module.")
+            raise UsageError("Which function? Name a compiled function or module, for example %guards f.")
         value = self._evaluate(text)
         if problem := compile_roots.why_not_root(value):
             raise UsageError(f"{text.strip()!r} is not something that was compiled: {problem}.")

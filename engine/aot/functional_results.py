@@ -114,7 +114,7 @@ class FunctionalResults:
         return OutputAliasInfo(name, "result", index)
 
     def _in_layout_of(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> torch.Tensor:
-        """Return a value in the layout of eager's tensor, and in a storage of its own.
+        """Return a value in the layout of eager's tensor, in a storage that it does not share.
 
         Raises:
             FallbackRequired: it has another dtype or no such layout.
@@ -160,7 +160,7 @@ def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
 
 
 def _covers_storage(t: torch.Tensor) -> bool:
-    """Return True if a tensor covers its whole storage, as far as sizes are known."""
+    """Return True if a tensor covers its whole storage, or if its sizes are unknown."""
     known = static_sizes((t.untyped_storage().nbytes(), t.numel(), offset_of(t)))
     if known is None:
         return True

@@ -152,9 +152,9 @@ _SYMBOL_FREE_TYPES = (
 
 
 def _is_symbol_free(leaf: Any) -> bool:
-    """Return True if a leaf of a context can hide no symbol that matters.
+    """Return True if a leaf of a context contains no symbol that is ever read.
 
-    ``DTensor`` may hide symbols there, but does not read them.
+    The context of a ``DTensor`` may contain symbols, but nothing reads them.
     """
     return isinstance(leaf, _SYMBOL_FREE_TYPES) or type(leaf).__module__.startswith("torch.distributed.")
 
@@ -169,7 +169,7 @@ def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> Any:
 
 
 def _is_shape(given: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Return True if a shape equals the expected one, as far as is known without a call."""
+    """Return True if a shape equals the expected one. Sizes known only at a call are skipped."""
     if len(given) != len(expected):
         return False
     return all(_is_size(g, e) for g, e in zip(given, expected, strict=True))

@@ -34,7 +34,7 @@ class CapturedValue:
 
     @property
     def is_zeros(self) -> bool:
-        """True if the value stands for an undefined gradient."""
+        """True if the value represents an undefined gradient."""
         return self.step is not None and self.step.kind == "zeros"
 
 
@@ -310,7 +310,7 @@ TENSOR_HOOK_KINDS = ("tensor_pre_hook", "retain_grad")
 def _before_hooks(value: CapturedValue) -> CapturedValue:
     """Return the gradient before its tensor hooks, as ``torch.autograd.grad`` does.
 
-    If the backward ends at the node, the node has no other steps. The hooks then count.
+    A node at which the backward ends has no other steps. Its hooks then apply to the result.
     """
     step = value.step
     while (

@@ -315,12 +315,12 @@ class EagerContinuation:
 
     def _with_gradients(self, step: NodeStep, args: tuple[Any, ...], gradients: Sequence[Any]) -> tuple[Any, ...]:
         place = GRADIENT_ARGUMENT[step.kind]
-        told = args[place]
-        if not isinstance(told, (list, tuple)):
+        previous = args[place]
+        if not isinstance(previous, (list, tuple)):
             return (*args[:place], gradients[0], *args[place + 1 :])
         # An undefined gradient may have been captured as zeros.
-        now = [g if g is not None else t if _is_zeros(t) else None for g, t in zip(gradients, told, strict=True)]
-        return (*args[:place], type(told)(now), *args[place + 1 :])
+        now = [g if g is not None else t if _is_zeros(t) else None for g, t in zip(gradients, previous, strict=True)]
+        return (*args[:place], type(previous)(now), *args[place + 1 :])
 
     def _check_saved_versions(self, step: NodeStep, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Check the versions of saved tensors, as the captured graph does; return the arguments.

@@ -99,7 +99,7 @@ class ActiveBackward:
             self.hooks_changed = True
 
     def edges_of_removed(self, removed: RemovedHook) -> Sequence[NodeEdge]:
-        """Return the edges that a hook was removed from, as far as their tensors still exist."""
+        """Return the edges that a hook was removed from, if their tensors still exist."""
         return [
             (t.grad_fn, t.output_nr)
             for t in gc.get_referrers(removed.registry)
@@ -198,9 +198,9 @@ def track_hooks(running: ActiveBackward) -> Iterator[None]:
     """
     module: Any = torch_c_module
     handle: Any = RemovableHandle
-    told = {name: getattr(module, name) for name in _PATCHED_TORCH_FUNCTIONS}
+    originals = {name: getattr(module, name) for name in _PATCHED_TORCH_FUNCTIONS}
     for name, tell in _PATCHED_TORCH_FUNCTIONS.items():
-        setattr(module, name, functools.partial(tell, told[name]))
+        setattr(module, name, functools.partial(tell, originals[name]))
     handle.__init__, handle.remove = _patched_init, _patched_remove
     tensor: Any = torch.Tensor
     tensor.retain_grad = _patched_retain_grad
@@ -211,7 +211,7 @@ def track_hooks(running: ActiveBackward) -> Iterator[None]:
         _thread.active = None
         handle.__init__, handle.remove = _original_init, _original_remove
         del tensor.retain_grad
-        for name, tell in told.items():
+        for name, tell in originals.items():
             setattr(module, name, tell)
 
 

@@ -50,7 +50,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
 
 
 def _executor_maker(traced: TracedGraph, options: Options, work: Compilation) -> Callable[[AotGraph], Run]:
-    """Return what makes the executor of each functional graph.
+    """Return the function that creates the executor of a functional graph.
 
     Without a GPU, kernels are only generated for the records. A backward that is compiled later holds the result,
     so it must not refer to ``traced``, which holds this call's tensors.

@@ -189,7 +189,7 @@ def _prefix(
     index: int,
     known: ResumeInfo | None,
 ) -> tuple[list[EditableItem], tuple[int, ...]]:
-    """Return the instructions up to the jump to ``label``, and their indices in the base."""
+    """Return the instructions up to the jump to ``label``, and their indices in ``base_code``."""
     location, raised_at = locate(index), dict[int, int]()
     prefix: list[EditableItem] = [Instr("COPY_FREE_VARS", len(free), location=location)] if free else []
     if INITIAL_YIELD in point.stack:

@@ -233,14 +233,14 @@ def stable_method_name(name: str) -> str:
     if name in _native_tensor_attributes() and found is vars(TensorBase)[name]:
         return name
     found = getattr(found, "__func__", getattr(found, "fget", found))
-    if isinstance(found, types.FunctionType) and _is_defined_where_it_says(found):
+    if isinstance(found, types.FunctionType) and _is_defined_in_named_module(found):
         return f"{found.__module__}:{found.__qualname__}"
     if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)):
         return found.__qualname__
     return "" if callable(found) or found is None else name
 
 
-def _is_defined_where_it_says(function: types.FunctionType) -> bool:
+def _is_defined_in_named_module(function: types.FunctionType) -> bool:
     """Return True if a function of torch or Python is defined in the module that it names.
 
     A wrapper takes over the name of the function that it wraps.
@@ -256,7 +256,7 @@ def stable_name(value: Any) -> str:
 
     A stable name means the same in every process of these versions.
     """
-    if isinstance(value, types.FunctionType) and not _is_defined_where_it_says(value):
+    if isinstance(value, types.FunctionType) and not _is_defined_in_named_module(value):
         return ""
     names = [n for n in (getattr(value, k, None) for k in ("__name__", "__qualname__")) if isinstance(n, str)]
     module = getattr(value, "__module__", None) or "torch"

@@ -54,17 +54,17 @@ def _node_record(node: torch.fx.Node, stage: str, compilation: str) -> NodeRecor
 
 
 def _tensor_fields(value: torch.Tensor) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "shape": tuple(map(str, value.shape)),
         "dtype": str(value.dtype).removeprefix("torch."),
         "device": str(value.device),
     }
     if value.layout != torch.strided:
-        return told
-    told["stride"] = tuple(map(str, value.stride()))
+        return fields
+    fields["stride"] = tuple(map(str, value.stride()))
     if static_sizes(value.shape) is not None:
-        told["bytes"] = value.numel() * value.element_size()
-    return told
+        fields["bytes"] = value.numel() * value.element_size()
+    return fields
 
 
 def _note(node: torch.fx.Node, value: Any) -> str:

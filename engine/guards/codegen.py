@@ -305,11 +305,11 @@ def condition_texts(in_order: Sequence[Guard]) -> tuple[str, ...]:
         return texts[origin]
 
     known: dict[Source, type] = {}
-    told = []
+    conditions = []
     for guard in in_order:
         expr, *others = tuple(text(o) for o in guard.sources) if guard.reads_value else ("",)
-        told.append(guard.condition(expr, names.const, tuple(others), known.get(guard.source)))
+        conditions.append(guard.condition(expr, names.const, tuple(others), known.get(guard.source)))
         found = guard.implied_type
         if found is not None:
             known[guard.source] = found
-    return tuple(told)
+    return tuple(conditions)

@@ -75,12 +75,12 @@ def explain(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardResult, .
 
 def guard_results(found: Sequence[GuardEvaluation]) -> tuple[GuardResult, ...]:
     """Convert guard evaluations to records; ids are positions in executed order."""
-    told = []
+    results = []
     has_failed = False
     for index, finding in enumerate(found):
-        told.append(GuardResult(guard_id(index), _verdict(finding.holds, has_failed), finding.actual_text()))
+        results.append(GuardResult(guard_id(index), _verdict(finding.holds, has_failed), finding.actual_text()))
         has_failed = has_failed or not finding.holds
-    return tuple(told)
+    return tuple(results)
 
 
 def _verdict(verdict: bool | None, hypothetical: bool) -> Verdict:

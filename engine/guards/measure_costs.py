@@ -25,7 +25,7 @@ def measure_guard_costs(
     """
     known: dict[Source, type] = {}
     empty = _time_condition("pass", (), CheckNames(parameters), cells, arguments) or 0.0
-    told = []
+    costs = []
     for guard in ordered:
         names = CheckNames(parameters)
         writer = CheckWriter((guard,), names, no_modes=True)
@@ -35,11 +35,11 @@ def measure_guard_costs(
         lines: list[str] = []
         condition = writer.condition(guard, lines)
         seconds = _time_condition(condition, lines, names, cells, arguments)
-        told.append(None if seconds is None else max(0.0, (seconds - empty) * 1e9))
+        costs.append(None if seconds is None else max(0.0, (seconds - empty) * 1e9))
         kind = guard.implied_type
         if kind is not None:
             known[guard.source] = kind
-    return tuple(told)
+    return tuple(costs)
 
 
 def _time_condition(

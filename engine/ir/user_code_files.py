@@ -73,7 +73,7 @@ _TRACEABLE_TORCH_MODULES = ("torch.optim", "torch.amp.grad_scaler", "torch.distr
 
 
 def is_traceable_torch_module(module: str) -> bool:
-    """Return True if functions of this torch module are compiled as frames of their own.
+    """Return True if functions of this torch module are compiled as separate frames.
 
     As for user functions, this happens where Python calls them.
     """

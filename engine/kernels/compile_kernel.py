@@ -188,9 +188,9 @@ def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> 
         cause = cause.__cause__
     line = getattr(getattr(error, "node", None), "lineno", None)
     message = getattr(error, "error_message", None) or str(cause) or type(cause).__name__
-    told = [part.strip() for part in str(message).strip().splitlines() if part.strip()]
+    message_lines = [part.strip() for part in str(message).strip().splitlines() if part.strip()]
     at = f" at line {line}" if line else ""
-    return f"Triton could not compile {unit.name} for {target}{at}: {_first_error_line(told)}"
+    return f"Triton could not compile {unit.name} for {target}{at}: {_first_error_line(message_lines)}"
 
 
 def _first_error_line(lines: list[str]) -> str:

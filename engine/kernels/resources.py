@@ -112,8 +112,8 @@ def _cuda_registers_and_spills(cubin: bytes) -> tuple[int | None, int | None]:
         path = pathlib.Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         command = [str(knobs.nvidia.cuobjdump.path), "--dump-resource-usage", str(path)]
-        told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", told)
+        output = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", output)
     if not found:
         return None, None
     return int(found[1]), max(int(found[2]), int(found[3])) // 4

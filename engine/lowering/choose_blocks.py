@@ -67,10 +67,15 @@ class BlockTuner:
         )
         if answer.reason:
             seconds = answer.seconds or (None,) * len(ways)
-            told = tuple((way.label, s) for way, s in zip(ways, seconds, strict=True))
+            timings = tuple((way.label, s) for way, s in zip(ways, seconds, strict=True))
             self.choices.append(
                 AutotuneChoice(
-                    kernel.nodes, ways[answer.chosen].label, answer.reason, told, answer.device, answer.from_disk_cache
+                    kernel.nodes,
+                    ways[answer.chosen].label,
+                    answer.reason,
+                    timings,
+                    answer.device,
+                    answer.from_disk_cache,
                 )
             )
         return found[answer.chosen] if answer.chosen else None

@@ -254,5 +254,5 @@ def fake_result(low: LoweringContext) -> Any:
         NotLowered: there is no current node.
     """
     if low.current_node is None:
-        raise NotLowered(LoweringFallback.OPERATOR_MODE, "outside a graph")
+        raise NotLowered(LoweringFallback.OPERATOR_MODE, "an operator outside of a graph has no lowering")
     return low.current_node.meta["val"]

@@ -62,9 +62,11 @@ def lower(
         is_cpu = target == CPU_TARGET
         walk = GraphLowering(graph.compilation_id, watch.module, graph.stage, saved, forced_fallbacks, is_cpu=is_cpu)
         walk.run()
-        told = {symbol: made for symbol, (made, _) in walk.symbols.unbacked.items()}
+        definitions = {symbol: made for symbol, (made, _) in walk.symbols.unbacked.items()}
         unroll_reductions(walk.context.defs, walk.defs_in_memory())
-        schedule = fuse(walk.context.defs, walk.context.externs, walk.defs_in_memory(), walk.context.no_fuse, told)
+        schedule = fuse(
+            walk.context.defs, walk.context.externs, walk.defs_in_memory(), walk.context.no_fuse, definitions
+        )
         returned = definitions_in(walk.outputs)
         by_themselves = functools.partial(subprogram, walk, target, emit)
         schedule = choose_templates(schedule, returned, chooser, by_themselves, forced_fallbacks, walk.symbols.hints)

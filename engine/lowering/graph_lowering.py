@@ -512,10 +512,10 @@ def reset_saved_row_stride(placeholder: torch.fx.Node) -> None:
 
 def set_saved_row_stride(placeholder: torch.fx.Node, row: int) -> None:
     """Set the row stride of a saved matrix's fake value to ``row`` elements, for the backward."""
-    told = placeholder.meta["val"]
-    with told.fake_mode:
-        apart = torch.empty_strided(told.shape, (row, 1), dtype=told.dtype, device=told.device)
-    placeholder.meta = {**placeholder.meta, "val": apart, PADDED_ROWS_KEY: told}
+    fake = placeholder.meta["val"]
+    with fake.fake_mode:
+        apart = torch.empty_strided(fake.shape, (row, 1), dtype=fake.dtype, device=fake.device)
+    placeholder.meta = {**placeholder.meta, "val": apart, PADDED_ROWS_KEY: fake}
 
 
 def format_user_line(span: Span | None) -> str:

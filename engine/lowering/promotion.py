@@ -111,7 +111,9 @@ def _(a: int, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
 
 @broadcast_loader.register(complex)
 def _(a: complex, dtype: torch.dtype, shape: tuple[Size, ...]) -> Body:
-    raise NotLowered(LoweringFallback.COMPLEX_CONVERSION, "a complex number has no lowering here")
+    raise NotLowered(
+        LoweringFallback.COMPLEX_CONVERSION, f"the complex operand {a} of an operator on real loops has no lowering"
+    )
 
 
 @broadcast_loader.register(sympy.Expr)

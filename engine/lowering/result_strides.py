@@ -40,9 +40,11 @@ def dense_stride(value: torch.Tensor) -> tuple[Size, ...]:
             return contiguous_strides(shape)
         wanted = as_size(wanted * shape[fitting])
         remaining.remove(fitting)
-    told = symbols_of(shape)
+    shape_symbols = symbols_of(shape)
     # The stride of a dimension of size 1 does not matter. It may contain a symbol without definition.
-    return tuple(s if n != 1 or symbols_of((s,)) <= told else wanted for n, s in zip(shape, stride, strict=True))
+    return tuple(
+        s if n != 1 or symbols_of((s,)) <= shape_symbols else wanted for n, s in zip(shape, stride, strict=True)
+    )
 
 
 def non_overlapping_stride(value: torch.Tensor) -> tuple[Size, ...]:

@@ -91,7 +91,7 @@ def schedule_to_program(
     )
     lowered = walk.lowered_node_count + builder.template_count
     choices = (*schedule.choices, *cutter.choices)
-    told = LoweringRecord(
+    lowering_record = LoweringRecord(
         target, schedule.decisions, externs, lowered, walk.compute_node_count, autotune_choices=choices
     )
     program = LoweredProgram(
@@ -101,7 +101,7 @@ def schedule_to_program(
         tuple(builder.steps),
         outputs,
         walk.symbols.inputs,
-        told,
+        lowering_record,
         walk.module,
         unbacked_symbols={symbol: (made.name, dim) for symbol, (made, dim) in walk.symbols.unbacked.items()},
         assumed_numbers=walk.symbols.assumed_values,

@@ -160,9 +160,9 @@ class Scheduler:
         externs: list[ExternNode],
         kept: set[TensorDef],
         apart: Collection[TensorDef] = frozenset(),
-        told: Mapping[str, TensorDef] = MappingProxyType({}),
+        unbacked_definitions: Mapping[str, TensorDef] = MappingProxyType({}),
     ) -> None:
-        self.unbacked_definitions = told
+        self.unbacked_definitions = unbacked_definitions
         self.groups: list[FusionGroup] = []
         self.realized = kept
         self.no_fuse = apart

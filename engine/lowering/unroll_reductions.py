@@ -20,7 +20,7 @@ MAX_UNROLLED = 8
 
 
 def unroll_reductions(defs: list[TensorDef], kept: Collection[TensorDef]) -> None:
-    """Turn such sums into pointwise definitions, in place."""
+    """Turn short sums that only reductions read into pointwise definitions, in place."""
     short = [
         made for made in defs if made.reduction == "sum" and made.kind == "reduction" and _is_short_reduction(made)
     ]

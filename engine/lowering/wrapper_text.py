@@ -31,8 +31,10 @@ def wrapper_text(program: LoweredProgram) -> str:
         for call in step.calls:
             lines.append("    " + _call_text(call))
             made.update(r for r in call.result_buffers if r is not None)
-            told = {s: place for s, place in program.unbacked_symbols.items() if place[0] in call.result_buffers}
-            lines += [f"    {s} = {name}" + (f".shape[{dim}]" if dim >= 0 else "") for s, (name, dim) in told.items()]
+            unbacked = {s: place for s, place in program.unbacked_symbols.items() if place[0] in call.result_buffers}
+            lines += [
+                f"    {s} = {name}" + (f".shape[{dim}]" if dim >= 0 else "") for s, (name, dim) in unbacked.items()
+            ]
         dead = [
             name
             for name, at in last_use.items()

@@ -80,8 +80,8 @@ class CacheHitRecorder:
     def _record_inputs(self, frame_id: str, code: CodeType, found: Mapping[str, Any]) -> None:
         given = inspect.getargs(code)
         names = [*given.args, *filter(None, (given.varargs, given.varkw)), *code.co_freevars]
-        told = {name: found[name] for name in names if name in found}
-        record_stock_arguments(self._session, frame_id, partial(_explain, ref(code)), told)
+        arguments = {name: found[name] for name in names if name in found}
+        record_stock_arguments(self._session, frame_id, partial(_explain, ref(code)), arguments)
 
     def _record_hit(self, caller: FrameType, *, hit: bool) -> None:
         place = (caller.f_code, caller.f_lasti)

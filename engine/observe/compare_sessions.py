@@ -91,8 +91,8 @@ def _compare_frame(
     old, new = _compilations_of(first, before), _compilations_of(second, after)
     is_one_compiler = first.compiler == second.compiler
     changes = _compare_aspects(old, new, is_one_compiler=is_one_compiler) if before and after else ()
-    told = (before or after)[0]
-    return FrameComparison(told.name, key[1], tuple(c.id for c in old), tuple(c.id for c in new), changes)
+    frame = (before or after)[0]
+    return FrameComparison(frame.name, key[1], tuple(c.id for c in old), tuple(c.id for c in new), changes)
 
 
 def _compilations_of(session: Session, frames: list[FrameRecord]) -> CompilationRecords:
@@ -131,11 +131,14 @@ def _compare_aspect(
     what: str,
     before: CompilationRecords,
     after: CompilationRecords,
-    told: Callable[[CompilationRecords], Iterable[str]],
+    facts_of: Callable[[CompilationRecords], Iterable[str]],
     short: Callable[[CompilationRecords], str] | None = None,
 ) -> AspectComparison:
     """Compare one aspect: facts that only one side has, with their excess counts."""
-    old, new = Counter(map(_normalize_process_names, told(before))), Counter(map(_normalize_process_names, told(after)))
+    old, new = (
+        Counter(map(_normalize_process_names, facts_of(before))),
+        Counter(map(_normalize_process_names, facts_of(after))),
+    )
     counts = (short(before), short(after)) if short else (str(old.total()), str(new.total()))
     return AspectComparison(what, *counts, _limit_lines(old - new), _limit_lines(new - old))
 

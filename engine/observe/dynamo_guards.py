@@ -95,20 +95,20 @@ def explain_entry(
 ) -> tuple[GuardFailure | None, tuple[GuardResult, ...]]:
     """Return an entry's guard failure for these locals (None: a hit), and all guard results."""
     manager = entry.guard_manager
-    told = manager.check_verbose(dict(scope))  # torch's own query for a failure reason: it changes no state
+    check = manager.check_verbose(dict(scope))  # torch's own query for a failure reason: it changes no state
     guards = _printed_guards(entry, resolve).guards
     leaves = list(_leaf_guards(manager))
     if len(leaves) != len(guards):  # printed in an unknown format
         leaves = []
-    answers = [_evaluate_guard(leaf, manager, scope, is_hit=bool(told.result)) for leaf in leaves]
+    answers = [_evaluate_guard(leaf, manager, scope, is_hit=bool(check.result)) for leaf in leaves]
     failed = next((i for i, (passed, _) in enumerate(answers) if passed is False), -1)
     results = tuple(
         GuardResult(g.id, _verdict(passed, i, failed), actual)
         for i, (g, (passed, actual)) in enumerate(zip(guards, answers, strict=False))
     )
-    if told.result:
+    if check.result:
         return None, results
-    return _guard_failure(_compile_id(entry), told, guards, failed, results, resolve), results
+    return _guard_failure(_compile_id(entry), check, guards, failed, results, resolve), results
 
 
 def live_guard_failures(
@@ -168,7 +168,9 @@ def _function_and_self(value: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     """Return the function, and the ``self`` of a call of it."""
     found = _python_function(_original_callable(value))
     if found is None:
-        raise BadArgument("This function was not compiled with torch.compile.")
+        raise BadArgument(
+            "This function was not compiled with torch.compile: pass the function or module that torch.compile returned."
+        )
     function, owners = found
     return function, owners
 
@@ -213,8 +215,8 @@ def _cache_entries(code: CodeType) -> list[Any]:
 
 
 def _compile_id(entry: Any) -> str:
-    told = getattr(entry, "compile_id", None)
-    return str(told) if told is not None else "?"
+    compile_id = getattr(entry, "compile_id", None)
+    return str(compile_id) if compile_id is not None else "?"
 
 
 def _path_resolver(file: str) -> PathResolver:
@@ -331,14 +333,14 @@ def describe_value(value: Any) -> str:
 
 def _guard_failure(
     entry: str,
-    told: Any,
+    check: Any,
     guards: tuple[GuardRecord, ...],
     failed: int,
     results: tuple[GuardResult, ...],
     resolve: PathResolver,
 ) -> GuardFailure:
     """Return torch's failure reason with the failing guard, if the walk found it."""
-    parts = [str(p) for p in told.verbose_code_parts] or ["a guard failed"]
+    parts = [str(p) for p in check.verbose_code_parts] or ["a guard failed"]
     (reason,) = parse_recompile_reasons(f"{entry}: {parts[0]}", resolve)
     guard = guards[failed] if failed >= 0 else None
     actual = reason.actual or (results[failed].actual if failed >= 0 else "")

@@ -103,9 +103,9 @@ class _InternTable:
     known: dict[int, str] = field(default_factory=dict)
     missing: set[int] = field(default_factory=set)
 
-    def add(self, told: Any) -> str:
+    def add(self, value: Any) -> str:
         """Add a ``str`` record ``[text, number]``; return the text."""
-        values = as_list(told)
+        values = as_list(value)
         number = as_int(values[1]) if len(values) == 2 else None
         if number is None:
             return ""
@@ -180,8 +180,8 @@ class _TraceLoader:
     def _process(self, number: int, line: LogRecord, rank: str) -> _TraceProcess:
         key = (number, line.process_id)
         if key not in self._processes:
-            told = line.metadata.get("rank")
-            rank = rank if as_int(told) is None else str(told)
+            recorded_rank = line.metadata.get("rank")
+            rank = rank if as_int(recorded_rank) is None else str(recorded_rank)
             strings = _InternTable()
             first = not self._processes
             prefix = "" if first else f"r{rank}/" if rank else f"p{len(self._processes)}/"
@@ -221,9 +221,9 @@ class _TraceLoader:
         if missing:
             self.session.add_note(f'{name}: {missing:,} file names are not defined in this trace and are shown as "?".')
         if self._unrecognized:
-            told = ", ".join(f"{key[:60]} ({count:,})" for key, count in self._unrecognized.most_common(20))
+            kinds = ", ".join(f"{key[:60]} ({count:,})" for key, count in self._unrecognized.most_common(20))
             more = f" and {len(self._unrecognized) - 20} more" if len(self._unrecognized) > 20 else ""
-            self.session.add_note(f"Unknown kinds of records, shown as text where possible: {told}{more}.")
+            self.session.add_note(f"Unknown kinds of records, shown as text where possible: {kinds}{more}.")
 
 
 def _empty_source(file: str) -> SourceFile:
@@ -231,11 +231,11 @@ def _empty_source(file: str) -> SourceFile:
     return SourceFile(file, display_name(file), "")
 
 
-def _find_source(file: str, told: dict[int, str], *, read_sources: bool) -> SourceFile | None:
+def _find_source(file: str, known_lines: dict[int, str], *, read_sources: bool) -> SourceFile | None:
     name = display_name(file)
     if (cell := cell_in_memory(file, name)) is not None:
         return cell
-    found, known = read_matching_file(file, told, name), reconstruct_file(file, told, name)
+    found, known = read_matching_file(file, known_lines, name), reconstruct_file(file, known_lines, name)
     if found is None or read_sources:
         return found or known
     return known and replace(known, is_withheld=True)

@@ -83,13 +83,13 @@ class LogDamage:
 
     def messages(self) -> list[str]:
         """Return messages for the user about the damage."""
-        told = (
+        counts = (
             (self.foreign_lines, "line{s} outside of torch's trace skipped"),
             (self.invalid_json, "damaged line{s} skipped"),
             (self.corrupt_payloads, "text{s} truncated or mixed with others; only the readable part is shown"),
             (self.truncated, f"record{{s}} longer than {MAX_RECORD_BYTES >> 20} MB truncated"),
         )
-        return [f"{count:,} {text.format(s='' if count == 1 else 's')}" for count, text in told if count]
+        return [f"{count:,} {text.format(s='' if count == 1 else 's')}" for count, text in counts if count]
 
 
 def read_raw_records(stream: ByteStream, seen: Callable[[int], None] = lambda _: None) -> Iterator[RawRecord]:

@@ -37,18 +37,18 @@ class _InternedNames:
     """
 
     def __init__(self) -> None:
-        self._told: dict[int, str] = {}
+        self._texts: dict[int, str] = {}
 
-    def add(self, told: Any) -> None:
+    def add(self, value: Any) -> None:
         """Add one ``str`` event: ``(text, number)``."""
-        if len(as_list(told)) == 2:
-            self._told[int(told[1])] = str(told[0])
+        if len(as_list(value)) == 2:
+            self._texts[int(value[1])] = str(value[0])
 
     def __call__(self, number: int) -> str:
-        if number not in self._told:
+        if number not in self._texts:
             table: dict[str, int] = getattr(structured, "INTERN_TABLE", {})
-            self._told |= {n: text for text, n in table.items()}
-        return self._told.get(number, "?")
+            self._texts |= {n: text for text, n in table.items()}
+        return self._texts.get(number, "?")
 
 
 class _TraceHandler(logging.Handler):

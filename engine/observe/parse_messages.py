@@ -140,7 +140,7 @@ def user_expr(origin: str) -> str:
 
 
 def _parse_reason(code: str) -> tuple[str, str, str, str]:
-    """Return source, kind, expected and actual value of a reason, as far as it has them."""
+    """Return source, kind, expected and actual value of a reason; empty where missing."""
     if match := _SIZE.search(code):
         return (
             _local_source(match["name"]),

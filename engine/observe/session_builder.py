@@ -115,7 +115,7 @@ class SessionBuilder:
         }
 
     def add(self, event: TraceEvent) -> None:
-        """Add one event; events without a record of their own become artifacts.
+        """Add one event; events without a record class become artifacts.
 
         Unknown names are also counted.
         """
@@ -206,9 +206,9 @@ class SessionBuilder:
 
     def _flush_inputs(self, compilation: str) -> None:
         """Store the inputs of a compilation that were received since the last flush."""
-        if told := self._inputs.take(compilation):
+        if new_inputs := self._inputs.take(compilation):
             known = self._get(compilation)
-            self.session.put_compilation(replace(known, inputs={**(known.inputs or {}), **told}))
+            self.session.put_compilation(replace(known, inputs={**(known.inputs or {}), **new_inputs}))
 
     # Graphs.
 
@@ -272,33 +272,34 @@ class SessionBuilder:
         """Read Inductor's map from C++ kernels to graph nodes, if provenance tracking is on."""
         self._add_artifact(event)
         with contextlib.suppress(ValueError, AttributeError, TypeError):
-            told = json.loads(event.text).get("cppCodeToPost") or {}
+            kernel_nodes = json.loads(event.text).get("cppCodeToPost") or {}
             known = self._get(event.compilation)
             nodes = {
-                str(k).partition(":")[0]: tuple(f"post:{event.compilation}:{n}" for n in v) for k, v in told.items()
+                str(k).partition(":")[0]: tuple(f"post:{event.compilation}:{n}" for n in v)
+                for k, v in kernel_nodes.items()
             }
             self._update(event, kernels=tuple(with_fused_nodes(k, nodes.get(k.name, ())) for k in known.kernels))
 
     def _on_aot_metadata(self, event: TraceEvent) -> None:
         self._add_artifact(event)
         mode = "training" if "tangents" in event.text else "inference"
-        if (told := parse_aot_metadata(event.text, mode=mode)) is not None:
-            self._update(event, aot=told)
+        if (aot_record := parse_aot_metadata(event.text, mode=mode)) is not None:
+            self._update(event, aot=aot_record)
 
     # Graph breaks, recompiles, symbols, failures.
 
     def _on_break(self, event: TraceEvent) -> None:
         text = event.text
-        told = parse_break(text)
-        told = replace(told, stack=strip_notebook_frames(told.stack))
-        for span in told.stack:
+        graph_break = parse_break(text)
+        graph_break = replace(graph_break, stack=strip_notebook_frames(graph_break.stack))
+        for span in graph_break.stack:
             self.sources.add_line(span.file)
         user, _, _ = text.partition("\nTraceback (most recent call last):")
         places = [(m["file"], m["name"]) for m in _FRAME_LINE.finditer(user)]
         self._frames.record_inlined(event.frame, places)
         self._frames.record_break(event.frame, places)
         trace = self._get(event.compilation).trace or TraceRecord()
-        self._update(event, trace=replace(trace, breaks=_merge_break(trace.breaks, told)))
+        self._update(event, trace=replace(trace, breaks=_merge_break(trace.breaks, graph_break)))
 
     def _on_recompile(self, event: TraceEvent) -> None:
         found = parse_recompile_reasons(event.text, self.sources.resolve_suffix)
@@ -338,11 +339,11 @@ class SessionBuilder:
         text = event.text or json.dumps(event.metadata)
         found = _ERROR_LINE.findall(text) or [line for line in text.splitlines() if line.strip()] or [event.name]
         known = self._get(event.compilation)
-        told = StageFailure(
+        failure = StageFailure(
             FAILURE_EVENTS[event.name], f"{event.name}: {found[-1].strip()[:500]}", "torch continued without it", text
         )
-        if not any(f.sentence == told.sentence for f in known.failures):
-            self._update(event, failures=(*known.failures, told))
+        if not any(f.sentence == failure.sentence for f in known.failures):
+            self._update(event, failures=(*known.failures, failure))
 
     def _on_cache(self, event: TraceEvent) -> None:
         match = CACHE_EVENT_PATTERN.match(event.name)
@@ -350,12 +351,12 @@ class SessionBuilder:
             return
         text = event.text
         key, why = _KEY.search(text), _BYPASS.search(text)
-        told = DiskCacheRecord(
+        lookup = DiskCacheRecord(
             CACHE_EVENTS[match["cache"]], match["outcome"], key[1] if key else "", why[1] if why else ""
         )
         known = self._get(event.compilation)
-        if told not in known.disk_caches:
-            self._update(event, disk_caches=(*known.disk_caches, told))
+        if lookup not in known.disk_caches:
+            self._update(event, disk_caches=(*known.disk_caches, lookup))
         self._add_artifact(event)
 
     def _on_version(self, event: TraceEvent) -> None:
@@ -366,12 +367,12 @@ class SessionBuilder:
         """Add the event as an artifact; metadata without text becomes its text."""
         payload = event.payload or InMemoryPayload(json.dumps(event.metadata, indent=1, default=str))
         own = str(event.facts.get("name", "")) if event.kind != "artifact" else ""
-        told = LazyArtifact(f"{event.name} {own}".strip(), payload)
+        artifact = LazyArtifact(f"{event.name} {own}".strip(), payload)
         if not event.compilation:
-            self.session.add_artifact(told)
+            self.session.add_artifact(artifact)
         else:
             known = self._get(event.compilation)
-            self._update(event, artifacts=(*known.artifacts, told))
+            self._update(event, artifacts=(*known.artifacts, artifact))
 
     # End of a compilation.
 
@@ -388,12 +389,12 @@ class SessionBuilder:
         if not self._epoch and start is not None:
             self._epoch = float(start)
         known = self._get(event.compilation)
-        told = parse_timings(facts, self._epoch, is_forward=is_forward)
+        timings = parse_timings(facts, self._epoch, is_forward=is_forward)
         symbols = self._symbols.records_of(event.compilation)
         restarts = tuple(str(r) for r in facts.get("restart_reasons") or ()) or known.restart_reasons
         self._update(
             event,
-            timings=known.timings + told,
+            timings=known.timings + timings,
             observed_symbols=symbols or known.observed_symbols,
             restart_reasons=restarts,
         )
@@ -432,11 +433,11 @@ class SessionBuilder:
             self._add_call(event.compilation, "python")
 
 
-def _merge_break(known: tuple[BreakRecord, ...], told: BreakRecord) -> tuple[BreakRecord, ...]:
+def _merge_break(known: tuple[BreakRecord, ...], new_break: BreakRecord) -> tuple[BreakRecord, ...]:
     """Add a break record; count a break that was already recorded (a restart of tracing)."""
-    same = [i for i, b in enumerate(known) if replace(b, count=1) == told]
+    same = [i for i, b in enumerate(known) if replace(b, count=1) == new_break]
     if not same:
-        return (*known, told)
+        return (*known, new_break)
     index = same[0]
     return (*known[:index], replace(known[index], count=known[index].count + 1), *known[index + 1 :])
 

@@ -73,7 +73,7 @@ class SourceFiles:
         return next((file for file in self._known_lines if file.endswith(end.removeprefix("..."))), None)
 
     def line(self, file: str, number: int) -> str:
-        """Return one line of a file as far as it is known; else an empty string."""
+        """Return one line of a file; an empty string if the line is unknown."""
         lines = self._texts.get(file, [])
         return lines[number - 1] if 0 < number <= len(lines) else self._known_lines.get(file, {}).get(number, "")
 
@@ -92,7 +92,7 @@ class SourceFiles:
         self._add(file)
 
 
-def read_matching_file(file: str, told: dict[int, str], name: str) -> SourceFile | None:
+def read_matching_file(file: str, known_lines: dict[int, str], name: str) -> SourceFile | None:
     """Read a Python file of this machine if it has all lines that a trace has of it.
 
     None if a line differs or the file cannot be read. A log may name any file, so a file is never added to a
@@ -100,13 +100,13 @@ def read_matching_file(file: str, told: dict[int, str], name: str) -> SourceFile
     """
     path = Path(file)
     try:
-        if not told or path.suffix != ".py" or not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+        if not known_lines or path.suffix != ".py" or not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             return None
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
     lines = text.splitlines()
-    same = all(number <= len(lines) and _same_code(lines[number - 1], code) for number, code in told.items())
+    same = all(number <= len(lines) and _same_code(lines[number - 1], code) for number, code in known_lines.items())
     return SourceFile(file, name, text) if same else None
 
 
@@ -118,13 +118,13 @@ def cell_in_memory(file: str, name: str) -> SourceFile | None:
     return SourceFile(file, name, "".join(entry[2])) if entry[2] else None
 
 
-def _same_code(line: str, told: str) -> bool:
-    return " ".join(line.split()) == " ".join(told.split())
+def _same_code(line: str, known_code: str) -> bool:
+    return " ".join(line.split()) == " ".join(known_code.split())
 
 
-def reconstruct_file(file: str, told: dict[int, str], name: str) -> SourceFile | None:
+def reconstruct_file(file: str, known_lines: dict[int, str], name: str) -> SourceFile | None:
     """Reconstruct a file from the known lines, others empty; None if no line is known."""
-    if not told:
+    if not known_lines:
         return None
-    first, last = min(told), max(told)
-    return SourceFile(file, name, "\n".join(told.get(n, "") for n in range(first, last + 1)), first)
+    first, last = min(known_lines), max(known_lines)
+    return SourceFile(file, name, "\n".join(known_lines.get(n, "") for n in range(first, last + 1)), first)

@@ -40,8 +40,10 @@ class SymbolHistory:
             known = symbols.get(name)
             symbols[name] = made if known is None else replace(made, events=known.events)
         elif kind == "symbolic_shape_specialization":
-            told = f"= {facts.get('value')}: {facts.get('reason', '')}".rstrip(": ")
-            self._add_event(symbols, str(facts.get("symbol")), ObservedSymbolEvent("specialized", told, span), facts)
+            event_text = f"= {facts.get('value')}: {facts.get('reason', '')}".rstrip(": ")
+            self._add_event(
+                symbols, str(facts.get("symbol")), ObservedSymbolEvent("specialized", event_text, span), facts
+            )
         else:
             text = str(facts.get("expr", ""))
             for name in dict.fromkeys(_SYMBOL_NAME.findall(text)):

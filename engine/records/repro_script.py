@@ -41,7 +41,7 @@ def repro_script(session: Session, compilation: str) -> str:
     frame = next(f for f in session.frames if f.id == record.frame)
     versions = ", ".join(f"{name} {version}" for name, version in session.versions.items())
     head = [f"{frame.name}, compilation {record.id} ({record.backend or 'no backend'}), with {versions}"]
-    head += [line for told in _outcome(record) for line in told.splitlines()]
+    head += [line for part in _outcome(record) for line in part.splitlines()]
     text = next((f.text for f in session.files if f.id == frame.file), "")
     parts = [
         "\n".join(f"# {line}".rstrip() for line in head),
@@ -85,22 +85,22 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def _call_statements(frame: FrameRecord, inputs: Mapping[str, str]) -> str:
-    made = [_input_statement(name, told) for name, told in inputs.items() if name.isidentifier()]
+    made = [_input_statement(name, description) for name, description in inputs.items() if name.isidentifier()]
     if not frame.name.isidentifier():
         return "\n".join([*made, f"# then call {frame.name} compiled with engine.compile"])
     given = ", ".join(f"{name}={name}" for name in inputs if name.isidentifier())
     return "\n".join([*made, f"engine.compile({frame.name})({given})"])
 
 
-def _input_statement(name: str, told: str) -> str:
+def _input_statement(name: str, description: str) -> str:
     """Return the statement that creates one input."""
-    found = _TENSOR.fullmatch(told)
+    found = _TENSOR.fullmatch(description)
     if found is not None:
         dtype = _DTYPES.get(found[1]) or _KINDS[found[1][0]] + found[1][1:]
         device = f', device="{found[3].strip()}"' if found[3] else ""
         return f"{name} = torch.ones(({found[2]}{',' * bool(found[2])}), dtype=torch.{dtype}{device})"
     try:
-        ast.literal_eval(told)
+        ast.literal_eval(description)
     except (ValueError, SyntaxError):
-        return f"{name} = ...  # {told}: to be filled in"
-    return f"{name} = {told}"
+        return f"{name} = ...  # {description}: to be filled in"
+    return f"{name} = {description}"

@@ -83,7 +83,7 @@ class DiskCacheRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRecord(Record):
-    """A compiler's artifact without a record class of its own; shown by name as plain text."""
+    """A compiler's artifact without a specific record class; shown by name as plain text."""
 
     name: str
     text: str

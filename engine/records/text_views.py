@@ -37,13 +37,13 @@ class TextView:
     def to_dict(self) -> dict[str, Any]:
         """Return the records of this stage as JSON-serializable values."""
         of_one, of_all = _STAGE_FIELDS[self._stage]
-        told: dict[str, Any] = {
+        records: dict[str, Any] = {
             c.id: {name: to_jsonable(getattr(c, name)) for name in of_one} for c in self._session.compilations
         }
         if self._stage in ("bytecode", "trace"):
             for c in self._session.compilations:
-                told[c.id] = _split_trace(told[c.id]["trace"], is_bytecode=self._stage == "bytecode")
-        return told | {"session": {name: to_jsonable(getattr(self._session, name)) for name in of_all}}
+                records[c.id] = _split_trace(records[c.id]["trace"], is_bytecode=self._stage == "bytecode")
+        return records | {"session": {name: to_jsonable(getattr(self._session, name)) for name in of_all}}
 
 
 _STAGE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

@@ -119,8 +119,8 @@ class TracedSymbolRecord(Record):
             *([] if self.low is None else [f"at least {self.low}"]),
             *([] if self.high is None else [f"at most {self.high}"]),
         ]
-        told = f"{place} may be any size" + (f" of {' and '.join(parts)}" if parts else "")
-        return f"{told}{at}." if self.assumptions else f"{told}."
+        sentence = f"{place} may be any size" + (f" of {' and '.join(parts)}" if parts else "")
+        return f"{sentence}{at}." if self.assumptions else f"{sentence}."
 
 
 @dataclass(frozen=True, slots=True)

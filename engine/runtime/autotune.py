@@ -97,8 +97,8 @@ class Autotuner:
         first = f"{question.library_text} takes {usual * 1e6:.1f} us"
         second = f"{question.template_text} {best * 1e6:.1f} us ({label})"
         when = "Measured before on" if is_known else "Measured on"
-        told = f"{when} {self.device}{_sizes_text(question)}: {first}, {second}."
-        return ChoiceResult(taken, tuple(seconds), told, is_known, self.device)
+        reason = f"{when} {self.device}{_sizes_text(question)}: {first}, {second}."
+        return ChoiceResult(taken, tuple(seconds), reason, is_known, self.device)
 
     def _time_candidates(self, programs: Sequence[LoweredProgram], sizes: Mapping[str, int]) -> list[float | None]:
         given = {name: value for p in programs for name, value in _random_inputs(p, sizes).items()}

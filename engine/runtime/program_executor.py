@@ -367,7 +367,7 @@ class _ProgramWriter:
         yield from self._runtime_assert_lines({name for name in step.result_buffers if name})
 
     def _aten_callable(self, step: AtenCall) -> Any:
-        """Return what an ATen call calls; on the CPU what eager calls."""
+        """Return the callable of an ATen call; on the CPU, the one that eager uses."""
         if self.program.target != CPU_TARGET:
             return step.target
         empty = {r for s in self.program.steps for c in s.calls if c.target is EMPTY_LIKE for r in c.result_buffers}

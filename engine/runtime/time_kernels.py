@@ -60,17 +60,17 @@ def time_launches(
     found: dict[tuple[str, str], list[float]] = {}
 
     def timing(source: GeneratedKernel, misaligned: frozenset[str]) -> Launcher:
-        launch, told = bind(source, misaligned), found.setdefault((source.name, source.text), [])
+        launch, seconds = bind(source, misaligned), found.setdefault((source.name, source.text), [])
 
         def timed(*arguments: Any) -> None:
             work = functools.partial(launch, *arguments)
             work()  # triggers lazy loading
-            told.append(statistics.median(clock(work) for _ in range(REPEATS)))
+            seconds.append(statistics.median(clock(work) for _ in range(REPEATS)))
 
         return timed
 
     program_executor(program, timing)(*inputs)
-    return {kernel.id: told for kernel in program.kernels if (told := found.get((kernel.name, kernel.text)))}
+    return {kernel.id: seconds for kernel in program.kernels if (seconds := found.get((kernel.name, kernel.text)))}
 
 
 def cold_cache_timer() -> DeviceTimer:

@@ -32,7 +32,7 @@ class MissingTorchName(Exception):
 
 
 class Kind(enum.Enum):
-    """Kind of object that a name stands for."""
+    """Kind of object that a name refers to."""
 
     FUNCTION = "a function"
     CLASS = "a class"
@@ -258,7 +258,7 @@ def accepts(signature: inspect.Signature, call: str) -> bool:
 
 
 def make_placeholder(entry: Entry, fault: str) -> Any:
-    """Return what stands for an entry that torch does not have."""
+    """Return the placeholder of an entry that this torch does not have."""
     message = f"{entry.public_path} of torch {torch.__version__} {fault}: {entry.without}"
     if entry.kind is Kind.EXCEPTION:
         return type(entry.name, (Exception,), {"__doc__": message, "missing_reason": message})

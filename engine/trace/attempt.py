@@ -123,8 +123,10 @@ class TraceAttempt:
             self.root_instruction_number += 1
             tx.interpreter.root_instruction_number = self.root_instruction_number
             if frame.next_index == broken:
-                told_already = Unsupported("asked", "the caller's graph ended here")
-                return self._finish_at_break(frame, frame.decoded.ops[broken], start.stack, told_already, is_told=True)
+                caller_break = Unsupported("asked", "the caller's graph ended here")
+                return self._finish_at_break(
+                    frame, frame.decoded.ops[broken], start.stack, caller_break, is_recorded=True
+                )
             if (
                 self.restart is not None
                 and self.inlined_breakpoint is None
@@ -324,7 +326,7 @@ class TraceAttempt:
             _emit_open_contexts(self.tx, cg)
             cg.load(value)
             cg.fill_deferred()
-            told = emit_side_effects(self.tx, cg)
+            effects = emit_side_effects(self.tx, cg)
             if cg.writes_root_cells:
                 self._store_cells(frame, cg)
         except Unsupported as error:
@@ -333,7 +335,7 @@ class TraceAttempt:
             raise SkipFrame(error.kind, error.what) from error
         cg.restore_grad_mode()
         cg.body.return_value()
-        return self._make_traced_frame(frame, cg, told, (), ())
+        return self._make_traced_frame(frame, cg, effects, (), ())
 
     def _store_cells(self, frame: Frame, cg: PyCodegen) -> None:
         for name in frame.code.co_cellvars:
@@ -408,7 +410,7 @@ class TraceAttempt:
         reason, root = restart.reason, tx.call_stack.frames[0]
         cg = PyCodegen(tx, root.code, _instr_location(root))
         cg.continues_after = True
-        told: list[str] = []
+        effects: list[str] = []
         try:
             self._check_unsupported_mutations()
             resumption = NestedBreakCodegen(cg, tx.call_stack.frames)
@@ -418,21 +420,27 @@ class TraceAttempt:
             _emit_open_contexts(tx, cg)
 
             def emit_effects() -> None:
-                told.extend(emit_side_effects(tx, cg))
+                effects.extend(emit_side_effects(tx, cg))
                 cg.restore_grad_mode()
 
             resumption.emit(emit_effects)
             record = make_break_record(reason.kind, reason.what, reason.stack, skipped=False)
-            traced = self._make_traced_frame(root, cg, tuple(told), (record,), tuple(resumption.resume_slots))
+            traced = self._make_traced_frame(root, cg, tuple(effects), (record,), tuple(resumption.resume_slots))
         except (Unsupported, SkipFrame) as error:
             raise RestartTracing(tx.interpreter.root_instruction_number, reason) from error
         raise TracingFinished(traced)
 
     def _finish_at_break(
-        self, frame: Frame, op: DecodedInstruction, stack: list[Variable], reason: Unsupported, *, is_told: bool = False
+        self,
+        frame: Frame,
+        op: DecodedInstruction,
+        stack: list[Variable],
+        reason: Unsupported,
+        *,
+        is_recorded: bool = False,
     ) -> TracedFrame:
         spans = reason.stack or self.tx.user_stack()
-        if self.options.fullgraph or (reason.error_on_graph_break and not is_told):
+        if self.options.fullgraph or (reason.error_on_graph_break and not is_recorded):
             self._raise_graph_break(make_break_record(reason.kind, reason.what, spans, skipped=False))
         frame.op = op
         if frame.exc_stack:
@@ -445,7 +453,7 @@ class TraceAttempt:
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
         cg.continues_after = True
         resumption = BreakCodegen(cg, frame, op, stack)
-        told: list[str] = []
+        effects: list[str] = []
         try:
             cg.find_cycles_and_shared(
                 [*resumption.variables_to_load(), *self.tx.torch_state.function_modes, *side_effect_variables(self.tx)]
@@ -453,7 +461,7 @@ class TraceAttempt:
             _emit_open_contexts(self.tx, cg)
 
             def emit_effects() -> None:
-                told.extend(emit_side_effects(self.tx, cg))
+                effects.extend(emit_side_effects(self.tx, cg))
                 cg.restore_grad_mode()
 
             resumption.emit(emit_effects)
@@ -461,8 +469,8 @@ class TraceAttempt:
             if 0 < error.created_at < self.root_instruction_number:
                 raise RestartTracing(error.created_at, _reason_at_later_break(error, reason)) from error
             raise self._make_skip(reason, spans, error.what, error.kind) from error
-        records = () if is_told else (make_break_record(reason.kind, reason.what, spans, skipped=False),)
-        return self._make_traced_frame(frame, cg, tuple(told), records, tuple(resumption.resume_slots))
+        records = () if is_recorded else (make_break_record(reason.kind, reason.what, spans, skipped=False),)
+        return self._make_traced_frame(frame, cg, tuple(effects), records, tuple(resumption.resume_slots))
 
     def _should_skip_frame(self, frame: Frame) -> bool:
         """Return True if a graph break would be useless: no tensor is in reach, so skip the frame."""
@@ -497,7 +505,7 @@ class TraceAttempt:
         self,
         frame: Frame,
         cg: PyCodegen,
-        told: tuple[str, ...],
+        effects: tuple[str, ...],
         breaks: tuple[BreakRecord, ...],
         resumes: tuple[Any, ...],
     ) -> TracedFrame:
@@ -530,7 +538,7 @@ class TraceAttempt:
             instruction_records(code) if wanted else (),
             inlined,
             breaks,
-            told,
+            effects,
             steps,
             symbol_records(self.tx) if wanted else (),
             self.previous_attempts,

@@ -83,7 +83,12 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
             )
         finally:
             attempt.release()
-    return _make_skipped_frame(request, options, SkipFrame("internal", "tracing did not reach a fixed point"), ())
+    return _make_skipped_frame(
+        request,
+        options,
+        SkipFrame("internal", "tracing restarted too often: each attempt found another reason to start again"),
+        (),
+    )
 
 
 def _clear_tracebacks(*errors: TracerException) -> None:
@@ -147,5 +152,5 @@ def _make_skipped_frame(
         raise errors.GraphBreak(record, errors.source_with_caret(text, record.span))
     inlined, steps = parts or ((), ())
     wanted = current_session() is not None
-    told = TraceRecord(instruction_records(code) if wanted else (), (), inlined, (record,), (), steps)
-    return TracedFrame(None, guards, told)
+    trace_record = TraceRecord(instruction_records(code) if wanted else (), (), inlined, (record,), (), steps)
+    return TracedFrame(None, guards, trace_record)

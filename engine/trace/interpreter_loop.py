@@ -71,7 +71,9 @@ def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
                 refused.inlined_breakpoint = find_inlined_breakpoint(tx)
         raise
     except NotPythonConstant:
-        unknown = Unsupported("unsupported-operation", "a value that is not known while tracing is needed")
+        unknown = Unsupported(
+            "unsupported-operation", "this line needs the Python value of an object that is known only at run time"
+        )
         unknown.stack = tx.user_stack()
         raise unknown from None
     except UserException as error:

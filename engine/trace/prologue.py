@@ -122,7 +122,7 @@ class _SourceReader:
         self._call_with(constants, 1)
 
     def unsupported(self, source: Source) -> None:
-        raise Unsupported("rebuild-value", f"loading {source.expr} again")
+        raise Unsupported("rebuild-value", f"code after the graph needs {source.expr}, which can be read only once")
 
     def _call_with(self, constants: tuple[Any, ...], count: int = 0) -> None:
         for constant in constants:

@@ -143,7 +143,11 @@ class StepRecorder:
     def _record_result(self, index: int, active: _Activation, event: str) -> None:
         frame = active.frame
         now = {name: (value, value.describe(), _node_name(value)) for name, value in _variables(frame)}
-        changed = {name: told for name, told in now.items() if not _is_unchanged(active.last_locals.get(name), told)}
+        changed = {
+            name: variable
+            for name, variable in now.items()
+            if not _is_unchanged(active.last_locals.get(name), variable)
+        }
         gone = dict.fromkeys(active.last_locals.keys() - now.keys(), "")
         active.last_locals = now
         self._steps[index] = dataclasses.replace(

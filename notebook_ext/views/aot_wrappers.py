@@ -37,7 +37,7 @@ def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[
     results = [v.name for v in aot.values if v.role == "output"]
     returned = _returned(fx)
     if len(returned) == len(results):
-        types |= {name: told["type"] for name, told in zip(results, returned, strict=True)}
+        types |= {name: row["type"] for name, row in zip(results, returned, strict=True)}
     values = [_value(v, types) for v in aot.values]
     rings = [
         {"name": _name(w.name), "actions": _group_actions([_action(a, aot) for a in w.actions])}
@@ -215,7 +215,7 @@ def _calls(session: Session, record: CompilationRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _call_values_row(told: CallValuesRecord) -> dict[str, Any]:
+def _call_values_row(record: CallValuesRecord) -> dict[str, Any]:
     """Return the values of one call at each wrapper."""
     moments = [
         {
@@ -224,9 +224,9 @@ def _call_values_row(told: CallValuesRecord) -> dict[str, Any]:
             "values": [[one_line(name, 40), one_line(text, 200)] for name, text in m.values],
             "cut": m.dropped,
         }
-        for m in told.wrapper_values
+        for m in record.wrapper_values
     ]
-    return {"how": one_line(told.replayed_on, 200), "moments": moments}
+    return {"how": one_line(record.replayed_on, 200), "moments": moments}
 
 
 def _steps(rings: list[dict[str, Any]], *, has_backward: bool) -> list[list[Any]]:

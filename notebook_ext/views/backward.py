@@ -50,8 +50,8 @@ _WHY_EMPTY = "No backward was captured: run it under engine.compiled_autograd().
 def _counts_text(session: Session) -> str:
     found = Counter(c.outcome for c in session.backward_calls)
     words = {"captured": "captured", "hit": "cache hit", "eager": "run by autograd's engine"}
-    told = ", ".join(f"{found[k]} {word}" for k, word in words.items() if found[k])
-    return f"{pluralize(sum(found.values()), 'backward')}: {told}"
+    outcomes = ", ".join(f"{found[k]} {word}" for k, word in words.items() if found[k])
+    return f"{pluralize(sum(found.values()), 'backward')}: {outcomes}"
 
 
 def _facts(record: BackwardRecord) -> str:

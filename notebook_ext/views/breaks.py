@@ -19,14 +19,14 @@ def breaks(session: Session) -> dict[str, Any]:
 
     Attempts that led to no break, skipped names, internal errors and notes follow.
     """
-    told: set[str] = set()
+    with_rows: set[str] = set()
     return {
         "breaks": [
-            _break_row(session, group.root.name, compilation, record, told)
+            _break_row(session, group.root.name, compilation, record, with_rows)
             for group in groups(session)
             for compilation, record in stops_of(group.compilations)
         ],
-        "attempts": [text for c in session.compilations if c.id not in told for text in _attempts(session, c)],
+        "attempts": [text for c in session.compilations if c.id not in with_rows for text in _attempts(session, c)],
         "skipped": [
             {"name": one_line(s.name, 80), "reason": sanitize(s.reason).rstrip("."), "hint": sanitize(s.hint)}
             for s in session.skipped
@@ -38,10 +38,10 @@ def breaks(session: Session) -> dict[str, Any]:
 
 
 def _break_row(
-    session: Session, root: str, compilation: CompilationRecord, record: Any, told: set[str]
+    session: Session, root: str, compilation: CompilationRecord, record: Any, with_rows: set[str]
 ) -> dict[str, Any]:
-    attempts = [] if compilation.id in told else _attempts(session, compilation)
-    told.add(compilation.id)
+    attempts = [] if compilation.id in with_rows else _attempts(session, compilation)
+    with_rows.add(compilation.id)
     return {
         "root": one_line(root, 80),
         "compilation": compilation.id,

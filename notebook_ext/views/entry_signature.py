@@ -67,9 +67,9 @@ def _inputs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
 def _symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
     for s in compilation.trace.symbols if compilation.trace else ():
         if not s.specialized_to:
-            told = tuple(one_line(a.text, 60) for a in s.assumptions)
+            assumptions = tuple(one_line(a.text, 60) for a in s.assumptions)
             is_float = "." in s.hint
-            yield _Symbol(sanitize(s.name), tuple(map(_place, s.sources)), s.low, s.high, is_float, told)
+            yield _Symbol(sanitize(s.name), tuple(map(_place, s.sources)), s.low, s.high, is_float, assumptions)
     for o in compilation.observed_symbols:
         if not any(e.kind == "specialized" for e in o.events):
             low, high = _bounds(o.range)

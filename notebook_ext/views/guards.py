@@ -36,21 +36,21 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
         KeyError: there is no such compilation.
     """
     record = session.compilation(compilation)
-    told = record.guards.guards if record.guards else ()
+    guard_records = record.guards.guards if record.guards else ()
     ordinals = source_lines.ordinals(session, record)
     return {
         "compilation": record.id,
-        "guards": [_guard(session, ordinals, g) for g in told],
-        "tree": _tree(told),
+        "guards": [_guard(session, ordinals, g) for g in guard_records],
+        "tree": _tree(guard_records),
         "cases": [
-            _case(session, call.index, call.caller, call.inputs or {}, r, told)
+            _case(session, call.index, call.caller, call.inputs or {}, r, guard_records)
             for call in session.calls
             for r in call.guard_failures
             if names_entry(r.entry, record)
         ],
         "check": sanitize(record.guards.check_text) if record.guards else "",
         "symbols": symbol_rows(session, record),
-        "empty": "" if told else _why_empty(record),
+        "empty": "" if guard_records else _why_empty(record),
     }
 
 
@@ -84,14 +84,14 @@ def symbol_range(symbol: TracedSymbolRecord) -> str:
     return f"{symbol.low} or more" if symbol.high is None else f"{symbol.low} to {symbol.high}"
 
 
-def _assumption(session: Session, ordinals: source_lines.LineOrdinals, told: SymbolAssumption) -> dict[str, Any]:
+def _assumption(session: Session, ordinals: source_lines.LineOrdinals, assumption: SymbolAssumption) -> dict[str, Any]:
     return {
-        "text": sanitize(told.text),
-        "why": sanitize(told.why),
-        "line": told.span.line if told.span else 0,
-        "place": source_lines.line_name(session, told.span),
-        "source": sanitize(source_lines.source_line(session, told.span)),
-        "ordinal": ordinals.of(told.span),
+        "text": sanitize(assumption.text),
+        "why": sanitize(assumption.why),
+        "line": assumption.span.line if assumption.span else 0,
+        "place": source_lines.line_name(session, assumption.span),
+        "source": sanitize(source_lines.source_line(session, assumption.span)),
+        "ordinal": ordinals.of(assumption.span),
     }
 
 
@@ -108,31 +108,31 @@ def fix_rows(rejection: GuardFailure) -> list[dict[str, str]]:
     ]
 
 
-def what_if(session: Session, told: CallExplanation, compilation: str) -> dict[str, Any]:
+def what_if(session: Session, explanation: CallExplanation, compilation: str) -> dict[str, Any]:
     """Return the outcome of a hypothetical call.
 
     It holds the entry that the call would hit, the guard failures of the others, and verdicts for one
     entry's guards.
     """
     record = session.compilation(compilation)
-    guards_told = record.guards.guards if record.guards else ()
-    name = told.hit.rpartition("/")[2] if told.hit else ""
-    rejection = next((r for r in told.guard_failures if names_entry(r.entry, record)), None)
+    guard_records = record.guards.guards if record.guards else ()
+    name = explanation.hit.rpartition("/")[2] if explanation.hit else ""
+    rejection = next((r for r in explanation.guard_failures if names_entry(r.entry, record)), None)
     case = None
     if rejection is not None:
-        case = _case(session, -1, None, {}, rejection, guards_told) | {"title": "what if"}
+        case = _case(session, -1, None, {}, rejection, guard_records) | {"title": "what if"}
     return {
-        "hit": told.hit or "",
+        "hit": explanation.hit or "",
         "text": f"This call would use entry {name}."
-        if told.hit
+        if explanation.hit
         else "No entry's guards pass: this call would recompile.",
         "rejections": [
             {
                 "entry": r.entry.rpartition("/")[2],
                 "sentence": one_line(r.sentence, 300),
-                "is_reached": _is_reached(told, r.entry),
+                "is_reached": _is_reached(explanation, r.entry),
             }
-            for r in told.guard_failures
+            for r in explanation.guard_failures
         ],
         "case": case,
     }
@@ -148,20 +148,20 @@ HYPOTHETICAL_CALL = -1
 """Call number of a hypothetical call."""
 
 
-def hypothetical_case(session: Session, told: CallExplanation, compilation: str) -> dict[str, Any] | None:
+def hypothetical_case(session: Session, explanation: CallExplanation, compilation: str) -> dict[str, Any] | None:
     """Return the verdicts of an entry's guards for a hypothetical call.
 
     Return None if the explanation does not know the entry.
     """
     record = session.compilation(compilation)
-    guards_told = record.guards.guards if record.guards else ()
-    if record.id not in told.entries:
+    guard_records = record.guards.guards if record.guards else ()
+    if record.id not in explanation.entries:
         return None
-    found = next((r for r in told.guard_failures if names_entry(r.entry, record)), None)
+    found = next((r for r in explanation.guard_failures if names_entry(r.entry, record)), None)
     passing = GuardFailure(
-        record.id, "", "", "", "", "", "Every guard passes.", results=told.results.get(record.id, ())
+        record.id, "", "", "", "", "", "Every guard passes.", results=explanation.results.get(record.id, ())
     )
-    case = _case(session, HYPOTHETICAL_CALL, None, {}, found or passing, guards_told)
+    case = _case(session, HYPOTHETICAL_CALL, None, {}, found or passing, guard_records)
     return case | {"call": HYPOTHETICAL_CALL, "title": "hypothetical call", "passes": found is None}
 
 
@@ -196,9 +196,9 @@ def _guard(session: Session, ordinals: source_lines.LineOrdinals, guard: GuardRe
     }
 
 
-def _tree(told: tuple[GuardRecord, ...]) -> list[dict[str, Any]]:
+def _tree(guard_records: tuple[GuardRecord, ...]) -> list[dict[str, Any]]:
     root = _Branch("")
-    for i, guard in enumerate(told):
+    for i, guard in enumerate(guard_records):
         branch = root
         for step in guard.path or (guard.source or "global state",):
             branch = branch.children.setdefault(step, _Branch(step))
@@ -229,12 +229,12 @@ def _flatten(branch: _Branch, parent: int, depth: int, rows: list[dict[str, Any]
         _flatten(below, me, depth + 1, rows)
 
 
-def _guess_failed_guard(rejection: GuardFailure, told: tuple[GuardRecord, ...]) -> str:
+def _guess_failed_guard(rejection: GuardFailure, guard_records: tuple[GuardRecord, ...]) -> str:
     """Return the guard that a textual reason refers to, if it names one.
 
     A trace of torch.compile does not number its guards.
     """
-    for guard in told:
+    for guard in guard_records:
         if guard.source and guard.source == rejection.source:
             is_tensor = guard.kind == "TENSOR_MATCH"
             if is_tensor == rejection.kind.startswith("tensor"):
@@ -250,11 +250,11 @@ def _case(
     caller: Any,
     inputs: dict[str, str],
     rejection: GuardFailure,
-    told: tuple[GuardRecord, ...],
+    guard_records: tuple[GuardRecord, ...],
 ) -> dict[str, Any]:
-    numbers = {g.id: i for i, g in enumerate(told)}
-    guard = rejection.guard or _guess_failed_guard(rejection, told)
-    verdicts = [["not reached" if guard in numbers else "", ""] for _ in told]
+    numbers = {g.id: i for i, g in enumerate(guard_records)}
+    guard = rejection.guard or _guess_failed_guard(rejection, guard_records)
+    verdicts = [["not reached" if guard in numbers else "", ""] for _ in guard_records]
     for result in rejection.results:
         if result.guard in numbers:
             verdicts[numbers[result.guard]] = [result.verdict, sanitize(result.actual)]

@@ -97,12 +97,12 @@ def node_spans(node: NodeRecord, files: Collection[str]) -> NodeSpans:
 
 
 def module_place(path: str) -> Span:
-    """Return the place that stands for a module's code in a library, by the module's path."""
+    """Return the span that represents a module's library code, by the module's path."""
     return Span(_MODULE_PREFIX + path, 0)
 
 
 def module_of(file: str) -> str | None:
-    """Return the path of the module that a file id stands for; None for a file."""
+    """Return the module path in a file id made by ``module_place``; None for a file."""
     return file.removeprefix(_MODULE_PREFIX) if file.startswith(_MODULE_PREFIX) else None
 
 
@@ -211,8 +211,8 @@ def frame_name(session: Session, frame: str, limit: int = 60) -> str:
     if found is None:
         return one_line(frame, limit)
     after = found.resumes_after
-    is_told = " (from line " in found.name or " after line " in found.name
-    rest = f" after line {after.line}" if after is not None and not is_told else ""
+    names_line = " (from line " in found.name or " after line " in found.name
+    rest = f" after line {after.line}" if after is not None and not names_line else ""
     return one_line(found.name, limit - len(rest)) + rest
 
 

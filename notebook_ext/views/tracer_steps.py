@@ -146,7 +146,7 @@ class _StepColumns:
         """
         seen: set[int] = set()
         ends = _ends(steps)
-        told: list[list[int]] = []
+        changes: list[list[int]] = []
         for i, step in enumerate(steps):
             at = ends[i] if step.frame in seen else max(i - 1, 0)
             seen.add(step.frame)
@@ -154,8 +154,8 @@ class _StepColumns:
             for name, text in step.locals_changed.items():
                 node = self.strings.of(sanitize(nodes[name])) if name in nodes else -1
                 words = self._text(text) if text else -1
-                told.append([at, frames[i], self.strings.of(one_line(name, 60)), words, node])
-        return sorted(told, key=lambda change: change[0])
+                changes.append([at, frames[i], self.strings.of(one_line(name, 60)), words, node])
+        return sorted(changes, key=lambda change: change[0])
 
     def _nodes(self, steps: tuple[StepRecord, ...]) -> dict[str, list[Any]]:
         """Return expression, type and line ordinal by node name.

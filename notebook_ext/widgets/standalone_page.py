@@ -59,8 +59,8 @@ def write_page(
     """
     stream.write(head_html(title).encode(errors="replace"))
     stream.write(f'<p class="private">{escape(privacy_note(session))}</p>\n'.encode(errors="replace"))
-    told = {"overview": overview(session, others, name), "parts": initial_parts(session), "view": view}
-    data = script_safe_json(told)
+    model = {"overview": overview(session, others, name), "parts": initial_parts(session), "view": view}
+    data = script_safe_json(model)
     stream.write(f'<script type="application/json" id="data">{data}</script>\n'.encode())
     places: dict[str, int] = {}
     for key, packed in itertools.chain(

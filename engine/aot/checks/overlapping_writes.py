@@ -34,7 +34,7 @@ _OTHER_ORDER = (AotFallback.WRITE_IN_OTHER_ORDER, "writes to memory that it also
 def check_overlapping_writes(call: CheckedCall) -> Fallback | None:
     """Return a fallback if a node mutates memory that it also reads through another view.
 
-    Eager raises there, or writes in an order of its own.
+    Eager raises an error, or writes in an order that a kernel does not reproduce.
     """
     return next((found for node in call.graph.graph.nodes if (found := _check_write(node)) is not None), None)
 

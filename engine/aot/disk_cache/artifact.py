@@ -176,10 +176,10 @@ def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, te
 
 @contextlib.contextmanager
 def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> Iterator[None]:
-    """Assume again what was assumed about sizes when the graph was compiled.
+    """Add the size assumptions of the cached graph to the ShapeEnv of this compilation.
 
     Raises:
-        FallbackRequired: the body assumes more.
+        FallbackRequired: code in the block adds further assumptions.
     """
     env = symbols.shape_env
     if env is None:
@@ -197,7 +197,7 @@ def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> I
 
 def _serialize_passes(module: torch.fx.GraphModule) -> list[Any]:
     """Return the recorded passes of the graph; none if no session recorded them."""
-    return [told.to_dict() for told in module.meta.get(PASS_RECORDS_KEY, ())]
+    return [record.to_dict() for record in module.meta.get(PASS_RECORDS_KEY, ())]
 
 
 def _provenance_factory(call: TracedCall, compilation: str) -> Callable[[Sequence[str], str], NodeProvenance]:

@@ -129,7 +129,7 @@ class WrapperStack(Generic[Call]):
     results: tuple[tuple[Wrapper[Call], PreCompileResult[Call] | None], ...]
 
     def apply_post_compile(self, run: Run, probe: ValueProbe | None = None) -> Run:
-        """Put each wrapper's code around ``run`` as a function of its own, innermost first.
+        """Put each wrapper's code around ``run`` as a separate function, innermost first.
 
         ``probe`` records the values at each wrapper boundary.
         """

@@ -52,5 +52,5 @@ def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None
 
 
 def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
-    """Return no code: nothing is to be done at run time."""
+    """Return no code: this wrapper does nothing at run time."""
     return WrapperCode()

@@ -249,8 +249,8 @@ class LazyBackward:
         with torch.no_grad():
             found = self(ctx, [_detached(v) for v in values], [_detached(t) for t in tangents], layouts)
         tensors = [g.detach().requires_grad_() for g in found if g is not None]
-        told: Any = DelayedError(why, len(tensors))(*tensors) if tensors else ()
-        guarded = iter((told,) if isinstance(told, torch.Tensor) else told)
+        delayed: Any = DelayedError(why, len(tensors))(*tensors) if tensors else ()
+        guarded = iter((delayed,) if isinstance(delayed, torch.Tensor) else delayed)
         return [None if g is None else next(guarded) for g in found]
 
     def take_scalars(self, ctx: Any, there: tuple[int, ...]) -> tuple[Any, ...]:

@@ -70,8 +70,8 @@ def regenerate_outputs(plan: AotMetadata) -> WrapperCode:
     made: dict[int, str] = {}
     lines += [f"r{n} = r{n}.detach()" for n in sorted(plan.results_as_views)]
     known = {name for name, *_ in plan.symbol_sources}
-    told = [(n, s) for n, s in plan.result_strides if known.issuperset(symbol_names(s))]
-    for n, strides in told:
+    known_strides = [(n, s) for n, s in plan.result_strides if known.issuperset(symbol_names(s))]
+    for n, strides in known_strides:
         names["laid_out"] = _with_strides
         lines.append(f"if r{n}.stride() != {sizes_expr(strides)}: r{n} = laid_out(r{n}, {sizes_expr(strides)})")
     for n, writes in plan.result_version_bumps:
@@ -91,7 +91,7 @@ def regenerate_outputs(plan: AotMetadata) -> WrapperCode:
                 (early if output.taken_before_mutation else lines).append(f"o{len(made)} = {expression}")
         outputs.append(made[id(output)])
     sizes = view_sizes(o.view for o in (*plan.outputs, *plan.detached_bases))
-    read = symbol_reads(plan, (*sizes, *(s for _, strides in told for s in strides)))
+    read = symbol_reads(plan, (*sizes, *(s for _, strides in known_strides for s in strides)))
     return WrapperCode(
         before=(*read, *early),
         num_results=plan.num_results,

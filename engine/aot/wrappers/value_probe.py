@@ -43,7 +43,7 @@ def probe_for(compilation: str) -> ValueProbe | None:
 
 @dataclass(eq=False)
 class ProbedCall:
-    """Reference of an autograd node to its recorded call, to record its backward too."""
+    """Recorded call that an autograd node holds, so that its backward is recorded too."""
 
     session: weakref.ref[Session]
     call_index: int = -1
@@ -140,8 +140,8 @@ class ValueProbe:
 
 def _moment(layer: str, direction: str, names: Sequence[str], values: Sequence[Any]) -> WrapperValuesRecord:
     pairs = list(zip(names, values, strict=False))
-    told = tuple((name, describe_value(value)) for name, value in pairs[:MAX_RECORDED_VALUES])
-    return WrapperValuesRecord(layer, direction, told, len(pairs) - len(told))
+    described = tuple((name, describe_value(value)) for name, value in pairs[:MAX_RECORDED_VALUES])
+    return WrapperValuesRecord(layer, direction, described, len(pairs) - len(described))
 
 
 def _with_backward(

@@ -18,8 +18,8 @@ def _attention_without_weights(given: Mapping[str, Any], found: Any) -> tuple[An
     return found if given.get("need_weights", True) or not given["query"].numel() else (found[0], None)
 
 
-def _indices_of_nothing(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
-    """Return int64 indices and counts: those of an empty input have its dtype in fake tensors."""
+def _int64_indices(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
+    """Return indices and counts as int64; for an empty input, fakes have the input's dtype."""
     values, *rest = found
     return (values, *(t if t.dtype == torch.int64 else torch.empty_like(t, dtype=torch.int64) for t in rest))
 
@@ -27,7 +27,7 @@ def _indices_of_nothing(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]
 _RULES: dict[str, ResultRule] = {
     "_native_multi_head_attention": _attention_without_weights,
     **dict.fromkeys(
-        ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _indices_of_nothing
+        ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _int64_indices
     ),
 }
 """Rules by operator name without overload."""

@@ -128,10 +128,10 @@ def eager_strides(
     if func._opname == "roll" and found.device.type == "cpu":
         rule = functools.partial(_roll_on_cpu, *_roll_parts(*args, **kwargs))
     try:
-        if rule is elementwise_strides and _operands_lie_as_result(shape, strides, operands):
+        if rule is elementwise_strides and _have_equal_strides(shape, strides, operands):
             return None
-        told = rule(shape, operands)
-        return None if sizes_equal(told, strides) else told
+        expected = rule(shape, operands)
+        return None if sizes_equal(expected, strides) else expected
     except UnknownStrides:
         return None
 
@@ -159,9 +159,7 @@ def _roll_on_cpu(
     return strides
 
 
-def _operands_lie_as_result(
-    shape: tuple[Any, ...], strides: tuple[Any, ...], operands: Sequence[SizesAndStrides]
-) -> bool:
+def _have_equal_strides(shape: tuple[Any, ...], strides: tuple[Any, ...], operands: Sequence[SizesAndStrides]) -> bool:
     """Return True if operands and result have equal strides and all sizes are at least 2."""
     if any(type(n) is not int or n < 2 for n in shape):
         return False

@@ -43,19 +43,19 @@ class PassRecorder:
         after = _lines(self.module)
         gone = [text for node, text in before.items() if after.get(node) != text]
         made = [text for node, text in after.items() if before.get(node) != text]
-        told = PassRecord(
+        record = PassRecord(
             name, len(before), len(after), len(gone), len(made), tuple(gone[:MAX_LINES]), tuple(made[:MAX_LINES])
         )
-        self.records.append(self._with_edits(told, tuple(before.values()), tuple(after.values())))
+        self.records.append(self._with_edits(record, tuple(before.values()), tuple(after.values())))
 
-    def _with_edits(self, told: PassRecord, before: tuple[str, ...], after: tuple[str, ...]) -> PassRecord:
+    def _with_edits(self, record: PassRecord, before: tuple[str, ...], after: tuple[str, ...]) -> PassRecord:
         """Add the edits to a record if the graph is small enough."""
         if max(len(before), len(after)) > MAX_NODES_WITH_EDITS:
             self._last_graph = None
-            return told
+            return record
         start = () if before == self._last_graph else before
         self._last_graph = after
-        return replace(told, has_exact_edits=True, edits=diff_lines(before, after), lines_before=start)
+        return replace(record, has_exact_edits=True, edits=diff_lines(before, after), lines_before=start)
 
 
 def diff_lines(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[EditRecord, ...]:

@@ -51,7 +51,7 @@ def user_expr(origin: Source) -> str:
 
 @dataclass(frozen=True)
 class ImpliedFacts:
-    """Facts that the guards of an entry imply, beyond those that they are for."""
+    """Types, lengths and modes that the guards of an entry imply for other guards."""
 
     types: Mapping[Source, type | None]
     lengths: frozenset[tuple[Source, int | None]]

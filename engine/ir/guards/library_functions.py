@@ -36,7 +36,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class LibraryFunctionsMatch(Guard):
-    """Guard that names of builtins and modules still stand for the traced objects.
+    """Guard that names of builtins and modules still refer to the traced objects.
 
     One guard checks all of them: it fails only after ``builtins.len = ...`` or ``mock.patch``. Dynamo has one
     ``ID_MATCH`` for each.

@@ -52,8 +52,8 @@ def _tensor_property_reader(name: str) -> Callable[[Any], Any]:
 
     def read(value: Any) -> Any:
         if type(value) is TensorSpec:
-            told = getattr(value, name)
-            return told() if name in ("size", "stride") else told
+            attribute = getattr(value, name)
+            return attribute() if name in ("size", "stride") else attribute
         with DisableTorchFunction():
             return found(value) if get is None else get(value)
 

@@ -226,7 +226,7 @@ def _is_composite(op: OpOverload) -> bool:
 
 @functools.cache
 def _facts_of_name(name: str) -> OperatorFacts:
-    """Return the facts about the function or method of torch with this name, which is ATen's."""
+    """Return the facts about the ATen operator with this name, over all its overloads."""
     packet = getattr(torch.ops.aten, name, None)
     if not isinstance(packet, OpOverloadPacket):
         return _NOTHING

@@ -64,7 +64,7 @@ def _add_symbols() -> None:
 
 
 def _note_fork() -> None:
-    """One thread runs kernels in a forked process: the pool's threads do not exist there."""
+    """Run kernels on one thread in a forked process, which lacks the pool's threads."""
     _is_forked.value = 1
 
 

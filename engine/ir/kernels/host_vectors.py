@@ -15,7 +15,7 @@ class VectorUnit:
     """``(bytes of a vector, suffix)`` of the SLEEF functions, widest first."""
 
     def lanes(self, itemsize: int) -> int:
-        """Return the elements of so many bytes in one register; 1 for a CPU without vectors."""
+        """Return how many elements of this many bytes a register holds; 1 without vectors."""
         return max(1, self.bits // 8 // itemsize)
 
 

@@ -58,7 +58,7 @@ def target_machine() -> Any:
 
 
 def function_attributes(bits: int) -> str:
-    """Return the attributes of a kernel's functions, for vectors of so many bits."""
+    """Return the attributes of a kernel's functions, given the vector width in bits."""
     return _ATTRIBUTES.format(bits=bits or 128)
 
 

@@ -57,7 +57,7 @@ class BufferRef:
     is_complex: bool = False
 
     def sizes(self) -> list[Any]:
-        """Return its sizes, strides and offset."""
+        """Return the sizes, the strides and the offset of the view."""
         return [*(self.shape or ()), *(self.stride or ()), self.offset]
 
 
@@ -87,7 +87,7 @@ class Launch:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The launch, as the only one of this step."""
+        """The kernel launches of this step: the launch itself."""
         return (self,)
 
     @property
@@ -102,12 +102,12 @@ class Launch:
         return ["kernel", k.text, values, str(k.grid), k.num_warps, k.num_stages]
 
     def touched_buffers(self) -> Iterator[str]:
-        """Yield the buffers that it reads or writes."""
+        """Yield the buffers that the step reads or writes."""
         yield from (a.buffer for a in self.kernel.args if a.kind == "pointer")
         yield from (a.copied_buffer for a in self.kernel.args if a.copied_buffer)
 
     def sizes(self) -> list[Any]:
-        """Return the sizes that it passes to the kernel."""
+        """Return the sizes that the launch passes to the kernel."""
         return [*self.kernel.grid, *(a.value for a in self.kernel.args if a.kind == "size")]
 
 
@@ -145,7 +145,7 @@ class AtenCall:
 
     @property
     def calls(self) -> tuple[AtenCall, ...]:
-        """The call, as the only one of this step."""
+        """The ATen calls of this step: the call itself."""
         return (self,)
 
     def fingerprint(self) -> list[Any]:
@@ -153,12 +153,12 @@ class AtenCall:
         return ["call", str(self.target), str(self.args), str(dict(self.kwargs))]
 
     def touched_buffers(self) -> Iterator[str]:
-        """Yield the buffers that it reads or writes."""
+        """Yield the buffers that the step reads or writes."""
         yield from (r.buffer for r in buffer_refs((self.args, dict(self.kwargs))))
         yield from (r for r in self.result_buffers if r is not None)
 
     def sizes(self) -> list[Any]:
-        """Return the sizes and numbers in its arguments."""
+        """Return the sizes and numbers in the arguments of the call."""
         return sizes_in((self.args, dict(self.kwargs)))
 
 

@@ -123,24 +123,24 @@ class Atom:
     __slots__ = ()
 
     def variables(self) -> frozenset[LoopVar]:
-        """Return all loop variables in it."""
+        """Return the loop variables in the atom."""
         return frozenset()
 
     def symbols(self) -> frozenset[str]:
-        """Return the names of the program's symbols in it."""
+        """Return the names of the program's symbols in the atom."""
         raise NotImplementedError
 
     def indirect_ops(self) -> frozenset[int]:
-        """Return the numbers of the ops whose values it uses as indices."""
+        """Return the numbers of the ops whose values the atom uses as indices."""
         number = self.indirect_op()
         return frozenset() if number is None else frozenset((number,))
 
     def count(self) -> Size | None:
-        """Return the number of values that it can take, or None if unknown."""
+        """Return the number of values that the atom can have; None if unknown."""
         raise NotImplementedError
 
     def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
-        """Return it with variables replaced."""
+        """Return the atom with variables replaced."""
         return IndexExpr({self: 1})
 
     def div(self, by: Size) -> IndexExpr | None:
@@ -152,38 +152,38 @@ class Atom:
         return None
 
     def as_quotient(self) -> tuple[Atom | None, Size]:
-        """Return ``(atom, d)`` if it is ``atom // d``; None for another dividend than an atom."""
+        """Return ``(dividend, divisor)``; the dividend is None unless it is a single atom."""
         return self, 1
 
     def divided_variable(self) -> tuple[LoopVar, Size] | None:
-        """Return ``(v, d)`` if it is ``v // d`` or ``v % d``, else None."""
+        """Return ``(v, d)`` if the atom is ``v // d`` or ``v % d``, else None."""
         return None
 
     def as_variable(self) -> LoopVar | None:
-        """Return the loop variable that it is; None for any other atom."""
+        """Return the atom itself if it is a loop variable, else None."""
         return None
 
     def as_remainder(self) -> Mod | None:
-        """Return the remainder that it is; None for any other atom."""
+        """Return the atom itself if it is a remainder, else None."""
         return None
 
     def as_division(self) -> Division | None:
-        """Return the quotient or remainder that it is; None for any other atom."""
+        """Return the atom itself if it is a quotient or remainder, else None."""
         return None
 
     def indirect_op(self) -> int | None:
-        """Return the number of the op whose value it is; None for any other atom."""
+        """Return the number of the op if the atom is the value of an op, else None."""
         return None
 
     def digits_of(self, var: LoopVar) -> tuple[Size, Size] | None:
-        """Return the mixed-radix digits [low, high) of ``var`` that it selects.
+        """Return the mixed-radix digits [low, high) of ``var`` that the atom selects.
 
-        (0, 0) if it uses ``var`` in another way; None if it does not use ``var``.
+        (0, 0) if the atom uses ``var`` in another way; None if it does not use ``var``.
         """
         return (0, 0) if var in self.variables() else None
 
     def text(self, names: IndexNames) -> str:
-        """Return it as Python code."""
+        """Return the atom as Python code."""
         raise NotImplementedError
 
 
@@ -192,11 +192,11 @@ class _SizedAtom(Atom):
     size: Size
 
     def symbols(self) -> frozenset[str]:
-        """Return the symbols in its size."""
+        """Return the symbols in the size."""
         return symbols_of((self.size,))
 
     def count(self) -> Size:
-        """Return its size."""
+        """Return the size."""
         return self.size
 
 
@@ -216,7 +216,7 @@ class LoopVar(_SizedAtom):
         return self
 
     def replace(self, values: Mapping[LoopVar, IndexExpr]) -> IndexExpr:
-        """Return its value, or the variable itself without one."""
+        """Return the variable's value in ``values``, or the variable itself if it has none."""
         return values[self] if self in values else IndexExpr({self: 1})
 
     def digits_of(self, var: LoopVar) -> tuple[Size, Size] | None:
@@ -224,7 +224,7 @@ class LoopVar(_SizedAtom):
         return (1, var.size) if self == var else None
 
     def text(self, names: IndexNames) -> str:
-        """Return its name."""
+        """Return the name of the variable."""
         return names.variable(self)
 
 
@@ -252,7 +252,7 @@ class Division(Atom):
         return self
 
     def divided_variable(self) -> tuple[LoopVar, Size] | None:
-        """Return the variable that is divided, if it is one, and the divisor."""
+        """Return dividend and divisor if the dividend is a loop variable, else None."""
         atom = self.dividend.single_atom()
         var = None if atom is None else atom.as_variable()
         return None if var is None else (var, self.divisor)
@@ -343,7 +343,7 @@ class IndirectIndex(_SizedAtom):
     size: Size
 
     def indirect_op(self) -> int:
-        """Return the op that reads it."""
+        """Return the number of the op that reads the index."""
         return self.op
 
     def text(self, names: IndexNames) -> str:

@@ -101,8 +101,8 @@ class LoopIROp:
         """Return the operation as a line of text, with buffers renamed by ``buffers``."""
         parts = [f"%{a.number}" for a in self.args]
         if self.value is not None:
-            told = self.value if isinstance(self.value, tuple) else (self.value,)
-            parts += [str(v).removeprefix("torch.") if isinstance(v, torch.dtype) else repr(v) for v in told]
+            values = self.value if isinstance(self.value, tuple) else (self.value,)
+            parts += [str(v).removeprefix("torch.") if isinstance(v, torch.dtype) else repr(v) for v in values]
         if self.index is not None:
             where = self.index.text()
             parts.insert(0, f"{buffers.get(self.buffer, self.buffer)}[{where}]" if self.buffer else where)

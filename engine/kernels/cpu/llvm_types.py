@@ -39,7 +39,7 @@ def value_type(dtype: torch.dtype) -> str:
 
 
 def wide(scalar: str, lanes: int) -> str:
-    """Return the type of so many lanes; one lane is a scalar."""
+    """Return the type of a vector with this number of lanes; one lane is a scalar."""
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
@@ -50,7 +50,7 @@ def type_suffix(scalar: str, lanes: int) -> str:
 
 
 def splat(scalar: str, literal: str, lanes: int) -> str:
-    """Return a constant of so many equal lanes, without its type."""
+    """Return a constant with this number of equal lanes, without its type."""
     return literal if lanes == 1 else f"splat ({scalar} {literal})"
 
 

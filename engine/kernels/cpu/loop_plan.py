@@ -62,9 +62,9 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     lane_var = lane_var if lanes > 1 else None
     around = [v for v in nest.outer if v != lane_var]
     parallel: list[LoopVar] = []
-    while around and not is_serial and (not parallel or not _is_enough(parallel)):
+    while around and not is_serial and (not parallel or not _has_enough_iterations(parallel)):
         parallel.append(around.pop(0))
-    if parallel and not _is_enough(parallel) and lane_var in nest.outer and _is_longer(lane_var, parallel):
+    if parallel and not _has_enough_iterations(parallel) and lane_var in nest.outer and _is_longer(lane_var, parallel):
         around, parallel = parallel, []
     inner = tuple(v for v in nest.inner if v != lane_var)
     if lane_var in nest.inner:
@@ -103,8 +103,8 @@ def _is_scattered(op: LoopIROp) -> bool:
     )
 
 
-def _is_enough(loops: Sequence[LoopVar]) -> bool:
-    """Return True if threads find enough iterations in these loops."""
+def _has_enough_iterations(loops: Sequence[LoopVar]) -> bool:
+    """Return True if these loops have enough iterations for all threads."""
     count = static_size(product(v.size for v in loops))
     return count is None or count >= MIN_PARALLEL_ITERATIONS
 

@@ -11,7 +11,7 @@ from engine.kernels.cpu.llvm_types import MEMORY_TYPES, NotPrintable, iota, spla
 
 
 class Memory:
-    """Writes memory accesses of so many lanes."""
+    """Writes loads and stores of vectors with a fixed number of lanes."""
 
     def __init__(self, writer: IrWriter, addresses: Addresses, lanes: int) -> None:
         self._writer = writer
@@ -19,7 +19,7 @@ class Memory:
         self._lanes = lanes
 
     def load(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, hint: str, *, is_vector: bool) -> str:
-        """Load one value, or one per lane, in its memory type; no ``mask`` is empty."""
+        """Load one value, or one per lane, in its memory type. An empty ``mask`` loads all."""
         scalar = _memory_type(dtype)
         if not is_vector:
             return self._load_scalar(pointer, scalar, at.base, mask, hint)
@@ -44,7 +44,7 @@ class Memory:
         )
 
     def store(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, value: str, *, is_vector: bool) -> None:
-        """Store one value, or one per lane, of a memory type."""
+        """Store one value, or one per lane, of a memory type. An empty ``mask`` stores all."""
         scalar, size, write = _memory_type(dtype), dtype.itemsize, self._writer
         if not is_vector:
             place = self._place(pointer, scalar, at.base)
@@ -75,7 +75,7 @@ class Memory:
         return self._writer.assign(hint, f"load {scalar}, ptr {place}")
 
     def _masked_place(self, place: str, scalar: str, mask: str) -> str:
-        """Return the address, or that of a stack slot where the mask is false."""
+        """Return the address where the mask is true, else the address of an unused stack slot."""
         slot = self._writer.entry("unused", f"alloca {scalar}")
         return self._writer.assign("place", f"select i1 {mask}, ptr {place}, ptr {slot}")
 

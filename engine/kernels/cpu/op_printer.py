@@ -79,7 +79,7 @@ class OpPrinter:
         return op.name == "constant" or self.values.find(op.number) is not None
 
     def lane_name(self, op: LoopIROp, copy: int, lanes: int, dtype: torch.dtype | None = None) -> str:
-        """Return the name of an op's value with so many lanes, converted to ``dtype``."""
+        """Return the name of an op's value with ``lanes`` lanes, converted to ``dtype``."""
         value = self.value(op)
         name = value.name(copy)
         if dtype is not None and dtype != op.dtype:
@@ -181,7 +181,7 @@ class OpPrinter:
         return self.writer.assign(self.hint(op), f"trunc {wide('i64', lanes)} {name} to {wide(kind, lanes)}")
 
     def _position_of(self, number: int, copy: int) -> tuple[str, bool]:
-        """Return the value of an op as a 64-bit position, and whether it is a vector."""
+        """Return the value of an op as a 64-bit position, and True if it is a vector."""
         op = self.kernel.ops[number]
         value = self.value(op)
         name = value.name(copy)
@@ -240,7 +240,7 @@ class OpPrinter:
         write.line(f"store i32 {after}, ptr %status.slot")
 
     def forget_comment(self) -> None:
-        """Print the next node's name again."""
+        """Forget the last comment, so that the next op repeats the name of its node."""
         self._commented = ""
 
 

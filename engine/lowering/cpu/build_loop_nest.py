@@ -103,5 +103,5 @@ def _merge(loops: tuple[LoopVar, ...], indices: list[IndexExpr], values: Substit
 
 
 def _is_linear(index: IndexExpr, var: LoopVar) -> bool:
-    """Return True if an index has a variable only as a term of its own."""
+    """Return True if an index contains a variable only as a linear term."""
     return all(atom.as_variable() is not None or var not in atom.variables() for atom in index.terms)

@@ -428,7 +428,7 @@ def full(low: LoweringContext, *args: Any, **_: Any) -> LoweredTensor:
 
 @dataclass(eq=False)
 class _RealNode:
-    """Stands in for the current node while its complex result is lowered as a real tensor."""
+    """Replacement of the current node while its complex result is lowered as a real tensor."""
 
     name: str
     target: Any

@@ -234,7 +234,9 @@ def pow_scalar(low: LoweringContext, a: LoweredTensor, exponent: Any) -> Lowered
     if is_float_expr(exponent) and promote_dtypes((a, exponent))[1].is_floating_point:
         return elementwise(low, (a, exponent), _call_op("pow"))
     if not isinstance(exponent, (int, float)) or isinstance(exponent, bool):
-        raise NotLowered(LoweringFallback.OPERATOR_MODE, "a power with this exponent has no lowering")
+        raise NotLowered(
+            LoweringFallback.OPERATOR_MODE, f"a power has no lowering for an exponent of type {type(exponent).__name__}"
+        )
     is_float = promote_dtypes((a, exponent))[1].is_floating_point
     is_small = float(exponent).is_integer() and abs(exponent) <= 16
     if (is_small and is_float) or (isinstance(exponent, int) and exponent >= 0 and not is_float):

@@ -24,7 +24,9 @@ def _philox_op(low: LoweringContext, seeds: LoweredTensor, which: int, name: str
     value = fake_result(low)
     shape = symbolic_shape(value)
     if (static_product(shape) or 0) > MAX_ELEMENTS_PER_SEED:
-        raise NotLowered(LoweringFallback.TOO_LARGE, "a random tensor of this size has no lowering")
+        raise NotLowered(
+            LoweringFallback.TOO_LARGE, f"a random tensor of more than {MAX_ELEMENTS_PER_SEED} elements has no lowering"
+        )
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         seed = seeds.load(b, (IndexExpr({}, which),))

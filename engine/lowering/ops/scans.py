@@ -82,7 +82,7 @@ def _scan_dim(kind: str, a: LoweredTensor, dim: int) -> int:
     if a.shape and (static_size(a.shape[dim]) or 0) > MAX_SCAN_ELEMENTS:
         raise NotLowered(
             LoweringFallback.FASTER_IN_ATEN,
-            f"a scan ({kind}) along such a long dimension is faster in ATen, which uses many blocks",
+            f"a scan ({kind}) of more than {MAX_SCAN_ELEMENTS} elements is faster in ATen, which uses many blocks",
         )
     return dim
 

@@ -66,7 +66,10 @@ def _gather_reduce(
     """Reduce the candidates of each element of ``a``, with or without the element itself."""
     total = static_product((*a.shape, count))
     if total is None or total > MAX_COMPARISONS:
-        raise NotLowered(LoweringFallback.TOO_LARGE, "a reduction with this many comparisons has no lowering")
+        raise NotLowered(
+            LoweringFallback.TOO_LARGE,
+            f"a scatter reduction with more than {MAX_COMPARISONS} comparisons, or of symbolic size, has no lowering",
+        )
     check_supported_dtype(a)
     if a.dtype is torch.bool:
         raise NotLowered(LoweringFallback.NEEDS_INTEGERS, "a scatter reduction of bool has no lowering")

@@ -41,7 +41,7 @@ def binary_search(
     if count is None or not 0 < count <= MAX_ROW_LENGTH:
         raise NotLowered(
             LoweringFallback.LONG_SEQUENCE,
-            "a search in an empty row, a very long row or a row of symbolic length has no lowering",
+            f"a search has no lowering for rows that are empty, symbolic or longer than {MAX_ROW_LENGTH}",
         )
     tensors = lowered_tensors(values)
     held = promote_dtypes((rows, values))[0] if tensors else rows.dtype
@@ -110,7 +110,8 @@ def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_si
     count = static_size(repeats.shape[0])
     if count is None or count > MAX_ROW_LENGTH:
         raise NotLowered(
-            LoweringFallback.LONG_SEQUENCE, "a repeat of this many elements, or of a symbolic number, has no lowering"
+            LoweringFallback.LONG_SEQUENCE,
+            f"a repeat of more than {MAX_ROW_LENGTH} elements, or of a symbolic number, has no lowering",
         )
     wide = torch.int64
     each = low.pointwise((count,), wide, lambda b, i: b.cast(repeats.load(b, i), wide), name=f"{name}_counts")

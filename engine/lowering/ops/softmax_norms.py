@@ -160,7 +160,10 @@ def native_group_norm(
     check_supported_dtype(a)
     channels = exact_quotient(as_size(c), groups)
     if channels is None or 0 in a.shape:
-        raise NotLowered(LoweringFallback.OPERATOR_MODE, "group norm of this shape has no lowering")
+        raise NotLowered(
+            LoweringFallback.OPERATOR_MODE,
+            "group norm has no lowering for an empty input or a number of channels that the groups do not divide",
+        )
     grouped = reshape(a, (as_size(n), groups, as_size(channels * as_size(hw))))
     held = compute_dtype(a.dtype)
     variance, average = _variance(low, grouped, (2,), False, 0.0, held, _node_name(low))

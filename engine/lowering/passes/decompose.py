@@ -51,10 +51,10 @@ def all_decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def decompose(graph: AotGraph, *, fused_random: bool = False, is_cpu: bool = False) -> torch.fx.GraphModule:
-    """Decompose every operator of the graph that can be; record the provenance of all nodes.
+    """Decompose all operators that have a decomposition; record the provenance of all nodes.
 
     Nodes that are not decomposed have the same names as before. ``fused_random``: also decompose random operators
-    into random numbers that kernels generate. ``is_cpu``: leave whole what ATen runs on a CPU.
+    into random numbers that kernels generate. ``is_cpu``: do not decompose operators that ATen runs on a CPU.
     """
     old = graph.module
     draws = RandomDecomposer(old) if fused_random else None

@@ -125,23 +125,23 @@ class _Normalizer:
         call = read_call(node.text, self.operands.get)
         is_in_place = False
         if call is None:
-            local, told = f"{node.target} {self._type(node)}", node.text
+            local, computation = f"{node.target} {self._type(node)}", node.text
         else:
             name, arguments = canonical_call(call, is_float="float" in node.dtype)
             is_in_place = _is_in_place(name) or dict(arguments).get("inplace") is True
             shown = self._rename_symbols(repr(arguments))
             local = f"{name} {_KEY.sub('value', shown)} {self._type(node)}"
-            told = f"{name} {shown}"
+            computation = f"{name} {shown}"
         inputs = self._inputs(node)
-        self._add(node, told)
+        self._add(node, computation)
         if is_in_place and node.inputs:  # what is read from now on is the written value
             written = node.inputs[0].rpartition(":")[2]
             for name in {written, _name_in_code(written)} & self.operands.keys():
                 self.operands[name] = replace(self.operands[name], key=self.operands[node.name].key)
         return CanonicalNode(node, self.operands[node.name].key, local, inputs, is_in_place)
 
-    def _add(self, node: NodeRecord, told: str) -> None:
-        key = _digest(f"{told} {self._type(node)}")
+    def _add(self, node: NodeRecord, computation: str) -> None:
+        key = _digest(f"{computation} {self._type(node)}")
         self.operands[node.name] = NodeValue(key, node.shape)
         if node.op == "placeholder":
             self.operands.setdefault(_name_in_code(node.name), self.operands[node.name])
@@ -238,14 +238,14 @@ def _excess(
     nodes: Iterable[CanonicalNode], left: Counter[str], key: Callable[[CanonicalNode], str]
 ) -> Iterator[CanonicalNode]:
     for node in nodes:
-        told = key(node)
-        if left[told] > 0:
-            left[told] -= 1
+        item_key = key(node)
+        if left[item_key] > 0:
+            left[item_key] -= 1
         else:
             yield node
 
 
 def _first_in_flow(nodes: Sequence[CanonicalNode]) -> list[CanonicalNode]:
-    """Return the nodes that no other listed node feeds: where two graphs first part."""
+    """Return the nodes that read no other listed node: the first differences in data flow."""
     keys = {n.key for n in nodes}
     return [n for n in nodes if not keys & set(n.inputs)]

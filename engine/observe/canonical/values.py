@@ -62,7 +62,7 @@ class NodeValue(ArgumentValue):
 
     @property
     def is_size(self) -> bool:
-        """True for a symbol, as far as the record says."""
+        """True if the record says that the node is a symbol."""
         return self.shape is None
 
     @property
@@ -100,7 +100,7 @@ class ConstantValue(ArgumentValue):
         return schema_type not in _CHECKED_TYPES or (types is not None and schema_type in types)
 
     def normal(self, parameter: str, rank: int | None, is_float: bool) -> Any:
-        """Return the constant: dimensions from the first, numbers of floating operators as float."""
+        """Return the constant: a dimension as nonnegative, a scalar of a float operator as float."""
         if self.is_size and parameter in DIMENSION_NAMES:
             return self.value % rank if rank else self.value
         is_number = _CONSTANT_TYPES.get(type(self.value), set()) >= NUMBER_TYPES
@@ -166,7 +166,7 @@ class CallValue(ArgumentValue):
     items: tuple[ArgumentValue, ...] = ()
 
     def accepts(self, schema_type: str) -> bool:
-        """Return False for what has a type of its own."""
+        """Return True unless the schema type is one that other argument classes check."""
         return schema_type not in _CHECKED_TYPES
 
     def normal(self, parameter: str, rank: int | None, is_float: bool) -> Any:

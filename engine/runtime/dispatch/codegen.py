@@ -112,7 +112,7 @@ def strip_dispatch_frames(error: BaseException) -> None:
 
 
 def _definition_and_return(code: CodeType) -> tuple[str, str]:
-    """Return how a function of this kind is defined, and how it returns another call's result."""
+    """Return the keyword that defines a function of this kind, and its return statement."""
     if code.co_flags & inspect.CO_COROUTINE:
         return "async def", "return await {}"
     if code.co_flags & inspect.CO_GENERATOR:

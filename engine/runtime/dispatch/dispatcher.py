@@ -244,10 +244,10 @@ class DispatcherState:
         if entry is None:
             entry, rejections = self._compile(values, session)
             outcome = "compiled"
-        told = "python" if entry.runs_python else outcome
+        recorded_outcome = "python" if entry.runs_python else outcome
         arguments = self.arguments(values)
         with DisableTorchFunction():
-            index = record_call(session, self.cache, told, entry.id, arguments, asked, rejections, seconds)
+            index = record_call(session, self.cache, recorded_outcome, entry.id, arguments, asked, rejections, seconds)
             record_arguments(session, self, index, entry.id, arguments, keep_beyond_next=outcome != "hit")
         self.cache.recorded_hit = None
         return entry

@@ -41,7 +41,7 @@ def measure_guards(session: Session) -> int:
 def _with_costs(costs: tuple[float | None, ...]) -> Callable[[CompilationRecord], CompilationRecord]:
     def change(compilation: CompilationRecord) -> CompilationRecord:
         assert compilation.guards is not None
-        told = tuple(replace(g, cost_ns=c) for g, c in zip(compilation.guards.guards, costs, strict=True))
-        return replace(compilation, guards=replace(compilation.guards, guards=told))
+        guard_records = tuple(replace(g, cost_ns=c) for g, c in zip(compilation.guards.guards, costs, strict=True))
+        return replace(compilation, guards=replace(compilation.guards, guards=guard_records))
 
     return change

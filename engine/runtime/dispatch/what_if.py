@@ -66,10 +66,10 @@ def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]
         arguments = {n: resolve_argument(_edited(n, v, edits)) for n, v in _last_arguments(session, frame).items()}
     except ValueUnavailable as error:
         raise BadArgument(f"What-if is not possible: {error}.") from error
-    told = _explain(recorded_frame(session, frame), arguments)
-    if told is None:
+    explanation = _explain(recorded_frame(session, frame), arguments)
+    if explanation is None:
         raise BadArgument(NOT_LIVE_MESSAGE)
-    return told
+    return explanation
 
 
 def _explain(found: RecordedFrame | None, arguments: Mapping[str, Any]) -> CallExplanation | None:
@@ -146,7 +146,7 @@ def _edited_spec(path: str, spec: TensorSpec, edit: Mapping[str, str]) -> Tensor
     stride = _sizes(path, given) if given else (spec.strides if "shape" not in edit else None)
     dtype = getattr(torch, edit["dtype"].strip().removeprefix("torch."), None) if "dtype" in edit else spec.dtype
     if not isinstance(dtype, torch.dtype):
-        raise BadArgument(f"{path}: there is no dtype {edit['dtype']!r}.")
+        raise BadArgument(f"{path}: there is no dtype {edit['dtype']!r}: write a name such as float32.")
     grad = edit["requires_grad"] == "True" if "requires_grad" in edit else spec.requires_grad
     try:
         device = torch.device(edit["device"].strip()) if "device" in edit else spec.device

@@ -182,8 +182,8 @@ class WorkerPool:
         answers: queue.SimpleQueue[tuple[Any, str | None]] = queue.SimpleQueue()
         wanted = threading.Event()
         wanted.set()
-        told = lambda value, reason: answers.put((value, reason))  # noqa: E731
-        self.submit(function, arguments, told, timeout=timeout, is_wanted=wanted.is_set)
+        deliver = lambda value, reason: answers.put((value, reason))  # noqa: E731
+        self.submit(function, arguments, deliver, timeout=timeout, is_wanted=wanted.is_set)
         try:
             with allow_interrupts():
                 value, reason = answers.get()

@@ -141,7 +141,7 @@ class BreakCodegen(ResumeCodegen):
         out.try_end(begin)
 
     def _pop_exc(self) -> None:
-        """Pop the handled exception; the results must be off the stack."""
+        """Pop the handled exception; the results of the instruction must be popped before."""
         if self.frame.exc_stack:
             self.cg.body.emit("POP_EXCEPT")
 

@@ -116,7 +116,7 @@ def _intrinsic(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         case "stop-iteration":
             return
         case _:
-            raise Unsupported("unsupported-opcode", "an unsupported kind of statement")
+            raise Unsupported("unsupported-opcode", f"the bytecode intrinsic {op.arg} is not supported")
 
 
 _PREPARE_RERAISE = 1
@@ -125,6 +125,6 @@ _PREPARE_RERAISE = 1
 @handles("CALL_INTRINSIC_2")
 def _intrinsic_two(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if op.arg != _PREPARE_RERAISE:
-        raise Unsupported("unsupported-opcode", "an unsupported kind of statement")
+        raise Unsupported("unsupported-opcode", f"the bytecode intrinsic {op.arg} is not supported")
     whole, raised = frame.popn(2)
     frame.push(prep_reraise_star(tx, realize(tx, whole), list(sequence_items(tx, raised))))

@@ -25,22 +25,22 @@ def side_effect_variables(tx: Tracer) -> list[Variable]:
 
 def emit_side_effects(tx: Tracer, cg: PyCodegen) -> tuple[str, ...]:
     """Emit all side effects in order of first occurrence; return their descriptions."""
-    told: list[str] = []
+    descriptions: list[str] = []
     for value in list(tx.side_effects.mutated_variables.values()):
         text = value.emit_mutation(cg)
         if text:
-            told.append(text)
+            descriptions.append(text)
         cg.fill_deferred()
     for (namespace, name), written in tx.side_effects.global_writes.items():
         _emit_global_write(tx, cg, namespace, name, written)
-        told.append(f"the global {name} is {'deleted' if written is None else 'set'}")
+        descriptions.append(f"the global {name} is {'deleted' if written is None else 'set'}")
     cg.fill_deferred()
     for call, words in tx.side_effects.side_effect_calls:
         cg.load(call)
         cg.body.emit("POP_TOP")
-        told.append(words)
+        descriptions.append(words)
     cg.fill_deferred()
-    return tuple(told)
+    return tuple(descriptions)
 
 
 def _emit_global_write(

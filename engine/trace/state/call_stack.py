@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CallStack:
-    """Active frames, the root first, and what the traced calls leave behind."""
+    """Active frames, the root first, with inlined calls and generators that are still open."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []

@@ -81,7 +81,7 @@ class ShapeInputs:
 
     @classmethod
     def of(cls, tx: Tracer) -> ShapeInputs:
-        """Return those of a traced frame."""
+        """Return the inputs and the shape environment of a traced frame."""
         scalars = (
             _ScalarInput(number.source, number.sym, number.symbol, number.python_type())
             for number in tx.symbols.symbolic_input_scalars

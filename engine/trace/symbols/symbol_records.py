@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
     """Return a record of each symbolic size and number, with the lines behind its assumptions."""
     env = tx.symbols.shape_env
-    told = []
+    records = []
     for symbol, sources in env.var_to_sources.items():
         origins = [place for s in sources if (place := place_of(s)) is not None]
         if not origins or not symbol.is_Symbol:
@@ -27,7 +27,7 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
         low, high = symbol_bounds(env, symbol)
         relations = [_assumption(env, g.expr) for g in env.guards if symbol in g.expr.free_symbols]
         specialized = env.specialization_causes.get(symbol) if became != symbol else None
-        told.append(
+        records.append(
             TracedSymbolRecord(
                 symbol.name,
                 tuple(
@@ -46,7 +46,7 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
                 else SymbolAssumption(f"{symbol.name} == {became}", specialized.reason, specialized.span),
             )
         )
-    return tuple(told)
+    return tuple(records)
 
 
 def _assumption(env: RecordingShapeEnv, relation: Any) -> SymbolAssumption:

@@ -127,7 +127,7 @@ class ObjectFacts:
 
     @property
     def resolved(self: Any) -> Variable:
-        """The variable that stands for a lazy one, if it has one; else itself. Adds no guards."""
+        """The variable that a lazy variable was realized to; else itself. Adds no guards."""
         found: Variable = self
         return found
 

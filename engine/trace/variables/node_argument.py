@@ -64,7 +64,7 @@ class NodeArgument:
         )
 
     def argument_items(self) -> Sequence[Variable]:
-        """Return the items that torch reads as arguments of their own: those of a list or tuple."""
+        """Return the items that torch reads as separate arguments: those of a list or tuple."""
         return ()
 
     def pytree_parts(self, tx: Tracer) -> tuple[type, tuple[Any, ...], Sequence[Variable]] | None:

@@ -43,8 +43,8 @@ def _row_html(cells: tuple[str, ...]) -> str:
 
 
 def _cells(row: ResultDifference) -> tuple[str, ...]:
-    told = (row.ours_vs_torch, row.ours_vs_eager, row.torch_vs_eager)
-    return (str(row.call), one_line(row.value, 60), one_line(row.type, 40), *map(_number, told))
+    differences = (row.ours_vs_torch, row.ours_vs_eager, row.torch_vs_eager)
+    return (str(row.call), one_line(row.value, 60), one_line(row.type, 40), *map(_number, differences))
 
 
 def _number(value: float | None) -> str:

@@ -182,8 +182,12 @@ def _resources(kernel: KernelRecord, target: str) -> str:
     found = next((t for t in kernel.targets if t.target == target), None)
     if found is None or found.resources is None:
         return ", ".join([*parts, one_line(found.error, 200) if found and found.error else "not compiled"])
-    told = found.resources
-    parts += [f"{told.registers} registers", f"{told.spills} spills", f"{format_bytes(told.shared_bytes)} shared"]
-    parts += [f"occupancy {told.occupancy:.0%}"] if told.occupancy is not None else []
+    resources = found.resources
+    parts += [
+        f"{resources.registers} registers",
+        f"{resources.spills} spills",
+        f"{format_bytes(resources.shared_bytes)} shared",
+    ]
+    parts += [f"occupancy {resources.occupancy:.0%}"] if resources.occupancy is not None else []
     parts += [f"{x.stage} {x.instructions}" for x in found.listings if x.instructions]
     return ", ".join(parts)

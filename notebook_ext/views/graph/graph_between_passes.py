@@ -36,12 +36,12 @@ def passes_of(record: CompilationRecord, graph: GraphRecord) -> tuple[PassRecord
     return (*graph.passes, *(lowering.passes if lowering else ()))
 
 
-def is_replayable(told: PassRecord) -> bool:
+def is_replayable(record: PassRecord) -> bool:
     """Return True if the pass changed something and all of its edits were recorded.
 
     Only then can the graphs around it be rebuilt.
     """
-    return told.has_exact_edits and bool(told.edits)
+    return record.has_exact_edits and bool(record.edits)
 
 
 def intermediate_graphs(record: CompilationRecord) -> list[IntermediateGraph]:
@@ -52,17 +52,17 @@ def intermediate_graphs(record: CompilationRecord) -> list[IntermediateGraph]:
     found = []
     for graph in record.graphs:
         passes = passes_of(record, graph)
-        for number, told in enumerate(passes, 1):
-            if not is_replayable(told):
+        for number, step in enumerate(passes, 1):
+            if not is_replayable(step):
                 continue
             if number == 1 or not is_replayable(passes[number - 2]):
                 found.append(
                     IntermediateGraph(
-                        f"{graph.stage}@{number - 1}", one_line(f"{graph.stage} before {told.name}", 60), number - 1
+                        f"{graph.stage}@{number - 1}", one_line(f"{graph.stage} before {step.name}", 60), number - 1
                     )
                 )
             found.append(
-                IntermediateGraph(f"{graph.stage}@{number}", one_line(f"{graph.stage} after {told.name}", 60), number)
+                IntermediateGraph(f"{graph.stage}@{number}", one_line(f"{graph.stage} after {step.name}", 60), number)
             )
     return found
 

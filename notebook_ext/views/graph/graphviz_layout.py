@@ -49,8 +49,8 @@ def graphviz_layout(session: Session, compilation: str, stage: str = "") -> dict
             f"Graphviz took longer than {TIMEOUT_SECONDS:.0f} s for this graph, so the built-in layout is used."
         )
     except (subprocess.CalledProcessError, OSError, ValueError) as error:
-        told = one_line(str(getattr(error, "stderr", "") or error), 160)
-        return no_layout(f"Graphviz failed, so the built-in layout is used: {told}")
+        reason = one_line(str(getattr(error, "stderr", "") or error), 160)
+        return no_layout(f"Graphviz failed, so the built-in layout is used: {reason}")
 
 
 def no_layout(problem: str) -> dict[str, Any]:

@@ -108,15 +108,15 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
     record = session.compilation(compilation)
     stages = [g.stage for g in record.graphs]
     chosen = graph_at(record, stage)
-    told: dict[str, Any] = {"compilation": record.id, "stage": chosen.stage if chosen else stage, "stages": stages}
-    told |= {"snapshots": [[s.stage, s.label] for s in intermediate_graphs(record)]}
+    result: dict[str, Any] = {"compilation": record.id, "stage": chosen.stage if chosen else stage, "stages": stages}
+    result |= {"snapshots": [[s.stage, s.label] for s in intermediate_graphs(record)]}
     if chosen is None or not chosen.nodes:
         why = (
             "Only the text of this graph was recorded."
             if chosen is not None and chosen.text
             else "This compilation has no graph."
         )
-        return told | {
+        return result | {
             "nodes": {},
             "count": 0,
             "is_small": False,
@@ -131,7 +131,7 @@ def graph(session: Session, compilation: str, stage: str = "") -> dict[str, Any]
     before, origins = _origins(record, chosen)
     between = next((s for s in intermediate_graphs(record) if s.stage == chosen.stage), None)
     passes = () if between else passes_of(record, chosen)
-    return told | {
+    return result | {
         **_columns(session, record, chosen),
         "count": len(chosen.nodes),
         "is_small": len(chosen.nodes) <= MAX_GRAPHVIZ_NODES,
@@ -156,19 +156,19 @@ def graph_at(record: CompilationRecord, stage: str) -> GraphRecord | None:
     return found or between or (record.graphs[0] if record.graphs else None)
 
 
-def _pass(graph: GraphRecord, number: int, told: PassRecord) -> dict[str, Any]:
+def _pass(graph: GraphRecord, number: int, record: PassRecord) -> dict[str, Any]:
     """Return a pass as a diff of node lines.
 
     ``intermediate_graph`` is the stage name of the graph after the pass.
     """
     return {
-        "snapshot": f"{graph.stage}@{number}" if is_replayable(told) else "",
-        "name": one_line(told.name, 40),
-        "before": told.nodes_before,
-        "after": told.nodes_after,
-        "removed": [one_line(line, 200) for line in told.removed],
-        "added": [one_line(line, 200) for line in told.added],
-        "cut": told.removed_count + told.added_count - len(told.removed) - len(told.added),
+        "snapshot": f"{graph.stage}@{number}" if is_replayable(record) else "",
+        "name": one_line(record.name, 40),
+        "before": record.nodes_before,
+        "after": record.nodes_after,
+        "removed": [one_line(line, 200) for line in record.removed],
+        "added": [one_line(line, 200) for line in record.added],
+        "cut": record.removed_count + record.added_count - len(record.removed) - len(record.added),
     }
 
 

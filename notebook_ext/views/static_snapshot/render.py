@@ -71,23 +71,23 @@ def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True) 
 
 def summary_html(session: Session, *, timed: bool = True) -> str:
     """Return the summary line as HTML without buttons; hints and notes follow below it."""
-    told = summary(session, timed=timed)
+    summary_line = summary(session, timed=timed)
     parts = [
         f"<b>{_text(item.text)}</b>" if item.kind == "name" else _text(item.text)
-        for item in told.items
+        for item in summary_line.items
         if item.kind != "action"
     ]
     line = "".join(parts).replace(" ,", ",")
-    below = "".join(f'<div style="{MUTED}">{_text(t)}</div>' for t in (*told.hints, *told.notes))
+    below = "".join(f'<div style="{MUTED}">{_text(t)}</div>' for t in (*summary_line.hints, *summary_line.notes))
     return f'<div style="margin:2px 0">{line}{below}</div>'
 
 
 def snapshot_text(session: Session) -> str:
     """Return the static snapshot as text: summary, breaks, recompiles, kernels and times."""
     lines = [summary(session).text]
-    told = breaks(session)
+    stops = breaks(session)
     examples: set[str] = set()
-    for record in told["breaks"]:
+    for record in stops["breaks"]:
         lines += ["", f"Break in {record['root']}, {record['place']}: {record['title']}"]
         lines += [f"    {line}" for line in record["pointed"].splitlines()]
         lines += [f"  {record['why']}"] if record["why"] else []
@@ -97,7 +97,7 @@ def snapshot_text(session: Session) -> str:
                 lines += [f"  {word.capitalize()}:", *(f"      {line}" for line in record[word].splitlines())]
         examples.add(record["kind"])
         lines += [f"  Discarded attempt: {attempt}" for attempt in record["attempts"]]
-    lines += [f"Discarded attempt (retraced without a break): {attempt}" for attempt in told["attempts"]]
+    lines += [f"Discarded attempt (retraced without a break): {attempt}" for attempt in stops["attempts"]]
     for lane in recompiles(session)["lanes"]:
         for column in lane["columns"]:
             if column["outcome"] != "hit" and column["rejections"]:
@@ -138,25 +138,25 @@ def _sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
 
 
 def _break_sections(session: Session) -> Iterator[SnapshotSection]:
-    told = breaks(session)
+    stops = breaks(session)
     examples: set[str] = set()
-    if told["breaks"]:
+    if stops["breaks"]:
         body = "".join(
             f"<p><b>{_text(b['root'])}, {_text(b['place'])}:</b> {_text(b['title'])}</p>{_code(b['pointed'])}<p>{_text(b['why'])}</p>"
             + _list(b["hints"])
             + _example(b, examples)
             + _discarded_attempts(b["attempts"])
-            for b in told["breaks"][:MAX_ROWS]
+            for b in stops["breaks"][:MAX_ROWS]
         )
-        yield SnapshotSection(f"Graph breaks ({len(told['breaks'])})", body + _cut(len(told["breaks"]), "break"))
-    if told["attempts"]:
-        title = f"Discarded attempts (retraced without a break) ({len(told['attempts'])})"
-        yield SnapshotSection(title, _list(told["attempts"][:MAX_ROWS]) + _cut(len(told["attempts"]), "attempt"))
-    if told["skipped"]:
-        rows = [[s["name"], s["reason"], s["hint"]] for s in told["skipped"]]
+        yield SnapshotSection(f"Graph breaks ({len(stops['breaks'])})", body + _cut(len(stops["breaks"]), "break"))
+    if stops["attempts"]:
+        title = f"Discarded attempts (retraced without a break) ({len(stops['attempts'])})"
+        yield SnapshotSection(title, _list(stops["attempts"][:MAX_ROWS]) + _cut(len(stops["attempts"]), "attempt"))
+    if stops["skipped"]:
+        rows = [[s["name"], s["reason"], s["hint"]] for s in stops["skipped"]]
         yield SnapshotSection(f"Not compiled ({len(rows)})", _table(["Name", "Reason", "Hint"], rows))
-    if told["failures"]:
-        rows = [[f["compilation"], f["sentence"], f["fallback"]] for f in told["failures"]]
+    if stops["failures"]:
+        rows = [[f["compilation"], f["sentence"], f["fallback"]] for f in stops["failures"]]
         yield SnapshotSection(f"Internal errors ({len(rows)})", _table(["Entry", "Error", "Fallback"], rows))
 
 
@@ -285,14 +285,14 @@ def _graph_sections(session: Session, compilation: CompilationRecord) -> Iterato
 
 
 def _guard_sections(session: Session, compilation: CompilationRecord) -> Iterator[SnapshotSection]:
-    told = compilation.guards.guards if compilation.guards else ()
-    if told:
+    guard_records = compilation.guards.guards if compilation.guards else ()
+    if guard_records:
         rows = [
             [str(i), g.source, g.kind, one_line(g.expected, 60), source_lines.line_name(session, g.span)]
-            for i, g in enumerate(told, 1)
+            for i, g in enumerate(guard_records, 1)
         ]
         yield SnapshotSection(
-            f"Guards of entry {compilation.id} ({len(told)})",
+            f"Guards of entry {compilation.id} ({len(guard_records)})",
             _table(["#", "Value", "Guard", "Expected", "Because of"], rows),
         )
 

@@ -44,8 +44,8 @@ def _with_entry(compilation: CompilationRecord, tables: list[Table]) -> list[Tab
 
 def backward_table(session: Session) -> Table:
     """Return the table of captured backwards, each with its cause."""
-    told = backward(session)
-    rows = [[c["id"], c["facts"].rpartition(", captured in ")[0], c["cause"]] for c in told["captures"]]
+    view = backward(session)
+    rows = [[c["id"], c["facts"].rpartition(", captured in ")[0], c["cause"]] for c in view["captures"]]
     return "Captured backwards", ["Capture", "Contents", "Reason"], rows
 
 
@@ -76,18 +76,18 @@ def _lines(session: Session, compilation: CompilationRecord) -> Table:
 
 
 def _wrappers(session: Session, compilation: CompilationRecord) -> Table:
-    told = aot_wrappers(session, compilation.id)
+    view = aot_wrappers(session, compilation.id)
     rows = [
         [ring["name"], "in" if a["direction"] == "in" else "out", a["argument"], a["action"], a["why"]]
-        for ring in told.get("rings", ())
+        for ring in view.get("rings", ())
         for a in ring["actions"]
     ]
     return "AOT runtime wrappers", ["Wrapper", "Direction", "Value", "Action", "Reason"], rows
 
 
 def _partition(session: Session, compilation: CompilationRecord) -> Table:
-    told: dict[str, Any] | None = aot_wrappers(session, compilation.id).get("partition")
-    rows = [[v["name"], v["action"], v["bytes"], v["reason"]] for v in told["rows"]] if told else []
+    partition: dict[str, Any] | None = aot_wrappers(session, compilation.id).get("partition")
+    rows = [[v["name"], v["action"], v["bytes"], v["reason"]] for v in partition["rows"]] if partition else []
     return "Saved for backward", ["Value", "Saved or recomputed", "Bytes", "Reason"], rows
 
 

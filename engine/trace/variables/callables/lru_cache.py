@@ -132,9 +132,9 @@ class ExternalLruCacheVariable(BuiltinVariable):
         There the real cache knows whether it already ran.
         """
         changes, effects = before
-        told = len(tx.side_effects.side_effect_calls) - effects
-        is_only_change = tx.side_effects.external_mutation_count - changes == told
-        if not told or not is_only_change or not is_none(realize(tx, result)):
+        added_effects = len(tx.side_effects.side_effect_calls) - effects
+        is_only_change = tx.side_effects.external_mutation_count - changes == added_effects
+        if not added_effects or not is_only_change or not is_none(realize(tx, result)):
             return False
         del tx.side_effects.side_effect_calls[effects:]
         tx.side_effects.record_side_effect(

@@ -37,7 +37,7 @@ def _init_group_functions() -> Iterator[FunctionType]:
 
 
 def _is_untouched(tx: Tracer, optimizer: torch.optim.Optimizer) -> bool:
-    """Return True if the traced code neither read the state nor wrote what decides about it."""
+    """Return True if traced code did not read the state, and mutated nothing it depends on."""
     known, mutated = tx.objects.variables_by_id, tx.side_effects.mutated_variables
     if id(optimizer.state) in known:
         return False

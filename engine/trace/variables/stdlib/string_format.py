@@ -25,7 +25,7 @@ class _FormattedContainers:
 
 
 class TextProxy:
-    """A proxy of a variable for string formatting; ``%`` takes it for no mapping."""
+    """A proxy of a variable for string formatting, which ``%`` does not treat as a mapping."""
 
     def __init__(self, tx: Tracer, value: Variable) -> None:
         self.__tx = tx

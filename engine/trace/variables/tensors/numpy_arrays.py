@@ -345,7 +345,7 @@ def call_numpy(
         except _ResultMismatch:
             if not any(leaf.is_array and leaf.value.dtype.kind in "iub" for leaf in leaves):
                 break
-    raise Unsupported("numpy-function", f"numpy.{name} returns another type than torch's numpy")
+    raise Unsupported("numpy-function", f"numpy.{name} returns another dtype, shape or aliasing than torch._numpy")
 
 
 if TYPE_CHECKING:
@@ -390,7 +390,7 @@ def _probe_array(tx: Tracer, of: _Leaf) -> Any:
         raise data_dependent_break(tx, unknown, "dynamic-output", "numpy on an array whose size depends on data")
     shape, strides = tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride()))
     if math.prod(shape) > _MAX_PROBE_ELEMENTS:
-        raise Unsupported("numpy-function", "numpy on a very large array")
+        raise Unsupported("numpy-function", f"numpy is called on an array of more than {_MAX_PROBE_ELEMENTS} elements")
     tensor = torch.empty_strided(shape, strides, dtype=fake.dtype).fill_(1)
     if not of.is_array:
         return tensor
