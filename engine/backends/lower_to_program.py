@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.cache.store import DiskStore
+from engine.cache.disk_store import DiskStore
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.kernels.template_choice import (

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from engine.cache.disk_store import DiskStore, DiskStoreError
 from engine.cache.environment_key import torch_flags_key, version_key
 from engine.cache.fallback_kinds import CacheFallback, NotCached
 from engine.cache.serialize_graph import serialize_graph
 from engine.cache.serialize_symbols import SymbolTable, shape_env_facts
 from engine.cache.serialize_values import deserialize_value, serialize_fake, serialize_value
-from engine.cache.store import DiskStore, DiskStoreError
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.introspection.symbols import symbolic_numbers_in
 from engine.ir.kernels.lowered_program import LoweredProgram

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from engine.cache.store import DiskStore, DiskStoreError
+from engine.cache.disk_store import DiskStore, DiskStoreError
 from engine.ir.kernels.generated_kernel import Size
 from engine.ir.kernels.lowered_program import LoweredProgram, buffer_refs
 from engine.ir.kernels.template_choice import ChoiceRequest, ChoiceResult

@@ -138,10 +138,10 @@ def what_if(session: Session, explanation: CallExplanation, compilation: str) ->
     }
 
 
-def _is_reached(told: CallExplanation, entry: str) -> bool:
+def _is_reached(explanation: CallExplanation, entry: str) -> bool:
     """Return True if look-up checks an entry: it stops at the entry that is hit."""
-    order = told.entries
-    return told.hit not in order or entry not in order or order.index(entry) < order.index(told.hit)
+    order = explanation.entries
+    return explanation.hit not in order or entry not in order or order.index(entry) < order.index(explanation.hit)
 
 
 HYPOTHETICAL_CALL = -1

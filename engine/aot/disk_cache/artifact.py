@@ -20,11 +20,11 @@ from engine.aot.layout_mutation import fake_at_entry
 from engine.aot.partitioner.partition import PartitionedGraphs
 from engine.aot.wrappers.base import TracedCall
 from engine.aot.wrappers.double_backward import EagerRerun
+from engine.cache.disk_store import DiskStore, DiskStoreError
 from engine.cache.fallback_kinds import NotCached
 from engine.cache.serialize_graph import deserialize_graph, serialize_graph
 from engine.cache.serialize_symbols import SymbolTable, serialize_unbacked_symbols
 from engine.cache.serialize_values import deserialize_fake, deserialize_value, serialize_fake, serialize_value
-from engine.cache.store import DiskStore, DiskStoreError
 from engine.graph.passes.recorder import PASS_RECORDS_KEY
 from engine.ir.fallback import FallbackRequired
 from engine.ir.node_metadata import NO_PROVENANCE, NodeProvenance, provenance_of

@@ -33,8 +33,8 @@ class InterpolationTaps:
 def scatter_add_taps(grad: torch.Tensor, shape: Sequence[Any], sides: Sequence[InterpolationTaps]) -> torch.Tensor:
     """Scatter-add ``grad`` into zeros of ``shape``, by weighted taps of the last dimensions."""
     rank, lead = len(sides), grad.dim() - len(sides)
-    held = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else grad.dtype
-    value, indices = grad.to(held), []
+    math_dtype = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else grad.dtype
+    value, indices = grad.to(math_dtype), []
     for k in range(rank):
         value = value.unsqueeze(lead + 2 * k)
     for k, side in enumerate(sides):
@@ -42,10 +42,10 @@ def scatter_add_taps(grad: torch.Tensor, shape: Sequence[Any], sides: Sequence[I
         spread[2 * k : 2 * k + 2] = side.indices.shape
         indices.append(side.indices.reshape(spread))
         if side.weights is not None:
-            value = value * side.weights.to(held).reshape(spread)
+            value = value * side.weights.to(math_dtype).reshape(spread)
     ranges = [n for side in sides for n in side.indices.shape]
     value = value.expand(*grad.shape[:lead], *ranges)
-    zeros = torch.zeros(tuple(shape), dtype=held, device=grad.device)
+    zeros = torch.zeros(tuple(shape), dtype=math_dtype, device=grad.device)
     total: torch.Tensor = aten._unsafe_index_put(zeros, [None] * lead + indices, value, True)
     return total.to(grad.dtype)
 
@@ -55,8 +55,8 @@ def _computes_in_float32(grad: torch.Tensor) -> bool:
 
 
 def _float_arange(count: Any, grad: torch.Tensor) -> torch.Tensor:
-    held = torch.float32 if _computes_in_float32(grad) else torch.float64
-    return torch.arange(count, dtype=held, device=grad.device)
+    math_dtype = torch.float32 if _computes_in_float32(grad) else torch.float64
+    return torch.arange(count, dtype=math_dtype, device=grad.device)
 
 
 def _source_step(size: Any, count: Any, align: bool, scale: float | None) -> float:
@@ -147,8 +147,8 @@ def _antialiased_upsample(reach: float, weight: Callable[[torch.Tensor], torch.T
 
     def forward(a: torch.Tensor, counts: Sequence[int], align: bool, *scales: float | None) -> torch.Tensor:
         given = [*scales, *[None] * (len(counts) - len(scales))]
-        held = torch.float32 if _computes_in_float32(a) else a.dtype
-        value = a.to(held)
+        math_dtype = torch.float32 if _computes_in_float32(a) else a.dtype
+        value = a.to(math_dtype)
         for dim, count, scale in list(zip((-2, -1), counts, given, strict=True))[::-1]:
             value = _apply_taps(
                 value, dim, _antialias_taps(value, int(a.shape[dim]), int(count), align, scale, reach, weight)

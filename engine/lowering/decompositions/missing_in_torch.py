@@ -52,11 +52,11 @@ def _weight_norm_backward(
 
     The norm reduces all dimensions but ``dim``.
     """
-    held = norms.dtype
+    math_dtype = norms.dtype
     dims = [d for d in range(direction.dim()) if d != dim % direction.dim()]
-    wide, moved = direction.to(held), grad.to(held)
+    wide, moved = direction.to(math_dtype), grad.to(math_dtype)
     along = (moved * wide).sum(dims, keepdim=True)
-    norm, scale = norms.reshape(along.shape), length.to(held).reshape(along.shape)
+    norm, scale = norms.reshape(along.shape), length.to(math_dtype).reshape(along.shape)
     turned = scale / norm * (moved - wide * along / (norm * norm))
     return turned.to(direction.dtype), (along / norm).to(length.dtype).reshape(length.shape)
 

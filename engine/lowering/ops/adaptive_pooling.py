@@ -80,17 +80,17 @@ def _window_elements(
 def adaptive_avg_pool3d(low: LoweringContext, a: LoweredTensor, size: Sequence[Any]) -> LoweredTensor:
     if not a.dtype.is_floating_point:
         raise NotLowered(LoweringFallback.INTEGER_OPERANDS, "pooling of integers has no lowering")
-    windows, held = _pooling_windows(a, size), compute_dtype(a.dtype)
+    windows, math_dtype = _pooling_windows(a, size), compute_dtype(a.dtype)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
-        zero, total, count = b.constant(0.0, held), b.constant(0.0, held), b.constant(1, b.index_dtype)
+        zero, total, count = b.constant(0.0, math_dtype), b.constant(0.0, math_dtype), b.constant(1, b.index_dtype)
         for place, inside in _window_elements(b, index, windows):
             value = a.load(b, place) if inside is None else b.masked(inside, lambda p=place: a.load(b, p), zero)  # type: ignore[misc]
             total = b.call("add", total, value)
         for w, (n, c, _) in zip(index[-3:], windows, strict=True):
             start, end = _window_bounds(w, n, c)
             count = b.call("mul", count, b.call("sub", b.index_value(end), b.index_value(start)))
-        return b.call("div", total, b.cast(count, held))
+        return b.call("div", total, b.cast(count, math_dtype))
 
     return low.pointwise(symbolic_shape(fake_result(low)), a.dtype, body)
 
@@ -100,9 +100,9 @@ def adaptive_max_pool(
     low: LoweringContext, a: LoweredTensor, size: Sequence[Any]
 ) -> tuple[LoweredTensor, LoweredTensor]:
     """Return the maximum of each window (NaN if there is one) and its flat index in the input."""
-    windows, held = _pooling_windows(a, size), compute_dtype(a.dtype)
+    windows, math_dtype = _pooling_windows(a, size), compute_dtype(a.dtype)
     shape = symbolic_shape(fake_result(low)[0])
-    lowest = float("-inf") if held.is_floating_point else torch.iinfo(held).min
+    lowest = float("-inf") if math_dtype.is_floating_point else torch.iinfo(math_dtype).min
     rank = len(windows)
 
     def flat(place: Coordinates) -> IndexExpr:
@@ -113,15 +113,15 @@ def adaptive_max_pool(
 
     def largest(b: LoopBuilder, index: Coordinates) -> tuple[LoopIROp, LoopIROp]:
         places = _window_elements(b, index, windows)
-        best, where = b.constant(lowest, held), b.index_value(flat(places[0][0]))
+        best, where = b.constant(lowest, math_dtype), b.index_value(flat(places[0][0]))
         for place, inside in places:
             value = (
                 a.load(b, place)
                 if inside is None
-                else b.masked(inside, lambda p=place: a.load(b, p), b.constant(lowest, held))  # type: ignore[misc]
+                else b.masked(inside, lambda p=place: a.load(b, p), b.constant(lowest, math_dtype))  # type: ignore[misc]
             )
             is_more = b.call("gt", value, best, dtype=torch.bool)
-            if held.is_floating_point:
+            if math_dtype.is_floating_point:
                 is_more = b.call("or", is_more, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
             best, where = b.where(is_more, value, best), b.where(is_more, b.index_value(flat(place)), where)
         return best, where

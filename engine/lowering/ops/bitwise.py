@@ -111,7 +111,7 @@ def round_decimals(low: LoweringContext, a: LoweredTensor, *, decimals: int = 0)
 
 @register_lowering(aten.signbit.default)
 def signbit(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
-    held = promote_dtypes((a,))[0] if a.dtype.is_floating_point else a.dtype
+    math_dtype = promote_dtypes((a,))[0] if a.dtype.is_floating_point else a.dtype
 
     def compute(b: LoopBuilder, v: LoopIROp) -> LoopIROp:
         if v.dtype == torch.bool:
@@ -120,7 +120,7 @@ def signbit(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
             v = b.call("copysign", b.constant(1.0, v.dtype), v)
         return b.call("lt", v, b.constant(0, v.dtype), dtype=torch.bool)
 
-    return elementwise(low, (a,), compute, ALWAYS_BOOL, dtypes=(held, torch.bool))
+    return elementwise(low, (a,), compute, ALWAYS_BOOL, dtypes=(math_dtype, torch.bool))
 
 
 @register_lowering(aten.gcd.default)

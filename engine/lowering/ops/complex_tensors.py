@@ -40,19 +40,19 @@ def real_or_imag(a: LoweredTensor, part: int) -> LoweredTensor:
     return replace(a, is_complex=False).view(a.shape[:-1], lambda i: (*i, IndexExpr({}, part)))
 
 
-def _pair_loader(a: Any, held: torch.dtype, shape: tuple[Size, ...]) -> PairLoader:
+def _pair_loader(a: Any, math_dtype: torch.dtype, shape: tuple[Size, ...]) -> PairLoader:
     """Return a loader of pairs for a tensor or number broadcast to ``shape``."""
     if any(t.is_complex for t in lowered_tensors(a)):
         real, imaginary = (
-            broadcast_loader(real_or_imag(a, 0), held, shape),
-            broadcast_loader(real_or_imag(a, 1), held, shape),
+            broadcast_loader(real_or_imag(a, 0), math_dtype, shape),
+            broadcast_loader(real_or_imag(a, 1), math_dtype, shape),
         )
         return lambda b, i: (real(b, i), imaginary(b, i))
     if isinstance(a, complex):
-        return lambda b, i: (b.constant(a.real, held), b.constant(a.imag, held))
+        return lambda b, i: (b.constant(a.real, math_dtype), b.constant(a.imag, math_dtype))
     check_supported_dtype(a)
-    value = broadcast_loader(a, held, shape)
-    return lambda b, i: (value(b, i), b.constant(0.0, held))
+    value = broadcast_loader(a, math_dtype, shape)
+    return lambda b, i: (value(b, i), b.constant(0.0, math_dtype))
 
 
 def _real_dtype(low: LoweringContext, value: torch.Tensor | None = None) -> torch.dtype:
@@ -67,7 +67,9 @@ def _real_dtype(low: LoweringContext, value: torch.Tensor | None = None) -> torc
     return REAL_DTYPES[dtype]
 
 
-def from_pairs(low: LoweringContext, shape: tuple[Size, ...], held: torch.dtype, parts: PairLoader) -> LoweredTensor:
+def from_pairs(
+    low: LoweringContext, shape: tuple[Size, ...], math_dtype: torch.dtype, parts: PairLoader
+) -> LoweredTensor:
     """Define a complex tensor from the pairs of its elements."""
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
@@ -78,13 +80,13 @@ def from_pairs(low: LoweringContext, shape: tuple[Size, ...], held: torch.dtype,
         is_real = b.call("eq", b.index_value(which), b.constant(0, b.index_dtype), dtype=torch.bool)
         return b.where(is_real, real, imaginary)
 
-    return replace(low.pointwise((*shape, 2), held, body), is_complex=True)
+    return replace(low.pointwise((*shape, 2), math_dtype, body), is_complex=True)
 
 
 def _complex_elementwise(low: LoweringContext, args: Sequence[Any], compute: ComplexElementwiseFn) -> LoweredTensor:
-    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
-    operands = [_pair_loader(a, held, shape) for a in args]
-    return from_pairs(low, shape, held, lambda b, i: compute(b, *(o(b, i) for o in operands)))
+    math_dtype, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    operands = [_pair_loader(a, math_dtype, shape) for a in args]
+    return from_pairs(low, shape, math_dtype, lambda b, i: compute(b, *(o(b, i) for o in operands)))
 
 
 def _per_part(name: str) -> ComplexElementwiseFn:
@@ -248,18 +250,18 @@ def copy(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, non_bloc
 
 @register_complex_lowering(aten.where.self)
 def where(low: LoweringContext, condition: LoweredTensor, a: Any, other: Any) -> LoweredTensor:
-    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    math_dtype, shape = _real_dtype(low), symbolic_shape(fake_result(low))
     test, then, otherwise = (
         broadcast_loader(condition, torch.bool, shape),
-        _pair_loader(a, held, shape),
-        _pair_loader(other, held, shape),
+        _pair_loader(a, math_dtype, shape),
+        _pair_loader(other, math_dtype, shape),
     )
 
     def parts(b: LoopBuilder, i: Coordinates) -> ComplexPair:
         chosen, first, second = test(b, i), then(b, i), otherwise(b, i)
         return b.where(chosen, first[0], second[0]), b.where(chosen, first[1], second[1])
 
-    return from_pairs(low, shape, held, parts)
+    return from_pairs(low, shape, math_dtype, parts)
 
 
 @register_complex_lowering(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
@@ -269,21 +271,21 @@ def masked_fill(low: LoweringContext, a: LoweredTensor, mask: LoweredTensor, val
 
 @register_complex_lowering(aten.complex.default)
 def complex_(low: LoweringContext, real: LoweredTensor, imaginary: LoweredTensor) -> LoweredTensor:
-    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
-    first, second = broadcast_loader(real, held, shape), broadcast_loader(imaginary, held, shape)
-    return from_pairs(low, shape, held, lambda b, i: (first(b, i), second(b, i)))
+    math_dtype, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    first, second = broadcast_loader(real, math_dtype, shape), broadcast_loader(imaginary, math_dtype, shape)
+    return from_pairs(low, shape, math_dtype, lambda b, i: (first(b, i), second(b, i)))
 
 
 @register_complex_lowering(aten.polar.default)
 def polar(low: LoweringContext, size: LoweredTensor, angle: LoweredTensor) -> LoweredTensor:
-    held, shape = _real_dtype(low), symbolic_shape(fake_result(low))
-    first, second = broadcast_loader(size, held, shape), broadcast_loader(angle, held, shape)
+    math_dtype, shape = _real_dtype(low), symbolic_shape(fake_result(low))
+    first, second = broadcast_loader(size, math_dtype, shape), broadcast_loader(angle, math_dtype, shape)
 
     def parts(b: LoopBuilder, i: Coordinates) -> ComplexPair:
         length, turn = first(b, i), second(b, i)
         return b.call("mul", length, b.call("cos", turn)), b.call("mul", length, b.call("sin", turn))
 
-    return from_pairs(low, shape, held, parts)
+    return from_pairs(low, shape, math_dtype, parts)
 
 
 @register_complex_lowering(aten.view_as_complex.default)
@@ -331,8 +333,8 @@ def ne(low: LoweringContext, a: Any, other: Any) -> LoweredTensor:
 def _complex_compare(low: LoweringContext, a: Any, other: Any, name: str, together: str) -> LoweredTensor:
     shape = symbolic_shape(fake_result(low))
     dtypes = {t.dtype for t in lowered_tensors((a, other))}
-    held = torch.float64 if torch.float64 in dtypes else torch.float32
-    first, second = _pair_loader(a, held, shape), _pair_loader(other, held, shape)
+    math_dtype = torch.float64 if torch.float64 in dtypes else torch.float32
+    first, second = _pair_loader(a, math_dtype, shape), _pair_loader(other, math_dtype, shape)
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         x, y = first(b, i), second(b, i)
@@ -572,8 +574,8 @@ def stack(low: LoweringContext, tensors: Sequence[LoweredTensor], dim: int = 0) 
 
 
 def _concatenate(low: LoweringContext, operator: Any, tensors: Sequence[LoweredTensor], dim: int) -> LoweredTensor:
-    held = _real_dtype(low)
-    if any(not t.is_complex or t.dtype != held for t in tensors):
+    math_dtype = _real_dtype(low)
+    if any(not t.is_complex or t.dtype != math_dtype for t in tensors):
         raise NotLowered(
             LoweringFallback.COMPLEX_CONVERSION, "concatenation of several dtypes, one of them complex, has no lowering"
         )

@@ -71,10 +71,14 @@ def _arange(low: LoweringContext, start: Any, step: Any) -> LoweredTensor:
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         if float in map(number_type, (start, step)):
-            held = torch.float64 if dtype == torch.float64 else torch.float32
-            place = b.cast(b.index_value(i[0]), held)
+            math_dtype = torch.float64 if dtype == torch.float64 else torch.float32
+            place = b.cast(b.index_value(i[0]), math_dtype)
             return b.cast(
-                b.call("add", b.call("mul", place, b.constant(float(step), held)), b.constant(float(start), held)),
+                b.call(
+                    "add",
+                    b.call("mul", place, b.constant(float(step), math_dtype)),
+                    b.constant(float(start), math_dtype),
+                ),
                 dtype,
             )
         place = b.index_value(i[0])

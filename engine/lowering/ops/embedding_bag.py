@@ -68,13 +68,13 @@ class _Bags:
 
     def sums(self, zeros: LoweredTensor, weight: LoweredTensor, per_sample: LoweredTensor | None) -> LoweredTensor:
         """Add the looked-up rows of each bag to zeros."""
-        held, indices = zeros.dtype, self.indices
+        math_dtype, indices = zeros.dtype, self.indices
 
         def add(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
             index = indices.load(b, i[:1])
-            value = b.cast(weight.load(b, (b.indirect_index(index, weight.shape[0], wraps=False), i[1])), held)
+            value = b.cast(weight.load(b, (b.indirect_index(index, weight.shape[0], wraps=False), i[1])), math_dtype)
             if per_sample is not None:
-                value = b.call("mul", value, b.cast(per_sample.load(b, i[:1]), held))
+                value = b.call("mul", value, b.cast(per_sample.load(b, i[:1]), math_dtype))
             return (self._bag(b, i[:1]), i[1]), _zero_if_padding(b, index, self.padding, value)
 
         return scatter_into(self.low, zeros, (indices.shape[0], weight.shape[1]), add, is_added=True)
@@ -116,10 +116,12 @@ def embedding_bag(
         raise NotLowered(LoweringFallback.EMBEDDING_OPTION, "embedding_bag with mode 'max' has no lowering")
     made, bag_of_each, size_of_each, largest = fake_result(low)
     _check_nonempty(indices, made)
-    held, places = compute_dtype(weight.dtype), _bag_of_each_index(low, indices, offsets)
+    math_dtype, places = compute_dtype(weight.dtype), _bag_of_each_index(low, indices, offsets)
     bags, name = _Bags(low, indices, places, symbolic_shape(made)[0], padding), _node_name(low)
     width, number = weight.shape[1], torch.int64
-    zeros = low.pointwise((bags.count, width), held, lambda b, i: b.constant(0.0, held), name=f"{name}_zeros")
+    zeros = low.pointwise(
+        (bags.count, width), math_dtype, lambda b, i: b.constant(0.0, math_dtype), name=f"{name}_zeros"
+    )
     none = low.pointwise((bags.count,), number, lambda b, i: b.constant(0, number), name=f"{name}_none")
     sums, counts = bags.sums(zeros, weight, per_sample), bags.counts(none)
 
@@ -128,7 +130,7 @@ def embedding_bag(
         if mode == SUM:
             return value
         size = b.call("maximum", counts.load(b, i[:1]), b.constant(1, torch.int64))
-        return b.call("div", value, b.cast(size, held))
+        return b.call("div", value, b.cast(size, math_dtype))
 
     def owner(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         return b.cast(b.call("sub", places.load(b, i), b.constant(1, torch.int64)), bag_of_each.dtype)
@@ -164,18 +166,18 @@ def embedding_bag_dense_backward(
             LoweringFallback.EMBEDDING_OPTION, "the gradient for mode 'max' or scale_grad_by_freq=True has no lowering"
         )
     _check_nonempty(indices, grad, bag_of_each)
-    held = compute_dtype(grad.dtype)
+    math_dtype = compute_dtype(grad.dtype)
     table = low.pointwise((as_size(rows), grad.shape[1]), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype))
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         index = indices.load(b, i[:1])
         bag = b.indirect_index(bag_of_each.load(b, i[:1]), grad.shape[0], wraps=False)
-        value = b.cast(grad.load(b, (bag, i[1])), held)
+        value = b.cast(grad.load(b, (bag, i[1])), math_dtype)
         if per_sample is not None:
-            value = b.call("mul", value, b.cast(per_sample.load(b, i[:1]), held))
+            value = b.call("mul", value, b.cast(per_sample.load(b, i[:1]), math_dtype))
         if mode == MEAN:
             size = size_of_each.load(b, (bag,))
-            value = b.call("div", value, b.cast(b.call("maximum", size, b.constant(1, size.dtype)), held))
+            value = b.call("div", value, b.cast(b.call("maximum", size, b.constant(1, size.dtype)), math_dtype))
         return (b.indirect_index(index, table.shape[0], wraps=False), i[1]), _zero_if_padding(b, index, padding, value)
 
     return scatter_into(low, table, (indices.shape[0], grad.shape[1]), write, is_added=True)
@@ -200,14 +202,16 @@ def embedding_bag_per_sample_weights_backward(
         after = _bag_of_each_index(low, indices, offsets)
         one = torch.int64
         places = low.pointwise(indices.shape, one, lambda b, i: b.call("sub", after.load(b, i), b.constant(1, one)))
-    held = compute_dtype(grad.dtype)
+    math_dtype = compute_dtype(grad.dtype)
     each = LoweredTensor((indices.shape[0], grad.shape[1]), grad.definition)
 
     def product(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         index = indices.load(b, i[:1])
         bag = b.indirect_index(places.load(b, i[:1]), grad.shape[0], wraps=False, is_checked=False)
         row = b.indirect_index(index, weight.shape[0], wraps=False)
-        value = b.call("mul", b.cast(grad.load(b, (bag, i[1])), held), b.cast(weight.load(b, (row, i[1])), held))
+        value = b.call(
+            "mul", b.cast(grad.load(b, (bag, i[1])), math_dtype), b.cast(weight.load(b, (row, i[1])), math_dtype)
+        )
         return _zero_if_padding(b, index, padding, value)
 
     return reduce(low, "sum", each, (1,), False, grad.dtype, product)

@@ -200,15 +200,17 @@ def _make_sampler(a: LoweredTensor, grid: LoweredTensor, mode: int, padding: int
         raise NotLowered(
             LoweringFallback.EMPTY_INPUT, "grid_sample has a lowering only for nonempty floating-point tensors"
         )
-    held = compute_dtype(a.dtype)
-    return GridSampler(a.shape[2:], grid, mode, padding, align, held)
+    math_dtype = compute_dtype(a.dtype)
+    return GridSampler(a.shape[2:], grid, mode, padding, align, math_dtype)
 
 
-def _load_neighbor(b: LoopBuilder, a: LoweredTensor, lead: Coordinates, near: Neighbor, held: torch.dtype) -> OpExpr:
+def _load_neighbor(
+    b: LoopBuilder, a: LoweredTensor, lead: Coordinates, near: Neighbor, math_dtype: torch.dtype
+) -> OpExpr:
     def read() -> LoopIROp:
-        return b.cast(a.load(b, (*lead, *near.index)), held)
+        return b.cast(a.load(b, (*lead, *near.index)), math_dtype)
 
-    return OpExpr(b, read() if near.inside is None else b.masked(near.inside, read, b.constant(0.0, held)))
+    return OpExpr(b, read() if near.inside is None else b.masked(near.inside, read, b.constant(0.0, math_dtype)))
 
 
 @register_lowering(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
@@ -240,7 +242,7 @@ def grid_sampler_backward(
 ) -> tuple[LoweredTensor | None, LoweredTensor]:
     """Scatter-add the input's gradient to the neighbors; sum the grid's over the channels."""
     sampler = _make_sampler(a, grid, mode, padding, align)
-    held = sampler.compute_dtype
+    math_dtype = sampler.compute_dtype
     picture = _grad_input(low, grad, a, sampler) if wanted[0] else None
     value = fake_result(low)[1]
     if mode == NEAREST:
@@ -251,11 +253,11 @@ def grid_sampler_backward(
         def moved(b: LoopBuilder, i: Coordinates) -> LoopIROp:
             total: Any = None
             for near in sampler.neighbors(b, (i[0], *i[2:])):
-                part = _load_neighbor(b, a, i[:2], near, held) * near.derivatives[dim]
+                part = _load_neighbor(b, a, i[:2], near, math_dtype) * near.derivatives[dim]
                 total = part if total is None else total + part
-            return (total * OpExpr(b, b.cast(grad.load(b, i), held))).op  # type: ignore[no-any-return]
+            return (total * OpExpr(b, b.cast(grad.load(b, i), math_dtype))).op  # type: ignore[no-any-return]
 
-        return reduce(low, "sum", grad, (1,), False, held, moved, name=f"{name}_{dim}")
+        return reduce(low, "sum", grad, (1,), False, math_dtype, moved, name=f"{name}_{dim}")
 
     sides = [side(rank - 1 - k) for k in range(rank)]
 
@@ -274,14 +276,14 @@ def _grad_input(low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, sam
 
     The neighbors are an additional loop dimension.
     """
-    held = sampler.compute_dtype
+    math_dtype = sampler.compute_dtype
     zeros = low.pointwise(a.shape, a.dtype, lambda b, i: b.constant(0.0, a.dtype), name="zeros")
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         near = sampler.neighbor(b, (i[1], *i[3:]), i[0])
-        value = (OpExpr(b, b.cast(grad.load(b, i[1:]), held)) * near.weight).op
+        value = (OpExpr(b, b.cast(grad.load(b, i[1:]), math_dtype)) * near.weight).op
         if near.inside is not None:
-            value = b.where(near.inside, value, b.constant(0.0, held))
+            value = b.where(near.inside, value, b.constant(0.0, math_dtype))
         return (*i[1:3], *near.index), value
 
     return scatter_into(low, zeros, (sampler.neighbor_count, *grad.shape), write, is_added=True)

@@ -24,7 +24,7 @@ def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 
         raise NotLowered(
             LoweringFallback.SYMBOLIC_NUMBER, "histc with symbolic bounds or without elements has no lowering"
         )
-    held = compute_dtype(a.dtype) if a.dtype.is_floating_point else torch.float32
+    math_dtype = compute_dtype(a.dtype) if a.dtype.is_floating_point else torch.float32
     dims = tuple(range(len(a.shape)))
     name = low.current_node.name if low.current_node is not None else "histc"
     if min == max:
@@ -34,19 +34,19 @@ def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 
 
     def bounds(b: LoopBuilder) -> tuple[LoopIROp, LoopIROp]:
         if min != max:
-            return b.constant(float(min), held), b.constant(float(max), held)
+            return b.constant(float(min), math_dtype), b.constant(float(max), math_dtype)
         if min != 0:
-            return b.constant(min - 1.0, held), b.constant(max + 1.0, held)
-        low_end, high_end = b.cast(least.load(b, ()), held), b.cast(most.load(b, ()), held)
-        is_flat, one = b.call("eq", low_end, high_end, dtype=torch.bool), b.constant(1.0, held)
+            return b.constant(min - 1.0, math_dtype), b.constant(max + 1.0, math_dtype)
+        low_end, high_end = b.cast(least.load(b, ()), math_dtype), b.cast(most.load(b, ()), math_dtype)
+        is_flat, one = b.call("eq", low_end, high_end, dtype=torch.bool), b.constant(1.0, math_dtype)
         return (
             b.where(is_flat, b.call("sub", low_end, one), low_end),
             b.where(is_flat, b.call("add", high_end, one), high_end),
         )
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
-        value, (start, end) = b.cast(a.load(b, i), held), bounds(b)
-        share = b.call("mul", b.call("sub", value, start), b.constant(float(bins), held))
+        value, (start, end) = b.cast(a.load(b, i), math_dtype), bounds(b)
+        share = b.call("mul", b.call("sub", value, start), b.constant(float(bins), math_dtype))
         place = b.cast(b.call("div", share, b.call("sub", end, start)), torch.int64)
         place = b.call("minimum", place, b.constant(bins - 1, torch.int64))
         inside = b.logical_and(b.call("ge", value, start, dtype=torch.bool), b.call("le", value, end, dtype=torch.bool))

@@ -27,7 +27,7 @@ def nll_loss_forward(
 ) -> tuple[LoweredTensor, LoweredTensor]:
     """Compute the negative log-likelihood of class indices; return it and the total weight."""
     check_supported_dtype(a)
-    held = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
+    math_dtype = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
     classes = a.shape[-1]
     is_single = len(a.shape) == 1
     count: tuple[Size, ...] = () if is_single else (a.shape[0],)
@@ -37,35 +37,37 @@ def nll_loss_forward(
         is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
         safe = b.where(is_kept, wanted, b.constant(0, wanted.dtype))
         place = b.indirect_index(safe, classes, wraps=False)
-        factor = b.constant(1.0, held) if weight is None else b.cast(weight.load(b, (place,)), held)
+        factor = b.constant(1.0, math_dtype) if weight is None else b.cast(weight.load(b, (place,)), math_dtype)
         return is_kept, factor, place
 
     def loss(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         is_kept, factor, place = load_target(b, i)
-        likelihood = b.cast(a.load(b, (place,) if is_single else (*i, place)), held)
+        likelihood = b.cast(a.load(b, (place,) if is_single else (*i, place)), math_dtype)
         value = b.call("neg", likelihood if weight is None else b.call("mul", likelihood, factor))
-        return b.where(is_kept, value, b.constant(0.0, held))
+        return b.where(is_kept, value, b.constant(0.0, math_dtype))
 
     def weighed(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         is_kept, factor, _ = load_target(b, i)
-        return b.where(is_kept, factor, b.constant(0.0, held))
+        return b.where(is_kept, factor, b.constant(0.0, math_dtype))
 
     name = low.current_node.name if low.current_node is not None else "nll"
-    losses = low.pointwise(count, held, loss, name=f"{name}_each")
+    losses = low.pointwise(count, math_dtype, loss, name=f"{name}_each")
     if reduction == 0 and not is_single:
         return low.pointwise(count, a.dtype, losses.load), low.pointwise(
-            (), a.dtype, lambda b, i: b.constant(0.0, held)
+            (), a.dtype, lambda b, i: b.constant(0.0, math_dtype)
         )
     if is_single:
-        own_weight = low.pointwise((), a.dtype, (lambda b, i: b.constant(0.0, held)) if reduction == 0 else weighed)
+        own_weight = low.pointwise(
+            (), a.dtype, (lambda b, i: b.constant(0.0, math_dtype)) if reduction == 0 else weighed
+        )
         if reduction != 1:
             return low.pointwise((), a.dtype, loss), own_weight
         return low.pointwise((), a.dtype, lambda b, i: b.call("div", loss(b, i), weighed(b, i))), own_weight
     # The rows' own kernel gathers one element per row. The single program that sums them would be slow at that.
     low.no_fuse.add(losses.definition)
-    weights = low.pointwise(count, held, weighed, name=f"{name}_weights")
-    total = reduce(low, "sum", losses, (0,), False, held, losses.load, name=f"{name}_sum")
-    weight_sum = reduce(low, "sum", weights, (0,), False, held, weights.load, name=f"{name}_weight")
+    weights = low.pointwise(count, math_dtype, weighed, name=f"{name}_weights")
+    total = reduce(low, "sum", losses, (0,), False, math_dtype, losses.load, name=f"{name}_sum")
+    weight_sum = reduce(low, "sum", weights, (0,), False, math_dtype, weights.load, name=f"{name}_weight")
     shown = low.pointwise((), a.dtype, weight_sum.load)
     if reduction == 2:
         return low.pointwise((), a.dtype, total.load), shown
@@ -87,25 +89,25 @@ def nll_loss_backward(
     check_supported_dtype(a)
     if len(a.shape) == 1:
         raise NotLowered(LoweringFallback.ZERO_DIM, "the loss of a single sample has no lowering")
-    held = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
+    math_dtype = torch.float32 if a.dtype in (torch.float16, torch.bfloat16) else a.dtype
     name = low.current_node.name if low.current_node is not None else "nll"
 
     def at_class(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         wanted = target.load(b, i)
         is_kept = b.call("ne", wanted, b.constant(ignore_index, wanted.dtype), dtype=torch.bool)
-        value = b.call("neg", b.cast(gradient.load(b, i if gradient.shape else ()), held))
+        value = b.call("neg", b.cast(gradient.load(b, i if gradient.shape else ()), math_dtype))
         if reduction == 1:
-            value = b.call("div", value, b.cast(total_weight.load(b, ()), held))
+            value = b.call("div", value, b.cast(total_weight.load(b, ()), math_dtype))
         if weight is not None:
             place = b.indirect_index(b.where(is_kept, wanted, b.constant(0, wanted.dtype)), a.shape[-1])
-            value = b.call("mul", value, b.cast(weight.load(b, (place,)), held))
-        return b.where(is_kept, value, b.constant(0.0, held))
+            value = b.call("mul", value, b.cast(weight.load(b, (place,)), math_dtype))
+        return b.where(is_kept, value, b.constant(0.0, math_dtype))
 
-    each = low.pointwise((a.shape[0],), held, at_class, name=f"{name}_each")
+    each = low.pointwise((a.shape[0],), math_dtype, at_class, name=f"{name}_each")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         wanted = b.cast(target.load(b, i[:1]), torch.int64)
         is_here = b.call("eq", b.cast(b.index_value(i[1]), torch.int64), wanted, dtype=torch.bool)
-        return b.where(is_here, each.load(b, i[:1]), b.constant(0.0, held))
+        return b.where(is_here, each.load(b, i[:1]), b.constant(0.0, math_dtype))
 
     return low.pointwise(a.shape, a.dtype, body)

@@ -44,11 +44,11 @@ def elementwise(
     ``dtypes`` overrides (compute dtype, result dtype).
     """
     check_supported_dtype(*args)
-    held, result = dtypes or promote_dtypes(args, kind)
-    for dtype in (held, result):
+    math_dtype, result = dtypes or promote_dtypes(args, kind)
+    for dtype in (math_dtype, result):
         check_supported_dtype(torch.empty(0, dtype=dtype, device="meta"))
     shape = broadcast_shape(args)
-    operands = [broadcast_loader(a, held, shape) for a in args]
+    operands = [broadcast_loader(a, math_dtype, shape) for a in args]
     return low.pointwise(shape, result, lambda b, index: b.cast(compute(b, *(o(b, index) for o in operands)), result))
 
 
@@ -354,8 +354,8 @@ def isinf(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
             return b.constant(False, torch.bool)
         return b.call("eq", b.call("abs", v), b.constant(math.inf, v.dtype), dtype=torch.bool)
 
-    held = a.dtype if not a.dtype.is_floating_point else promote_dtypes((a,))[0]
-    return elementwise(low, (a,), compute, dtypes=(held, torch.bool))
+    math_dtype = a.dtype if not a.dtype.is_floating_point else promote_dtypes((a,))[0]
+    return elementwise(low, (a,), compute, dtypes=(math_dtype, torch.bool))
 
 
 @register_lowering(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)

@@ -60,11 +60,11 @@ class PoolWindow:
         if self.is_in_bounds:
             return b.index_value(IndexExpr({}, self.kernel_size))
         begin = self.start(window)
-        held = b.index_dtype
-        end = b.size(self.input_size + self.padding if with_padding else self.input_size, held)
+        math_dtype = b.index_dtype
+        end = b.size(self.input_size + self.padding if with_padding else self.input_size, math_dtype)
         end = b.call("minimum", b.index_value(begin + self.kernel_size), end)
         start = b.index_value(begin)
-        return b.call("sub", end, start if with_padding else b.call("maximum", start, b.constant(0, held)))
+        return b.call("sub", end, start if with_padding else b.call("maximum", start, b.constant(0, math_dtype)))
 
 
 def _expand_to_rank(values: Any, count: int) -> list[int]:
@@ -112,10 +112,10 @@ def _divisor(
 
 
 def _masked_sum(
-    b: LoopBuilder, parts: Iterable[tuple[LoopIROp | None, Callable[[], LoopIROp]]], held: torch.dtype
+    b: LoopBuilder, parts: Iterable[tuple[LoopIROp | None, Callable[[], LoopIROp]]], math_dtype: torch.dtype
 ) -> LoopIROp:
     total: LoopIROp | None = None
-    zero = b.constant(0, held)
+    zero = b.constant(0, math_dtype)
     for inside, read in parts:
         value = read() if inside is None else b.masked(inside, read, zero)
         total = value if total is None else b.call("add", total, value)
@@ -138,7 +138,7 @@ def _avg_pool(
         raise NotLowered(LoweringFallback.INTEGER_OPERANDS, "pooling of integers has no lowering")
     shape = symbolic_shape(fake_result(low))
     sides = _pool_windows(a, shape, kernel, stride, padding, rank)
-    held = compute_dtype(a.dtype)
+    math_dtype = compute_dtype(a.dtype)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
         lead, windows = index[:-rank], index[-rank:]
@@ -148,8 +148,8 @@ def _avg_pool(
             inside = _in_bounds_test(b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(place, sides, strict=True)))
             return inside, lambda: a.load(b, (*lead, *place))
 
-        total = _masked_sum(b, (part(o) for o in product(*(range(s.kernel_size) for s in sides))), held)
-        return b.call("div", total, b.cast(_divisor(b, sides, windows, counts_padding, divisor), held))
+        total = _masked_sum(b, (part(o) for o in product(*(range(s.kernel_size) for s in sides))), math_dtype)
+        return b.call("div", total, b.cast(_divisor(b, sides, windows, counts_padding, divisor), math_dtype))
 
     return low.pointwise(shape, a.dtype, body)
 
@@ -184,7 +184,7 @@ def avg_pool_backward(
     """Gather each element's gradient from the windows that contain it."""
     rank = pool_rank(low)
     sides = _pool_windows(a, grad.shape, kernel, stride, padding, rank)
-    held = compute_dtype(grad.dtype)
+    math_dtype = compute_dtype(grad.dtype)
 
     def body(b: LoopBuilder, index: Coordinates) -> LoopIROp:
         lead, place = index[:-rank], index[-rank:]
@@ -197,13 +197,13 @@ def avg_pool_backward(
                 inside = covered if inside is None else b.logical_and(inside, covered)
 
             def read() -> LoopIROp:
-                count = b.cast(_divisor(b, sides, windows, counts_padding, divisor), held)
-                return b.call("div", b.cast(grad.load(b, (*lead, *windows)), held), count)
+                count = b.cast(_divisor(b, sides, windows, counts_padding, divisor), math_dtype)
+                return b.call("div", b.cast(grad.load(b, (*lead, *windows)), math_dtype), count)
 
             return inside, read
 
         reach = (range(-(-s.kernel_size // s.stride)) for s in sides)
-        return _masked_sum(b, (part(k) for k in product(*reach)), held)
+        return _masked_sum(b, (part(k) for k in product(*reach)), math_dtype)
 
     return low.pointwise(a.shape, grad.dtype, body)
 
@@ -245,13 +245,13 @@ def max_pool_backward(
     """Scatter-add a gradient at flat indices into planes of the last ``rank`` dimensions."""
     check_supported_dtype(grad, a)
     sizes = a.shape[-rank:]
-    held = compute_dtype(grad.dtype)
+    math_dtype = compute_dtype(grad.dtype)
     plane = size_of(sizes)
     zeros = low.pointwise(a.shape, grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")
 
     def write(b: LoopBuilder, index: Coordinates) -> tuple[Coordinates, LoopIROp]:
         flat = b.indirect_index(indices.load(b, index), plane, wraps=False)
-        return (*index[:-rank], *unflatten(flat, sizes)), b.cast(grad.load(b, index), held)
+        return (*index[:-rank], *unflatten(flat, sizes)), b.cast(grad.load(b, index), math_dtype)
 
     return scatter_into(low, zeros, grad.shape, write, is_added=True)
 
@@ -270,13 +270,13 @@ def max_pool_with_indices(
     shape = symbolic_shape(fake_result(low)[0])
     rank = pool_rank(low)
     sides = _pool_windows(a, shape, kernel, stride, padding, rank, dilation)
-    held = compute_dtype(a.dtype)
-    lowest = float("-inf") if held.is_floating_point else torch.iinfo(held).min
+    math_dtype = compute_dtype(a.dtype)
+    lowest = float("-inf") if math_dtype.is_floating_point else torch.iinfo(math_dtype).min
     steps = contiguous_strides(a.shape[-rank:])
 
     def largest(b: LoopBuilder, index: Coordinates) -> tuple[LoopIROp, LoopIROp]:
         lead, windows = index[:-rank], index[-rank:]
-        best, where = b.constant(lowest, held), _first_index_in_plane(b, sides, windows)
+        best, where = b.constant(lowest, math_dtype), _first_index_in_plane(b, sides, windows)
         for offsets in product(*(range(s.kernel_size) for s in sides)):
             place = tuple(s.start(w) + o * s.dilation for s, w, o in zip(sides, windows, offsets, strict=True))
             inside = _in_bounds_test(b, ((p, s.input_size, s.is_in_bounds) for p, s in zip(place, sides, strict=True)))
@@ -284,7 +284,7 @@ def max_pool_with_indices(
                 a.load(b, (*lead, *place)) if inside is None else _masked_load(b, a, (*lead, *place), inside, lowest)
             )
             is_more = b.call("gt", value, best, dtype=torch.bool)
-            if held.is_floating_point:
+            if math_dtype.is_floating_point:
                 is_more = b.call("or", is_more, b.call("ne", value, value, dtype=torch.bool), dtype=torch.bool)
             best = b.where(is_more, value, best)
             where = b.where(is_more, b.index_value(flatten(place, steps)), where)

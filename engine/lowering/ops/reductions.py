@@ -169,7 +169,7 @@ def _split_reduction(
     count = static_product(ranges)
     assert count is not None
     length = -(-count // parts)
-    held = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    math_dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
     def partial(b: LoopBuilder, index: Coordinates, inner: Coordinates) -> LoopIROp:
         flat = index[0] * length + inner[0]
@@ -179,10 +179,12 @@ def _split_reduction(
         place = tuple(
             flat.div(s) if k == 0 else flat.div(s).mod(n) for k, (s, n) in enumerate(zip(strides, ranges, strict=True))
         )
-        return b.masked(b.index_lt(flat, count), lambda: body(b, index[1:], place), reduction_identity(b, kind, held))
+        return b.masked(
+            b.index_lt(flat, count), lambda: body(b, index[1:], place), reduction_identity(b, kind, math_dtype)
+        )
 
     label = name or (low.current_node.name if low.current_node is not None else "t")
-    first = low.reduction(kind, (parts, *shape), (length,), held, partial, name=f"{label}_parts")
+    first = low.reduction(kind, (parts, *shape), (length,), math_dtype, partial, name=f"{label}_parts")
     return low.reduction(kind, shape, (parts,), dtype, lambda b, i, r: first.load(b, (*r, *i)), name=name)
 
 
@@ -239,12 +241,14 @@ def mean(
 def _mean(
     low: LoweringContext, a: LoweredTensor, dims: tuple[int, ...], keepdim: bool, result: torch.dtype, name: str = ""
 ) -> LoweredTensor:
-    held = compute_dtype(result)
+    math_dtype = compute_dtype(result)
     base = name or (low.current_node.name if low.current_node is not None else "mean")
-    total = reduce(low, "sum", a, dims, keepdim, held, lambda b, i: b.cast(a.load(b, i), held), name=f"{base}_sum")
+    total = reduce(
+        low, "sum", a, dims, keepdim, math_dtype, lambda b, i: b.cast(a.load(b, i), math_dtype), name=f"{base}_sum"
+    )
     count = product(a.shape[d] for d in dims)
     return low.pointwise(
-        total.shape, result, lambda b, i: b.call("div", total.load(b, i), b.size(count, held)), name=name
+        total.shape, result, lambda b, i: b.call("div", total.load(b, i), b.size(count, math_dtype)), name=name
     )
 
 
@@ -258,7 +262,7 @@ def _variance(
     name: str,
 ) -> tuple[LoweredTensor, LoweredTensor]:
     """Return ``(variance, mean)`` by two passes: the mean, then squared distances from it."""
-    held = compute_dtype(result)
+    math_dtype = compute_dtype(result)
     if any(a.shape[d] == 0 for d in dims):
         none = low.pointwise(_reduced_shape(a, dims, keepdim), result, lambda b, i: b.constant(math.nan, result))
         return none, none
@@ -267,24 +271,28 @@ def _variance(
     parts = _split_count_of(a, dims)
     known = static_size(count)
     if known is not None and parts > 1 and known % parts == 0:
-        total, average = _split_variance(low, a, dims, keepdim, parts, held, name)
+        total, average = _split_variance(low, a, dims, keepdim, parts, math_dtype, name)
     else:
-        average = _mean(low, a, dims, True, held, name=f"{name}_mean")
+        average = _mean(low, a, dims, True, math_dtype, name=f"{name}_mean")
 
         def squared(b: LoopBuilder, i: Coordinates) -> LoopIROp:
             row = tuple(i[d] if d in kept else ZERO for d in range(len(a.shape)))
-            distance = b.call("sub", b.cast(a.load(b, i), held), average.load(b, row))
+            distance = b.call("sub", b.cast(a.load(b, i), math_dtype), average.load(b, row))
             return b.call("mul", distance, distance)
 
-        total = reduce(low, "sum", a, dims, keepdim, held, squared, name=f"{name}_squares")
+        total = reduce(low, "sum", a, dims, keepdim, math_dtype, squared, name=f"{name}_squares")
 
     def divided(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         if known is not None:
-            return b.call("div", total.load(b, i), b.constant(max(known - correction, 0.0), held))
+            return b.call("div", total.load(b, i), b.constant(max(known - correction, 0.0), math_dtype))
         return b.call(
             "div",
             total.load(b, i),
-            b.call("maximum", b.call("sub", b.size(count, held), b.constant(correction, held)), b.constant(0.0, held)),
+            b.call(
+                "maximum",
+                b.call("sub", b.size(count, math_dtype), b.constant(correction, math_dtype)),
+                b.constant(0.0, math_dtype),
+            ),
         )
 
     variance = low.pointwise(total.shape, result, divided, name=f"{name}_var")
@@ -300,7 +308,7 @@ def _split_variance(
     dims: tuple[int, ...],
     keepdim: bool,
     parts: int,
-    held: torch.dtype,
+    math_dtype: torch.dtype,
     name: str,
 ) -> tuple[LoweredTensor, LoweredTensor]:
     """Return ``(sum of squared distances from the mean, mean)``, combined from parts.
@@ -316,30 +324,32 @@ def _split_variance(
 
     def value(b: LoopBuilder, i: Coordinates, r: Coordinates) -> LoopIROp:
         flat = i[0] * length + r[0]
-        return b.cast(a.load(b, place(i[1:], unflatten(flat, ranges))), held)
+        return b.cast(a.load(b, place(i[1:], unflatten(flat, ranges))), math_dtype)
 
-    sums = low.reduction("sum", (parts, *shape), (length,), held, value, name=f"{name}_sums")
+    sums = low.reduction("sum", (parts, *shape), (length,), math_dtype, value, name=f"{name}_sums")
 
     def mean_of_part(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        return b.call("div", sums.load(b, i), b.constant(length, held))
+        return b.call("div", sums.load(b, i), b.constant(length, math_dtype))
 
     def squared(b: LoopBuilder, i: Coordinates, r: Coordinates) -> LoopIROp:
         distance = b.call("sub", value(b, i, r), mean_of_part(b, i))
         return b.call("mul", distance, distance)
 
-    squares = low.reduction("sum", (parts, *shape), (length,), held, squared, name=f"{name}_parts")
-    sum_of_all = low.reduction("sum", shape, (parts,), held, lambda b, i, r: sums.load(b, (*r, *i)), name=f"{name}_sum")
+    squares = low.reduction("sum", (parts, *shape), (length,), math_dtype, squared, name=f"{name}_parts")
+    sum_of_all = low.reduction(
+        "sum", shape, (parts,), math_dtype, lambda b, i, r: sums.load(b, (*r, *i)), name=f"{name}_sum"
+    )
 
     def mean(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        return b.call("div", sum_of_all.load(b, i), b.constant(count, held))
+        return b.call("div", sum_of_all.load(b, i), b.constant(count, math_dtype))
 
     def around(b: LoopBuilder, i: Coordinates, r: Coordinates) -> LoopIROp:
         distance = b.call("sub", mean_of_part(b, (*r, *i)), mean(b, i))
-        moved = b.call("mul", b.call("mul", distance, distance), b.constant(length, held))
+        moved = b.call("mul", b.call("mul", distance, distance), b.constant(length, math_dtype))
         return b.call("add", squares.load(b, (*r, *i)), moved)
 
-    total = low.reduction("sum", shape, (parts,), held, around, name=f"{name}_squares")
-    average = low.pointwise(shape, held, mean, name=f"{name}_mean")
+    total = low.reduction("sum", shape, (parts,), math_dtype, around, name=f"{name}_squares")
+    average = low.pointwise(shape, math_dtype, mean, name=f"{name}_mean")
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
 
     def wide(made: LoweredTensor) -> LoweredTensor:
@@ -394,7 +404,7 @@ def min_or_max(
     low: LoweringContext, kind: str, a: LoweredTensor, dims: tuple[int, ...], keepdim: bool, name: str = ""
 ) -> LoweredTensor:
     """Reduce to the maximum or minimum; NaN if any element is NaN, as in eager."""
-    held = torch.int32 if a.dtype == torch.bool else a.dtype
+    math_dtype = torch.int32 if a.dtype == torch.bool else a.dtype
     base = name or _node_name(low)
     if not a.dtype.is_floating_point:
         top = reduce(
@@ -403,15 +413,17 @@ def min_or_max(
             a,
             dims,
             keepdim,
-            held,
-            lambda b, i: b.cast(a.load(b, i), held),
-            name=base if held == a.dtype else f"{base}_int",
+            math_dtype,
+            lambda b, i: b.cast(a.load(b, i), math_dtype),
+            name=base if math_dtype == a.dtype else f"{base}_int",
         )
         return (
             top
-            if held == a.dtype
+            if math_dtype == a.dtype
             else low.pointwise(
-                top.shape, a.dtype, lambda b, i: b.call("ne", top.load(b, i), b.constant(0, held), dtype=torch.bool)
+                top.shape,
+                a.dtype,
+                lambda b, i: b.call("ne", top.load(b, i), b.constant(0, math_dtype), dtype=torch.bool),
             )
         )
     top = reduce(low, kind, a, dims, keepdim, a.dtype, a.load, name=f"{base}_{kind}")

@@ -44,22 +44,24 @@ def scatter_into(
         raise NotLowered(
             LoweringFallback.DETERMINISTIC, "deterministic algorithms are required, and atomic adds run in any order"
         )
-    held = compute_dtype(a.dtype) if is_added else a.dtype
-    if is_added and held not in ATOMIC_ADD_DTYPES:
-        raise NotLowered(LoweringFallback.NO_ATOMIC_ADD, f"{str(held).removeprefix('torch.')} has no atomic add")
+    math_dtype = compute_dtype(a.dtype) if is_added else a.dtype
+    if is_added and math_dtype not in ATOMIC_ADD_DTYPES:
+        raise NotLowered(LoweringFallback.NO_ATOMIC_ADD, f"{str(math_dtype).removeprefix('torch.')} has no atomic add")
     name = low.current_node.name if low.current_node is not None else "scatter"
-    inner = name if held == a.dtype else f"{name}_total"
-    made = low.scatter(a.shape, ranges, held, _initial_value(low, a, held, name), write, is_added=is_added, name=inner)
-    return made if held == a.dtype else low.pointwise(a.shape, a.dtype, made.load)
+    inner = name if math_dtype == a.dtype else f"{name}_total"
+    made = low.scatter(
+        a.shape, ranges, math_dtype, _initial_value(low, a, math_dtype, name), write, is_added=is_added, name=inner
+    )
+    return made if math_dtype == a.dtype else low.pointwise(a.shape, a.dtype, made.load)
 
 
-def _initial_value(low: LoweringContext, a: LoweredTensor, held: torch.dtype, name: str) -> TensorDef | float:
+def _initial_value(low: LoweringContext, a: LoweredTensor, math_dtype: torch.dtype, name: str) -> TensorDef | float:
     number = _constant_value(a.definition)
     if number is not None:
         return number
-    if a.index_map is None and a.dtype == held:
+    if a.index_map is None and a.dtype == math_dtype:
         return a.definition
-    return low.pointwise(a.shape, held, a.load, name=f"{name}_start").definition
+    return low.pointwise(a.shape, math_dtype, a.load, name=f"{name}_start").definition
 
 
 def _constant_value(made: TensorDef) -> float | None:
@@ -112,12 +114,12 @@ def put(
     count = product(a.shape)
     if not a.shape or not indices.shape:
         raise NotLowered(LoweringFallback.ZERO_DIM, "a write to a 0-dim tensor has no lowering")
-    held = compute_dtype(a.dtype) if accumulate else a.dtype
+    math_dtype = compute_dtype(a.dtype) if accumulate else a.dtype
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         place = unflatten(b.indirect_index(indices.load(b, i), count), a.shape)
         return place, b.cast(
-            source.load(b, unflatten(flatten(i, contiguous_strides(indices.shape)), source.shape)), held
+            source.load(b, unflatten(flatten(i, contiguous_strides(indices.shape)), source.shape)), math_dtype
         )
 
     return scatter_into(low, a, indices.shape, write, is_added=accumulate)
@@ -135,12 +137,12 @@ def scatter_rows(
 ) -> LoweredTensor:
     """Write or add the rows of ``source`` to ``a``, at ``indices`` along ``dim``."""
     row, rows, places, dim = at_least_1d(a), at_least_1d(source), at_least_1d(indices), canonical_dim(dim, len(a.shape))
-    held = compute_dtype(a.dtype)
+    math_dtype = compute_dtype(a.dtype)
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
-        value = b.cast(rows.load(b, i), held)
+        value = b.cast(rows.load(b, i), math_dtype)
         if alpha != 1:
-            value = b.call("mul", value, b.constant(alpha, held))
+            value = b.call("mul", value, b.constant(alpha, math_dtype))
         return (
             *i[:dim],
             b.indirect_index(places.load(b, (i[dim],)), row.shape[dim], wraps=False),
@@ -177,8 +179,8 @@ def index_put(
     start = places[0] if places == list(range(places[0], places[0] + len(places))) else 0
     rest = tuple(a.shape[d] for d in others)
     ranges = (*rest[:start], *picked_shape, *rest[start:])
-    held = compute_dtype(a.dtype) if accumulate else a.dtype
-    value = broadcast_loader(values, held, ranges)
+    math_dtype = compute_dtype(a.dtype) if accumulate else a.dtype
+    value = broadcast_loader(values, math_dtype, ranges)
     is_checked = low.current_node is None or low.current_node.target is not aten._unsafe_index_put.default
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
@@ -249,16 +251,16 @@ def embedding_dense_backward(
     check_supported_dtype(grad)
     if scale_by_frequency:
         raise NotLowered(LoweringFallback.EMBEDDING_OPTION, "the gradient for scale_grad_by_freq=True has no lowering")
-    held = compute_dtype(grad.dtype)
+    math_dtype = compute_dtype(grad.dtype)
     width = grad.shape[-1]
     table = low.pointwise((as_size(rows), width), grad.dtype, lambda b, i: b.constant(0.0, grad.dtype), name="zeros")
 
     def write(b: LoopBuilder, i: Coordinates) -> tuple[Coordinates, LoopIROp]:
         token = indices.load(b, i[:-1])
-        value = b.cast(grad.load(b, i), held)
+        value = b.cast(grad.load(b, i), math_dtype)
         if padding >= 0:
             is_padding = b.call("eq", token, b.constant(padding, token.dtype), dtype=torch.bool)
-            value = b.where(is_padding, b.constant(0.0, held), value)
+            value = b.where(is_padding, b.constant(0.0, math_dtype), value)
         return (b.indirect_index(token, table.shape[0], wraps=False), i[-1]), value
 
     return scatter_into(low, table, grad.shape, write, is_added=True)

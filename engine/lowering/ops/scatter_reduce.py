@@ -73,30 +73,30 @@ def _gather_reduce(
     check_supported_dtype(a)
     if a.dtype is torch.bool:
         raise NotLowered(LoweringFallback.NEEDS_INTEGERS, "a scatter reduction of bool has no lowering")
-    kind, held = REDUCTION_KINDS[reduction], compute_dtype(a.dtype)
-    nothing = reduction_identity_value(kind, held)
+    kind, math_dtype = REDUCTION_KINDS[reduction], compute_dtype(a.dtype)
+    nothing = reduction_identity_value(kind, math_dtype)
     rank, name = len(a.shape), low.current_node.name if low.current_node is not None else "collected"
 
     def candidate(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         hit, value = hits(b, i[:rank], i[rank])
-        return b.where(hit, b.cast(value(), held), b.constant(nothing, held))
+        return b.where(hit, b.cast(value(), math_dtype), b.constant(nothing, math_dtype))
 
     def counted(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         return b.cast(hits(b, i[:rank], i[rank])[0], torch.int32)
 
-    places = low.pointwise((*a.shape, count), held, candidate, name=f"{name}_candidates")
-    if reduction in ("amax", "amin") and held.is_floating_point:
+    places = low.pointwise((*a.shape, count), math_dtype, candidate, name=f"{name}_candidates")
+    if reduction in ("amax", "amin") and math_dtype.is_floating_point:
         best = min_or_max(low, kind, places, (rank,), False, name=f"{name}_best")
     else:
-        best = reduce(low, kind, places, (rank,), False, held, places.load, name=f"{name}_best")
+        best = reduce(low, kind, places, (rank,), False, math_dtype, places.load, name=f"{name}_best")
     found = low.pointwise((*a.shape, count), torch.int32, counted, name=f"{name}_found")
     number = reduce(low, "sum", found, (rank,), False, torch.int32, found.load, name=f"{name}_count")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        own, new, many = b.cast(a.load(b, i), held), best.load(b, i), number.load(b, i)
+        own, new, many = b.cast(a.load(b, i), math_dtype), best.load(b, i), number.load(b, i)
         joined = _combine(b, reduction, own, new) if include_self else new
         if reduction == "mean":
-            share = b.cast(b.call("add", many, b.constant(1, torch.int32)) if include_self else many, held)
+            share = b.cast(b.call("add", many, b.constant(1, torch.int32)) if include_self else many, math_dtype)
             joined = _mean_of(b, joined, share)
         return b.where(b.call("eq", many, b.constant(0, torch.int32), dtype=torch.bool), own, joined)
 
@@ -218,24 +218,28 @@ def scatter_reduce(
     include_self: bool = True,
 ) -> LoweredTensor:
     """Lower sums and means to atomic adds, other reductions to a gather-style loop."""
-    held = compute_dtype(a.dtype)
+    math_dtype = compute_dtype(a.dtype)
     if (
         reduce not in ("sum", "mean")
-        or held not in ATOMIC_ADD_DTYPES
-        or (reduce == "mean" and not held.is_floating_point)
+        or math_dtype not in ATOMIC_ADD_DTYPES
+        or (reduce == "mean" and not math_dtype.is_floating_point)
     ):
         return scatter_reduce_along(low, a, dim, indices, source, reduce, include_self=include_self)
     start = a
     if not include_self:
         start = scatter_along_dim(low, a, dim, indices, lambda b, i: b.constant(0, a.dtype), is_added=False)
-    total = scatter_along_dim(low, start, dim, indices, lambda b, i: b.cast(source.load(b, i), held), is_added=True)
+    total = scatter_along_dim(
+        low, start, dim, indices, lambda b, i: b.cast(source.load(b, i), math_dtype), is_added=True
+    )
     if reduce == "sum":
         return total
-    none = low.pointwise(a.shape, held, lambda b, i: b.constant(1 if include_self else 0, held), name="count_start")
-    count = scatter_along_dim(low, none, dim, indices, lambda b, i: b.constant(1, held), is_added=True)
+    none = low.pointwise(
+        a.shape, math_dtype, lambda b, i: b.constant(1 if include_self else 0, math_dtype), name="count_start"
+    )
+    count = scatter_along_dim(low, none, dim, indices, lambda b, i: b.constant(1, math_dtype), is_added=True)
 
     def mean(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        one = b.constant(1, held)
+        one = b.constant(1, math_dtype)
         return b.call("div", total.load(b, i), b.call("maximum", count.load(b, i), one))
 
     return low.pointwise(a.shape, a.dtype, mean)
@@ -324,14 +328,17 @@ def trilinear(
     parts = [_expand_dims(t, e, rank) for t, e in ((first, expand1), (second, expand2), (third, expand3))]
     shape = tuple(next((t.shape[d] for t in parts if t.shape[d] != 1), 1) for d in range(rank))
     spread = [broadcast_to(t, shape) for t in parts]
-    held = compute_dtype(first.dtype)
+    math_dtype = compute_dtype(first.dtype)
 
     def multiplied(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         x, y, z = (t.load(b, i) for t in spread)
         return b.call("mul", b.call("mul", x, y), z)
 
     whole = low.pointwise(
-        shape, held, multiplied, name=f"{low.current_node.name if low.current_node is not None else 'trilinear'}_each"
+        shape,
+        math_dtype,
+        multiplied,
+        name=f"{low.current_node.name if low.current_node is not None else 'trilinear'}_each",
     )
     dims = tuple(sorted(d % rank for d in sumdim))
     check_reducible(whole, dims)

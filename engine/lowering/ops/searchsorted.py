@@ -44,20 +44,20 @@ def binary_search(
             f"a search has no lowering for rows that are empty, symbolic or longer than {MAX_ROW_LENGTH}",
         )
     tensors = lowered_tensors(values)
-    held = promote_dtypes((rows, values))[0] if tensors else rows.dtype
+    math_dtype = promote_dtypes((rows, values))[0] if tensors else rows.dtype
     if isinstance(values, float) and not rows.dtype.is_floating_point:
         raise NotLowered(LoweringFallback.MIXED_DTYPES, "a search of a float in integers has no lowering")
     is_single = len(rows.shape) == 1
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        wanted = b.cast(values.load(b, i), held) if tensors else b.constant(values, held)
+        wanted = b.cast(values.load(b, i), math_dtype) if tensors else b.constant(values, math_dtype)
         lead = () if is_single else i[:-1]
 
         def row_at(place: LoopIROp) -> LoopIROp:
             where = b.indirect_index(place, count, wraps=False, is_checked=False)
             if sorter is not None:
                 where = b.indirect_index(sorter.load(b, (*lead, where)), count, wraps=False)
-            return b.cast(rows.load(b, (*lead, where)), held)
+            return b.cast(rows.load(b, (*lead, where)), math_dtype)
 
         start, end = b.constant(0, torch.int64), b.constant(count, torch.int64)
         one, two = b.constant(1, torch.int64), b.constant(2, torch.int64)

@@ -28,14 +28,21 @@ from engine.lowering.result_strides import dense_stride
 
 
 def _row_max(
-    low: LoweringContext, a: LoweredTensor, dim: int, held: torch.dtype
+    low: LoweringContext, a: LoweredTensor, dim: int, math_dtype: torch.dtype
 ) -> tuple[LoweredTensor, Callable[[Coordinates], Coordinates]]:
     """Return the row maximum, and the map from an index to its row.
 
     The maximum need not propagate NaN, since the exponentials do.
     """
     top = reduce(
-        low, "max", a, (dim,), True, held, lambda b, i: b.cast(a.load(b, i), held), name=f"{_node_name(low)}_max"
+        low,
+        "max",
+        a,
+        (dim,),
+        True,
+        math_dtype,
+        lambda b, i: b.cast(a.load(b, i), math_dtype),
+        name=f"{_node_name(low)}_max",
     )
     return top, lambda i: (*i[:dim], ZERO, *i[dim + 1 :])
 
@@ -51,21 +58,21 @@ def softmax(
     check_supported_dtype(a)
     check_supported_dtype(fake_result(low))
     is_safe = low.current_node is not None and low.current_node.target is aten._safe_softmax.default
-    held = compute_dtype(result)
-    top, row = _row_max(low, a, dim, held)
+    math_dtype = compute_dtype(result)
+    top, row = _row_max(low, a, dim, math_dtype)
 
     def exponential(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        return b.call("exp", b.call("sub", b.cast(a.load(b, i), held), top.load(b, row(i))))
+        return b.call("exp", b.call("sub", b.cast(a.load(b, i), math_dtype), top.load(b, row(i))))
 
-    exps = low.pointwise(a.shape, held, exponential, name=f"{_node_name(low)}_exp")
-    total = reduce(low, "sum", exps, (dim,), True, held, exps.load, name=f"{_node_name(low)}_sum")
+    exps = low.pointwise(a.shape, math_dtype, exponential, name=f"{_node_name(low)}_exp")
+    total = reduce(low, "sum", exps, (dim,), True, math_dtype, exps.load, name=f"{_node_name(low)}_sum")
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         value = b.call("div", exps.load(b, i), total.load(b, row(i)))
         if not is_safe:
             return value
-        empty = b.call("eq", top.load(b, row(i)), b.constant(-math.inf, held), dtype=torch.bool)
-        return b.where(empty, b.constant(0.0, held), value)
+        empty = b.call("eq", top.load(b, row(i)), b.constant(-math.inf, math_dtype), dtype=torch.bool)
+        return b.where(empty, b.constant(0.0, math_dtype), value)
 
     return low.pointwise(a.shape, result, body)
 
@@ -80,12 +87,12 @@ def log_softmax(
         return reshape(log_softmax(low, at_least_1d(a), 0, dtype=dtype), ())
     check_supported_dtype(a)
     check_supported_dtype(fake_result(low))
-    held = compute_dtype(result)
-    top, row = _row_max(low, a, dim, held)
+    math_dtype = compute_dtype(result)
+    top, row = _row_max(low, a, dim, math_dtype)
     shifted = low.pointwise(
         a.shape,
-        held,
-        lambda b, i: b.call("sub", b.cast(a.load(b, i), held), top.load(b, row(i))),
+        math_dtype,
+        lambda b, i: b.call("sub", b.cast(a.load(b, i), math_dtype), top.load(b, row(i))),
         name=f"{_node_name(low)}_shifted",
     )
     total = reduce(
@@ -94,7 +101,7 @@ def log_softmax(
         shifted,
         (dim,),
         True,
-        held,
+        math_dtype,
         lambda b, i: b.call("exp", shifted.load(b, i)),
         name=f"{_node_name(low)}_sum",
     )
@@ -114,28 +121,28 @@ def native_layer_norm(
 ) -> tuple[LoweredTensor, ...]:
     dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
     check_supported_dtype(a)
-    held = compute_dtype(a.dtype)
-    variance, average = _variance(low, a, dims, True, 0.0, held, _node_name(low))
+    math_dtype = compute_dtype(a.dtype)
+    variance, average = _variance(low, a, dims, True, 0.0, math_dtype, _node_name(low))
     scale = low.pointwise(
         variance.shape,
-        held,
-        lambda b, i: b.call("rsqrt", b.call("add", variance.load(b, i), b.constant(eps, held))),
+        math_dtype,
+        lambda b, i: b.call("rsqrt", b.call("add", variance.load(b, i), b.constant(eps, math_dtype))),
         name=f"{_node_name(low)}_rstd",
     )
     first = dims[0] if dims else len(a.shape)
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         row = (*i[:first], *(ZERO for _ in dims))
-        value = b.call("mul", b.call("sub", b.cast(a.load(b, i), held), average.load(b, row)), scale.load(b, row))
+        value = b.call("mul", b.call("sub", b.cast(a.load(b, i), math_dtype), average.load(b, row)), scale.load(b, row))
         if weight is not None:
-            value = b.call("mul", value, b.cast(weight.load(b, i[first:]), held))
+            value = b.call("mul", value, b.cast(weight.load(b, i[first:]), math_dtype))
         if bias is not None:
-            value = b.call("add", value, b.cast(bias.load(b, i[first:]), held))
+            value = b.call("add", value, b.cast(bias.load(b, i[first:]), math_dtype))
         return value
 
     outer = [average, scale]
     wanted = fake_result(low)[1].dtype
-    if wanted != held:
+    if wanted != math_dtype:
         outer = [low.pointwise(t.shape, wanted, lambda b, i, t=t: t.load(b, i)) for t in outer]  # type: ignore[misc]
     return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), *outer
 
@@ -165,25 +172,25 @@ def native_group_norm(
             "group norm has no lowering for an empty input or a number of channels that the groups do not divide",
         )
     grouped = reshape(a, (as_size(n), groups, as_size(channels * as_size(hw))))
-    held = compute_dtype(a.dtype)
-    variance, average = _variance(low, grouped, (2,), False, 0.0, held, _node_name(low))
+    math_dtype = compute_dtype(a.dtype)
+    variance, average = _variance(low, grouped, (2,), False, 0.0, math_dtype, _node_name(low))
     scale = low.pointwise(
         variance.shape,
-        held,
-        lambda b, i: b.call("rsqrt", b.call("add", variance.load(b, i), b.constant(eps, held))),
+        math_dtype,
+        lambda b, i: b.call("rsqrt", b.call("add", variance.load(b, i), b.constant(eps, math_dtype))),
         name=f"{_node_name(low)}_rstd",
     )
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
         row = (i[0], i[1].div(channels))
-        value = b.call("mul", b.call("sub", b.cast(a.load(b, i), held), average.load(b, row)), scale.load(b, row))
+        value = b.call("mul", b.call("sub", b.cast(a.load(b, i), math_dtype), average.load(b, row)), scale.load(b, row))
         if weight is not None:
-            value = b.call("mul", value, b.cast(weight.load(b, (i[1],)), held))
-        return value if bias is None else b.call("add", value, b.cast(bias.load(b, (i[1],)), held))
+            value = b.call("mul", value, b.cast(weight.load(b, (i[1],)), math_dtype))
+        return value if bias is None else b.call("add", value, b.cast(bias.load(b, (i[1],)), math_dtype))
 
     wanted = fake_result(low)[1].dtype
     outer = [average, scale]
-    if wanted != held:
+    if wanted != math_dtype:
         outer = [low.pointwise(t.shape, wanted, t.load) for t in outer]
     return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), *outer
 
@@ -194,29 +201,30 @@ def rms_norm(
 ) -> tuple[LoweredTensor, ...]:
     dims = tuple(range(len(a.shape) - len(normalized), len(a.shape)))
     check_supported_dtype(a)
-    held = compute_dtype(a.dtype)
+    math_dtype = compute_dtype(a.dtype)
     small = torch.finfo(a.dtype).eps if eps is None else eps
 
     def squared(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        v = b.cast(a.load(b, i), held)
+        v = b.cast(a.load(b, i), math_dtype)
         return b.call("mul", v, v)
 
-    total = reduce(low, "sum", a, dims, True, held, squared, name=f"{_node_name(low)}_squares")
+    total = reduce(low, "sum", a, dims, True, math_dtype, squared, name=f"{_node_name(low)}_squares")
     count = product(a.shape[d] for d in dims)
     scale = low.pointwise(
         total.shape,
-        held,
+        math_dtype,
         lambda b, i: b.call(
-            "rsqrt", b.call("add", b.call("div", total.load(b, i), b.size(count, held)), b.constant(small, held))
+            "rsqrt",
+            b.call("add", b.call("div", total.load(b, i), b.size(count, math_dtype)), b.constant(small, math_dtype)),
         ),
         name=f"{_node_name(low)}_rstd",
     )
     first = dims[0]
 
     def body(b: LoopBuilder, i: Coordinates) -> LoopIROp:
-        value = b.call("mul", b.cast(a.load(b, i), held), scale.load(b, (*i[:first], *(ZERO for _ in dims))))
-        return value if weight is None else b.call("mul", value, b.cast(weight.load(b, i[first:]), held))
+        value = b.call("mul", b.cast(a.load(b, i), math_dtype), scale.load(b, (*i[:first], *(ZERO for _ in dims))))
+        return value if weight is None else b.call("mul", value, b.cast(weight.load(b, i[first:]), math_dtype))
 
     wanted = fake_result(low)[1].dtype
-    shown = scale if wanted == held else low.pointwise(scale.shape, wanted, scale.load)
+    shown = scale if wanted == math_dtype else low.pointwise(scale.shape, wanted, scale.load)
     return low.pointwise(a.shape, a.dtype, body, stride=_stride_like(low)), shown

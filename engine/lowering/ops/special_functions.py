@@ -211,22 +211,26 @@ def ndtri(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 @register_lowering(aten.frexp.Tensor)
 def frexp(low: LoweringContext, a: LoweredTensor) -> tuple[LoweredTensor, LoweredTensor]:
     """Return a fraction of magnitude 0.5 to 1, and the exponent of two of its factor."""
-    held = compute_dtype(a.dtype)
-    whole, bits, most, scale = (torch.int32, 23, 0xFF, 32) if held == torch.float32 else (torch.int64, 52, 0x7FF, 64)
+    math_dtype = compute_dtype(a.dtype)
+    whole, bits, most, scale = (
+        (torch.int32, 23, 0xFF, 32) if math_dtype == torch.float32 else (torch.int64, 52, 0x7FF, 64)
+    )
 
     def parts(b: LoopBuilder, i: Coordinates) -> tuple[LoopIROp, LoopIROp]:
         def number(value: int) -> LoopIROp:
             return b.constant(value, whole)
 
         value = a.load(b, i)
-        raised = b.call("mul", value, b.constant(2.0**scale, held))
-        is_small = b.call("lt", b.call("abs", value), b.constant(2.0 ** (2 - (most + 1) // 2), held), dtype=torch.bool)
-        pattern = b.bitcast(b.where(is_small, raised, value), held, whole)
+        raised = b.call("mul", value, b.constant(2.0**scale, math_dtype))
+        is_small = b.call(
+            "lt", b.call("abs", value), b.constant(2.0 ** (2 - (most + 1) // 2), math_dtype), dtype=torch.bool
+        )
+        pattern = b.bitcast(b.where(is_small, raised, value), math_dtype, whole)
         power = b.call("and", b.call("shr", pattern, number(bits)), number(most))
-        is_odd = b.call("eq", value, b.constant(0.0, held), dtype=torch.bool)
+        is_odd = b.call("eq", value, b.constant(0.0, math_dtype), dtype=torch.bool)
         is_odd = b.call("or", is_odd, b.call("eq", power, number(most), dtype=torch.bool), dtype=torch.bool)
         half = b.call("and", pattern, number(~(most << bits)))
-        fraction = b.bitcast(b.call("or", half, number((most // 2 - 1) << bits)), whole, held)
+        fraction = b.bitcast(b.call("or", half, number((most // 2 - 1) << bits)), whole, math_dtype)
         power = b.call("sub", power, number(most // 2 - 1))
         power = b.call("sub", power, b.where(is_small, number(scale), number(0)))
         return b.where(is_odd, value, fraction), b.where(is_odd, number(0), power)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import engine
-from engine.cache.store import DiskStore
+from engine.cache.disk_store import DiskStore
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.kernels.triton.printer import print_triton

@@ -11,7 +11,7 @@ import pytest
 import sympy
 import torch
 
-from engine.cache.store import DiskStore
+from engine.cache.disk_store import DiskStore
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, LoweredProgram
 from engine.ir.kernels.template_choice import Candidate, ChoiceRequest
 from engine.runtime.autotune import Autotuner

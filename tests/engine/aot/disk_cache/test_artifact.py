@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import engine
+from engine.cache.disk_store import DiskStore, DiskStoreError
 from engine.cache.environment_key import version_key
-from engine.cache.store import DiskStore, DiskStoreError
 from engine.options import user_cache_dir
 from engine.records.base import to_json
 
@@ -355,7 +355,7 @@ def test_the_oldest_go_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     for n, name in enumerate("abc"):
         store.put(name * 64, "x" * 100)
         os.utime(store.folder / (name * 64), (n, n))
-    monkeypatch.setattr("engine.cache.store.MAX_STORE_BYTES", 600)
+    monkeypatch.setattr("engine.cache.disk_store.MAX_STORE_BYTES", 600)
     store.put("d" * 64, "x" * 100)
     assert store.get("a" * 64) is None
     assert store.get("d" * 64) == "x" * 100
