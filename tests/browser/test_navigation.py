@@ -105,7 +105,7 @@ def test_any_view_is_copied_as_text(explorer: Show) -> None:
         ("guards", "1. "),
         ("graph", "# f32["),
         ("kernels", "Regs"),
-        ("timings", "By stage"),
+        ("timings", "Self time by stage"),
     ):
         open_view(page, view)
         press(page, "y")

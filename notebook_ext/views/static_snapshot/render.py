@@ -196,7 +196,7 @@ def _source_sections(session: Session) -> Iterator[SnapshotSection]:
             continue
         numbers = source_lines.ordinals(session, compilation).numbers
         rows = _function_rows(
-            source_lines.source_rows(session, set(numbers), group.root.file), numbers, group.root.first_line
+            source_lines.source_rows(session, numbers, group.root.file), numbers, group.root.first_line
         )
         lines = []
         for row in rows[:MAX_LINES]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import engine
 from engine.records.trace import TraceRecord
@@ -137,3 +138,12 @@ def test_every_view_has_its_twin() -> None:
 def test_captured_backwards_stand_in_the_twin() -> None:
     """Each capture with what it holds and why it was captured, as the Backward view says."""
     assert "Captured backwards" in snapshot_html(recorded("aot_eager"))
+
+
+def test_modules_of_a_container_stand_in_the_order_of_use() -> None:
+    """The snapshot of an ``nn.Sequential`` lists its modules as the graph uses them."""
+    net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
+    with engine.record() as session:
+        engine.compile(net, backend="eager")(torch.ones(2, 4))
+    rows = re.findall(r">\s*</span>(\d)(?=\n|<)", snapshot_html(session))
+    assert rows[:6] == ["0", "1", "2", "3", "4", "5"]
