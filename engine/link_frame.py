@@ -11,6 +11,7 @@ from engine.ir.compiler_protocol import Compiler
 from engine.ir.traced_frame import CALLEE_SLOT, ConstSlot, ResumeFunctionSlot, TracedFrame
 from engine.records.bytecode import Span
 from engine.runtime.dispatch.dispatcher import make_dispatcher
+from engine.trace.codegen_runtime.resume_calls import ResumeCall
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,10 @@ class ResumeDispatcherFactory:
 
 def link_frame(
     traced: TracedFrame, run: Callable[..., Any] | None, compiler: Compiler, frame_id: str
-) -> types.CodeType:
-    """Return the traced code with an object in each slot; ``run`` is the compiled graph.
+) -> tuple[types.CodeType, tuple[Any, ...]]:
+    """Return the traced code with an object in each slot, and the dispatchers that it calls.
+
+    ``run`` is the compiled graph.
 
     Raises:
         KeyError: a slot has no object.
@@ -43,9 +46,13 @@ def link_frame(
     objects: dict[ConstSlot, Any] = {CALLEE_SLOT: compiler.dispatch_callee, **traced.slot_values}
     if traced.graph is not None:
         objects[traced.graph.slot] = run
+    called: list[Any] = []
     for resume in traced.resume_functions:
-        objects[resume.slot] = _resume_dispatcher(resume, compiler, frame_id)
-    return fill_slots(traced.code, objects)
+        objects[resume.slot] = found = _resume_dispatcher(resume, compiler, frame_id)
+        if not resume.makes_closure:
+            called.append(found)
+            objects[resume.slot] = ResumeCall(found)
+    return fill_slots(traced.code, objects), tuple(called)
 
 
 def _resume_dispatcher(resume: ResumeFunctionSlot, compiler: Compiler, frame_id: str) -> Any:

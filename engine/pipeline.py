@@ -54,16 +54,17 @@ class Pipeline:
         with without_capture(), record_compilation(record, backend_name(self.options.backend)) as work:
             with work.stage("trace"):
                 traced = self._trace(request, work)
+            called: tuple[Any, ...] = ()
             if traced.code is None:
                 code = intercept_calls(request.function.__code__, self.dispatch_callee)
             else:
-                code = link_frame(traced, self._compile_graph(traced, work), self, request.frame_id)
+                code, called = link_frame(traced, self._compile_graph(traced, work), self, request.frame_id)
             with work.stage("guards"):
                 guards = (*traced.guards, *work.guards)
                 check = compile_check(guards, tuple(request.arguments), handed=traced.prefetched_params)
             if work.session is not None:
                 work.update_record(guards=guards_record(check.guards, check.text))
-            return CacheEntry(id, code, check.guards, check.check, check.text, runs_python=traced.code is None)
+            return CacheEntry(id, code, check.guards, check.check, check.text, traced.code is None, called)
 
     def _trace(self, request: CompileRequest, work: Compilation) -> TracedFrame:
         """Trace the frame; a frame whose compilation the user cancelled runs as Python."""

@@ -49,6 +49,8 @@ class CacheEntry:
     check: Callable[..., bool]
     check_text: str
     runs_python: bool = False
+    resume_functions: tuple[Any, ...] = ()
+    """Dispatchers of resume functions that ``code`` calls by weak references."""
 
 
 class GuardQueries(Protocol):

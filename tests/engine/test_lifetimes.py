@@ -209,9 +209,7 @@ def test_functions_made_by_exec_are_freed(backend: str, decorator: str, monkeypa
         functions.append(weakref.ref(namespace["cell"]))
         del namespace, compiled, session
     collect_all()
-    # The code of a graph break holds the callee as a constant, and the collector does not look into code objects:
-    # a dispatcher in the callee's own namespace is freed by ``reset`` only.
-    assert decorator or sum(f() is not None for f in functions) <= 3
+    assert sum(f() is not None for f in functions) <= 3
     engine.reset()
     collect_all()
     assert not [f for f in functions if f() is not None]

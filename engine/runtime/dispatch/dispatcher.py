@@ -176,6 +176,8 @@ class DispatcherState:
         if found is None or found.entry is not entry:
             function = self.function
             run = FunctionType(entry.code, function.__globals__, function.__name__, None, function.__closure__)
+            if entry.resume_functions:
+                run.__dict__["resume_functions"] = entry.resume_functions  # a frame that runs holds its function
             found = self._bound_entries[id(entry)] = _BoundEntry(entry, run)
         return found
 

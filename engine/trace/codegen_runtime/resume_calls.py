@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
+
+
+class ResumeCall:
+    """Constant that calls a resume function's dispatcher, which the cache entry holds.
+
+    The dispatcher refers to the globals of the code, and the garbage collector does not look into code objects: as
+    a constant, a dispatcher would hold a namespace that was made for ``exec`` forever.
+    """
+
+    __slots__ = ("_dispatcher",)
+
+    def __init__(self, dispatcher: Callable[..., Any]) -> None:
+        self._dispatcher = weakref.ref(dispatcher)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the dispatcher; code that runs belongs to a function that holds it."""
+        return self.held_dispatcher(*args)
+
+    @property
+    def held_dispatcher(self) -> Callable[..., Any]:
+        """The dispatcher."""
+        found = self._dispatcher()
+        assert found is not None
+        return found
 
 
 class TailCall:
@@ -15,7 +40,7 @@ class TailCall:
     __slots__ = ("arguments", "function")
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self.function = function
+        self.function = getattr(function, "held_dispatcher", function)  # the code that held it has returned
         self.arguments = arguments
 
     def take_arguments(self) -> tuple[Any, ...]:
