@@ -11,6 +11,7 @@ import torch
 
 from engine import errors
 from engine.backends.record_program import record_cpu_program
+from engine.cache.disk_store import DiskStore
 from engine.compilation import Compilation
 from engine.graph.effect_tokens import is_with_effects
 from engine.ir.aot.aot_graph import AotGraph
@@ -18,12 +19,14 @@ from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
 from engine.kernels.print_kernel import print_kernel
+from engine.lowering.cpu.single_operators import operators_for_aten
 from engine.lowering.driver import lower
-from engine.options import Options
+from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
 from engine.runtime.aten_fallback import with_aten_fallback
 from engine.runtime.cpu_launcher import cpu_launcher
 from engine.runtime.program_executor import program_executor
+from engine.torch_private.entries import Feature, why_off
 
 _log = logging.getLogger("engine")
 
@@ -65,20 +68,44 @@ def lower_for_cpu(graph: AotGraph, options: Options, refused: dict[str, str]) ->
 def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None:
     """Return the executor of a graph's kernels; None if all its nodes are ATen's."""
     refused: dict[str, str] = {}
+    bind = functools.partial(cpu_launcher, store=_object_store())
+    while True:
+        program = _program(graph, options, refused)
+        if program is None:
+            return None
+        try:
+            run = program_executor(program, bind, is_boxed=graph.is_boxed)
+        except errors.KernelBuildError as error:
+            if refused.keys() >= set(error.nodes):
+                raise
+            work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")
+            refused |= dict.fromkeys(error.nodes, str(error))
+            continue
+        run = with_aten_fallback(run, functools.partial(aten_executor, graph), _note_fallback, is_boxed=graph.is_boxed)
+        return record_cpu_program(run, program, graph, work)
+
+
+def _program(graph: AotGraph, options: Options, refused: dict[str, str]) -> LoweredProgram | None:
+    """Return a graph's program, or None without kernels; ``refused`` gets ATen's nodes."""
     while True:
         try:
             program = lower_for_cpu(graph, options, refused)
-            if program.kernels:
-                run = program_executor(program, cpu_launcher, is_boxed=graph.is_boxed)
-                run = with_aten_fallback(
-                    run, functools.partial(aten_executor, graph), _note_fallback, is_boxed=graph.is_boxed
-                )
-                return record_cpu_program(run, program, graph, work)
-            return None
         except errors.KernelBuildError as error:
             if refused.keys() >= set(error.nodes):
                 raise
             refused |= dict.fromkeys(error.nodes, str(error))
+            continue
+        left = operators_for_aten(program.kernels, graph.module)
+        if left.keys() >= {node for kernel in program.kernels for node in kernel.nodes}:
+            return None
+        if left.keys() <= refused.keys():
+            return program
+        refused |= left
+
+
+def _object_store() -> DiskStore | None:
+    """Return the disk cache of compiled kernels, or None."""
+    return DiskStore(user_cache_dir() / "objects") if config.disk_cache and not why_off(Feature.DISK_CACHE) else None
 
 
 def _note_fallback(error: BaseException, sentence: str, done: str) -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import functools
+import hashlib
 
-from engine.ir.kernels.compile_llvm import compile_function
+import torch
+
+from engine.cache.disk_store import DiskStore, DiskStoreError
+from engine.ir.kernels.compile_llvm import compile_object, load_function
 from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.kernels.llvm_machine import code_version
 from engine.runtime.kernel_launchers import Launcher
 
 
-def cpu_launcher(source: GeneratedKernel, misaligned: frozenset[str] = frozenset()) -> Launcher:
+def cpu_launcher(
+    source: GeneratedKernel, misaligned: frozenset[str] = frozenset(), *, store: DiskStore | None = None
+) -> Launcher:
     """Compile a kernel for this CPU; equal kernels are compiled once.
 
     The launcher takes an address or a number for each parameter, and returns 0, or the number of the failed check.
+    ``store`` has object files of earlier processes; None for none.
 
     Raises:
         CannotCompile: LLVM rejects the kernel.
@@ -20,9 +30,23 @@ def cpu_launcher(source: GeneratedKernel, misaligned: frozenset[str] = frozenset
     kinds = tuple(
         "pointer" if a.kind == "pointer" else "float" if a.triton_type.startswith("fp") else "size" for a in source.args
     )
-    return _compiled(source.name, source.text, kinds, source.grid[1])
+    return _compiled(source.name, source.text, kinds, source.grid[1], store)
 
 
 @functools.lru_cache(maxsize=4096)
-def _compiled(name: str, text: str, kinds: tuple[str, ...], chunk: int) -> Launcher:
-    return compile_function(name, text, kinds, chunk=chunk)
+def _compiled(name: str, text: str, kinds: tuple[str, ...], chunk: int, store: DiskStore | None) -> Launcher:
+    return load_function(name, _object_file(name, text, store), kinds, chunk=chunk)
+
+
+def _object_file(name: str, text: str, store: DiskStore | None) -> bytes:
+    """Return the object file of a kernel, from the store if it has it."""
+    if store is None:
+        return compile_object(name, text)
+    key = hashlib.sha256(f"{code_version()}\n{torch.__version__}\n{text}".encode()).hexdigest()
+    with contextlib.suppress(DiskStoreError):
+        if (found := store.get(key)) is not None:
+            return base64.b64decode(found)
+    made = compile_object(name, text)
+    with contextlib.suppress(DiskStoreError):
+        store.put(key, base64.b64encode(made).decode())
+    return made

@@ -6,12 +6,13 @@ import ctypes
 import functools
 import os
 import pathlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from engine.ir.kernels.launch_stub import launch_stub
+from engine.ir.kernels.launch_stub import LAUNCH_STUB, STUB_NAME
 from engine.ir.kernels.llvm_machine import (
     function_attributes,
     host_unit,
@@ -20,11 +21,15 @@ from engine.ir.kernels.llvm_machine import (
     parse_module,
     target_machine,
 )
-from engine.process_state import make_lock
 
-LOCK = make_lock()
-"""LLVM's context and the symbol table belong to the process."""
+LOCK = threading.RLock()
+"""Guards LLVM's context and symbol table. A fork waits for it.
+
+So LLVM's own locks are free in the child.
+"""
+os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 _PYTHON_SYMBOLS = (
+    "PyLong_AsVoidPtr",
     "PyLong_AsLongLong",
     "PyFloat_AsDouble",
     "PyLong_FromLong",
@@ -49,7 +54,7 @@ class _MethodDefinition(ctypes.Structure):
 
 _is_forked = ctypes.c_int(0)
 _kept: list[Any] = []
-"""Engines and method definitions: compiled code lives as long as the process."""
+"""Engines, descriptors and method definitions: compiled code lives as long as the process."""
 
 
 @functools.cache
@@ -76,56 +81,76 @@ def _library_symbols() -> dict[str, int]:
         llvm.load_library_permanently(str(path))
     for path in sorted(folder.glob("libgomp*")):
         library = ctypes.CDLL(str(path))
-        for function in (
-            "omp_get_max_threads",
-            "omp_get_num_threads",
-            "omp_get_thread_num",
-            "omp_in_parallel",
-            "GOMP_parallel",
-        ):
+        for function in ("omp_get_num_threads", "omp_get_thread_num", "GOMP_parallel"):
             found[function] = ctypes.cast(getattr(library, function), ctypes.c_void_p).value or 0
     return found
 
 
-def compile_function(name: str, text: str, kinds: Sequence[str], *, chunk: int) -> Callable[..., int]:
-    """Compile a kernel; return the function of Python numbers that runs it.
+def compile_object(name: str, text: str) -> bytes:
+    """Compile a kernel to an object file for this CPU.
 
     Raises:
-        CannotCompile: LLVM rejects the kernel.
+        CannotCompile: LLVM rejects the kernel, or it calls a function that is not in this process.
+    """
+    with LOCK:  # All of LLVM's objects are released inside.
+        _add_symbols()
+        return _compile(name, text)
+
+
+def _compile(name: str, text: str) -> bytes:
+    try:
+        machine = target_machine()
+        module = parse_module(text + function_attributes(host_unit().bits), llvm.get_default_triple(), machine)
+        _check_functions(name, module)
+        optimize(module, machine)
+        made: bytes = machine.emit_object(module)
+    except RuntimeError as error:
+        raise CannotCompile(f"LLVM rejects {name}: {str(error).strip().splitlines()[0]}") from error
+    return made
+
+
+def _check_functions(name: str, module: Any) -> None:
+    """Check that all external functions are known: LLVM ends the process at an unknown one."""
+    for function in module.functions:
+        known = not function.is_declaration or function.name.startswith("llvm.")
+        if not known and not llvm.address_of_symbol(function.name):
+            raise CannotCompile(f"{name} calls {function.name}, which this build of PyTorch does not have")
+
+
+def load_function(name: str, code: bytes, kinds: Sequence[str], *, chunk: int) -> Callable[..., int]:
+    """Load the object file of a kernel; return the function of Python numbers that runs it.
+
+    ``kinds`` are "pointer", "size" or "float" for each argument; the last two are the extent and the cost of one of its
+    iterations. Threads take multiples of ``chunk`` iterations.
+
+    Raises:
+        CannotCompile: a function of the thread pool is not in this process.
     """
     with LOCK:
         _add_symbols()
-        stub = launch_stub(name, kinds, chunk)
-        whole = _merge_declarations(text + stub) + function_attributes(host_unit().bits)
-        try:
-            machine = target_machine()
-            module = parse_module(whole, llvm.get_default_triple(), machine)
-            optimize(module, machine)
-            engine = llvm.create_mcjit_compiler(module, machine)
-            engine.finalize_object()
-            address = engine.get_function_address(f"{name}_from_python")
-        except RuntimeError as error:
-            raise CannotCompile(f"LLVM rejects {name}: {str(error).strip().splitlines()[0]}") from error
-        _kept.append(engine)
-    return _python_function(name, address)
-
-
-def _merge_declarations(text: str) -> str:
-    seen: set[str] = set()
-    lines = []
-    for line in text.split("\n"):
-        if line.startswith("declare"):
-            if line in seen:
-                continue
-            seen.add(line)
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def _python_function(name: str, address: int) -> Callable[..., int]:
-    definition = _MethodDefinition(name.encode(), address, _METH_FASTCALL, None)
-    _kept.append(definition)
+        words = (_load(name, code), len(kinds), chunk)
+        floats = bytes(kind == "float" for kind in kinds)
+        descriptor = ctypes.create_string_buffer(bytes((ctypes.c_uint64 * 3)(*words)) + floats)
+        definition = _MethodDefinition(name.encode(), _launch_address(), _METH_FASTCALL, None)
+        _kept.extend((descriptor, definition))
     make = ctypes.pythonapi.PyCFunction_NewEx
-    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    made: Callable[..., int] = make(ctypes.addressof(definition), None, None)
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    made: Callable[..., int] = make(ctypes.addressof(definition), ctypes.addressof(descriptor), None)
     return made
+
+
+@functools.cache
+def _launch_address() -> int:
+    """Return the address of the function that runs any kernel; compiled once."""
+    return _load(STUB_NAME, compile_object(STUB_NAME, LAUNCH_STUB))
+
+
+def _load(name: str, code: bytes) -> int:
+    """Load an object file; return the address of its function."""
+    machine = target_machine()
+    engine = llvm.create_mcjit_compiler(parse_module("", llvm.get_default_triple(), machine), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _kept.append(engine)
+    address: int = engine.get_function_address(name)
+    return address

@@ -5,7 +5,9 @@ The module imports no torch: worker processes that only print assembly start wit
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
 import platform
 from typing import Any
 
@@ -18,6 +20,8 @@ except ImportError:
 llvm: Any = _binding
 """LLVM's bindings; None if they are not installed."""
 
+PASSES = 1
+"""Version of the passes over a kernel; raised when they change."""
 _ATTRIBUTES = 'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" "prefer-vector-width"="{bits}" }}\n'
 
 
@@ -25,7 +29,23 @@ def why_llvm_is_missing() -> str:
     """Return one sentence why no CPU kernels can be compiled; empty if they can."""
     if llvm is None:
         return "CPU kernels need llvmlite, which is not installed: pip install llvmlite."
+    if not _can_execute_memory():
+        return "CPU kernels need memory that may be executed, which this system forbids."
     return ""
+
+
+@functools.cache
+def _can_execute_memory() -> bool:
+    """Return True if this process may write machine code and run it; SELinux can forbid that."""
+    if not hasattr(mmap, "PROT_EXEC"):
+        return True
+    protect = ctypes.CDLL(None).mprotect
+    with mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
+        start = ctypes.c_char.from_buffer(page)
+        address, size = ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(mmap.PAGESIZE)
+        is_allowed: bool = protect(address, size, mmap.PROT_READ | mmap.PROT_EXEC) == 0
+        del start
+    return is_allowed
 
 
 @functools.cache
@@ -55,6 +75,13 @@ def target_machine() -> Any:
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
     )
+
+
+@functools.cache
+def code_version() -> str:
+    """Return what machine code depends on besides its text: LLVM, this CPU, the passes."""
+    features = ",".join(sorted(host_features()))
+    return f"{PASSES} {llvm.llvm_version_info} {llvm.get_host_cpu_name()} {features} {host_unit().bits}"
 
 
 def function_attributes(bits: int) -> str:

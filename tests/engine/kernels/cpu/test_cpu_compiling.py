@@ -1,0 +1,154 @@
+"""Test how CPU kernels are compiled: what is missing, forks, threads, and the disk cache."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.cache.disk_store import DiskStore
+from engine.ir.kernels import llvm_machine
+from engine.ir.kernels.compile_llvm import CannotCompile, compile_object, host_unit
+from engine.runtime import cpu_launcher as launchers
+from tests.engine.kernels.cpu.test_cpu_kernels import run_on_cpu
+
+CALLS_NOTHING = "define i32 @k(ptr %a, i64 %b, i64 %e) {\n  call void @no_such_function()\n  ret i32 0\n}\n"
+
+
+@pytest.fixture
+def cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled functions run CPU kernels."""
+    monkeypatch.setattr(engine.config, "cpu_kernels", True)
+    engine.reset()
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    """Two operators that fuse."""
+    return x.sin() * 2 + x
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_a_function_that_torch_lacks_is_a_recorded_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ATen runs a kernel that calls an unknown function: LLVM would end the process."""
+    with pytest.raises(CannotCompile, match="no_such_function"):
+        compile_object("k", CALLS_NOTHING + "declare void @no_such_function()\n")
+
+    def refuse(name: str, text: str) -> bytes:
+        raise CannotCompile(f"{name} calls no_such_function")
+
+    monkeypatch.setattr(launchers, "compile_object", refuse)
+    launchers._compiled.cache_clear()
+    x = torch.randn(300, 300)
+    with engine.record() as session:
+        torch.testing.assert_close(engine.compile(chain)(x), chain(x))
+    (failure,) = session.compilations[0].failures
+    assert "no_such_function" in failure.sentence
+
+
+@pytest.mark.skipif(not hasattr(mmap, "PROT_EXEC"), reason="needs mprotect")
+def test_memory_that_cannot_be_executed_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system forbids machine code in memory, one sentence says so."""
+    assert not llvm_machine.why_llvm_is_missing()
+    monkeypatch.setattr(llvm_machine, "_can_execute_memory", lambda: False)
+    assert "forbids" in llvm_machine.why_llvm_is_missing()
+
+
+FORKS = textwrap.dedent(
+    """
+    import os, signal, threading
+    import torch, engine
+    engine.config.cpu_kernels = True
+
+    def compile_and_run(number):
+        x = torch.randn(200, 300)
+        f = lambda x: (x * number).sin() + x
+        found = engine.compile(f)(x)
+        # Eager gets single rows: OpenMP's threads, which it would wait for, do not survive a fork.
+        return all(torch.allclose(found[row], f(x[row]), atol=1e-5) for row in range(0, 200, 40))
+
+    def compile_forever():
+        for number in range(10_000_000):
+            engine.reset()
+            compile_and_run(1 + number / 7)
+
+    assert compile_and_run(0.5)
+    threading.Thread(target=compile_forever, daemon=True).start()
+    good = 0
+    for n in range(4):
+        child = os.fork()
+        if not child:
+            signal.alarm(100)  # ends a child that hangs
+            engine.reset()
+            os._exit(0 if compile_and_run(1000.5 + n) else 1)
+        good += os.waitpid(child, 0)[1] == 0
+    print(good, flush=True)
+    os._exit(0)
+    """
+)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_compiles_although_another_thread_was_compiling() -> None:
+    """LLVM's locks are free in a child, and its kernels run on one thread."""
+    made = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert made.stdout.strip() == "4", made.stderr[-2000:]
+
+
+def test_the_disk_cache_keeps_object_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of an earlier process is loaded, but not on a CPU with other features."""
+    program, _ = run_on_cpu(chain, (torch.randn(100),), host_unit())
+    (kernel,) = program.kernels
+    store, compiled = DiskStore(tmp_path / "objects"), list[str]()
+
+    def compile_noted(name: str, text: str) -> bytes:
+        compiled.append(name)
+        return compile_object(name, text)
+
+    monkeypatch.setattr(launchers, "compile_object", compile_noted)
+    made = [launchers._object_file(kernel.name, kernel.text, store) for _ in range(2)]
+    assert made[0] == made[1]
+    assert len(compiled) == 1
+    monkeypatch.setattr(launchers, "code_version", lambda: "another CPU")
+    launchers._object_file(kernel.name, kernel.text, store)
+    assert len(compiled) == 2
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+@pytest.mark.parametrize(
+    ("function", "kernels"),
+    [
+        (lambda x: x + 1, []),
+        (lambda x: x.tanh(), ["tanh_kernel"]),
+        (lambda x: x.tanh() + 1, ["fused_tanh_add"]),
+        (lambda x: (x + 1) @ x, []),
+    ],
+    ids=["addition", "tanh", "chain", "before a product"],
+)
+def test_operators_fused_with_nothing(
+    function: Callable[[Any], Any], kernels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel of one operator runs where it is faster than ATen's loop."""
+    names: list[str] = []
+    monkeypatch.setattr("engine.backends.cpu_executor.cpu_launcher", _noting(names))
+    x = torch.randn(200, 200)
+    torch.testing.assert_close(engine.compile(function)(x), function(x))
+    assert names == kernels
+
+
+def _noting(names: list[str]) -> Callable[..., Any]:
+    def launcher(source: Any, *given: Any, **options: Any) -> Any:
+        names.append(source.name)
+        return launchers.cpu_launcher(source, *given, **options)
+
+    return launcher
