@@ -2,8 +2,7 @@
 
 import { LADDER, byOrdinal, gathered, rooflinePlaces } from "./ladder.js";
 import { Links } from "./links.js";
-import { ms } from "./recompiles.js";
-import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
+import { badge, button, choice, h, hue, ms, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
 

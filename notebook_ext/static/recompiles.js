@@ -1,6 +1,6 @@
 // Recompiles: a grid of cache entries by calls. It shows which entries were checked, in which order, and which guards failed.
 
-import { button, h, plural, put } from "./shared/dom.js";
+import { button, h, ms, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { failureHint, fixList, sourceLine } from "./guards.js";
 import { VIEWS } from "./shared/views.js";
@@ -8,14 +8,6 @@ import { VIEWS } from "./shared/views.js";
 /** @typedef {import("./explorer.js").Frame} Frame */
 
 const CELLS = { hit: ["●", "ok", "hit"], compiled: ["◆", "new", "compiled"], rejected: ["✗", "bad", "guard failed"] };
-
-/** A duration, short. @param {number} seconds */
-export function ms(seconds) {
-  const value = seconds * 1000;
-  if (value < 1e-4) return Number((value * 1e6).toPrecision(2)) + " ns";
-  if (value < 0.1) return (value * 1000).toPrecision(2) + " µs";
-  return seconds >= 1 ? (seconds >= 10 ? seconds.toFixed(0) : seconds.toPrecision(2)) + " s" : (value >= 100 ? value.toFixed(0) : value.toPrecision(2)) + " ms";
-}
 
 class RecompilesView {
   /** @param {Frame} frame */

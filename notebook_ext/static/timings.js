@@ -1,7 +1,6 @@
 // Timeline: all events on one clock, then the stages of each compilation as nested bars on one scale.
 
-import { ms } from "./recompiles.js";
-import { button, h, plural, put } from "./shared/dom.js";
+import { button, h, ms, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { barPlaces } from "./shared/layout.js";
 import { VIEWS } from "./shared/views.js";

@@ -29,10 +29,10 @@ INITIAL_MODULES = (
     "pane.js",
     "linked.js",
     "guards.js",
-    "recompiles.js",
 )
 """Modules that every widget loads; each module comes after the modules that it imports."""
 LAZY_VIEW_MODULES = {
+    "recompiles": ("recompiles.js",),
     "breaks": ("breaks.js",),
     "graph": ("layered.js", "picture.js", "graph.js"),
     "kernels": ("ladder.js", "kernels.js"),

@@ -251,14 +251,14 @@ def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None
     wait_until_ready(page, 60)
     click_line(page, "source", 11)
     assert len(lit(page, "ptx")) == 42
-    page.locator('.lm .tabs [data-view="recompiles"]').click()
+    choose_view(page, "recompiles")
     page.wait_for_function(
         "document.querySelector('.lm .say').textContent.includes('was restarted or stopped')", timeout=15_000
     )
     run_cell(page, 0)
     page.wait_for_function("document.querySelectorAll('.lm .say').length === 1", timeout=60_000)
     page.wait_for_function("!document.querySelector('.lm .say').textContent.includes('restarted')", timeout=30_000)
-    page.locator('.lm .tabs [data-view="recompiles"]').click()
+    choose_view(page, "recompiles")
     page.wait_for_selector(".lm .panel .recompiles", timeout=20_000)
     assert errors_in(page) == []
 
