@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.differential import differences
+from tests.differential import Comparison, beyond_rounding, differences, observe, prepare
 from tests.programs import program_names
 
 
@@ -140,3 +140,19 @@ def test_rounding_passes_where_tolerated() -> None:
     """With tolerances, a difference in the last bits passes and a real one does not."""
     assert differences("arithmetic.broadcast_add", after(lambda r: r * (1 + 1e-7)), exact=False) == []
     assert differences("arithmetic.broadcast_add", after(lambda r: r * (1 + 1e-2)), exact=False) != []
+
+
+def test_rounding_like_eager_is_no_difference() -> None:
+    """Against float64, only what is further away than eager is a difference."""
+
+    def found(error: float) -> list[str]:
+        name = "arithmetic.unary_chain"
+        plain, changed = prepare(name, "plain"), prepare(name, "compiled")
+        expected = observe(plain, plain.target)
+        seen = observe(changed, after(lambda r: r + error)(changed.target))
+        comparison = Comparison({torch.float32: (0.0, 0.0)})
+        comparison.observations(expected, seen)
+        return beyond_rounding(name, comparison, expected, grad=True)
+
+    assert found(1e-9) == []
+    assert any("values differ" in line for line in found(1e-4))

@@ -17,7 +17,7 @@ import torch
 import engine
 from engine import session_jobs
 from engine.records.session import Session
-from tests.differential import Comparison, Loaded, Observation, observe, prepare, tolerances
+from tests.differential import Comparison, Loaded, Observation, beyond_rounding, observe, prepare, tolerances
 from tests.programs import load_copy, program_names, program_of
 
 FOLDER = pathlib.Path(__file__).parent / "expected" / "programs"
@@ -161,7 +161,9 @@ def test_compiled_matches_eager(name: str, backend: str, grad: bool, ledger: Kno
     ran = run(name, backend, grad=grad)
     # In a joint graph, gradients that meet are summed in an order of its own.
     exact = backend == "eager" or (backend == "aot_eager" and not grad)
-    found = Comparison(None if exact else tolerances(plain.program)).observations(expected, ran.seen)
+    comparison = Comparison(None if exact else tolerances(plain.program))
+    comparison.observations(expected, ran.seen)
+    found = beyond_rounding(name, comparison, expected, grad=grad)
     assert not found, "\n".join(found)
     again = recompiles_on_repeat(ran, grad=grad) if plain.program.compiles_once else 0
     ledger.check(f"{name} [{backend}{'' if grad else ' no_grad'}]", shortfall(ran, backend, again))

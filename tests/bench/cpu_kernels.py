@@ -1,19 +1,25 @@
 """CPU kernels beside eager, and with ``--inductor`` beside torch.compile, in CPU time.
 
-Usage: ``python -m tests.bench.cpu_kernels [NAMES...] [--inductor]``. One thread, each way measured in turn.
+Usage: ``python -m tests.bench.cpu_kernels [NAMES...] [--inductor] [--threads N]``. Each way is measured in turn; with
+more than one thread, in wall time. Printed are ratios: above 1 ours is faster. "large" kernels move 64 MB or more, and
+their line has the share of this machine's copy speed.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 import engine
+from tests.bench.subjects import small_gpt
 
 ROUNDS = 7
 r = torch.randn
@@ -55,12 +61,72 @@ KERNELS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ..
     "embedding": (lambda w, i: w[i] * 2.0, lambda: (r(5000, 256), torch.randint(0, 5000, (4096,)))),
     "addition": (lambda a, b: a + b, lambda: (r(1024, 1024), r(1024, 1024))),
     "running sum": (lambda x: (x * 2).cumsum(-1), lambda: (r(1024, 1024),)),
+    "root mean square norm": (lambda x: F.rms_norm(x, (1024,)), lambda: (r(1024, 1024),)),
+    "group norm": (lambda x: F.group_norm(x, 8).relu(), lambda: (r(16, 64, 32, 32),)),
+    "softmax with mask": (
+        lambda x, m: torch.softmax(x.masked_fill(m, -1e9) * 0.125, -1),
+        lambda: (r(8, 128, 1024), r(128, 1024) > 0),
+    ),
+    "softmax over rows": (lambda x: torch.softmax(x * 2, 0), lambda: (r(1024, 1024),)),
+    "swish and norm": (lambda x, y: F.layer_norm(F.silu(x) * y, (1024,)), lambda: (r(1024, 1024), r(1024, 1024))),
+    "double tanh": (lambda x: x.double().tanh() * 2, lambda: (r(512, 1024),)),
+    "float16 gelu": (lambda x: F.gelu(x) + x, lambda: (r(1024, 1024).half(),)),
+    "integer arithmetic": (lambda x: (x * 3 + 1) // 7, lambda: (torch.randint(0, 99, (1024, 1024)),)),
+    "comparison and choice": (lambda x, y: torch.where(x > y, x * 2, y), lambda: (r(1024, 1024), r(1024, 1024))),
+    "huber loss": (F.smooth_l1_loss, lambda: (r(1024, 1024), r(1024, 1024))),
+    "binary cross entropy": (
+        F.binary_cross_entropy_with_logits,
+        lambda: (r(1024, 1024), r(1024, 1024)),
+    ),
+    "batch norm, inference": (
+        lambda x, m, v: F.batch_norm(x, m, v).relu(),
+        lambda: (r(16, 64, 32, 32), r(64), r(64).abs()),
+    ),
+    "large chain": (lambda x, y: torch.relu(x * 2 + y), lambda: (r(1 << 24), r(1 << 24))),
+    "large sum": (lambda x: (x * x).sum(), lambda: (r(1 << 24),)),
     "small chain": (lambda x: torch.sigmoid(torch.sin(F.gelu(x))), lambda: (r(64),)),
 }
 
 
-def seconds(ways: dict[str, Callable[..., Any]], args: tuple[torch.Tensor, ...]) -> dict[str, float]:
-    """Return the least CPU time of a call of each way, measured in turn."""
+def _step(model: Any, *shape: int) -> tuple[Any, Callable[[], tuple[torch.Tensor, ...]]]:
+    """Return a training step of a model, compiled as a whole by each way, and its input."""
+
+    def step(run: Any, x: torch.Tensor) -> None:
+        model.zero_grad()
+        run(x).square().mean().backward()
+
+    return (model, step), lambda: (r(*shape),)
+
+
+def models() -> dict[str, tuple[Any, Callable[[], tuple[torch.Tensor, ...]]]]:
+    """Return the measured models, each with a function that makes a step of it."""
+    mlp = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10))
+    cnn = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3600, 10)
+    )
+    gpt, tokens = small_gpt()
+
+    def call(run: Any, x: torch.Tensor) -> None:
+        with torch.no_grad():
+            run(x)
+
+    def train(run: Any, x: torch.Tensor) -> None:
+        gpt.zero_grad()
+        found = run(x)
+        (found[0] if isinstance(found, tuple) else found).square().mean().backward()
+
+    return {
+        "MLP, training step": _step(mlp, 32, 64),
+        "CNN, training step": _step(cnn, 8, 3, 32, 32),
+        "GPT, training step": ((gpt, train), lambda: tokens),
+        "GPT, warm call": ((gpt, call), lambda: tokens),
+    }
+
+
+def seconds(
+    ways: dict[str, Callable[..., Any]], args: tuple[torch.Tensor, ...], clock: Callable[[], float] = time.thread_time
+) -> dict[str, float]:
+    """Return the least time of a call of each way, measured in turn."""
     start = time.perf_counter()
     for way in ways.values():
         way(*args)
@@ -68,32 +134,77 @@ def seconds(ways: dict[str, Callable[..., Any]], args: tuple[torch.Tensor, ...])
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for name, way in ways.items():
-            start = time.thread_time()
+            start = clock()
             for _ in range(count):
                 way(*args)
-            best[name] = min(best[name], (time.thread_time() - start) / count)
+            best[name] = min(best[name], (clock() - start) / count)
     return best
 
 
-def main(names: list[str], *, with_inductor: bool) -> None:
-    """Print the ratios of each kernel."""
-    torch.set_num_threads(1)
+def copy_speed(clock: Callable[[], float]) -> float:
+    """Return the bytes per second that a copy of 64 MB moves, read and written."""
+    given, taken = torch.empty(1 << 24), torch.empty(1 << 24)
+    return 2 * given.nbytes / seconds({"copy": lambda: taken.copy_(given)}, (), clock)["copy"]
+
+
+def bytes_of(args: tuple[torch.Tensor, ...], result: Any) -> int:
+    """Return the bytes of arguments and results."""
+    return sum(t.nbytes for t in (*args, *(result if isinstance(result, tuple) else (result,))))
+
+
+def main() -> None:
+    """Print the ratios of each kernel and model, and their geometric means."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--inductor", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     engine.config.cpu_kernels = True
-    for name, (function, make) in KERNELS.items():
-        if names and not any(n in name for n in names):
+    clock = time.thread_time if given.threads == 1 else time.perf_counter
+    speed, found = copy_speed(clock), dict[str, list[float]]()
+    compilers: dict[str, Callable[[Any], Any]] = {"eager": lambda f: f, "ours": engine.compile}
+    if given.inductor:
+        compilers["torch.compile"] = torch.compile
+    subjects: dict[str, Any] = {**KERNELS, **models()}
+    for name, (function, make) in subjects.items():
+        if given.names and not any(n in name for n in given.names):
             continue
         args = make()
-        ways = {"ours": engine.compile(function), "eager": function}
-        if with_inductor:
-            ways["torch.compile"] = torch.compile(function)
+        if isinstance(function, tuple):
+            model, step = function
+            ways = {way: functools.partial(step, compile(model)) for way, compile in compilers.items()}
+            _measure(name, ways, args, clock, found)
+            continue
+        ways = {way: compile(function) for way, compile in compilers.items()}
         with torch.no_grad():
-            for way in ways.values():
-                way(*args)
-            found = seconds(ways, args)
-        ratios = "  ".join(f"{way} {found[way] / found['ours']:6.2f}" for way in ways if way != "ours")
-        print(f"{name:24s} {ratios}", flush=True)
+            taken = _measure(name, ways, args, clock, found)
+            if name.startswith("large"):
+                share = bytes_of(args, function(*args)) / taken["ours"] / speed
+                print(f"{'':24s} {share:.2f} of the speed of a copy", flush=True)
+    for way, ratios in found.items():
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        print(f"geometric mean against {way}: {mean:.2f}, least {min(ratios):.2f}, of {len(ratios)}")
+
+
+def _measure(
+    name: str,
+    ways: dict[str, Callable[..., Any]],
+    args: tuple[torch.Tensor, ...],
+    clock: Callable[[], float],
+    found: dict[str, list[float]],
+) -> dict[str, float]:
+    """Measure one subject, print its ratios, and add them to ``found``."""
+    for way in ways.values():
+        way(*args)
+    taken = seconds(ways, args, clock)
+    ratios = {way: taken[way] / taken["ours"] for way in ways if way != "ours"}
+    for way, ratio in ratios.items():
+        found.setdefault(way, []).append(ratio)
+    print(f"{name:24s} {'  '.join(f'{way} {ratio:6.2f}' for way, ratio in ratios.items())}", flush=True)
+    return taken
 
 
 if __name__ == "__main__":
-    main([a for a in sys.argv[1:] if not a.startswith("-")], with_inductor="--inductor" in sys.argv)
+    main()
