@@ -68,6 +68,7 @@ def guards_page() -> str:
     head = (
         "# Guards",
         "Everything that compiled code can assume. A test runs each example: the function is compiled for the first call, and this kind of guard fails for the second call.",
+        "Not guarded, as ATen reads them at each call: the number of threads, reduced precision of fp16 sums, and warn-only of deterministic algorithms. Stock torch.compile compiles again when they change. The precision of float32 products is guarded where a GPU kernel has it as a constant.",
     )
     return "\n\n".join([*head, *(part for kind in GUARDS for part in _guard(kind))]) + "\n"
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
 
 from engine import replay_values
 from engine.aot.driver import AotSettings, compile_graph
 from engine.backends.registry import restoring_inputs
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.guards.base import Cause, Guard
+from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.node_values import map_tensors
+from engine.ir.sources.roots import ConstantSource
 from engine.ir.traced_frame import TracedGraph
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
@@ -40,7 +46,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
             asking=traced.autograd_uses_after_break,
         )
     work.update_record(aot=result.record, graphs=result.graphs)
-    work.guards = result.guards
+    work.guards = (*result.guards, *kernel_guards(options, {*_devices(traced)}))
     if work.session is not None:
         _remember_inputs(traced, work)
         if result.run_with_probe is not None:
@@ -55,7 +61,7 @@ def _executor_maker(traced: TracedGraph, options: Options, work: Compilation) ->
     Without a GPU, kernels are only generated for the records. A backward that is compiled later holds the result,
     so it must not refer to ``traced``, which holds this call's tensors.
     """
-    devices = {i.example_value.device.type for i in traced.inputs if i.has_real_tensor}
+    devices = {*_devices(traced)}
     on_gpu, on_cpu = "cuda" in devices, config.cpu_kernels and devices <= {"cpu"}
     if options.backend != "triton" or not (on_gpu or on_cpu or work.session is not None):
         return aten_executor
@@ -65,6 +71,20 @@ def _executor_maker(traced: TracedGraph, options: Options, work: Compilation) ->
     from engine.backends.triton import TritonBackend
 
     return TritonBackend(options, work, on_gpu=on_gpu, on_cpu=on_cpu).make_executor
+
+
+def _devices(traced: TracedGraph) -> Iterator[str]:
+    """Yield the device types of the call's tensors."""
+    return (i.example_value.device.type for i in traced.inputs if i.has_real_tensor)
+
+
+def kernel_guards(options: Options, devices: set[str]) -> tuple[Guard, ...]:
+    """Return guards on settings that GPU kernels have as constants: precision of products."""
+    if options.backend != "triton" or "cuda" not in devices:
+        return ()
+    state, why = "float32_matmul_precision", "kernels of matrix products are generated for it"
+    origin = ConstantSource(torch, "torch")
+    return (GlobalStateMatch(origin, state, GLOBAL_STATES[state].read(), cause=Cause(reason=why)),)
 
 
 def _remember_inputs(traced: TracedGraph, work: Compilation) -> None:

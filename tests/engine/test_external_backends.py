@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 import engine
+from engine.backends.aot import kernel_guards
+from engine.options import Options
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
@@ -74,3 +77,18 @@ def test_a_backend_sees_this_call_where_sizes_are_fixed() -> None:
 
     engine.compile(lambda x: x + 1, backend=backend)(torch.full((3,), 2.0))
     assert sums == [6.0]
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "guarded"), [("triton", "cuda", 1), ("triton", "cpu", 0), ("eager", "cuda", 0)]
+)
+def test_kernels_guard_the_precision_of_products(backend: str, device: str, guarded: int) -> None:
+    """Kernels of products are generated for one precision: a change of it compiles again."""
+    guards = kernel_guards(Options(backend=backend), {device})
+    assert len(guards) == guarded
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if before == "highest" else "highest")
+    try:
+        assert guards == () or guards != kernel_guards(Options(backend=backend), {device})
+    finally:
+        torch.set_float32_matmul_precision(before)

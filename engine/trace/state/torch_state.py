@@ -23,7 +23,11 @@ _GUARDED_GLOBAL_STATES = (
     "default_dtype",
     "deterministic",
 )
-"""Parts of torch's global state that every graph depends on."""
+"""Parts of torch's global state that every graph depends on.
+
+ATen reads the number of threads, reduced precision of fp16 sums and warn-only at each call, as eager does, so they need
+no guard. Precision of float32 products is guarded where kernels have it as a constant.
+"""
 
 
 class TorchState:
