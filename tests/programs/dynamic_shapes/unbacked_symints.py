@@ -127,6 +127,13 @@ def not_a_number(x):
     return k - k, not (k != k), k == k, math.isnan(k)
 
 
+@program(*[(lambda v: lambda: (torch.full((2,), v),))(v) for v in (1.0, 2.5, float("nan"), float("inf"))], breaks=1)
+def canceled_numbers(x):
+    """Algebra says 0 and 1; NaN and infinity say NaN."""
+    k = x.amax().item()
+    return x * (k - k), x + k * 0, torch.full((2,), k / k)
+
+
 @program(values)
 def truth_as_number(x):
     """A truth multiplied."""

@@ -155,6 +155,7 @@ class SymNodeVariable(Variable):
 @build_node_result.register(torch.SymFloat)
 @build_node_result.register(torch.SymBool)
 def _number_result(result: Any, tx: Tracer, node: torch.fx.Node) -> Variable:
+    _check_no_float_canceled(tx, node, result)
     number = SymNodeVariable(
         node,
         result,
@@ -163,6 +164,22 @@ def _number_result(result: Any, tx: Tracer, node: torch.fx.Node) -> Variable:
     )
     is_rounded_int = number.rounding_symbols and number.python_type() is int
     return ConstantVariable(number.as_python_constant(tx)) if is_rounded_int else number
+
+
+def _check_no_float_canceled(tx: Tracer, node: torch.fx.Node, result: Any) -> None:
+    """Break the graph where algebra drops an unbacked float.
+
+    ``k - k`` and ``k * 0`` are NaN if ``k`` is infinite, and 0 to sympy.
+
+    Raises:
+        Unsupported: the result does not depend on an unbacked float operand.
+    """
+    for operand in node.all_input_nodes:
+        sym: Any = operand.meta.get("example_value")
+        if is_unbacked_float(sym) and not sym.node.expr.free_symbols <= result.node.expr.free_symbols:
+            raise data_dependent_break(
+                tx, sym, "data-dependent", f"algebra cancels the unbacked symbol {sym}, which may be NaN or infinite"
+            )
 
 
 def _derives_from_unbacked_float(node: torch.fx.Node, result: Any) -> bool:
