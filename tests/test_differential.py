@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.differential import Comparison, beyond_rounding, differences, observe, prepare
+from tests.differential import Comparison, beyond_rounding, differences, is_rounding_error, observe, prepare
 from tests.programs import program_names
 
 
@@ -156,3 +156,17 @@ def test_rounding_like_eager_is_no_difference() -> None:
 
     assert found(1e-9) == []
     assert any("values differ" in line for line in found(1e-4))
+
+
+def test_only_rounding_errors_of_eager_excuse_a_difference() -> None:
+    """Eager must be near the float64 run itself, and NaN must stand at the same places."""
+    exact = torch.linspace(1, 2, 50, dtype=torch.float64)
+    eager = exact.to(torch.bfloat16)
+    assert is_rounding_error(eager, (exact * (1 + 2**-10)).to(torch.bfloat16), exact)
+    assert not is_rounding_error(eager, (exact * 1.1).to(torch.bfloat16), exact)
+    other_numbers = exact.flip(0)
+    assert not is_rounding_error(eager, eager + 1, other_numbers)
+    missing = eager.clone()
+    missing[3] = float("nan")
+    assert not is_rounding_error(missing, eager * 1.5, exact)
+    assert not is_rounding_error(eager, missing, exact)
