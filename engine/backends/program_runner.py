@@ -44,11 +44,16 @@ def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, r
             written_inputs=frozenset(map(program.inputs.index, program.written_inputs)),
             on_status=functools.partial(record.add_launch_mode, graph.stage),
         )
+    return with_recorded_fallback(run, graph)
+
+
+def with_recorded_fallback(run: Run, graph: AotGraph) -> Run:
+    """Return ``run`` with ATen as its fallback; the current session gets each failure."""
     return with_aten_fallback(run, functools.partial(aten_executor, graph), _record_fallback, is_boxed=graph.is_boxed)
 
 
 def _record_fallback(error: BaseException, sentence: str, done: str) -> None:
-    """Record a GPU failure and its fallback in the current session, and log it."""
+    """Record a failure of kernels and its fallback in the current session, and log it."""
     session = current_session()
     instead = done or "the error is raised: the inputs of the backward were already freed"
     _log.warning("%s Fallback: %s.", sentence, instead)

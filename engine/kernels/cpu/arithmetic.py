@@ -33,7 +33,6 @@ FLOAT_INTRINSICS = {
     "copysign": "copysign",
 }
 UNSIGNED = (torch.uint8, torch.bool)
-NARROW_FLOATS = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)

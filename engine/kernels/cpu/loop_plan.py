@@ -19,7 +19,6 @@ MIN_PARALLEL_ITERATIONS = 64
 MAX_COPIES = 4
 CHEAP_OPS = 24
 """Kernels of at most this arithmetic cost per element are unrolled fully."""
-SERIAL_WRITES = "A scatter may write an element twice, so one thread writes in order."
 
 
 @dataclass(frozen=True)

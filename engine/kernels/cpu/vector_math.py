@@ -43,7 +43,6 @@ SLEEF_FUNCTIONS = {
     "nextafter": "nextafter{}",
 }
 """Name of a function in SLEEF, with its precision in tenths of the last bit."""
-BINARY_FUNCTIONS = frozenset(("pow", "atan2", "hypot", "fmod", "nextafter"))
 INLINE_FUNCTIONS = {"exp": "float", "tanh": "float", "erf": "float", "sin": "float", "cos": "float"}
 """Functions with a polynomial of our own, by the type that it computes."""
 

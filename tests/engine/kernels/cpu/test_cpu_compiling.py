@@ -15,10 +15,12 @@ import pytest
 import torch
 
 import engine
+from engine.backends import cpu_executor
 from engine.cache.disk_store import DiskStore
 from engine.ir.kernels import llvm_machine
 from engine.ir.kernels.compile_llvm import CannotCompile, compile_object, host_unit
 from engine.runtime import cpu_launcher as launchers
+from engine.runtime.aten_fallback import UnexpectedSize
 from tests.engine.kernels.cpu.test_cpu_kernels import run_on_cpu
 
 CALLS_NOTHING = "define i32 @k(ptr %a, i64 %b, i64 %e) {\n  call void @no_such_function()\n  ret i32 0\n}\n"
@@ -140,7 +142,7 @@ def test_operators_fused_with_nothing(
 ) -> None:
     """A kernel of one operator runs where it is faster than ATen's loop."""
     names: list[str] = []
-    monkeypatch.setattr("engine.backends.cpu_executor.cpu_launcher", _noting(names))
+    monkeypatch.setattr(cpu_executor, "cpu_launcher", _noting(names))
     x = torch.randn(200, 200)
     torch.testing.assert_close(engine.compile(function)(x), function(x))
     assert names == kernels
@@ -152,3 +154,26 @@ def _noting(names: list[str]) -> Callable[..., Any]:
         return launchers.cpu_launcher(source, *given, **options)
 
     return launcher
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_a_call_that_kernels_are_not_valid_for_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ATen runs the call, and the session says why."""
+    x = torch.randn(300, 300)
+    compiled = engine.compile(chain, backend="triton")
+    kernel = cpu_executor.program_executor
+
+    def invalid(*args: Any, **kwargs: Any) -> Callable[..., Any]:
+        kernel(*args, **kwargs)
+
+        def run(*inputs: torch.Tensor) -> Any:
+            raise UnexpectedSize("a size is 3, and 4 was assumed")
+
+        return run
+
+    monkeypatch.setattr(cpu_executor, "program_executor", invalid)
+    with engine.record() as session:
+        torch.testing.assert_close(compiled(x), chain(x))
+    (failure,) = session.failures
+    assert "a size is 3, and 4 was assumed" in failure.sentence
+    assert "ATen" in failure.fallback
