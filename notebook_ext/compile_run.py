@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 from engine import api
 from engine.records.session import Session
+from engine.replace_file import replace_file
 from notebook_ext import display, module_shadowing
 from notebook_ext.call_recorder import CallRecorder
 from notebook_ext.cell_arguments import RunOptions
@@ -204,5 +205,5 @@ class CompileRun:
 
         if not api.wait(self.session, SAVE_WAIT_SECONDS):
             self.session.add_note("The saved page lacks kernels that were still being compiled.")
-        with path.open("wb") as stream:
+        with replace_file(path) as stream:
             write_page(self.session, stream, path.stem, view="linked", others=self._other_sessions(), name="this run")

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+from engine.replace_file import replace_file
 from notebook_ext.display import DETERMINISTIC_ENV, REPORT_ENV
 from notebook_ext.notebook_html import ANSI, OUTPUT_METADATA_KEY, WIDGET_MIME, notebook_page, title_of
 
@@ -30,7 +31,7 @@ def execute_notebook(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *,
 
     Outputs that need a kernel are removed.
 
-    Displayed sessions are saved in ``folder`` by number. With ``deterministic`` the outputs are equal in
+    Displayed sessions are saved in ``folder`` by number. With ``steady`` the outputs are equal in
     every run: they show no times and wait for background compilation.
 
     Returns:
@@ -124,11 +125,13 @@ def write_report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = Fals
         explorers = {int(file.stem): explorer_page(file) for file in pathlib.Path(saved).glob("*.json")}
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"{path.stem}.html"
-    made.write_text(
-        notebook_page(notebook, title_of(notebook, path.stem), explorers), encoding="utf-8", errors="replace"
-    )
+    page = notebook_page(notebook, title_of(notebook, path.stem), explorers)
+    with replace_file(made) as stream:
+        stream.write(page.encode(errors="replace"))
     if write and not problem:
-        nbformat.write(strip_report_metadata(notebook), path)  # type: ignore[no-untyped-call]
+        with replace_file(path) as stream:
+            text = nbformat.writes(strip_report_metadata(notebook))  # type: ignore[no-untyped-call]
+            stream.write(f"{text.rstrip()}\n".encode())
     return made.resolve(), problem
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from engine.errors import NotATrace
 from engine.observe.load_torch_trace import load_torch_trace
+from engine.replace_file import replace_file
 from notebook_ext.views.summary import summary
 from notebook_ext.widgets.standalone_page import write_page
 
@@ -30,7 +31,7 @@ def write_trace_report(log: Path, page: Path | None = None, *, read_sources: boo
     try:
         session = load_torch_trace(log, _progress_bar("reading"), read_sources=read_sources)
         page.parent.mkdir(parents=True, exist_ok=True)
-        with page.open("wb") as stream:
+        with replace_file(page) as stream:
             write_page(session, stream, f"{log.name}, recorded by torch.compile", _progress_bar("writing"))
     except NotATrace as error:
         print(error, file=sys.stderr)

@@ -10,7 +10,7 @@ import itertools
 import platform
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +186,11 @@ def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> 
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
+    if isinstance(cause, OSError) and cause.filename:
+        return (
+            f"Triton could not compile {unit.name} for {target}: {cause.filename} cannot be used ({cause.strerror}). "
+            "Free some disk space, or set TRITON_CACHE_DIR to a folder that can be written."
+        )
     line = getattr(getattr(error, "node", None), "lineno", None)
     message = getattr(error, "error_message", None) or str(cause) or type(cause).__name__
     message_lines = [part.strip() for part in str(message).strip().splitlines() if part.strip()]
@@ -194,5 +199,7 @@ def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> 
 
 
 def _first_error_line(lines: list[str]) -> str:
-    is_telling: Callable[[str], bool] = lambda text: "error" in text.lower()  # noqa: E731
-    return next(filter(is_telling, lines), lines[0] if lines else "the compiler gave no reason")
+    """Return the line that names the cause; ``ptxas`` says more than Triton's report of it."""
+    of_ptxas = [line for line in lines if line.startswith("ptxas ")]
+    errors = [line for line in lines if "error" in line.lower()]
+    return next(iter([*of_ptxas, *errors, *lines]), "the compiler gave no reason")

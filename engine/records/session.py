@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-import os
 import pathlib
-import stat
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from engine.records.repro_script import repro_script
 from engine.records.runtime import ArtifactRecord, CallRecord, SkippedRecord, StageFailure
 from engine.records.session_data import CompilationRecord, FrameRecord, SessionData
 from engine.records.text_views import TextView
+from engine.replace_file import replace_file
 from engine.supported_versions import torch_version
 
 __all__ = ["MAX_CALLS", "CompilationRecord", "FrameRecord", "Session", "SessionData"]
@@ -40,29 +39,6 @@ RECORD_KEYS: dict[str, Callable[[Any], Any] | None] = {
 }
 """Kinds of records, each with the key of a record in its table; None: its position."""
 T = TypeVar("T")
-
-
-def write_atomically(path: pathlib.Path, text: str) -> None:
-    """Write a text file as a whole: after an error, the earlier file is still there.
-
-    Lone surrogates, which UTF-8 cannot encode, become question marks.
-
-    Raises:
-        OSError: the folder cannot be written, or the disk is full.
-    """
-    if path.exists() and not path.is_file():  # a pipe or a device
-        path.write_text(text, encoding="utf-8", errors="replace")
-        return
-    path = path.resolve()  # a link stays a link
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(text, encoding="utf-8", errors="replace")
-        if path.exists():
-            partial.chmod(stat.S_IMODE(path.stat().st_mode))
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 class RecordTable(Generic[T]):
@@ -347,7 +323,9 @@ class Session:
     def save(self, path: str | pathlib.Path) -> pathlib.Path:
         """Write the session as JSON and return the path; the file contains the user's source code."""
         path = pathlib.Path(path)
-        write_atomically(path, json.dumps(self.to_dict(), ensure_ascii=False))
+        text = json.dumps(self.to_dict(), ensure_ascii=False)
+        with replace_file(path) as stream:
+            stream.write(text.encode(errors="replace"))  # UTF-8 cannot encode lone surrogates
         return path
 
     @classmethod

@@ -31,26 +31,6 @@ def test_a_lone_surrogate_is_written_as_a_question_mark(tmp_path: pathlib.Path) 
     assert Session.load(session.save(tmp_path / "s.json")).notes == ("left ? right",)
 
 
-def test_a_failed_save_leaves_the_earlier_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in the middle of writing leaves the earlier session, and no partial file."""
-    path = tmp_path / "s.json"
-    session = Session()
-    session.add_note("first")
-    session.save(path)
-    write = pathlib.Path.write_text
-
-    def fail(self: pathlib.Path, text: str, **options: Any) -> int:
-        write(self, text[:10], **options)
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pathlib.Path, "write_text", fail)
-        with pytest.raises(OSError, match="No space"):
-            session.save(path)
-    assert Session.load(path).notes == ("first",)
-    assert [p.name for p in tmp_path.iterdir()] == ["s.json"]
-
-
 def test_saving_follows_a_link_and_keeps_the_mode(tmp_path: pathlib.Path) -> None:
     """A link stays a link, and a file that only the user may read stays so."""
     target, link = tmp_path / "target.json", tmp_path / "link.json"
