@@ -47,9 +47,14 @@ class Tab:
         self.page.on("pageerror", self._note)
 
     def _note(self, error: Any) -> None:
-        # Notebook 7 raises one of its own when it loads its settings, with nothing of ours on the page yet.
+        """Note an error, unless Jupyter raised it in its own code.
+
+        Notebook 7 raises one when it loads its settings; JupyterLab raises one for a subshell that a restarting
+        kernel did not create. The explorer's module has a ``blob:`` address.
+        """
         stack = error.stack or ""
-        if "/static/notebook/" not in stack or "blob:" in stack:
+        is_jupyter = "/static/notebook/" in stack or str(error).startswith("Error: Canceled future for create_subshell")
+        if not is_jupyter or "blob:" in stack:
             self.errors.append(str(error))
 
     def _stop(self, route: Any) -> None:

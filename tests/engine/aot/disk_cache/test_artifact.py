@@ -407,7 +407,7 @@ def test_a_folder_that_is_read_only_is_read(tmp_path: pathlib.Path, monkeypatch:
 
 _HAMMER = """
 import pathlib, random, sys
-from engine.cache import store as stores
+from engine.cache import disk_store as stores
 stores.MAX_STORE_BYTES = 20000
 store, draw = stores.DiskStore(pathlib.Path(sys.argv[1])), random.Random(int(sys.argv[2]))
 for _ in range(600):
