@@ -90,6 +90,8 @@ class GraphLowering:
         self.symbols = ProgramSymbols()
         self.outputs: tuple[Any, ...] = ()
         self.inputs_with_unknown_strides: list[tuple[torch.fx.Node, LoweredTensor]] = []
+        self.copied_inputs: dict[torch.fx.Node, LoweredTensor] = {}
+        """Inputs of which kernels read a copy; as an output, such an input is not the copy."""
         self.compute_node_count = 0
         self.lowered_node_count = 0
 
@@ -182,6 +184,7 @@ class GraphLowering:
                 )
             )
             self.context.add(copied)
+            self.copied_inputs[node] = read
             self.values[node] = LoweredTensor(read.shape, copied, is_complex=read.is_complex)
 
     def _get_attr(self, node: torch.fx.Node) -> None:
@@ -359,7 +362,9 @@ class GraphLowering:
         values = torch.fx.map_arg(given, self._value_of)
         result: list[Any] = []
         for position, (source, value) in enumerate(zip(given, values, strict=True)):
-            if isinstance(value, LoweredTensor) and not self._saves_padded_rows(position, value):
+            if source in self.copied_inputs:
+                value = self.copied_inputs[source]
+            elif isinstance(value, LoweredTensor) and not self._saves_padded_rows(position, value):
                 value = self._output_tensor(source, value)
             result.append(value)
         self.outputs = tuple(result)

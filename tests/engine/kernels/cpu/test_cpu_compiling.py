@@ -177,3 +177,21 @@ def test_a_call_that_kernels_are_not_valid_for_is_recorded(monkeypatch: pytest.M
     (failure,) = session.failures
     assert "a size is 3, and 4 was assumed" in failure.sentence
     assert "ATen" in failure.fallback
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_an_input_with_unknown_strides_is_saved_itself() -> None:
+    """The backward gets the caller's tensor: a copy has no history, as if it were detached."""
+
+    def call(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x.sin() * y).sum(0), x @ y.t()
+
+    compiled = engine.compile(call, backend="triton")
+    wide = torch.randn(20, 10)
+    for rows, columns in ((20, 3), (9, 4), (8, 5)):
+        leaf = wide[:rows, : columns + 2].clone().requires_grad_()
+        gradients = []
+        for fn in (call, compiled):
+            results = fn(leaf[:, :columns], wide[:rows, 5 : 5 + columns])
+            gradients.append(torch.autograd.grad(results[0].sum() + results[1].square().sum(), leaf)[0])
+        torch.testing.assert_close(gradients[1], gradients[0])
