@@ -125,11 +125,12 @@ def _complex_div(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
 
 
 def _add_scaled(alpha: Any, name: str) -> ComplexElementwiseFn:
+    """Add ``alpha`` times a number; a factor of 1 makes NaN of infinities, as in ATen."""
+    factor = complex(alpha)
+
     def compute(b: LoopBuilder, x: ComplexPair, y: ComplexPair) -> ComplexPair:
-        if alpha != 1:
-            factor = complex(alpha)
-            y = _complex_mul(b, y, (b.constant(factor.real, y[0].dtype), b.constant(factor.imag, y[0].dtype)))
-        return _per_part(name)(b, x, y)
+        scale = b.constant(factor.real, y[0].dtype), b.constant(factor.imag, y[0].dtype)
+        return _per_part(name)(b, x, _complex_mul(b, y, scale))
 
     return compute
 

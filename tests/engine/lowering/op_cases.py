@@ -666,6 +666,12 @@ def complex_arithmetic(x: Any, y: Any, r: Any, z: Any) -> Any:
     )
 
 
+@case(complex_normal(4, 5), lambda: torch.full((4, 5), complex(float("inf"), 0.0)))
+def complex_sum_of_infinities(x: Any, y: Any) -> Any:
+    """ATen multiplies by alpha first, which makes NaN of the other part."""
+    return x + y, x - y, x + complex(0.0, float("inf"))
+
+
 @case(complex_normal(2, 3), normal(1), normal(1, 1), normal(0, 3), normal(0, 5), normal(0, 4))
 def complex_pad_mask_empty_sum(x: Any, one: Any, source: Any, left: Any, middle: Any, right: Any) -> Any:
     """Complex numbers padded by a real one, a mask of one element, and sums over no rows."""
