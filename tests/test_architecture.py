@@ -43,7 +43,7 @@ layers =
     (bytecode) : (graph)
     ir
     torch_private
-    records : errors : options : supported_versions : deferred_interrupts : process_state
+    records : errors : options : supported_versions : deferred_interrupts : process_state : replace_file
 exhaustive = True
 
 [importlinter:contract:front]
@@ -146,6 +146,7 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
         "supported_versions": "",
         "deferred_interrupts": "",
         "process_state": "",
+        "replace_file": "",
     }.items():
         folder = tmp_path / "engine" / package
         folder.mkdir(parents=True, exist_ok=True)

@@ -186,9 +186,10 @@ def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> 
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    if isinstance(cause, OSError) and cause.filename:
+    if file := getattr(cause, "filename", None):
+        why = getattr(cause, "strerror", "")
         return (
-            f"Triton could not compile {unit.name} for {target}: {cause.filename} cannot be used ({cause.strerror}). "
+            f"Triton could not compile {unit.name} for {target}: {file} cannot be used ({why}). "
             "Free some disk space, or set TRITON_CACHE_DIR to a folder that can be written."
         )
     line = getattr(getattr(error, "node", None), "lineno", None)

@@ -123,7 +123,7 @@ def array_operators(a, b):
 @program(lambda: (torch.randn(3),))
 def to_list(x):
     """tolist of a few elements gives numbers that only the graph knows."""
-    return sum(x.numpy().tolist()) * 2 + x
+    return sum(x.numpy().tolist()) * 0 + x
 
 
 @program(lambda: (torch.randn(4, 4),))

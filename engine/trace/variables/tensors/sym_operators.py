@@ -13,6 +13,7 @@ from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.trace.emit_node import emit_node
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import BINARY, UNARY, Operator
+from engine.trace.symbols.unbacked_symints import is_unbacked_float
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.tensors.sym_float_division import floor_divide_by_power_of_two
 
@@ -91,8 +92,34 @@ def _specialize(tx: Tracer, *operands: Variable) -> tuple[Variable, Variable]:
 
 def _emit_or_fold(tx: Tracer, op: Operator, left: Variable, right: Variable) -> Variable:
     if left.is_symbolic or right.is_symbolic:
+        if op.symbol in _TENSOR_OPS and _cancels_unbacked_float(op, left, right):
+            return _compute_on_tensors(tx, op, left, right)
         return emit_node(tx, "call_function", op.function, [left, right])
     return tx.fold_constant(op.function, *tx.as_python_constants([left, right]))
+
+
+_TENSOR_OPS = frozenset(("+", "-", "*"))
+"""Operators of floats that never raise, and are the same on tensors of one element."""
+
+
+def _cancels_unbacked_float(op: Operator, *operands: Any) -> bool:
+    """Return True if algebra drops an unbacked float.
+
+    ``k - k`` and ``k * 0`` are 0 to sympy, and NaN if ``k`` is infinite.
+    """
+    known = [v.sym if v.is_symbolic else v.constant for v in operands]
+    needed = {s for v in known if is_unbacked_float(v) for s in v.node.expr.free_symbols}
+    return bool(needed) and not needed <= op.function(*known).node.expr.free_symbols
+
+
+def _compute_on_tensors(tx: Tracer, op: Operator, *operands: Variable) -> Variable:
+    """Compute a number from tensors of one element, which no stage simplifies."""
+    options: dict[str, Variable] = {
+        "dtype": ConstantVariable(torch.float64),
+        "device": ConstantVariable(torch.device("cpu")),
+    }
+    tensors = [emit_node(tx, "call_function", torch.scalar_tensor, [v], options) for v in operands]
+    return emit_node(tx, "call_function", op.function, tensors).call_method(tx, "item", [], {})
 
 
 _SPECIALIZED_FLOAT_OPS = frozenset(("**", "//", "%"))
