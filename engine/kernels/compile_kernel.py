@@ -186,8 +186,8 @@ def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> 
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    if file := getattr(cause, "filename", None):
-        why = getattr(cause, "strerror", "")
+    if why := getattr(cause, "strerror", None):  # an OSError; a SyntaxError has a file name too
+        file = getattr(cause, "filename", None) or "a file"
         return (
             f"Triton could not compile {unit.name} for {target}: {file} cannot be used ({why}). "
             "Free some disk space, or set TRITON_CACHE_DIR to a folder that can be written."
