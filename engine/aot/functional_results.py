@@ -165,7 +165,7 @@ def _covers_storage(t: torch.Tensor) -> bool:
     if known is None:
         return True
     held, seen, _ = known
-    return t.storage_offset() == 0 and (seen == 0 or held <= _reach(t) * t.element_size())
+    return bool(t.storage_offset() == 0 and (seen == 0 or held <= _reach(t) * t.element_size()))
 
 
 def _reach(t: torch.Tensor) -> int:

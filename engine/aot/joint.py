@@ -189,7 +189,7 @@ class _JointTracer(FunctionalTracer):
         for n in self.grad_inputs:
             originals[n].requires_grad_(True)
             if self._mutates:
-                given[n] = _NonLeafAlias.apply(originals[n])  # type: ignore[no-untyped-call]
+                given[n] = _NonLeafAlias.apply(originals[n])  # type: ignore[no-untyped-call, unused-ignore]
         self._grad_fns_at_entry = {n: given[n].grad_fn for n in self.grad_inputs}
         self._graph_args = given
         return given

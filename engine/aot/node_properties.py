@@ -29,7 +29,7 @@ def example_tensors(node: torch.fx.Node) -> list[torch.Tensor]:
 
 def is_data_access(node: torch.fx.Node) -> bool:
     """Return True if the node reads ``tensor.data``."""
-    return node.target is getattr and node.args[1] == "data"
+    return bool(node.target is getattr and node.args[1] == "data")
 
 
 def is_as_strided(node: torch.fx.Node) -> bool:

@@ -119,7 +119,7 @@ def retain_tensors(
         except RuntimeError as error:
             errors[n] = error.with_traceback(None)
     with torch.enable_grad():
-        result = _SaveTensors.apply(torch.empty(0, requires_grad=True), tuple(tensors.values()))  # type: ignore[no-untyped-call]
+        result = _SaveTensors.apply(torch.empty(0, requires_grad=True), tuple(tensors.values()))  # type: ignore[no-untyped-call, unused-ignore]
     return RetainedTensors(result, {n: k for k, n in enumerate(tensors)}, errors)
 
 

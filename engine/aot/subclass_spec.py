@@ -164,7 +164,7 @@ def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> Any:
         return torch.Size([_number(s, known) for s in size])
     if not isinstance(size, torch.SymInt):
         return size
-    expression = size.node.expr
+    expression: Any = size.node.expr
     return known[expression] if expression.is_Symbol else int(expression.xreplace(known))
 
 

@@ -107,7 +107,8 @@ class SymbolTable:
         for name, is_fraction, is_size, bounds, stands_for, _ in data:
             with env.ignore_fresh_unbacked_symbols():
                 made = env.create_unbacked_symfloat() if is_fraction else env.create_unbacked_symint()
-            symbol = self._known[name] = made.node.expr
+            symbol: Any = made.node.expr
+            self._known[name] = symbol
             if not is_fraction:
                 low, high = bounds
                 env.constrain_symbol_range(symbol, -int_oo if low is None else low, int_oo if high is None else high)

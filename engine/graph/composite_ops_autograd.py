@@ -212,7 +212,7 @@ def _sdpa(
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         fill = torch.full((), float("-inf"), dtype=query.dtype, device=query.device)
         attn_mask = torch.where(attn_mask, torch.zeros((), dtype=query.dtype, device=query.device), fill)
-    return _Attention.apply(query, key, value, attn_mask, is_causal, scale)  # type: ignore[no-untyped-call]
+    return _Attention.apply(query, key, value, attn_mask, is_causal, scale)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
@@ -276,7 +276,7 @@ def _rnn(kind: str) -> Function:
         device = x.device.type
         flags.append(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None)
         hidden = tuple(hx) if kind == "lstm" else (hx,)
-        return _Recurrent.apply(kind, len(hidden), tuple(flags), x, *hidden, *params)  # type: ignore[no-untyped-call]
+        return _Recurrent.apply(kind, len(hidden), tuple(flags), x, *hidden, *params)  # type: ignore[no-untyped-call, unused-ignore]
 
     return call
 

@@ -34,7 +34,7 @@ class SubclassGradient:
 
     def unflatten_input(self, *plain: Any) -> Any:
         """Build the input from its inner tensors in the traced graph; gradients flow into them."""
-        return _UnflattenFunction.apply(self.input_spec, self._record_grad_spec, *plain)  # type: ignore[no-untyped-call]
+        return _UnflattenFunction.apply(self.input_spec, self._record_grad_spec, *plain)  # type: ignore[no-untyped-call, unused-ignore]
 
     def _record_grad_spec(self, gradient: Any) -> SubclassSpec:
         if not (
@@ -59,7 +59,7 @@ class SubclassGradient:
         """
         given = self.input_spec.with_sizes(known)
         found = given if self.grad_spec is None else self.grad_spec.with_sizes(known)
-        taken: tuple[Any, ...] = _FlattenFunction.apply(given, found, whole, self.is_saved_for_backward)  # type: ignore[no-untyped-call]
+        taken: tuple[Any, ...] = _FlattenFunction.apply(given, found, whole, self.is_saved_for_backward)  # type: ignore[no-untyped-call, unused-ignore]
         return taken
 
 
@@ -68,7 +68,7 @@ def flatten_with_grad(parts: SubclassSpec, whole: Any) -> tuple[Any, ...]:
 
     Their gradients become one subclass gradient.
     """
-    taken: tuple[Any, ...] = _FlattenFunction.apply(parts, parts, whole, True)  # type: ignore[no-untyped-call]
+    taken: tuple[Any, ...] = _FlattenFunction.apply(parts, parts, whole, True)  # type: ignore[no-untyped-call, unused-ignore]
     return taken
 
 
@@ -95,7 +95,7 @@ class _FlattenFunction(torch.autograd.Function):
             _check_version(ctx.whole, ctx.version)
         pairs = zip(grads, ctx.like, strict=True)
         filled = [torch.zeros(size, dtype=d, device=on) if g is None else g for g, (size, d, on) in pairs]
-        return None, None, _UnflattenFunction.apply(ctx.gradient, _spec_of_gradient, *filled), None  # type: ignore[no-untyped-call]
+        return None, None, _UnflattenFunction.apply(ctx.gradient, _spec_of_gradient, *filled), None  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _check_version(tensor: torch.Tensor, version: int) -> None:
@@ -143,7 +143,7 @@ class RerunContext:
     def unflatten_output(self, number: int, parts: SubclassSpec, plain: Sequence[Any]) -> Any:
         """Return output ``number`` of the call, built from its inner tensors."""
         needing = [self.inputs[n] for n in self.rerun.grad_inputs]
-        return _UnflattenOutputFunction.apply(self, number, parts, len(plain), *plain, *needing)  # type: ignore[no-untyped-call]
+        return _UnflattenOutputFunction.apply(self, number, parts, len(plain), *plain, *needing)  # type: ignore[no-untyped-call, unused-ignore]
 
     def gradients(self, number: int, tangent: Any) -> Sequence[Any]:
         """Return gradients of the inputs that require grad, for a tangent of output ``number``."""

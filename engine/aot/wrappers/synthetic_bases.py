@@ -16,7 +16,7 @@ import torch.fx
 
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.layout_mutation import is_layout_mutated, mutated_layout
-from engine.aot.node_properties import is_as_strided, may_mutate, output_args
+from engine.aot.node_properties import is_as_strided, is_data_access, may_mutate, output_args
 from engine.aot.output_aliasing import OutputAliasAnalyzer
 from engine.aot.storage_geometry import end_byte, has_internal_overlap, storage_id
 from engine.aot.version_counters import (
@@ -167,13 +167,9 @@ def _groups(inputs: Sequence[GraphInput]) -> list[list[int]]:
 
 def _is_mutated(call: TracedCall, group: Sequence[int]) -> bool:
     given = [call.inputs[n] for n in group]
-    if any(i.fake.is_inference() for i in given) or any(_is_data_access(n) for n in call.graph.graph.nodes):
+    if any(i.fake.is_inference() for i in given) or any(is_data_access(n) for n in call.graph.graph.nodes):
         return any(may_mutate(n) for n in call.graph.graph.nodes)
     return any(write_count(i.fake) != i.initial_version or is_layout_mutated(i.fake, i.example_value) for i in given)
-
-
-def _is_data_access(node: torch.fx.Node) -> bool:
-    return node.op == "call_function" and node.target is getattr and node.args[1] == "data"
 
 
 def _base(inputs: Sequence[GraphInput], group: Sequence[int]) -> SyntheticBase:

@@ -178,7 +178,7 @@ class _KwargsProbe(torch.autograd.Function):
 @functools.cache
 def _apply_accepts_kwargs() -> bool:
     try:
-        _KwargsProbe.apply(given=1)  # type: ignore[no-untyped-call]
+        _KwargsProbe.apply(given=1)  # type: ignore[no-untyped-call, unused-ignore]
     except TypeError:
         return False
     return True
