@@ -12,9 +12,9 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from engine.errors import BadArgument
+from engine.records.counts import counts
 from notebook_ext.display import has_widgets
 from notebook_ext.glossary import explain_term
-from notebook_ext.views.counts import counts
 from notebook_ext.views.format_text import one_line
 
 __all__ = ["LessonMagics", "Prediction", "counts", "predict"]

@@ -40,6 +40,7 @@ from engine.observe.trace_payloads import InMemoryPayload
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import GraphRecord
 from engine.records.guards import GuardFailure, GuardsRecord
+from engine.records.lowering import LoweringRecord
 from engine.records.runtime import CallRecord, DiskCacheRecord, SkippedRecord, StageFailure
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import BreakRecord, TraceRecord
@@ -392,6 +393,9 @@ class SessionBuilder:
         timings = parse_timings(facts, self._epoch, is_forward=is_forward)
         symbols = self._symbols.records_of(event.compilation)
         restarts = tuple(str(r) for r in facts.get("restart_reasons") or ()) or known.restart_reasons
+        if skipped := as_text(facts.get("cudagraph_skip_reason")):
+            note = f"Kernels are launched one by one: {skipped}"
+            self._update(event, lowering=replace(known.lowering or LoweringRecord(""), launch_mode=note))
         self._update(
             event,
             timings=known.timings + timings,

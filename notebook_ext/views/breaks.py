@@ -6,11 +6,11 @@ from typing import Any
 
 from engine.errors import source_with_caret
 from engine.records.bytecode import Span
+from engine.records.counts import groups, is_user_error, stops_of
 from engine.records.runtime import StageFailure
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import DiscardedAttempt
 from notebook_ext.views import source_lines
-from notebook_ext.views.counts import groups, is_user_error, stops_of
 from notebook_ext.views.format_text import one_line, pluralize, sanitize, shorten_paths
 
 

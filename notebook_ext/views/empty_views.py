@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from engine.records.counts import aten_calls_of, counts
 from engine.records.session import Session
-from notebook_ext.views.counts import aten_calls_of, counts
 
 
 def empty_views(session: Session, others: Collection[str] = ()) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from engine.records.counts import compilation_counts, has_graph
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.glossary import terms_by_view
 from notebook_ext.views.aot_wrappers import aot_wrappers
@@ -12,7 +13,6 @@ from notebook_ext.views.backward import backward
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.comparison.session_comparison import comparison, entry_summary
 from notebook_ext.views.compilations import artifact_keys, artifact_text, compilation_facts, compilations
-from notebook_ext.views.counts import compilation_counts, has_graph
 from notebook_ext.views.empty_views import empty_views
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.options import config
+from engine.records.counts import compile_seconds
 from engine.records.guards import GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
@@ -32,11 +33,6 @@ def recompiles(session: Session) -> dict[str, Any]:
         "lanes": [_lane(session, f) for f in session.frames if any(c.frame == f.id for c in session.compilations)],
         "dropped": session.calls_dropped,
     }
-
-
-def compile_seconds(compilation: CompilationRecord) -> float:
-    """Return the seconds of a compilation: the sum of its top-level stages."""
-    return sum(t.seconds for t in compilation.timings if not t.parent)
 
 
 def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:

@@ -6,13 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.records.guards import GuardFailure
-from engine.records.kernels import KernelRecord
-from engine.records.runtime import SkippedRecord
-from engine.records.session import Session
-from engine.records.trace import BreakRecord
-from notebook_ext.views import source_lines
-from notebook_ext.views.counts import (
+from engine.records.counts import (
     RootGroup,
     aten_calls_of,
     breaks_of,
@@ -25,6 +19,12 @@ from notebook_ext.views.counts import (
     stops_of,
     unique_kernels,
 )
+from engine.records.guards import GuardFailure
+from engine.records.kernels import KernelRecord
+from engine.records.runtime import SkippedRecord
+from engine.records.session import Session
+from engine.records.trace import BreakRecord
+from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_change, format_seconds, is_stack_value, one_line, pluralize
 
 CPU_NAME = "this CPU"

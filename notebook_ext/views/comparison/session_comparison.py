@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.observe.compare_sessions import compare_sessions
+from engine.records.counts import compilation_counts, unique_kernels
 from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 from notebook_ext.views import source_lines
-from notebook_ext.views.counts import compilation_counts, unique_kernels
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, pluralize, sanitize
 

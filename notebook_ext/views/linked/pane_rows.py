@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from engine.records.bytecode import Instruction, Span
+from engine.records.counts import aten_calls_of, unique_kernels
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.kernels import KernelRecord, Listing, TargetRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
-from notebook_ext.views.counts import aten_calls_of, unique_kernels
 from notebook_ext.views.format_text import one_line, pluralize, sanitize, tensor_type
 from notebook_ext.views.linked.listing_text import coverage_text, kernel_lines, readable_lines
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from engine.records.counts import groups, has_graph
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.breaks import breaks
-from notebook_ext.views.counts import groups, has_graph
 from notebook_ext.views.format_text import format_seconds, one_line, pluralize, sanitize, shorten_paths
 from notebook_ext.views.graph.node_table import graph_svg
 from notebook_ext.views.kernels import kernels

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from engine.records.counts import counts
 from engine.records.kernels import VerifyRecord
 from engine.records.session import Session
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.compilations import compilations
-from notebook_ext.views.counts import counts
 from notebook_ext.views.format_text import (
     format_bytes,
     format_change,

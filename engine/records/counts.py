@@ -67,6 +67,11 @@ def compilation_counts(compilation: CompilationRecord) -> Counts:
     )
 
 
+def compile_seconds(compilation: CompilationRecord) -> float:
+    """Return the seconds of a compilation: the sum of its top-level stages."""
+    return sum(t.seconds for t in compilation.timings if not t.parent)
+
+
 def unique_kernels(compilation: CompilationRecord) -> list[KernelRecord]:
     """Return the kernels of a compilation, each once."""
     return list({k.id: k for k in compilation.kernels}.values())

@@ -1,0 +1,369 @@
+"""Ranked findings of a session: what costs time, memory or correctness, and its fixes.
+
+The explorer's Home tab, ``engine.doctor`` and ``python -m notebook_ext doctor`` show these texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.records.base import Record
+from engine.records.bytecode import Span
+from engine.records.counts import (
+    aten_calls_of,
+    breaks_of,
+    compile_seconds,
+    groups,
+    has_graph,
+    last_guard_failure,
+    unique_kernels,
+)
+from engine.records.guards import Fix, GuardFailure
+from engine.records.lowering import AutotuneChoice, LoweringRecord
+from engine.records.session import Session
+from engine.records.session_data import CompilationRecord, FrameRecord
+
+Severity = Literal["error", "warning", "advice"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
+"""Most severe first: wrong or not compiled; costs time or memory at each run; advice."""
+
+STORM = 3
+"""Number of recompiles for one reason from which on they are a warning."""
+GUARD_SECONDS = 1e-4
+"""Mean seconds of guard evaluation per call from which on it is a warning."""
+SAVED_BYTES = 64_000_000
+"""Bytes saved for backward from which on they are worth a look."""
+LAUNCHED_ONE_BY_ONE = "launched one by one"
+"""Part of the launch mode of a lowering whose CUDA graph was skipped."""
+AUTOTUNE_TOLERANCE = 1.05
+"""Ratio of the chosen candidate's time to the best one's from which on a choice is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(Record):
+    """One problem: what happened, its cause, the user's line, fixes, and the expected gain.
+
+    ``kind``: stable id ("recompiles"). ``title``, ``cause`` and ``gain`` are sentences without a final period.
+    ``count``: how often it occurred. ``seconds``: seconds of the recorded run that a fix saves (0: unknown).
+    ``view``: the explorer's tab that shows it, with what to open in it after a ``|`` ("guards|0/0").
+    """
+
+    kind: str
+    severity: Severity
+    title: str
+    cause: str = ""
+    fixes: tuple[Fix, ...] = ()
+    gain: str = ""
+    span: Span | None = None
+    view: str = ""
+    compilation: str = ""
+    count: int = 1
+    seconds: float = 0.0
+
+
+def find_problems(session: Session) -> tuple[Finding, ...]:
+    """Return the findings of a session, most important first.
+
+    By severity, then by the seconds that a fix saves, then by the number of occurrences.
+    """
+    found = dict.fromkeys(finding for rule in RULES for finding in rule(session))
+    return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), -f.seconds, -f.count)))
+
+
+def place_of(session: Session, span: Span | None) -> str:
+    """Return a finding's place as ``model.py:31``; empty if unknown."""
+    if span is None:
+        return ""
+    name = next((f.name for f in session.files if f.id == span.file), "") or span.file.replace("\\", "/").split("/")[-1]
+    return f"{name}:{span.line}"
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
+
+
+def _clean(text: str) -> str:
+    return " ".join(text.split()).rstrip(".")
+
+
+def _hint(text: str) -> tuple[Fix, ...]:
+    return (Fix(_clean(text)),) if text else ()
+
+
+# Not compiled, or wrong.
+
+
+def _nothing_compiled(session: Session) -> Iterator[Finding]:
+    if any(has_graph(c) for c in session.compilations) or session.backward_calls:
+        return
+    if any(c.outcome == "hit" for c in session.calls) or session.calls_dropped:
+        return
+    why = next(
+        (_clean(s.reason) for s in session.skipped), "no function or module that computes with tensors was called"
+    )
+    fixes = _hint(session.skipped[0].hint) if session.skipped else ()
+    yield Finding("nothing-compiled", "error", "Nothing was compiled", why, fixes, view="breaks")
+
+
+def _skipped(session: Session) -> Iterator[Finding]:
+    known = {_clean(b.title) for c in session.compilations if c.trace for b in c.trace.breaks}
+    for record in session.skipped:
+        if _clean(record.reason) in known:
+            continue
+        severity: Severity = "error" if "recompile limit" in record.reason else "warning"
+        frames = {f.id: f for f in session.frames if f.name == record.name}
+        calls = sum(c.outcome == "python" and c.frame in frames for c in session.calls)
+        span = next((Span(f.file, f.first_line) for f in frames.values()), None)
+        gain = f"{_counted(calls, 'call')} would run compiled" if calls else ""
+        yield Finding(
+            "not-compiled", severity, f"{record.name} runs as Python", _clean(record.reason),
+            _hint(record.hint), gain, span, "breaks", count=max(calls, 1),
+        )  # fmt: skip
+
+
+def _wrong_kernels(session: Session) -> Iterator[Finding]:
+    for compilation in session.compilations:
+        for kernel in (*compilation.cpu_kernels, *unique_kernels(compilation)):
+            if kernel.verify is None or kernel.verify.outcome != "different":
+                continue
+            error = kernel.verify.max_error
+            size = "" if error is None else f": the largest difference is {error:.2g}"
+            yield Finding(
+                "wrong-kernel", "error", f"Kernel {kernel.name} differs from ATen", f"Verified in {kernel.verify.where}{size}",
+                (Fix("Use another backend for this function, and report the kernel", 'engine.compile(f, backend="aot_eager")'),),
+                view=f"kernels|{kernel.id}", compilation=compilation.id,
+            )  # fmt: skip
+
+
+def _internal_errors(session: Session) -> Iterator[Finding]:
+    owned = [("", f) for f in session.failures] + [(c.id, f) for c in session.compilations for f in c.failures]
+    for compilation, failure in owned:
+        yield Finding(
+            "internal-error", "warning", f"Internal error in stage {failure.stage}: {_clean(failure.fallback)}",
+            _clean(failure.sentence), view="breaks", compilation=compilation,
+        )  # fmt: skip
+
+
+# Graph breaks and recompiles.
+
+
+def _graph_breaks(session: Session) -> Iterator[Finding]:
+    for group in groups(session):
+        for compilation, record in breaks_of(group.compilations):
+            runs = _runs_of_break(session, group.frames, record.span)
+            often = f", which ran {_counted(runs, 'time')}" if runs > 1 else ""
+            what = "the function runs as Python" if record.skips_frame else "the graph ends there"
+            cause = _clean(record.context) or _clean(record.explanation)
+            yield Finding(
+                "graph-break", "warning", f"Graph break in {group.root.name}{often}: {_clean(record.title)}",
+                f"{cause}; {what}" if cause else what, tuple(fix for h in record.hints for fix in _hint(h)),
+                _break_gain(runs, skips_frame=record.skips_frame), record.span, f"breaks|{compilation.id}", compilation.id,
+                max(runs, record.count),
+            )  # fmt: skip
+
+
+def _break_gain(runs: int, *, skips_frame: bool) -> str:
+    if skips_frame:
+        return "the function would be compiled"
+    return f"one graph fewer, {_counted(runs, 'return')} to Python fewer" if runs else "one graph fewer per call"
+
+
+def _runs_of_break(session: Session, frames: Iterable[FrameRecord], span: Span | None) -> int:
+    """Count the calls of resume functions that begin after a line."""
+    if span is None:
+        return 0
+    after = {
+        f.id
+        for f in frames
+        if f.resumes_after and (f.resumes_after.file, f.resumes_after.line) == (span.file, span.line)
+    }
+    return sum(c.frame in after for c in session.calls)
+
+
+def _recompiles(session: Session) -> Iterator[Finding]:
+    names = {f.id: f for f in session.frames}
+    found: dict[tuple[str, str, str], list[tuple[CompilationRecord, GuardFailure | None]]] = {}
+    seen: set[str] = set()
+    for compilation in session.compilations:
+        failure = last_guard_failure(session, compilation.id)
+        if compilation.frame in seen or failure is not None:
+            key = (failure.source, failure.kind) if failure else (compilation.cause, "")
+            found.setdefault((compilation.frame, *key), []).append((compilation, failure))
+        seen.add(compilation.frame)
+    for (frame, _, _), compiled in found.items():
+        first, failure = compiled[0]
+        name = names[frame].name if frame in names else f"frame {frame}"
+        span = failure.span if failure else None
+        yield Finding(
+            "recompiles", "warning" if len(compiled) >= STORM else "advice",
+            f"{name} was recompiled {_counted(len(compiled), 'time')} for one reason",
+            _clean(failure.sentence if failure else first.cause), failure.fixes if failure else (),
+            f"{_counted(len(compiled), 'compilation')} fewer", span, f"recompiles|{frame}", first.id,
+            len(compiled), sum(compile_seconds(c) for c, _ in compiled),
+        )  # fmt: skip
+
+
+def _specialized_sizes(session: Session) -> Iterator[Finding]:
+    for compilation in session.compilations:
+        for symbol in compilation.trace.symbols if compilation.trace else ():
+            if symbol.specialized_to and symbol.why == "marked dynamic":
+                by = symbol.specialized_by
+                yield Finding(
+                    "specialized-size", "warning", f"{' = '.join(symbol.sources)} is marked dynamic, but the code works for {symbol.specialized_to} only",
+                    _clean(by.text) if by else "", (Fix("Remove the mark, or what compares the size"),),
+                    "one cache entry for all sizes", by.span if by else None, f"guards|{compilation.id}", compilation.id,
+                )  # fmt: skip
+
+
+# Calls: guards and caches.
+
+
+def _guard_latency(session: Session) -> Iterator[Finding]:
+    for frame in session.frames:
+        calls = [c for c in session.calls if c.frame == frame.id and c.outcome == "hit"]
+        total = sum(c.guard_seconds for c in calls)
+        if len(calls) < STORM or total < GUARD_SECONDS * len(calls):
+            continue
+        entries = [c for c in session.compilations if c.frame == frame.id and c.guards is not None]
+        guards = sum(len(c.guards.guards) for c in entries if c.guards)
+        yield Finding(
+            "guard-latency", "warning", f"Guards of {frame.name} take {total / len(calls) * 1e6:.0f} µs per call",
+            f"{_counted(guards, 'guard')} in {len(entries):,} {'entry' if len(entries) == 1 else 'entries'}",
+            (Fix("Compile one function that contains the loop, so that the guards run once"),),
+            "at most this time per call", Span(frame.file, frame.first_line), f"guards|{entries[0].id if entries else ''}",
+            count=len(calls), seconds=total,
+        )  # fmt: skip
+
+
+def _disk_caches(session: Session) -> Iterator[Finding]:
+    bypassed: dict[tuple[str, str], list[CompilationRecord]] = {}
+    missed: list[CompilationRecord] = []
+    for compilation in session.compilations:
+        for lookup in compilation.disk_caches:
+            if lookup.outcome == "bypass":
+                bypassed.setdefault((lookup.cache, lookup.note), []).append(compilation)
+        missed += [compilation] if any(c.outcome == "miss" for c in compilation.disk_caches) else []
+    for (cache, note), compiled in bypassed.items():
+        yield Finding(
+            "cache-bypass", "advice", f"The {cache} was bypassed for {_counted(len(compiled), 'compilation')}", _clean(note),
+            gain="later processes would load the result", view="compilations", compilation=compiled[0].id, count=len(compiled),
+            seconds=sum(map(compile_seconds, compiled)),
+        )  # fmt: skip
+    if missed:
+        yield Finding(
+            "cache-miss", "advice", f"{_counted(len(missed), 'compilation')} missed a disk cache",
+            "the cache holds no result for this graph, its options and this machine",
+            (Fix("Keep the cache folder between processes, or copy it to new machines", "TORCHINDUCTOR_CACHE_DIR=FOLDER"),),
+            "later processes load the results", view="compilations", compilation=missed[0].id, count=len(missed),
+            seconds=sum(map(compile_seconds, missed)),
+        )  # fmt: skip
+
+
+# Kernels and memory.
+
+
+def _lowerings(session: Session) -> Iterator[tuple[CompilationRecord, LoweringRecord]]:
+    for compilation in session.compilations:
+        for lowering in (compilation.lowering, compilation.backward_lowering):
+            if lowering is not None:
+                yield compilation, lowering
+
+
+def _cuda_graph_skips(session: Session) -> Iterator[Finding]:
+    for compilation, lowering in _lowerings(session):
+        text = lowering.launch_mode
+        if LAUNCHED_ONE_BY_ONE in text:
+            yield Finding(
+                "cuda-graph-skip", "warning", "Kernels are not launched as a CUDA graph", _clean(text),
+                gain="one launch per call instead of one per kernel", view="kernels", compilation=compilation.id,
+                count=max(len(unique_kernels(compilation)), 1),
+            )  # fmt: skip
+
+
+def _lost_choices(session: Session) -> Iterator[Finding]:
+    for compilation, lowering in _lowerings(session):
+        for choice in lowering.autotune_choices:
+            best = _faster_candidate(choice)
+            if best is None:
+                continue
+            name, gain = best
+            yield Finding(
+                "autotune-lost", "advice", f"Autotuning chose {choice.chosen}, although {name} was faster", _clean(choice.reason),
+                gain=f"{gain * 1e6:.0f} µs per call", view="kernels", compilation=compilation.id, seconds=gain,
+            )  # fmt: skip
+
+
+def _faster_candidate(choice: AutotuneChoice) -> tuple[str, float] | None:
+    times = {name: seconds for name, seconds in choice.candidates if seconds is not None}
+    chosen = times.get(choice.chosen)
+    if chosen is None:
+        return None
+    name = min(times, key=lambda n: times[n])
+    return (name, chosen - times[name]) if chosen > times[name] * AUTOTUNE_TOLERANCE else None
+
+
+def _missing_lowerings(session: Session) -> Iterator[Finding]:
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for compilation in session.compilations:
+        for call in aten_calls_of(compilation):
+            if not call.is_library:
+                found.setdefault((call.op, call.reason, call.hint), []).append(compilation.id)
+    for (op, reason, hint), compilations in found.items():
+        yield Finding(
+            "aten-fallback", "advice", f"{op} runs in ATen, apart from the kernels around it", _clean(reason), _hint(hint),
+            "memory traffic of its operands", view="kernels", compilation=compilations[0], count=len(compilations),
+        )  # fmt: skip
+
+
+def _spills(session: Session) -> Iterator[Finding]:
+    for compilation in session.compilations:
+        for kernel in unique_kernels(compilation):
+            for target in kernel.targets:
+                spills = target.resources.spills if target.resources else None
+                if spills and kernel.language == "triton":
+                    yield Finding(
+                        "register-spills", "advice", f"Kernel {kernel.name} spills {_counted(spills, 'register')} on {target.target}",
+                        "its blocks need more registers than a thread has", view=f"kernels|{kernel.id}",
+                        compilation=compilation.id, count=spills,
+                    )  # fmt: skip
+
+
+def _memory_peak(session: Session) -> Iterator[Finding]:
+    with_partition = [c for c in session.compilations if c.aot is not None and c.aot.partition is not None]
+    for compilation in with_partition:
+        partition = compilation.aot.partition if compilation.aot else None
+        if partition is None or partition.saved_bytes < SAVED_BYTES:
+            continue
+        largest = max(partition.values, key=lambda v: v.bytes if v.action == "saved" else 0, default=None)
+        peak = max(partition.forward_peak_bytes, partition.backward_peak_bytes)
+        yield Finding(
+            "memory-peak", "advice", f"{_bytes(partition.saved_bytes)} are saved for backward (estimated peak {_bytes(peak)})",
+            f"the largest is {largest.name}: {_bytes(largest.bytes)}, {_clean(largest.reason)}" if largest else "",
+            (Fix("Recompute a block's activations in the backward", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"),),
+            f"up to {_bytes(partition.saved_bytes)}", view=f"aot|{compilation.id}", compilation=compilation.id,
+        )  # fmt: skip
+
+
+RULES: tuple[Callable[[Session], Iterator[Finding]], ...] = (
+    _nothing_compiled,
+    _skipped,
+    _wrong_kernels,
+    _internal_errors,
+    _graph_breaks,
+    _recompiles,
+    _specialized_sizes,
+    _guard_latency,
+    _disk_caches,
+    _cuda_graph_skips,
+    _lost_choices,
+    _missing_lowerings,
+    _spills,
+    _memory_peak,
+)
+"""Rules in the order in which findings of equal weight are shown."""

@@ -1,0 +1,164 @@
+"""Findings of sessions: kinds, order, causes, lines, fixes and gains."""
+
+from __future__ import annotations
+
+import torch
+
+import engine
+from engine.records.bytecode import Span
+from engine.records.findings import Finding, find_problems, place_of
+from engine.records.guards import Fix, GuardFailure
+from engine.records.kernels import KernelRecord, VerifyRecord
+from engine.records.lowering import AutotuneChoice, ExternCall, LoweringRecord
+from engine.records.runtime import CallRecord, DiskCacheRecord, SkippedRecord, StageFailure, Timing
+from engine.records.session import CompilationRecord, FrameRecord, Session
+
+
+def kinds(session: Session) -> list[str]:
+    """Return the kinds of a session's findings, most important first."""
+    return [f.kind for f in find_problems(session)]
+
+
+def first(session: Session, kind: str) -> Finding:
+    """Return the first finding of a kind."""
+    return next(f for f in find_problems(session) if f.kind == kind)
+
+
+def test_a_break_in_a_loop_has_its_line_and_its_runs() -> None:
+    """A graph break that ran in each call is counted by calls, with its line and hints."""
+    engine.reset()
+
+    @engine.compile(backend="eager")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        print("here")
+        return y * 2
+
+    with engine.record() as session:
+        for _ in range(5):
+            f(torch.ones(3))
+    found = first(session, "graph-break")
+    assert found.severity == "warning"
+    assert found.count == 5
+    assert "ran 5 times" in found.title
+    assert found.fixes
+    assert place_of(session, found.span).startswith("test_findings.py:")
+    assert "5 returns to Python" in found.gain
+
+
+def test_recompiles_of_one_reason_are_one_finding() -> None:
+    """Recompiles because of one number are one warning, which sums their times."""
+    engine.reset()
+
+    @engine.compile(backend="eager", dynamic=False)
+    def f(x: torch.Tensor, flag: str) -> torch.Tensor:
+        return x + len(flag)
+
+    with engine.record() as session:
+        for n in range(5):
+            f(torch.ones(3), "a" * (n + 1))
+    found = first(session, "recompiles")
+    assert found.count == 4
+    assert found.severity == "warning"
+    assert found.seconds > 0
+    assert "flag" in found.cause
+    assert found.view.startswith("recompiles|")
+
+
+def test_one_recompile_is_only_advice() -> None:
+    """A single recompile because of a size is advice, with a fix that is code."""
+    engine.reset()
+
+    @engine.compile(backend="eager")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    with engine.record() as session:
+        f(torch.ones(3))
+        f(torch.ones(4))
+    found = first(session, "recompiles")
+    assert found.severity == "advice"
+    assert found.count == 1
+    assert any("mark_dynamic" in fix.code for fix in found.fixes)
+
+
+def test_a_session_without_problems_has_no_findings() -> None:
+    """A function with one graph, called twice alike, has no findings."""
+    engine.reset()
+
+    @engine.compile(backend="eager")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    with engine.record() as session:
+        f(torch.ones(3))
+        f(torch.ones(3))
+    assert find_problems(session) == ()
+
+
+def test_nothing_compiled_is_an_error() -> None:
+    """An empty session is an error that says so."""
+    assert [(f.kind, f.severity) for f in find_problems(Session())] == [("nothing-compiled", "error")]
+
+
+def sample() -> Session:
+    """Return a session that has a finding of every kind that needs a GPU or a log."""
+    session = Session()
+    frame = FrameRecord("0", "f", "/home/me/model.py", 3)
+    session.add_frame(frame)
+    choice = AutotuneChoice(("n",), "extern", "the library was preferred", (("extern", 3e-4), ("template 1", 1e-4)))
+    lowering = LoweringRecord(
+        "cuda:90",
+        externs=(ExternCall("n", "aten.sort", "sort has no lowering", kind="missing", hint="Use topk."),),
+        launch_mode="Kernels are launched one by one: the graph mutates an input.",
+        autotune_choices=(choice,),
+    )
+    kernel = KernelRecord("k0", "k0", "", verify=VerifyRecord("different", "ATen", 0.5))
+    session.put_compilation(
+        CompilationRecord(
+            "0/0",
+            "0",
+            "first call",
+            lowering=lowering,
+            kernels=(kernel,),
+            failures=(StageFailure("aot", "it failed", "ran eagerly"),),
+            disk_caches=(DiskCacheRecord("FX graph cache", "bypass", note="custom operator"),),
+            timings=(Timing("compile", 0, 2.0),),
+        )
+    )
+    return session
+
+
+def test_errors_come_first_then_seconds() -> None:
+    """Findings are ordered by severity, then by the seconds that their fixes save."""
+    session = sample()
+    session.add_skipped(SkippedRecord("g", "g was compiled 8 times, which is the recompile limit", "Raise it."))
+    found = find_problems(session)
+    assert [f.severity for f in found] == sorted((f.severity for f in found), key=["error", "warning", "advice"].index)
+    advice = [f for f in found if f.severity == "advice"]
+    assert [f.seconds for f in advice] == sorted((f.seconds for f in advice), reverse=True)
+    assert set(kinds(session)) >= {
+        "not-compiled", "wrong-kernel", "internal-error", "cuda-graph-skip", "autotune-lost", "aten-fallback", "cache-bypass",
+    }  # fmt: skip
+    assert first(session, "autotune-lost").gain == "200 µs per call"
+
+
+def test_slow_guards_are_found() -> None:
+    """Guards that take long in several calls are a finding with the mean time."""
+    session = sample()
+    for n in range(4):
+        session.add_call(CallRecord(n, "0", "hit", "0/0", guard_seconds=3e-4))
+    assert "300 µs per call" in first(session, "guard-latency").title
+
+
+def test_findings_are_records() -> None:
+    """A finding survives JSON, and its place is the file's name and the line."""
+    failure = GuardFailure(
+        "0/0", "g0", "L['n']", "equal", "3", "4", "n is 4.", Span("/a/b/model.py", 7), (Fix("Pass n as a tensor"),)
+    )
+    session = sample()
+    session.put_compilation(CompilationRecord("0/1", "0", "n is 4."))
+    session.add_call(CallRecord(0, "0", "compiled", "0/1", guard_failures=(failure,)))
+    found = first(session, "recompiles")
+    assert Finding.from_dict(found.to_dict()) == found
+    assert place_of(session, found.span) == "model.py:7"
