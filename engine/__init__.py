@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from engine.observe.observe_torch import observe_torch
     from engine.options import config
     from engine.records.session import Session
+    from engine.register_passes import register_pass, replace_pattern
 
 check_python()
 
@@ -62,6 +63,7 @@ _HOMES = {
     "engine.observe.load_torch_trace": ("load_torch_trace",),
     "engine.options": ("config",),
     "engine.records.session": ("Session",),
+    "engine.register_passes": ("register_pass", "replace_pattern"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -97,6 +99,8 @@ __all__ = [
     "record",
     "record_tensor_values",
     "register_backend",
+    "register_pass",
+    "replace_pattern",
     "reset",
     "try_fixes",
     "verify",

@@ -6,7 +6,7 @@ import contextlib
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,10 @@ from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.current_session import current_session
 from engine.ir.guards.base import Guard
 from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.pass_set import PassSet
 from engine.ir.traced_frame import TracedGraph
 from engine.ir.user_code_files import is_library_file, source_file
+from engine.records.graph import PassRecord
 from engine.records.runtime import StageFailure, Timing
 from engine.records.session import CompilationRecord, Session
 
@@ -73,6 +75,8 @@ class Compilation:
         """Detached inputs of the call that is compiled, to verify kernels on."""
         self.guards: tuple[Guard, ...] = ()
         """Guards added by the stages after tracing."""
+        self.passes = PassSet()
+        """Passes that the user registered, for this compilation and its backward."""
         self._timings: list[Timing] = []
         self._open_stages: list[str] = []
 
@@ -126,6 +130,11 @@ class Compilation:
         sentence = f"{stage} failed: {type(error).__name__}: {first_line}".rstrip(": ")
         self.failures.append(StageFailure(stage, sentence, fallback, "".join(traceback.format_exception(error))))
         return self.failures[-1]
+
+    def record_undone_passes(self, passes: Iterable[PassRecord]) -> None:
+        """Record the passes of users that were undone."""
+        for found in (p for p in passes if p.failure):
+            self.failures.append(StageFailure("pass", found.failure, "the graph is as it was before", found.detail))
 
     def record_fx_graph(self, traced: TracedGraph) -> None:
         """Record the graph as traced, where no later stage records its own."""

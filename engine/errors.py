@@ -151,5 +151,9 @@ def source_with_caret(text: str, span: Span | None) -> str:
     return f"{head}\n    {' ' * span.column}{'^' * max(1, end - span.column)}"
 
 
+class PassUndone(UserWarning):
+    """A registered pass raised or broke a rule, and was undone (``engine.register_pass``)."""
+
+
 class WrongResult(UserWarning):
     """Compiled results differ from eager's (``engine.config.verify_correctness``)."""

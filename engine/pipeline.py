@@ -18,12 +18,14 @@ from engine.ir.compiler_protocol import CacheEntry, CompileRequest
 from engine.ir.current_session import current_session
 from engine.ir.introspection.describe_values import describe_arguments
 from engine.ir.introspection.torch_global_state import without_torch_function_modes
+from engine.ir.pass_set import PassSet, active_passes
 from engine.ir.traced_frame import TracedFrame
 from engine.link_frame import link_frame
 from engine.options import Options
 from engine.records.session import CompilationRecord
 from engine.records.trace import TraceRecord
 from engine.runtime.dispatch.dispatch_callees import make_callee
+from engine.runtime.verify.first_call import compare_on_copies
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.driver import trace_frame
 
@@ -52,6 +54,7 @@ class Pipeline:
         inputs = None if current_session() is None else describe_arguments(request.arguments)
         record = CompilationRecord(id, request.frame_id, request.miss_reason, inputs)
         with without_capture(), record_compilation(record, backend_name(self.options.backend)) as work:
+            work.passes = PassSet(active_passes.passes, compare_on_copies)
             with work.stage("trace"):
                 traced = self._trace(request, work)
             called: tuple[Any, ...] = ()

@@ -32,8 +32,8 @@ containers =
     engine
 layers =
     api
-    backward_pipeline
-    expectations : (pipeline_cache) : observe
+    backward_pipeline : (register_passes)
+    expectations : (pipeline_cache) : (pattern_passes) : observe
     pipeline : (standalone_graph)
     (backends) : (link_frame)
     (compilation)

@@ -27,6 +27,7 @@ from engine.aot.partitioner.partition import (
     inputs_unused_by_backward,
     partition_joint_graph,
 )
+from engine.aot.registered_passes import run_aten_passes
 from engine.aot.to_records import graph_records, metadata_to_records
 from engine.aot.wrappers import effect_order, error_fallback, synthetic_bases, tensor_subclasses
 from engine.aot.wrappers.base import FunctionalCall, TracedCall, WrapperStack, apply_pre_compile
@@ -40,6 +41,7 @@ from engine.ir.current_session import current_session
 from engine.ir.fallback import Fallback, FallbackRequired
 from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.pass_set import PassSet
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import AotRecord
@@ -102,6 +104,8 @@ class AotSettings:
 
     None if the guards are already fixed, so that nothing more may be assumed.
     """
+    passes: PassSet = PassSet()
+    """Passes that the user registered."""
 
 
 def compile_graph(
@@ -218,9 +222,10 @@ def _load_or_trace(
     """
     if settings.cache_dir is None:
         return _trace_artifact(call, compilation, settings, trains=trains), ""
-    place = cache_location(
-        call, settings.cache_dir, trains=trains, how=(settings.partition_method, settings.recompute_random)
-    )
+    if why := settings.passes.why_not_on_disk:
+        return _trace_artifact(call, compilation, settings, trains=trains), f"not saved to disk: {why}"
+    how = (settings.partition_method, settings.recompute_random, settings.passes.key)
+    place = cache_location(call, settings.cache_dir, trains=trains, how=how)
     found, note = load_artifact(place, call, compilation, tells=current_session() is not None)
     if found is not None:
         return found, note
@@ -249,8 +254,10 @@ def _assumption_guards(relations: Sequence[str], settings: AotSettings) -> tuple
 def _trace_artifact(call: TracedCall, compilation: str, settings: AotSettings, *, trains: bool) -> AotArtifact:
     if not trains:
         functional = functionalize(call.graph, call.inputs, compilation)
+        functional = replace(functional, module=run_aten_passes(functional.module, settings.passes))
         return replace(functional, metadata=_with_effects(functional.metadata, functional.module))
     joint = trace_joint(call.graph, call.inputs, compilation)
+    joint = replace(joint, module=run_aten_passes(joint.module, settings.passes))
     joint = replace(joint, metadata=_with_effects(joint.metadata, joint.module))
     if not joint.differentiable_results:
         return FunctionalGraph(joint.module, joint.inputs, drop_redundant_fixups(joint.metadata, joint.module))
@@ -286,7 +293,11 @@ def _build_inference(
     """Build a call without a backward; ``trains``: an input requires grad, but no result does."""
     graphs = graph_records((functional.module, "aten", "functional ATen graph"), compilation=compilation)
     graph = AotGraph(
-        functional.module, functional.inputs, compilation, mutated_inputs=_inputs_to_write(functional.metadata)
+        functional.module,
+        functional.inputs,
+        compilation,
+        mutated_inputs=_inputs_to_write(functional.metadata),
+        passes=settings.passes,
     )
     call = FunctionalCall(functional.metadata, _eager_run(wrapped), requires_grad=trains)
     record = AotRecord("inference", metadata_to_records(functional.metadata))
@@ -328,7 +339,7 @@ def _build_training(
     backward = LazyBackward(
         halves.backward,
         autograd,
-        compile=lambda g: settings.lower(_backward_graph(g, compilation)),
+        compile=lambda g: settings.lower(replace(_backward_graph(g, compilation), passes=settings.passes)),
         compile_to_aten=lambda g: settings.lower_to_aten(_backward_graph(g, compilation)),
         rerun=artifact.rerun,
     )
@@ -337,7 +348,11 @@ def _build_training(
     call = FunctionalCall(plan, _eager_run(wrapped), requires_grad=True, autograd=autograd, backward=backward)
     record = AotRecord("training", metadata_to_records(joint.metadata), partition=halves.record)
     return _wrap_call(
-        call, wrapped, _forward_graph(artifact, compilation), settings, AotResult(halves.forward, record, graphs)
+        call,
+        wrapped,
+        replace(_forward_graph(artifact, compilation), passes=settings.passes),
+        settings,
+        AotResult(halves.forward, record, graphs),
     )
 
 

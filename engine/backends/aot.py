@@ -34,6 +34,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
         recompute_random=bool(options.extra.get("recompute_random", False)),
         cache_dir=user_cache_dir() / "aot" if config.disk_cache and not why_off(Feature.DISK_CACHE) else None,
         take_assumption_guards=traced.late_shape_guards,
+        passes=work.passes,
     )
     with work.stage("aot"):
         result = compile_graph(
@@ -46,7 +47,8 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
             asking=traced.autograd_uses_after_break,
         )
     work.update_record(aot=result.record, graphs=result.graphs)
-    work.guards = (*result.guards, *kernel_guards(options, {*_devices(traced)}))
+    work.record_undone_passes(p for g in result.graphs if g.stage != "fx" for p in g.passes)
+    work.guards = (*work.guards, *result.guards, *kernel_guards(options, {*_devices(traced)}))
     if work.session is not None:
         _remember_inputs(traced, work)
         if result.run_with_probe is not None:

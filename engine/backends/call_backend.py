@@ -10,6 +10,7 @@ from engine import errors
 from engine.backends.aot import compile_with_aot
 from engine.backends.external import compile_externally
 from engine.backends.registry import backend_callable, backend_name, eager_run, restoring_inputs
+from engine.backends.traced_passes import run_traced_passes
 from engine.backends.verify_correctness import verify_on_first_call
 from engine.compilation import Compilation
 from engine.graph.passes.lift_requires_grad import lift_requires_grad
@@ -29,6 +30,7 @@ def call_backend(traced: TracedGraph, options: Options, work: Compilation) -> Ru
     Raises:
         errors.BackendError: a user's backend failed, and its errors are not suppressed.
     """
+    traced = run_traced_passes(traced, work)
     # A functorch transform must see the graph's operators, and a graph without computation needs no compiler.
     if options.backend != "eager" and GLOBAL_STATES["functorch"].read() is None and traced.has_computation():
         name = backend_name(options.backend)

@@ -39,7 +39,7 @@ def compile_externally(backend: str | Run, traced: TracedGraph, work: Compilatio
         run = _call_compiler(compiler, traced)
     if not callable(run):
         raise TypeError(f"it returned {run!r}, which cannot be called")
-    work.guards = traced.late_shape_guards()
+    work.guards = (*work.guards, *traced.late_shape_guards())
     return run
 
 

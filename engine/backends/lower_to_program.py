@@ -59,7 +59,10 @@ def lower_to_program(
     if is_tuned:
         program = make()
         return replace(program, record=replace(program.record, cache=NOT_CACHED))
-    settings = (target, type(chooser).__name__, dict(forced_fallbacks), dict(options.extra))
+    if why := graph.passes.why_not_on_disk:
+        program = make()
+        return replace(program, record=replace(program.record, cache=f"not saved to disk: {why}"))
+    settings = (graph.passes.key, target, type(chooser).__name__, dict(forced_fallbacks), dict(options.extra))
     store = DiskStore(user_cache_dir() / "lowered")
     return load_or_lower(graph, make, store, settings, fused_random=fused_random, with_reference=session is not None)
 

@@ -12,9 +12,11 @@ import torch.fx
 
 from engine.errors import KernelBuildError
 from engine.graph.passes.recorder import PassRecorder
+from engine.graph.user_passes.aten_stage import run_aten_stage
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.kernels.template_choice import LIBRARY_CHOOSER, TemplateChooser
+from engine.ir.pass_set import PASS_STAGES
 from engine.lowering.choose_blocks import BlockTuner, CandidateBlockings
 from engine.lowering.context import definitions_in
 from engine.lowering.dedup_kernels import PrintKernel
@@ -96,14 +98,25 @@ def run_passes(
     ``watch.module`` is the rewritten graph.
     """
     watch = PassRecorder(graph.module)
+    # The other passes are for tensor cores and attention templates.
+    names = PASS_STAGES["decomposed"][: 1 if is_cpu else None]
+    following = graph.passes.after_each("decomposed", names)
+
+    def run_following(name: str) -> None:
+        run_aten_stage(watch, following[name], graph.passes.compare)
+
     with watch.record_pass("decompose"):
         watch.module = decompose(graph, fused_random=fused_random, is_cpu=is_cpu)
-    if is_cpu:  # The other passes are for tensor cores and attention templates.
+    run_following("decompose")
+    if is_cpu:
         return watch, ()
     with watch.record_pass("fuse_attention"):
         exchanged = fuse_attention(watch.module)
+    run_following("fuse_attention")
     with watch.record_pass("pad_matmul"):
         watch.module = pad_matmul(watch.module)
+    run_following("pad_matmul")
     with watch.record_pass("bool_to_bias_mask"):
         watch.module = bool_to_bias_mask(watch.module)
+    run_following("bool_to_bias_mask")
     return watch, exchanged

@@ -74,6 +74,14 @@ class PassRecord(Record):
     edits: tuple[EditRecord, ...] = ()
     lines_before: tuple[str, ...] = ()
     """The graph before the pass, one line per node; empty if the previous pass's result."""
+    is_user: bool = False
+    """True for a pass that the user registered."""
+    failure: str = ""
+    """Why the pass of a user was undone; empty if it was not."""
+    detail: str = ""
+    """Traceback of the failure."""
+    span: Span | None = None
+    """Definition of the user's pass; the line at fault if it failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -498,11 +498,12 @@ export class GraphView {
     const line = (/** @type {string} */ sign, /** @type {string} */ text) => h("div", { class: sign === "+" ? "ok" : "bad" }, sign + " " + text);
     put(
       this.side,
-      h("h4", {}, `Pass ${this.pass + 1} of ${this.part.passes.length}: `, h("code", {}, p.name)), h("p", {}, `${plural(p.before, "node")} before, ${p.after} after.`),
+      h("h4", {}, `Pass ${this.pass + 1} of ${this.part.passes.length}: `, h("code", {}, p.name)), h("p", {}, `${p.by ? "A pass of yours. " : ""}${plural(p.before, "node")} before, ${p.after} after.`),
+      p.failure ? h("p", { class: "bad" }, p.failure) : null,
       changed ? h("pre", { class: "code" }, p.removed.map((/** @type {string} */ t) => line("−", t)), p.added.map((/** @type {string} */ t) => line("+", t))) : h("p", { class: "mut" }, "It changed nothing."),
       p.cut ? h("p", { class: "mut" }, `${plural(p.cut, "line")} more not shown.`) : null, button("Next pass", "p", () => this.nextPass()), p.snapshot && changed ? [" ", button("Its rewrites, one by one", "", () => this.between(p.snapshot))] : null,
     );
-    this.frame.say(`Pass ${this.pass + 1} of ${this.part.passes.length}, `, h("code", {}, p.name), `: ${plural(p.before, "node")} before, ${p.after} after; ${changed ? `${plural(p.removed.length, "line")} removed, ${p.added.length} added` : "nothing changed"}${p.cut ? `, and ${p.cut} more not shown` : ""}.`);
+    this.frame.say(`Pass ${this.pass + 1} of ${this.part.passes.length}, `, h("code", {}, p.name), `: ${plural(p.before, "node")} before, ${p.after} after; ${p.failure || (changed ? `${plural(p.removed.length, "line")} removed, ${p.added.length} added` : "nothing changed")}${p.cut ? `, and ${p.cut} more not shown` : ""}.`);
   }
 
   // Rewrites: the nodes that each node of the previous stage became.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch.fx
 
 from engine.deferred_interrupts import deliver_interrupts
 from engine.graph.format_node import format_node
 from engine.ir.current_session import current_session
+from engine.records.bytecode import Span
 from engine.records.graph import EditRecord, PassRecord
 
 PASS_RECORDS_KEY = "engine_passes"  # noqa: S105 -- a key of node.meta
@@ -20,6 +21,16 @@ MAX_LINES = 100
 """Maximum number of removed lines, and of added lines, in the record of a pass."""
 MAX_NODES_WITH_EDITS = 4_000
 """Maximum number of nodes of a graph whose passes are recorded with edits."""
+
+
+@dataclass
+class PassNotes:
+    """Notes of a pass of the user for its record."""
+
+    is_user: bool = False
+    failure: str = ""
+    detail: str = ""
+    span: Span | None = None
 
 
 class PassRecorder:
@@ -32,20 +43,22 @@ class PassRecorder:
         """Lines of the graph after the last pass."""
 
     @contextlib.contextmanager
-    def record_pass(self, name: str) -> Iterator[None]:
+    def record_pass(self, name: str) -> Iterator[PassNotes]:
         """Record the edits of a pass; do nothing if no session records."""
         deliver_interrupts()
+        notes = PassNotes()
         if current_session() is None:
-            yield
+            yield notes
             return
         before = _lines(self.module)
-        yield
+        yield notes
         after = _lines(self.module)
         gone = [text for node, text in before.items() if after.get(node) != text]
         made = [text for node, text in after.items() if before.get(node) != text]
         record = PassRecord(
             name, len(before), len(after), len(gone), len(made), tuple(gone[:MAX_LINES]), tuple(made[:MAX_LINES])
         )
+        record = replace(record, is_user=notes.is_user, failure=notes.failure, detail=notes.detail, span=notes.span)
         self.records.append(self._with_edits(record, tuple(before.values()), tuple(after.values())))
 
     def _with_edits(self, record: PassRecord, before: tuple[str, ...], after: tuple[str, ...]) -> PassRecord:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch.fx
 
+from engine.ir.pass_set import PassSet
+
 
 @dataclass(frozen=True)
 class AotGraph:
@@ -37,6 +39,9 @@ class AotGraph:
 
     Kernels may write the new value into the input itself, and return the input.
     """
+
+    passes: PassSet = PassSet()
+    """Passes of users that run before lowering."""
 
     @property
     def node_id_prefix(self) -> str:

@@ -14,6 +14,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from engine.ir.compiler_protocol import CacheEntry, Compiler
+from engine.ir.pass_set import active_passes
 from engine.process_state import make_rlock
 from engine.records.bytecode import Span
 from engine.records.session import FrameRecord, Session
@@ -24,10 +25,16 @@ COMPILE_LOCK = make_rlock()
 """Held while a frame is compiled; dispatch never takes it."""
 
 
+FIRST_CALL_CAUSE = "first call"
+OTHER_PASSES_CAUSE = "the registered passes changed"
+MAX_PASS_SETS = 4
+"""Maximum number of sets of registered passes whose entries a cache holds."""
+
+
 class CodeCache:
     """Cache entries of one code object, newest first, and its state between compiles.
 
-    Readers read ``entries`` once and use that tuple. Writers replace the tuple while they hold ``COMPILE_LOCK``.
+    They are looked up by the passes that users registered. Readers read ``entries`` once and use that tuple. Writers replace the tuple while they hold ``COMPILE_LOCK``.
     """
 
     def __init__(self, function: FunctionType, role: str, parent: str, after: Span | None) -> None:
@@ -35,7 +42,7 @@ class CodeCache:
         self.frame = FrameRecord(
             str(next(_numbers)), function.__qualname__, code.co_filename, code.co_firstlineno, role, parent, after
         )
-        self.entries: tuple[CacheEntry, ...] = ()
+        self._entries_by_passes: dict[str, tuple[CacheEntry, ...]] = {}
         self.python_entry: CacheEntry | None = None
         """Entry that runs on a cache miss once the frame is given up; its guards are not checked."""
         self.python_reason = ""
@@ -55,7 +62,24 @@ class CodeCache:
 
     def insert(self, entry: CacheEntry) -> None:
         """Insert a new entry at the front."""
-        self.entries = (entry, *self.entries)
+        self._entries_by_passes[active_passes.key] = (entry, *self.entries)
+        self.version += 1
+
+    @property
+    def entries(self) -> tuple[CacheEntry, ...]:
+        """Entries that were compiled with the passes that are registered now, newest first."""
+        return self._entries_by_passes.get(active_passes.key, ())
+
+    @property
+    def first_cause(self) -> str:
+        """Why a call misses if there is no entry to reject it."""
+        return OTHER_PASSES_CAUSE if any(self._entries_by_passes.values()) else FIRST_CALL_CAUSE
+
+    def change_passes(self) -> None:
+        """Use the entries of the passes that are registered now; forget those of old sets."""
+        for key in [k for k in self._entries_by_passes if k][:-MAX_PASS_SETS]:
+            del self._entries_by_passes[key]
+        self.compiles_since_clear = len(self.entries)
         self.version += 1
 
     def fall_back_to_python(self, entry: CacheEntry, why: str) -> None:
@@ -66,7 +90,7 @@ class CodeCache:
 
     def clear(self) -> None:
         """Remove all entries and forget that the frame was given up."""
-        self.entries = ()
+        self._entries_by_passes.clear()
         self.python_entry = None
         self.python_reason = ""
         self.compiles_since_clear = 0

@@ -5,12 +5,13 @@ A dispatcher is a function with the user function's signature.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
 from types import FunctionType
 from typing import Any, cast
@@ -22,6 +23,7 @@ from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
 from engine.ir.guards.base import STACK_VALUE_TEXT
+from engine.ir.pass_set import active_passes
 from engine.ir.sources.base import FrameScope
 from engine.ir.unwrap_compiled import DISPATCHER_ORIGINALS, unwrap_compiled
 from engine.options import config
@@ -38,7 +40,6 @@ from engine.torch_private.torch_function import DisableTorchFunction
 
 __all__ = ["DispatcherState", "dispatcher_state_of", "make_dispatcher", "unwrap_compiled"]
 
-FIRST_CALL_CAUSE = "first call"
 MAX_FAILURES = 2
 """Internal compile errors on one frame, after which it always runs as Python."""
 
@@ -288,7 +289,7 @@ class DispatcherState:
                 return entry, ()
             scope = self.scope(values)
             rejections = self._guard_failures(scope, all_of_them=session is not None)
-            cause = rejections[0].sentence if rejections else FIRST_CALL_CAUSE
+            cause = rejections[0].sentence if rejections else self.cache.first_cause
             if self.cache.compiles_since_clear >= config.recompile_limit:
                 return self._on_recompile_limit(cause, session), rejections
             self.cache.last_cause = cause
@@ -436,6 +437,10 @@ _generator_states: MutableMapping[FunctionType, DispatcherState] = weakref.WeakK
 """States of dispatchers that run the user's own code, and so hold none."""
 
 
+_resume_states: weakref.WeakSet[DispatcherState] = weakref.WeakSet()
+"""States of live dispatchers of resume functions."""
+
+
 def dispatcher_state_of(function: Any) -> DispatcherState | None:
     """Return the state of a dispatcher function; None for any other object."""
     found = _dispatcher_states.get(function) if type(function) is FunctionType else None
@@ -457,6 +462,21 @@ def reset() -> None:
         # Dispatchers of resume functions are not in this table: only code that was just removed reaches them.
         for state in states:
             state.refresh()
+
+
+@contextlib.contextmanager
+def _exchange_entries() -> Iterator[None]:
+    """Exchange the cache entries after a change of the registered passes in the block."""
+    with COMPILE_LOCK:
+        yield
+        states = (*live_states(), *_resume_states)
+        for cache in {*all_caches(), *(state.cache for state in states)}:
+            cache.change_passes()
+        for state in states:
+            state.refresh()
+
+
+active_passes.around_change = _exchange_entries
 
 
 def make_dispatcher(
@@ -483,6 +503,7 @@ def make_dispatcher(
     dispatch = state.make_dispatcher_function()
     if role == "resume":
         # Created at each graph break and never visible to users, so it needs no metadata.
+        _resume_states.add(state)
         return dispatch
     if role == "root" and compiler.root_wrapper is not None:
         dispatch = cast("FunctionType", compiler.root_wrapper(dispatch))

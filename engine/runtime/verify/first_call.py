@@ -5,6 +5,7 @@ Enabled by ``engine.config.verify_correctness``.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,17 @@ def verify_first_call(run: Run, graph: torch.fx.GraphModule, eager: Run, report:
     return _FirstCallVerifier(run, graph, eager, report)
 
 
+def compare_on_copies(before: torch.fx.GraphModule, after: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
+    """Run two graphs on copies of inputs; return the first difference of their values, or "".
+
+    Also "" if the first one raises, or if a graph must not be run twice.
+    """
+    if _why_not_verifiable(before, inputs) or _why_not_verifiable(after, inputs):
+        return ""
+    forwards = [types.MethodType(type(m).forward, m) for m in (before, after)]
+    return _FirstCallVerifier(forwards[1], after, forwards[0], lambda _: None).difference(tuple(inputs))
+
+
 class _FirstCallVerifier:
     def __init__(self, run: Run, graph: torch.fx.GraphModule, plain: Run, tell: Callable[[str], None]) -> None:
         self._run = run
@@ -52,13 +64,13 @@ class _FirstCallVerifier:
         if reason := _why_not_verifiable(self._graph, inputs):
             self._report(f"not verifiable: {reason}")
             return self._run(*inputs)
-        found = self._difference(inputs)
+        found = self.difference(inputs)
         if found:
             self._run = self._eager
         self._report(found)
         return self._run(*inputs)
 
-    def _difference(self, inputs: tuple[Any, ...]) -> str:
+    def difference(self, inputs: tuple[Any, ...]) -> str:
         """Run both on copies of the inputs; return the first difference, or nothing."""
         copies, others = tuple(map(_copy_input, inputs)), tuple(map(_copy_input, inputs))
         expected, error = self._trial(self._eager, copies)

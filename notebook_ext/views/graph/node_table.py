@@ -168,6 +168,8 @@ def _pass(graph: GraphRecord, number: int, record: PassRecord) -> dict[str, Any]
         "after": record.nodes_after,
         "removed": [one_line(line, 200) for line in record.removed],
         "added": [one_line(line, 200) for line in record.added],
+        "by": "you" if record.is_user else "",
+        "failure": one_line(record.failure, 300),
         "cut": record.removed_count + record.added_count - len(record.removed) - len(record.added),
     }
 

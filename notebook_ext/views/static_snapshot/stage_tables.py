@@ -102,9 +102,9 @@ def _graphs(compilation: CompilationRecord) -> Table:
     rows = []
     for graph in compilation.graphs:
         passes = [
-            f"{p.name} {p.nodes_before} → {p.nodes_after}"
+            f"{p.name} {f'undone: {p.failure}' if p.failure else f'{p.nodes_before} → {p.nodes_after}'}"
             for p in passes_of(compilation, graph)
-            if p.removed_count or p.added_count
+            if p.removed_count or p.added_count or p.failure
         ]
         rows.append([one_line(graph.stage, 30), pluralize(len(graph.nodes), "node"), one_line(", ".join(passes), 200)])
     return "Graphs", ["Stage", "Size", "Passes that changed it"], rows if len(rows) > 1 else []

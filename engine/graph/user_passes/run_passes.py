@@ -1,0 +1,277 @@
+"""Run passes of users on a graph: check what each did, and undo one that breaks a rule."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine.errors import PassUndone
+from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
+from engine.graph.passes.recorder import PassNotes, PassRecorder
+from engine.graph.user_passes.fake_run import (
+    GraphFacts,
+    GraphOutcome,
+    creates_symbols,
+    has_same_layout,
+    run_on_fakes,
+)
+from engine.graph.user_passes.provenance import set_sources
+from engine.graph.user_passes.watched_graph import WatchedGraph, line_of, line_of_error, take_line
+from engine.graph.verify import FUNCTIONAL_RULES, WELL_FORMED_RULES, GraphVerificationError, verify_graph
+from engine.ir.node_values import nodes_in
+from engine.ir.pass_set import Compare, UserPass
+from engine.ir.user_code_files import display_name
+from engine.records.bytecode import Span
+
+
+@dataclass(frozen=True)
+class PassStage:
+    """Facts about the graphs of a stage, to run and check passes on them.
+
+    ``facts`` is None if the graph has no tensors. ``real_inputs`` returns inputs to compare values on.
+    """
+
+    facts: GraphFacts | None
+    is_functional: bool
+    compare: Compare | None = None
+    real_inputs: Callable[[], Sequence[Any]] | None = None
+
+
+class BrokenRule(Exception):
+    """A pass broke a rule, at a node that it made, or at no node in particular."""
+
+    def __init__(self, sentence: str, node: torch.fx.Node | None = None) -> None:
+        self.node = node
+        super().__init__(sentence)
+
+
+def run_user_passes(watch: PassRecorder, passes: Iterable[UserPass], stage: PassStage) -> None:
+    """Run passes on ``watch.module``.
+
+    A pass that raises or breaks a rule is undone, with a warning. The record of the pass has the reason and the line at fault.
+    """
+    for item in passes:
+        with watch.record_pass(item.name) as notes:
+            notes.is_user = True
+            notes.span = item.span
+            try:
+                made = _run_one(watch.module, item, stage)
+            except BrokenRule as error:
+                span = None if error.node is None else line_of(error.node)
+                _note_failure(notes, item, _first_line(error), span, error)
+            except GraphVerificationError as error:
+                _note_failure(notes, item, _first_line(error), None, error)
+            except Exception as error:
+                sentence = f"it raised {type(error).__name__}: {_first_line(error)}".rstrip(": ")
+                _note_failure(notes, item, sentence, line_of_error(error), error)
+            else:
+                watch.module = made
+
+
+def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage) -> torch.fx.GraphModule:
+    """Return the graph that a pass made; ``module`` itself if nothing changed.
+
+    Raises:
+        Exception: any error of the pass.
+        BrokenRule, GraphVerificationError: the pass broke a rule.
+    """
+    copy, graph = _copy(module)
+    before = _snapshot(graph)
+    graph.is_watching = True
+    try:
+        result = item.run(copy)
+    finally:
+        graph.is_watching = False
+    made = copy if result is None else result
+    if not hasattr(made, "graph") or not hasattr(made, "recompile"):
+        raise BrokenRule(f"it returned {type(made).__name__}, not a torch.fx.GraphModule or None")
+    if made is copy and made.graph is graph and _is_same(before, _snapshot(graph)):
+        return module
+    known = {n.name: (n.op, n.target) for n in module.graph.nodes}
+    created = [n for n in made.graph.nodes if known.get(n.name) != (n.op, n.target)]
+    made.meta = {**module.meta, **made.meta}
+    if stage.is_functional:
+        eliminate_dead_code(made)
+        created = [n for n in created if n in set(made.graph.nodes)]
+    _check_inputs(module, made)
+    set_sources(module.graph, made.graph, created, item.name)
+    verify_graph(made, WELL_FORMED_RULES, "the graph is not well-formed")
+    made.graph.lint()
+    if stage.facts is not None:
+        _check_and_set_values(module, made, stage.facts)
+    if stage.is_functional:
+        _verify_functional(made)
+    made.recompile()
+    if item.verify and (found := _value_difference(module, made, stage)):
+        raise BrokenRule(f"values differ from those before the pass: {found}", _last_made(made))
+    for node in made.graph.nodes:
+        take_line(node)
+    return made
+
+
+def _copy(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, WatchedGraph]:
+    """Copy a graph, with the names of its nodes; constants are shared."""
+    graph = WatchedGraph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node].meta = dict(node.meta)
+    made = torch.fx.GraphModule(module, graph)
+    made.meta = dict(module.meta)
+    return made, graph
+
+
+_State = list[tuple[torch.fx.Node, Any, tuple[Any, ...], dict[str, Any]]]
+
+
+def _snapshot(graph: torch.fx.Graph) -> _State:
+    return [(n, n.target, n.args, n.kwargs) for n in graph.nodes]
+
+
+def _is_same(first: _State, second: _State) -> bool:
+    """Return True if two snapshots have the same nodes with the same arguments."""
+    return len(first) == len(second) and all(
+        a[0] is b[0]
+        and a[1] is b[1]
+        and _same_items(a[2], b[2])
+        and a[3].keys() == b[3].keys()
+        and _same_items(tuple(a[3].values()), tuple(b[3].values()))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _same_items(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    return first is second or (len(first) == len(second) and all(map(_is_identical, first, second)))
+
+
+def _is_identical(first: Any, second: Any) -> bool:
+    return first is second
+
+
+def _check_inputs(before: torch.fx.GraphModule, after: torch.fx.GraphModule) -> None:
+    names, found = ([n.name for n in m.graph.find_nodes(op="placeholder")] for m in (before, after))
+    if names != found:
+        raise BrokenRule(f"the graph's inputs are ({', '.join(found)}), and were ({', '.join(names)})")
+
+
+def _verify_functional(module: torch.fx.GraphModule) -> None:
+    for node in module.graph.nodes:
+        if line_of(node) is None:
+            continue
+        for rule in FUNCTIONAL_RULES:
+            if fault := next((f for f in rule(module) if f.startswith(f"{node.name} ")), ""):
+                raise BrokenRule(f"the graph is not functional: {fault}", node)
+    verify_graph(module, FUNCTIONAL_RULES, "the graph is not functional")
+
+
+def _check_and_set_values(before: torch.fx.GraphModule, after: torch.fx.GraphModule, facts: GraphFacts) -> None:
+    """Compare what callers see of two graphs, and give the nodes of the second their values."""
+    names = {n.name for n in after.graph.nodes}
+    changed = _changed_nodes(before, after)
+    for node in (n for n in after.graph.nodes if n.name in changed):
+        if creates_symbols(node, node.meta.get(facts.value_key)):
+            raise BrokenRule(f"the inputs of {node.name} changed, whose result has a size known only at run time")
+    old = run_on_fakes(before, facts, names - changed)
+    new = _run_changed(after, facts, names - changed)
+    _compare_outcomes(old, new, after)
+    for node, value in new.values.items():
+        known = node.meta.get(facts.value_key)
+        if node.op != "output" and (known is None or (node.name in changed and not has_same_layout(known, value))):
+            node.meta[facts.value_key] = value
+
+
+def _run_changed(after: torch.fx.GraphModule, facts: GraphFacts, unchanged: set[str]) -> GraphOutcome:
+    """Run the graph that a pass made; an error names the node that raised it."""
+    try:
+        return run_on_fakes(after, facts, unchanged)
+    except Exception as error:
+        text = (str(error).strip().splitlines() or [""])[0]
+        node = _node_that_raised(error, after)
+        name = f" at {node.name}" if node is not None else ""
+        raise BrokenRule(f"the graph cannot run{name}: {type(error).__name__}: {text}", node) from error
+
+
+def _node_that_raised(error: Exception, module: torch.fx.GraphModule) -> torch.fx.Node | None:
+    """Return the node whose run an error came from, which the interpreter's frames hold."""
+    nodes = set(module.graph.nodes)
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        node = frame.f_locals.get("n") if frame.f_code.co_name == "run_node" else None
+        found = node if node in nodes else found
+    return found
+
+
+def _changed_nodes(before: torch.fx.GraphModule, after: torch.fx.GraphModule) -> set[str]:
+    """Return the names of nodes that are new or changed, or are computed from such nodes."""
+    known = {n.name: n for n in before.graph.nodes}
+    changed: set[str] = set()
+    for node in after.graph.nodes:
+        old = known.get(node.name)
+        is_same = old is not None and (old.op, old.target) == (node.op, node.target)
+        if not is_same or _arguments(old) != _arguments(node) or any(i.name in changed for i in node.all_input_nodes):
+            changed.add(node.name)
+    return changed
+
+
+def _arguments(node: Any) -> str:
+    return repr((node.args, node.kwargs))
+
+
+def _compare_outcomes(old: GraphOutcome, new: GraphOutcome, module: torch.fx.GraphModule) -> None:
+    if len(old.results) != len(new.results):
+        raise BrokenRule(f"the graph returns {len(new.results)} results, and returned {len(old.results)} before")
+    output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    returned = output.args[0]
+    for kind, before, after in (("result", old.results, new.results), ("input", old.inputs, new.inputs)):
+        for number, (known, found) in enumerate(zip(before, after, strict=True)):
+            if known == found:
+                continue
+            name, was, now = next(
+                ((n, w, f) for (n, w), (m, f) in zip(known, found, strict=False) if (n, w) != (m, f)),
+                ("type", "another type", "this type"),
+            )
+            at = nodes_in(returned[number : number + 1]) if kind == "result" else []
+            suspect = _nearest_made(at[0]) if at else _last_made(module)
+            raise BrokenRule(f"{kind} {number} has {name} {now}, and had {was} before", suspect)
+
+
+def _nearest_made(node: torch.fx.Node) -> torch.fx.Node | None:
+    """Return the closest node that the pass made, among a node and what it is computed from."""
+    seen, todo = {node}, [node]
+    while todo:
+        found = todo.pop(0)
+        if line_of(found) is not None:
+            return found
+        new = [i for i in found.all_input_nodes if i not in seen]
+        seen.update(new)
+        todo += new
+    return None
+
+
+def _last_made(module: torch.fx.GraphModule) -> torch.fx.Node | None:
+    return next((n for n in reversed(module.graph.nodes) if line_of(n) is not None), None)
+
+
+def _value_difference(before: torch.fx.GraphModule, after: torch.fx.GraphModule, stage: PassStage) -> str:
+    if stage.compare is None or stage.real_inputs is None:
+        return ""
+    return stage.compare(before, after, stage.real_inputs())
+
+
+def _note_failure(notes: PassNotes, item: UserPass, sentence: str, span: Span | None, error: Exception) -> None:
+    """Record and warn that a pass was undone."""
+    notes.span = span or item.span
+    place = f"{display_name(notes.span.file)}, line {notes.span.line}"
+    notes.failure = f"The pass {item.name} was undone: {sentence} ({place})."
+    notes.detail = "".join(traceback.format_exception(error))
+    warnings.warn_explicit(notes.failure, PassUndone, notes.span.file, notes.span.line)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0].rstrip(".")
