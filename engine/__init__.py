@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from engine.api import (
         compile,
         compiled_autograd,
+        doctor,
         expect,
         explain,
         explain_call,
@@ -51,7 +52,7 @@ check_python()
 
 _HOMES = {
     "engine.api": (
-        "compile", "compiled_autograd", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "record_tensor_values",
+        "compile", "compiled_autograd", "doctor", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "record_tensor_values",
         "record", "register_backend", "reset", "try_fixes", "verify", "wait",
     ),
     "engine.errors": (
@@ -84,6 +85,7 @@ __all__ = [
     "compiled_autograd",
     "config",
     "disable",
+    "doctor",
     "expect",
     "explain",
     "explain_call",

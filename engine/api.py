@@ -18,6 +18,7 @@ from engine import errors, replay_values, session_jobs, verify_fixes
 from engine.autograd.intercept import clear_captures
 from engine.backends.registry import BACKENDS
 from engine.backward_pipeline import capture_backwards, capture_pipeline_for
+from engine.diagnosis import Diagnosis
 from engine.expectations import check_expectations
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.current_session import current_session, set_current_session
@@ -47,6 +48,7 @@ __all__ = [
     "compile_for",
     "compiled_autograd",
     "detach",
+    "doctor",
     "expect",
     "explain",
     "explain_call",
@@ -371,6 +373,23 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
     with record() as session:
         _compile(subject, private)(*args, **kwargs)
     return Explanation(session, getattr(subject, "__qualname__", type(subject).__name__))
+
+
+def doctor(fn: Any, *args: Any, **kwargs: Any) -> Diagnosis:
+    """Compile and call ``fn`` twice under a recording; return ranked, verified findings.
+
+    Each finding has its cause, the user's line, fixes, and the expected gain. The second call shows what recompiles
+    although the arguments are the same. It uses its own caches. The calls are real, with their side effects.
+    Fixes that are code are re-run in another process, as ``try_fixes`` does.
+    """
+    private = Pipeline(Options(backend="triton"))
+    with record() as session:
+        compiled = _compile(unwrap_compiled(fn), private)
+        for _ in range(2):
+            compiled(*args, **kwargs)
+    wait(session)
+    try_fixes(session)
+    return Diagnosis(session)
 
 
 def guards_of(f: Any) -> tuple[GuardsRecord, ...]:

@@ -2,6 +2,7 @@
 
 ``python -m notebook_ext [NOTEBOOK]`` runs a notebook (default: the tour).
 ``python -m notebook_ext LOG -o PAGE`` shows a torch trace.
+``python -m notebook_ext doctor LOGS`` prints its ranked findings.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from notebook_ext.commands.doctor import doctor_command
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and print the path of the page.
@@ -18,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 1 if a cell failed, 2 if there is nothing to show.
     """
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["doctor"]:
+        return doctor_command(words[1:])
     parser = argparse.ArgumentParser(prog="python -m notebook_ext", description=__doc__)
     parser.add_argument(
         "path", nargs="?", type=Path, help="a notebook (default: the tour), or a TORCH_TRACE log or folder"
@@ -29,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--sources", action="store_true", help="add Python files of this machine that a log names, if their lines match"
     )
-    given = parser.parse_args(arguments)
+    given = parser.parse_args(words)
     for stream in (sys.stdout, sys.stderr):  # a locale may not have the characters of the summary
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

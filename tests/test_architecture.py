@@ -33,7 +33,7 @@ containers =
 layers =
     api
     backward_pipeline : (register_passes)
-    expectations : (pipeline_cache) : (pattern_passes) : observe
+    expectations : (diagnosis) : (pipeline_cache) : (pattern_passes) : observe
     pipeline : (standalone_graph)
     (backends) : (link_frame)
     (compilation)

@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from engine.observe.canonical.compare_compilations import compare_graph_lists
+from engine.observe.canonical.compare_kernels import compare_kernel_lists, pair_kernels
+from engine.observe.canonical.returned_value import returned_term
+from engine.records.counts import compile_seconds, unique_kernels
+from engine.records.guards import GuardRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 
@@ -20,6 +24,9 @@ _PROCESS_NUMBERS = re.compile(r"\b(?:0x[0-9a-fA-F]{4,}|\d{6,})\b")
 _GENERATED = re.compile(r"\b(__\w*?_)\d+\b")
 """Names that torch.compile generates with a process-wide number: ``__builtins_dict___3``."""
 _HASH = re.compile(r"\b[a-z2-7]{40,}\b")
+_DIGITS = re.compile(r"\d+")
+_NAME_KINDS = {"code", "library functions"}
+"""Kinds of guards on what a name refers to."""
 _NAME_SUFFIX = re.compile(r"( \((from line|rank|process) \d+\))+$")
 
 CompilationRecords = tuple[CompilationRecord, ...]
@@ -92,7 +99,25 @@ def _compare_frame(
     is_one_compiler = first.compiler == second.compiler
     changes = _compare_aspects(old, new, is_one_compiler=is_one_compiler) if before and after else ()
     frame = (before or after)[0]
-    return FrameComparison(frame.name, key[1], tuple(c.id for c in old), tuple(c.id for c in new), changes)
+    kernels = pair_kernels(old, new) if before and after else ()
+    verdict = _verdict(changes) if before and after else f"only in the {'first' if before else 'second'}"
+    ids = tuple(c.id for c in old), tuple(c.id for c in new)
+    return FrameComparison(frame.name, key[1], *ids, changes, kernels, verdict)
+
+
+def _verdict(aspects: tuple[AspectComparison, ...]) -> str:
+    """Return the verdict on a function that both sessions have."""
+    changed = {a.aspect: a for a in aspects if not a.is_same and not a.is_figure}
+    if "graphs" in changed:
+        line = changed["graphs"].line
+        return f"different (line {line})" if line else "different"
+    if not changed:
+        return "equal, reordered" if any(a.is_reordered for a in aspects) else "equal"
+    return (
+        "equal, fused otherwise"
+        if changed.keys() <= {"kernels", "library calls"}
+        else f"different: {', '.join(changed)}"
+    )
 
 
 def _compilations_of(session: Session, frames: list[FrameRecord]) -> CompilationRecords:
@@ -106,13 +131,15 @@ def _compare_aspects(
     found = (
         _compare_aspect("compilations", before, after, lambda cs: (c.cause for c in cs), lambda c: str(len(c))),
         compare_graph_lists(before, after, is_one_compiler=is_one_compiler),
+        _compare_aspect("results", before, after, _results),
         _compare_aspect("breaks", before, after, _breaks if is_one_compiler else _break_lines),
         _compare_aspect("guards", before, after, _guards),
-        _compare_aspect("kernels", before, after, _kernels),
+        compare_kernel_lists(before, after),
         _compare_aspect("library calls", before, after, _externs),
         _compare_aspect("restarts", before, after, lambda cs: (r for c in cs for r in c.restart_reasons)),
         _compare_aspect("failures", before, after, lambda cs: (f.sentence for c in cs for f in c.failures)),
-        _compare_times(before, after),
+        _compare_times("compile time", _compile_seconds(before), _compile_seconds(after)),
+        _compare_times("run time of kernels", _run_seconds(before), _run_seconds(after)),
     )
     return found if is_one_compiler else tuple(map(_without_wording, found))
 
@@ -164,24 +191,48 @@ def _break_lines(compilations: CompilationRecords) -> Iterable[str]:
         yield f"line {record.span.line} of {_file_key(record.span.file)}" if record.span else record.title
 
 
+def _results(compilations: CompilationRecords) -> Iterable[str]:
+    """Yield how the code after each graph assembles the returned value.
+
+    Code with a graph break contains what Python runs, which spellings of one computation do not share.
+    """
+    traces = (c.trace for c in compilations if c.trace and not c.trace.breaks)
+    return filter(None, (returned_term(trace.modified_instructions) for trace in traces))
+
+
 def _guards(compilations: CompilationRecords) -> Iterable[str]:
-    for record in (g for c in compilations if c.guards for g in c.guards.guards):
-        yield f"{record.source} {record.kind}: {record.expected}"
+    """Yield the guards on values; those on functions only say how the code is spelled."""
+    for record in (g for c in compilations if c.guards for g in c.guards.guards if not _is_of_name(g)):
+        # Hooks are numbered in a process.
+        expected = _DIGITS.sub("…", record.expected) if record.source.endswith("_hooks") else record.expected
+        yield f"{record.source} {record.kind}: {expected}"
 
 
-def _kernels(compilations: CompilationRecords) -> Iterable[str]:
-    return (k.name for c in compilations for k in {k.id: k for k in c.kernels}.values())
+def _is_of_name(guard: GuardRecord) -> bool:
+    """Return True for a guard that a name still refers to the same function, class or module."""
+    return guard.kind in _NAME_KINDS or (
+        guard.kind == "id" and guard.expected.startswith(("module ", "missing", "builtin_function_or_method"))
+    )
 
 
 def _externs(compilations: CompilationRecords) -> Iterable[str]:
     return (e.op for c in compilations if c.lowering for e in c.lowering.externs)
 
 
-def _compare_times(before: CompilationRecords, after: CompilationRecords) -> AspectComparison:
-    old, new = (sum(t.seconds for c in side for t in c.timings if not t.parent) for side in (before, after))
+def _compile_seconds(compilations: CompilationRecords) -> float:
+    return sum(map(compile_seconds, compilations))
+
+
+def _run_seconds(compilations: CompilationRecords) -> float:
+    """Return the seconds of one launch of each kernel, as far as they are measured."""
+    kernels = [k for c in compilations for k in (*c.cpu_kernels, *unique_kernels(c))]
+    return sum(k.measured.seconds * k.measured.launches for k in kernels if k.measured is not None)
+
+
+def _compare_times(aspect: str, old: float, new: float) -> AspectComparison:
     slow, fast = max(old, new), min(old, new)
-    text = f"{old:.3g} s"
-    return AspectComparison("time", text, text if slow <= fast * TIME_TOLERANCE else f"{new:.3g} s", is_figure=True)
+    texts = [f"{t:.3g} s" if t else "not measured" for t in (old, new)]
+    return AspectComparison(aspect, texts[0], texts[0] if slow <= fast * TIME_TOLERANCE else texts[1], is_figure=True)
 
 
 def _file_key(file: str) -> str:

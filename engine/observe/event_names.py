@@ -79,6 +79,14 @@ FAILURE_EVENTS = {
 }
 """Failure events -> the stage that failed."""
 
+EXPORT_FRAME = "export"
+"""Frame of events without a compile id."""
+EXPORT_EVENTS = frozenset({
+    "inductor_output_code", "inductor_provenance_tracking_node_mappings", "aot_forward_graph_fw_metadata",
+    "missing_fake_kernel", "mismatched_fake_kernel", "inductor_aot_wrapper_code", "inductor_aot_kernel_code",
+})  # fmt: skip
+"""Events besides graphs that torch.export and AOTInductor log without a compile id."""
+
 METRICS_EVENTS = (
     "compilation_metrics",
     "bwd_compilation_metrics",

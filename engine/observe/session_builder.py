@@ -18,6 +18,7 @@ from engine.observe.event_names import (
     BACKWARD_GRAPH_KINDS,
     CACHE_EVENT_PATTERN,
     CACHE_EVENTS,
+    EXPORT_FRAME,
     FAILURE_EVENTS,
     GRAPH_EVENTS,
     IGNORED_EVENTS,
@@ -37,6 +38,7 @@ from engine.observe.symbol_history import SymbolHistory
 from engine.observe.timings import parse_timings
 from engine.observe.trace_events import TraceEvent, frame_id_of
 from engine.observe.trace_payloads import InMemoryPayload
+from engine.observe.unnamed_programs import UnnamedPrograms
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import GraphRecord
 from engine.records.guards import GuardFailure, GuardsRecord
@@ -92,6 +94,7 @@ class SessionBuilder:
         self._pending_callers: dict[str, Span | None] = {}
         """Call site of each compilation in progress."""
         self._inputs = CompilationInputs(session)
+        self._programs = UnnamedPrograms()
         self._graph_digests: dict[tuple[str, str], str] = {}
         """(compilation, stage) -> digest and attempt of its graph."""
         self._handlers: dict[str, Callable[[TraceEvent], None]] = {
@@ -121,8 +124,11 @@ class SessionBuilder:
         Unknown names are also counted.
         """
         name = event.name
+        event = self._programs.with_id(event)
         if self.prefix and event.compilation:
             event = replace(event, compilation=self.prefix + event.compilation)
+        if event.frame.startswith(self.prefix + EXPORT_FRAME):
+            self._frames.add_named(event.frame, "exported program")
         handler = self._handlers.get(name)
         if handler is not None and (event.compilation or name == "torch_version"):
             handler(event)

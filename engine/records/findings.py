@@ -35,6 +35,8 @@ GUARD_SECONDS = 1e-4
 """Mean seconds of guard evaluation per call from which on it is a warning."""
 SAVED_BYTES = 64_000_000
 """Bytes saved for backward from which on they are worth a look."""
+SPILLED_REGISTERS = 64
+"""Number of spilled registers of a kernel from which on they are worth a look."""
 LAUNCHED_ONE_BY_ONE = "launched one by one"
 """Part of the launch mode of a lowering whose CUDA graph was skipped."""
 AUTOTUNE_TOLERANCE = 1.05
@@ -326,7 +328,7 @@ def _spills(session: Session) -> Iterator[Finding]:
         for kernel in unique_kernels(compilation):
             for target in kernel.targets:
                 spills = target.resources.spills if target.resources else None
-                if spills and kernel.language == "triton":
+                if spills and spills >= SPILLED_REGISTERS and kernel.language == "triton":
                     yield Finding(
                         "register-spills", "advice", f"Kernel {kernel.name} spills {_counted(spills, 'register')} on {target.target}",
                         "its blocks need more registers than a thread has", view=f"kernels|{kernel.id}",

@@ -21,6 +21,10 @@ class AspectComparison(Record):
     only_first: tuple[str, ...] = ()
     only_second: tuple[str, ...] = ()
     is_figure: bool = False
+    is_reordered: bool = False
+    """Of graphs: the same operations in another order."""
+    line: int = 0
+    """Of graphs: the user's line of the first difference; 0 if unknown."""
 
     @property
     def is_same(self) -> bool:
@@ -29,10 +33,26 @@ class AspectComparison(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class KernelPair(Record):
+    """Two kernels side by side, with the operators that each fuses; a missing one is empty."""
+
+    first: str
+    second: str
+    first_operators: str
+    second_operators: str
+
+    @property
+    def is_same(self) -> bool:
+        """True if both kernels fuse the same operators."""
+        return self.first_operators == self.second_operators
+
+
+@dataclass(frozen=True, slots=True)
 class FrameComparison(Record):
     """Comparison of one function: its compilations in both sessions.
 
-    A function that only one session has has no compilations in the other.
+    A function that only one session has has no compilations in the other. ``verdict``: "equal", "equal, reordered",
+    "equal, fused otherwise", "different (line 3)" or "different: guards", "only in the first" or "... second".
     """
 
     name: str
@@ -40,6 +60,8 @@ class FrameComparison(Record):
     first: tuple[str, ...]
     second: tuple[str, ...]
     aspects: tuple[AspectComparison, ...] = ()
+    kernels: tuple[KernelPair, ...] = ()
+    verdict: str = ""
 
     @property
     def is_same(self) -> bool:

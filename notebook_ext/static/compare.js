@@ -213,7 +213,7 @@ class CompareView {
       h("table", { class: "t", role: "grid", "aria-label": "Functions" },
         h("thead", {}, h("tr", {}, ["Function", ...whats].map((t) => h("th", {}, t)))),
         h("tbody", {}, found.frames.map((/** @type {any} */ f, /** @type {number} */ i) => h("tr", { class: i === this.row ? "sel" : "", "aria-selected": String(i === this.row), onclick: () => { this.row = i; this.draw(); this.frame.focus(); } },
-          h("td", {}, h("b", {}, f.name), h("span", { class: "mut" }, " " + f.place)), f.only ? h("td", { class: "new", colspan: whats.length }, `only in ${f.only}`) : f.changes.map(cell))))),
+          h("td", {}, h("b", {}, f.name), h("span", { class: "mut" }, ` ${f.place} · ${f.verdict}`)), f.only ? h("td", { class: "new", colspan: whats.length }, `only in ${f.only}`) : f.changes.map(cell))))),
       row ? this.#changes(row) : null,
     ];
   }

@@ -28,12 +28,14 @@ def compare_graph_lists(
     """
     lines: tuple[list[str], list[str]] = ([], [])
     is_reordered = False
+    differing: list[NodeRecord] = []
     for first, second in _pair(before, after, is_one_compiler):
         if first is None or second is None:
             continue  # the aspect "compilations" shows it
         found = _compare(first, second, is_one_compiler)
         is_reordered = is_reordered or any(d.is_reordered for d in found)
         for difference in found:
+            differing += [*difference.second, *difference.first]
             lines[0].extend(map(_line, difference.first))
             lines[1].extend(map(_line, difference.second))
             if difference.has_other_outputs:
@@ -42,8 +44,9 @@ def compare_graph_lists(
     sizes = _size(before), _size(after)
     if not lines[0] and not lines[1]:
         summary = f"{sizes[0]}, in another order" if is_reordered else sizes[0]
-        return AspectComparison("graphs", summary, summary)
-    return AspectComparison("graphs", *sizes, tuple(_limit(lines[0])), tuple(_limit(lines[1])))
+        return AspectComparison("graphs", summary, summary, is_reordered=is_reordered)
+    line = next((n.span.line for n in differing if n.span is not None), 0)
+    return AspectComparison("graphs", *sizes, tuple(_limit(lines[0])), tuple(_limit(lines[1])), line=line)
 
 
 def _pair(before: tuple[CompilationRecord, ...], after: tuple[CompilationRecord, ...], is_one_compiler: bool) -> Pairs:

@@ -58,11 +58,22 @@ def _frame_lines(frame: FrameComparison, first: str, second: str) -> Iterator[st
     if not frame.first or not frame.second:
         yield f"{name}: only in {one_line(first if frame.first else second, 40)}"
         return
-    yield f"{name}: {'equal' if frame.is_same else 'differs'}"
+    yield f"{name}: {frame.verdict}"
     for change in frame.aspects:
         if not change.is_same:
             yield f"  {change.aspect}: {_counts_text(change)}"
             yield from (f"    {mark} {text}" for mark, text in _diff_lines(change))
+    yield from _kernel_lines(frame)
+
+
+def _kernel_lines(frame: FrameComparison) -> Iterator[str]:
+    """Yield the kernels side by side where they fuse other operators."""
+    changed = [pair for pair in frame.kernels if not pair.is_same]
+    if changed:
+        yield "  kernels side by side:"
+    for pair in changed[:MAX_LINES]:
+        sides = ((pair.first, pair.first_operators), (pair.second, pair.second_operators))
+        yield "    " + " | ".join(f"{one_line(n, 60)}: {one_line(ops, 80)}" if n else "none" for n, ops in sides)
 
 
 def _counts_text(change: AspectComparison) -> str:
@@ -114,7 +125,9 @@ def comparison(first: Session, second: Session, names: tuple[str, str]) -> dict[
                 "first": list(f.first),
                 "second": list(f.second),
                 "only": "" if f.first and f.second else one_line(names[0] if f.first else names[1], 40),
+                "verdict": one_line(f.verdict, 80),
                 "changes": [_change_row(c) for c in f.aspects],
+                "kernels": [{k: one_line(str(v), 200) for k, v in p.to_dict().items()} for p in f.kernels[:MAX_LINES]],
             }
             for f in found.frames
         ],

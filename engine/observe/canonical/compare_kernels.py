@@ -1,0 +1,83 @@
+"""Kernels of one function in two sessions, paired by the operations that they fuse."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from engine.records.counts import unique_kernels
+from engine.records.session_comparison import AspectComparison, KernelPair
+from engine.records.session_data import CompilationRecord
+
+_NUMBER = re.compile(r"_?\d+$")
+
+Operations = Counter[str]
+FusedKernel = tuple[str, Operations]
+
+
+def compare_kernel_lists(
+    before: tuple[CompilationRecord, ...], after: tuple[CompilationRecord, ...]
+) -> AspectComparison:
+    """Return the aspect "kernels": what one kernel fuses on one side only.
+
+    A kernel's name does not count, because each compiler generates names in its own way.
+    """
+    old, new = _fused_kernels(before), _fused_kernels(after)
+    texts = [Counter(_text(operations) for _, operations in side) for side in (old, new)]
+    return AspectComparison(
+        "kernels",
+        str(len(old)),
+        str(len(new)),
+        tuple((texts[0] - texts[1]).elements()),
+        tuple((texts[1] - texts[0]).elements()),
+    )
+
+
+def pair_kernels(before: tuple[CompilationRecord, ...], after: tuple[CompilationRecord, ...]) -> tuple[KernelPair, ...]:
+    """Return the kernels side by side: equal ones first, then by common operators."""
+    left = _fused_kernels(after)
+    pairs, rest = [], []
+    for name, operations in _fused_kernels(before):
+        equal = next((other for other in left if other[1] == operations), None)
+        if equal is None:
+            rest.append((name, operations))
+        else:
+            left.remove(equal)
+            pairs.append(_pair((name, operations), equal))
+    for kernel in rest:
+        nearest = max(left, key=lambda other: (kernel[1] & other[1]).total(), default=None)
+        if nearest is not None and (kernel[1] & nearest[1]).total():
+            left.remove(nearest)
+            pairs.append(_pair(kernel, nearest))
+        else:
+            pairs.append(_pair(kernel, ("", Counter())))
+    return (*pairs, *(_pair(("", Counter()), kernel) for kernel in left))
+
+
+def _pair(first: FusedKernel, second: FusedKernel) -> KernelPair:
+    return KernelPair(first[0], second[0], _text(first[1]), _text(second[1]))
+
+
+def _fused_kernels(compilations: tuple[CompilationRecord, ...]) -> list[FusedKernel]:
+    return [kernel for c in compilations for kernel in _fused_kernels_of(c)]
+
+
+def _fused_kernels_of(compilation: CompilationRecord) -> Iterator[FusedKernel]:
+    kernels = unique_kernels(compilation)
+    if not kernels:
+        return
+    operators = {n.id: n.target for g in compilation.graphs for n in g.nodes}
+    for kernel in kernels:
+        fused = Counter(_operator(operators[n]) for n in kernel.fused_nodes if n in operators)
+        yield kernel.name, fused or Counter([_NUMBER.sub("", kernel.name)])
+
+
+def _operator(target: str) -> str:
+    """Return an operator's name alone: ``aten.sum.dim_IntList`` is ``sum``."""
+    parts = target.removeprefix("torch.ops.").split(".")
+    return parts[1] if len(parts) > 1 and parts[0] in ("aten", "prims") else parts[-1]
+
+
+def _text(operations: Operations) -> str:
+    return ", ".join(op if n == 1 else f"{op} × {n}" for op, n in sorted(operations.items()))

@@ -1,0 +1,79 @@
+"""Findings of a session as text for a terminal, as Markdown, and as JSON values."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from engine.records.findings import SEVERITIES, Finding, Severity, find_problems, place_of
+from engine.records.session import Session
+
+WIDTH = 110
+"""Columns of the text."""
+MAX_FINDINGS = 30
+"""Maximum number of findings in the text; the rest is counted."""
+
+
+def findings_text(session: Session, *, limit: int = MAX_FINDINGS) -> str:
+    """Return the ranked findings of a session: each with cause, line, fixes and expected gain."""
+    found = find_problems(session)
+    lines = [findings_headline(found)]
+    for number, finding in enumerate(found[:limit], 1):
+        lines += _finding_lines(session, number, finding)
+    if len(found) > limit:
+        lines.append(f"... and {len(found) - limit:,} more findings")
+    return "\n".join(lines)
+
+
+def findings_headline(found: tuple[Finding, ...]) -> str:
+    """Return the number of findings by severity as one sentence."""
+    if not found:
+        return "No findings."
+    counts = [(sum(f.severity == severity for f in found), severity) for severity in SEVERITIES]
+    words = [f"{n:,} {s if s == 'advice' or n == 1 else s + 's'}" for n, s in counts if n]
+    return f"{len(found):,} {'finding' if len(found) == 1 else 'findings'}: {', '.join(words)}."
+
+
+def _finding_lines(session: Session, number: int, finding: Finding) -> Iterator[str]:
+    place = place_of(session, finding.span)
+    head = f"{number}. [{finding.severity}] {_one_line(finding.title)}" + (f" ({place})" if place else "")
+    yield from textwrap.wrap(head, WIDTH, subsequent_indent="   ", break_long_words=False)
+    rows = [("cause", finding.cause)]
+    for fix in finding.fixes:
+        code = f": {fix.code}" if fix.code else ""
+        result = fix.verified or fix.unverified_reason
+        rows.append(("fix", f"{fix.text.rstrip('.')}{code}" + (f" [{result}]" if result else "")))
+    rows.append(("gain", _gain(finding)))
+    for word, text in rows:
+        if text:
+            yield from textwrap.wrap(
+                f"   {word}: {_one_line(text)}", WIDTH, subsequent_indent="      ", break_long_words=False
+            )
+
+
+def _gain(finding: Finding) -> str:
+    seconds = f"{finding.seconds:.2g} s of the recorded run" if finding.seconds else ""
+    return ", ".join(part for part in (finding.gain, seconds) if part)
+
+
+def _one_line(text: str) -> str:
+    """Return untrusted text on one line without control characters, at most 600 characters."""
+    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return flat if len(flat) <= 600 else flat[:599] + "…"
+
+
+def findings_json(session: Session) -> dict[str, Any]:
+    """Return the findings as JSON values: a headline and a list, each with its place as text."""
+    found = find_problems(session)
+    return {
+        "compiler": session.compiler,
+        "headline": findings_headline(found),
+        "findings": [{**f.to_dict(), "place": place_of(session, f.span)} for f in found],
+        "notes": list(session.notes),
+    }
+
+
+def has_finding(session: Session, at_least: Severity) -> bool:
+    """Return True if a finding is at least as severe as this."""
+    return any(SEVERITIES.index(f.severity) <= SEVERITIES.index(at_least) for f in find_problems(session))

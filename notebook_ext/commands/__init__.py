@@ -1,0 +1,1 @@
+"""Commands of ``python -m notebook_ext`` that need no notebook."""
