@@ -129,7 +129,7 @@ def compile(
     Args:
         fn_or_module: a Python function, a bound method or a module; None when used as
             ``@engine.compile(backend=...)``.
-        backend: "triton" (Triton kernels; without a GPU, ATen computes the results), "aot_eager" (the
+        backend: "triton" (Triton kernels on a GPU, LLVM kernels on a CPU, ATen for the rest), "aot_eager" (the
             functional ATen graph), "eager" (the traced graph), "inductor" (torch's compiler), or
             ``(graph_module, example_inputs) -> callable``.
         fullgraph: raise ``GraphBreak`` instead of breaking the graph.

@@ -67,8 +67,8 @@ class Config:
     - ``verify_correctness``: compare the first call of each compiled graph, gradients included, with eager on
       copies of the inputs. A difference is a ``WrongResult`` warning and recorded; this call and later ones
       then run eagerly. ``warnings.simplefilter("error", engine.errors.WrongResult)`` makes it an error.
-    - ``cpu_kernels``: backend "triton" runs graphs whose tensors are on the CPU in kernels compiled by LLVM
-      (``ENGINE_CPU_KERNELS=1`` turns it on for a process); otherwise ATen runs them.
+    - ``cpu_kernels``: backend "triton" runs graphs whose tensors are on the CPU in kernels compiled by LLVM;
+      if False (``ENGINE_CPU_KERNELS=0`` for a process), ATen runs them.
     - ``suppress_errors``: if a user's backend fails, the failure is recorded and the graph runs eagerly.
     - ``disk_cache``: store functional graphs and lowered programs in the user's cache folder for later
       processes (``ENGINE_DISK_CACHE=1`` turns it on for a process).
@@ -82,7 +82,7 @@ class Config:
     capture_dynamic_output_shape_ops: bool = True
     debug_assertions: bool = False
     verify_correctness: bool = False
-    cpu_kernels: bool = os.environ.get("ENGINE_CPU_KERNELS") == "1"
+    cpu_kernels: bool = os.environ.get("ENGINE_CPU_KERNELS") != "0"
     suppress_errors: bool = False
     disk_cache: bool = os.environ.get("ENGINE_DISK_CACHE") == "1"
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from engine.torch_private.pytree import tree_map_only
 from tests.programs import Call, Program, load_copy, program_of
@@ -390,6 +391,28 @@ def _in_double(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().double().requires_grad_(tensor.requires_grad)
 
 
+class InDouble(TorchFunctionMode):
+    """Widens the casts of a run in float64, and disables autocast.
+
+    Tensors that a program makes itself keep their dtype, so that random numbers stay the same.
+    """
+
+    WIDENED = (torch.float32, torch.float16, torch.bfloat16)
+    CASTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one function; its result is float64 where a cast would make it narrower."""
+        kwargs = kwargs or {}
+        if func in self.CASTS:
+            func, kwargs = torch.Tensor.double, {}
+        elif next(tensors_in(args), None) is not None:
+            args, kwargs = tree_map_only(
+                torch.dtype, lambda d: torch.float64 if d in self.WIDENED else d, (args, kwargs)
+            )
+        with torch.autocast("cpu", enabled=False):
+            return func(*args, **kwargs)
+
+
 class TensorCollector(Comparison):
     """Collects the second run's tensors by their place, whatever their dtype."""
 
@@ -407,7 +430,7 @@ class TensorCollector(Comparison):
 def beyond_rounding(name: str, found: Comparison, plain: Observation, *, grad: bool) -> list[str]:
     """Return the differences of a comparison, less rounding errors like eager's.
 
-    The program runs once more in float64. A tensor may be ``ROUNDING_FACTOR`` times as far from its values as eager's.
+    The program runs once more in float64, its casts and autocast too. A tensor may be ``ROUNDING_FACTOR`` times as far from its values as eager's.
     """
     if not found.unequal:
         return found.differences
@@ -416,7 +439,8 @@ def beyond_rounding(name: str, found: Comparison, plain: Observation, *, grad: b
     if isinstance(loaded.target, torch.nn.Module):
         loaded.target.double()
     exact = TensorCollector()
-    exact.observations(plain, observe(loaded, loaded.target, grad=grad))
+    with InDouble():
+        exact.observations(plain, observe(loaded, loaded.target, grad=grad))
     excused = {where for where, pair in found.unequal.items() if is_rounding_error(*pair, exact.found.get(where))}
     return [line for line in found.differences if line.partition(": ")[0] not in excused]
 

@@ -60,7 +60,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
 def _executor_maker(traced: TracedGraph, options: Options, work: Compilation) -> Callable[[AotGraph], Run]:
     """Return the function that creates the executor of a functional graph.
 
-    Without a GPU, kernels are only generated for the records. A backward that is compiled later holds the result,
+    Without a GPU and without CPU kernels, kernels are only generated for the records. A backward that is compiled later holds the result,
     so it must not refer to ``traced``, which holds this call's tensors.
     """
     devices = {*_devices(traced)}

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from engine import errors
-from engine.backends.program_runner import with_recorded_fallback
-from engine.backends.record_program import record_cpu_program
+from engine.backends.record_program import record_cpu_program, record_no_cpu_program
 from engine.cache.disk_store import DiskStore
 from engine.compilation import Compilation
 from engine.graph.effect_tokens import is_with_effects
@@ -24,6 +23,7 @@ from engine.lowering.cpu.single_operators import operators_for_aten
 from engine.lowering.driver import lower
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
+from engine.runtime.aten_fallback import with_aten_fallback
 from engine.runtime.cpu_launcher import cpu_launcher
 from engine.runtime.program_executor import program_executor
 from engine.torch_private.entries import Feature, why_off
@@ -32,20 +32,32 @@ _log = logging.getLogger("engine")
 
 Run = Callable[..., Any]
 
+NO_GAIN = "No operator of the graph is faster in a kernel: none is fused with another, and ATen moves the same bytes."
+
 
 def cpu_executor(graph: AotGraph, options: Options, work: Compilation) -> Run:
-    """Return the executor of a graph on the CPU; ATen runs it if no kernel can be built."""
+    """Return the executor of a graph on the CPU; ATen runs it if no kernel can be built.
+
+    The record says why.
+    """
     if missing := why_llvm_is_missing():
-        _note_missing(missing)
-        return aten_executor(graph)
-    if not all(value.device.type == "cpu" for value in _tensors(graph)) or _has_ordered_effects(graph):
-        return aten_executor(graph)
+        _log_once(missing)
+    reason = missing or _why_no_kernels(graph)
     try:
-        run = _kernels(graph, options, work)
+        run = None if reason else _kernels(graph, options, work)
     except Exception as error:
-        work.record_failure("CPU kernels", error, "ATen runs the graph")
-        return aten_executor(graph)
-    return aten_executor(graph) if run is None else run
+        run, reason = None, work.record_failure("CPU kernels", error, "ATen runs the graph").sentence
+    if run is not None:
+        return run
+    record_no_cpu_program(reason or NO_GAIN, graph, work)
+    return aten_executor(graph)
+
+
+def _why_no_kernels(graph: AotGraph) -> str:
+    """Return one sentence why ATen runs a graph as a whole; empty if kernels may."""
+    if not all(value.device.type == "cpu" for value in _tensors(graph)):
+        return "The graph has tensors that are not on the CPU."
+    return "An operator of the graph only has an effect, such as an error." if _has_ordered_effects(graph) else ""
 
 
 def _has_ordered_effects(graph: AotGraph) -> bool:
@@ -81,7 +93,8 @@ def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")
             refused |= dict.fromkeys(error.nodes, str(error))
             continue
-        return record_cpu_program(with_recorded_fallback(run, graph), program, graph, work)
+        run = with_aten_fallback(run, functools.partial(aten_executor, graph), _log_fallback, is_boxed=graph.is_boxed)
+        return record_cpu_program(run, program, graph, work)
 
 
 def _program(graph: AotGraph, options: Options, refused: dict[str, str]) -> LoweredProgram | None:
@@ -107,7 +120,12 @@ def _object_store() -> DiskStore | None:
     return DiskStore(user_cache_dir() / "objects") if config.disk_cache and not why_off(Feature.DISK_CACHE) else None
 
 
+def _log_fallback(error: BaseException, sentence: str, done: str) -> None:
+    """Log why ATen runs a call: its data-dependent sizes often make it raise eager's error."""
+    _log.info("%s %s", sentence, done)
+
+
 @functools.cache
-def _note_missing(sentence: str) -> None:
+def _log_once(sentence: str) -> None:
     """Log once a process why no kernels run."""
     _log.info("%s ATen runs the graphs.", sentence)

@@ -45,6 +45,13 @@ def record_cpu_program(run: Run, program: LoweredProgram, graph: AotGraph, work:
     return run
 
 
+def record_no_cpu_program(reason: str, graph: AotGraph, work: Compilation) -> None:
+    """Record why ATen runs a graph on the CPU; a backward is left out."""
+    if graph.stage != "backward" and work.session is not None:
+        made = CpuProgramRecord(reason=reason)
+        work.update_record(lowering=work.record.with_cpu_program(made).lowering)
+
+
 def note_target_mismatch(program: LoweredProgram) -> LoweredProgram:
     """Note in the record if kernels are shown for another target than the GPU they run on."""
     here = default_target()
@@ -74,7 +81,8 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
             kernels = (*known.kernels, *kernel_records(program.kernels, "llvm"))
             decisions = (*known.decisions, *program.record.decisions)
             externs = (*known.externs, *program.record.externs)
-            return compilation.with_cpu_program(CpuProgramRecord(kernels, decisions, externs, has_backward=True))
+            made = CpuProgramRecord(kernels, decisions, externs, has_backward=True, reason=known.reason)
+            return compilation.with_cpu_program(made)
         kernels = (*compilation.kernels, *kernel_records(program.kernels))
         return replace(compilation, backward_lowering=program.record, kernels=kernels)
 

@@ -32,6 +32,8 @@ class LoweredTensor:
     definition: TensorDef
     index_map: Callable[[Coordinates], Coordinates] | None = None
     is_complex: bool = False
+    unit_strides: tuple[Size, ...] = ()
+    """Eager's strides of a view with dimensions of one element; empty if contiguous."""
 
     @property
     def dtype(self) -> torch.dtype:

@@ -21,7 +21,7 @@ from engine.ir.loop_ir.program_symbols import SYMBOLIC_SCALARS, ProgramSymbols, 
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
 from engine.ir.node_values import called_overload, constant_number, results_of, tensor_meta, tensors_in
-from engine.ir.static_sizes import static_size
+from engine.ir.static_sizes import static_size, static_sizes
 from engine.ir.user_code_files import display_name, is_cell
 from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext, definitions_in, lowered_tensors
 from engine.lowering.cpu.aten_operators import cpu_fallback
@@ -285,13 +285,17 @@ class GraphLowering:
         return not self.symbols.unknown(shape).isdisjoint(map(str, shape))
 
     def _name_after_node(self, node: torch.fx.Node, value: Any) -> Any:
-        """Name the definition after the node if it holds exactly the node's value."""
-        if (
-            isinstance(value, LoweredTensor)
-            and value.index_map is None
-            and value.definition.is_computed
-            and value.definition.name not in _node_names(self.module)
-        ):
+        """Name the definition after the node if it holds exactly the node's value.
+
+        A view gets eager's strides in dimensions of one element, which results of ATen calls inherit.
+        """
+        if not isinstance(value, LoweredTensor):
+            return value
+        if value.index_map is not None and 1 in value.shape:
+            strides = static_sizes(as_real_meta(node.meta["val"]).stride())
+            return replace(value, unit_strides=strides or ())
+        is_fresh = value.index_map is None and value.definition.is_computed
+        if is_fresh and value.definition.name not in _node_names(self.module):
             value.definition.name = node.name
         return value
 

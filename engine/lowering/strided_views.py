@@ -16,7 +16,7 @@ def strided_view_of(value: LoweredTensor) -> tuple[tuple[Size, ...], Size] | Non
     flat = flatten(value.index_map(tuple(variable(v) for v in variables)), value.definition.stride)
     if not flat.terms.keys() <= set(variables):
         return None
-    usual = contiguous_strides(value.shape)
+    usual = value.unit_strides or contiguous_strides(value.shape)
     strides = tuple(flat.terms.get(v, 0) if v.size != 1 else usual[d] for d, v in enumerate(variables))
     negative = any((static_size(s) or 0) < 0 for s in strides)
     if negative or (value.is_complex and not _is_complex_layout(strides, flat.const)):

@@ -84,6 +84,8 @@ class CpuProgramRecord(Record):
     decisions: tuple[FusionDecision, ...] = ()
     externs: tuple[ExternCall, ...] = ()
     has_backward: bool = False
+    reason: str = ""
+    """Reason why ATen computed the results of a graph on the CPU, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)

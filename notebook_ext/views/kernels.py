@@ -33,6 +33,7 @@ def kernels(session: Session) -> dict[str, Any]:
         "peaks": {t: roofline.device_peak(t) for t in targets},
         "is_observed": session.compiler == "torch",
         "is_run": session.device.startswith(("cuda", "hip")),
+        "aten_reason": " ".join(dict.fromkeys(sanitize(r) for c in compiled if (r := c.cpu_program.reason))),
         "rows": [
             _row(session, c, k, frames.get(c.frame, ""), nodes)
             for c in shown

@@ -26,6 +26,7 @@ from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_change, format_seconds, is_stack_value, one_line, pluralize
+from notebook_ext.views.linked.row_links import CPU, for_target
 
 CPU_NAME = "this CPU"
 """Place of checks of kernels for the CPU; a check elsewhere names its place."""
@@ -198,12 +199,15 @@ def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem
 
 
 def _cpu_items(session: Session) -> Iterator[SummaryItem]:
-    """Yield the items about kernels that ran on the CPU, which computed the results."""
-    kernels = [k for c in session.compilations for k in {k.id: k for k in c.cpu_kernels}.values()]
+    """Yield the items about kernels and ATen calls that computed the results on the CPU."""
+    programs = [for_target(c, CPU) for c in session.compilations if c.cpu_kernels]
+    kernels = [k for c in programs for k in unique_kernels(c)]
     if kernels:
+        calls = sum(len(aten_calls_of(c)) for c in programs)
         yield SummaryItem(", ")
         yield SummaryItem(pluralize(len(kernels), "kernel"), "kernels|cpu", "link")
-        yield SummaryItem(" ran on this CPU")
+        also = f" and {pluralize(calls, 'ATen call')}" if calls else ""
+        yield SummaryItem(f"{also} ran on this CPU")
         yield from _check_items(kernels)
 
 
@@ -222,7 +226,7 @@ def _kernel_items(session: Session) -> Iterator[SummaryItem]:
     kind = "C++ kernel" if kernels and all(k.language == "cpp" for k in kernels) else "kernel"
     where = f" for {one_line(target, 40)}" if target else ""
     yield SummaryItem(f"{pluralize(len(kernels), kind)}{where}", "kernels", "link")
-    if calls:
+    if calls and not any(c.cpu_kernels for c in session.compilations):
         yield SummaryItem(f" and {pluralize(calls, 'ATen call')}")
     if session.compiler == "torch":
         return

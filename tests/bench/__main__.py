@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pathlib
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from tests.bench import backward, explorer, overhead, traces, tracing, training
+from tests.bench.cpu_kernels import geometric_mean
 
 COLD_WAYS = ("engine", "%%compile", "torch eager", "torch inductor")
 
@@ -160,6 +163,41 @@ def overhead_rows(rounds: int) -> list[Row]:
     return rows
 
 
+def cpu_rows() -> list[Row]:
+    """Compare CPU kernels with eager and with Inductor's C++, on one thread and on all.
+
+    Figures are times in units of the other's: below 1 ours is faster. Without a C++ compiler, eager is all there is.
+    """
+    has_compiler = any(map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "c++", "clang++"))))
+    if not has_compiler:
+        print("No C++ compiler is installed, so Inductor's C++ is not measured.")
+    floors = {"eager": (1.0, 1.1), "torch.compile": (1 / 1.3, 1 / 0.85)}
+    rows = []
+    for threads in sorted({1, os.cpu_count() or 1}):
+        found = _cpu_ratios(threads, with_inductor=has_compiler)
+        for way, by_name in found.items():
+            slowest = min(by_name, key=by_name.__getitem__)
+            what = (
+                f"{len(by_name)} CPU kernels and models, {threads} thread{'s' if threads > 1 else ''}, geometric mean"
+            )
+            mean = 1 / geometric_mean(by_name.values())
+            rows += [
+                Row(what, mean, 1.0, "x", way, floors[way][0]),
+                Row(f"  the slowest: {slowest}", 1 / by_name[slowest], 1.0, "x", way, floors[way][1]),
+            ]
+    return rows
+
+
+def _cpu_ratios(threads: int, *, with_inductor: bool) -> dict[str, dict[str, float]]:
+    """Return the others' times over ours, by way and subject, measured in a fresh process."""
+    with tempfile.TemporaryDirectory(prefix="bench-cpu-") as folder:
+        path = pathlib.Path(folder, "ratios.json")
+        command = [sys.executable, "-m", "tests.bench.cpu_kernels", "--threads", str(threads), "--json", str(path)]
+        env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
+        subprocess.run([*command, *(["--inductor"] if with_inductor else [])], env=env, check=True)
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
 def trace_rows(rounds: int) -> list[Row]:
     """A log to a full report, and what observing costs."""
     rows = []
@@ -189,7 +227,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=41, help="rounds of warm calls")
     parser.add_argument("--cold-rounds", type=int, default=3, help="rounds of cold compiles")
     parser.add_argument("--trace-rounds", type=int, default=5, help="rounds of reports and of observed compiles")
-    parser.add_argument("--only", choices=("overhead", "cold", "tracing", "traces", "training", "backward", "explorer"))
+    parser.add_argument(
+        "--only", choices=("overhead", "cold", "tracing", "traces", "training", "backward", "cpu", "explorer")
+    )
     options = parser.parse_args()
     print(
         f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
@@ -205,6 +245,8 @@ def main() -> None:
         rows += training_rows(options.rounds, options.cold_rounds)
     if options.only in (None, "backward"):
         rows += backward_rows(options.cold_rounds)
+    if options.only in (None, "cpu"):
+        rows += cpu_rows()
     if options.only in (None, "traces"):
         rows += trace_rows(options.trace_rounds)
     if options.only in (None, "explorer"):

@@ -1,17 +1,19 @@
 """CPU kernels beside eager, and with ``--inductor`` beside torch.compile, in CPU time.
 
-Usage: ``python -m tests.bench.cpu_kernels [NAMES...] [--inductor] [--threads N]``. Each way is measured in turn; with
-more than one thread, in wall time. Printed are ratios: above 1 ours is faster. "large" kernels move 64 MB or more, and
-their line has the share of this machine's copy speed.
+Usage: ``python -m tests.bench.cpu_kernels [NAMES...] [--inductor] [--threads N] [--json FILE]``. Each way is measured in
+turn; with more than one thread, in wall time. Printed are ratios: above 1 ours is faster. "large" kernels move 64 MB or
+more, and their line has the share of this machine's copy speed.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import json
 import math
+import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -158,12 +160,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--inductor", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path, help="file to write the ratios to, by way and subject")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     engine.config.cpu_kernels = True
     clock = time.thread_time if given.threads == 1 else time.perf_counter
-    speed, found = copy_speed(clock), dict[str, list[float]]()
+    speed, found = copy_speed(clock), dict[str, dict[str, float]]()
     compilers: dict[str, Callable[[Any], Any]] = {"eager": lambda f: f, "ours": engine.compile}
     if given.inductor:
         compilers["torch.compile"] = torch.compile
@@ -183,9 +186,17 @@ def main() -> None:
             if name.startswith("large"):
                 share = bytes_of(args, function(*args)) / taken["ours"] / speed
                 print(f"{'':24s} {share:.2f} of the speed of a copy", flush=True)
-    for way, ratios in found.items():
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        print(f"geometric mean against {way}: {mean:.2f}, least {min(ratios):.2f}, of {len(ratios)}")
+    for way, by_name in found.items():
+        ratios = list(by_name.values())
+        print(f"geometric mean against {way}: {geometric_mean(ratios):.2f}, least {min(ratios):.2f}, of {len(ratios)}")
+    if given.json is not None:
+        given.json.write_text(json.dumps(found), encoding="utf-8")
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    """Return the geometric mean of positive numbers."""
+    logs = [math.log(ratio) for ratio in ratios]
+    return math.exp(sum(logs) / len(logs))
 
 
 def _measure(
@@ -193,7 +204,7 @@ def _measure(
     ways: dict[str, Callable[..., Any]],
     args: tuple[torch.Tensor, ...],
     clock: Callable[[], float],
-    found: dict[str, list[float]],
+    found: dict[str, dict[str, float]],
 ) -> dict[str, float]:
     """Measure one subject, print its ratios, and add them to ``found``."""
     for way in ways.values():
@@ -201,7 +212,7 @@ def _measure(
     taken = seconds(ways, args, clock)
     ratios = {way: taken[way] / taken["ours"] for way in ways if way != "ours"}
     for way, ratio in ratios.items():
-        found.setdefault(way, []).append(ratio)
+        found.setdefault(way, {})[name] = ratio
     print(f"{name:24s} {'  '.join(f'{way} {ratio:6.2f}' for way, ratio in ratios.items())}", flush=True)
     return taken
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.errors import BadArgument
-from notebook_ext.lesson import Prediction
+from notebook_ext.lesson import Prediction, race
 from notebook_ext.widgets.question import QuestionWidget
 
 
@@ -86,3 +86,14 @@ def test_text_never_becomes_html(shell) -> None:
 def test_glossary(shell) -> None:
     """``%glossary`` explains a word."""
     assert shell.run("%glossary guards").text.startswith("guard: A condition that the compiler assumed")
+
+
+def test_a_race_prints_the_ratio(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ratio is above 1 if the second function is faster; a saved output has no number."""
+    monkeypatch.delenv("COMPILE_EXPLORER_STEADY", raising=False)
+    ratio = race(lambda n: sum(range(1000 * n)), lambda n: n, 100)
+    assert ratio > 1
+    assert f"{ratio:.1f}" in capsys.readouterr().out
+    monkeypatch.setenv("COMPILE_EXPLORER_STEADY", "1")
+    race(lambda n: n, lambda n: n, 1)
+    assert capsys.readouterr().out.endswith(": as measured on your machine\n")

@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 
 EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "00_tour": {
-        "code-04": "masked_softmax: 1 graph, no breaks, 1 kernel for cuda:90",
-        "code-07": "0/0 k0 close",
+        "code-04": [
+            "masked_softmax: 1 graph, no breaks, 1 kernel ran on this CPU",
+            "1 kernel for cuda:90, compiled only",
+        ],
+        "code-07": ["0/0 k0 close", "0/0 c0 close"],
+        "race": "time of the plain function / time of the compiled one",
         "code-11": "1 recompile (line 2: scores.size(0) 64 -> 32)",
         "code-13": "This call would use entry 0/1.",
         "code-17": "GPT.forward: 1 graph, no breaks, 2 recompiles",
@@ -40,13 +44,14 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "shape-guard-list": "> 100",
     },
     "08_loops_to_triton": {
-        "norm": "gated_norm: 1 graph, no breaks, 1 kernel for cuda:90",
+        "norm": "gated_norm: 1 graph, no breaks, 1 kernel ran on this CPU",
         "norm-bytes": "8.4 MB moved",
         "decisions": "The kernel has the same rows",
         "text": ["@triton.jit", "tl.store(", "grid: (1024)"],
         "verify": "close to ATen's result",
         "two": "rows_then_columns: 1 graph, no breaks, 3 kernels",
         "two-decisions": "NOT fused",
+        "race": "time of the plain function / time of the compiled one",
         "roofline": ["bound by memory", "the bend is at 20 operations per byte"],
         "recorded": "gated_norm: 1 graph, no breaks, 1 kernel for cuda:90",
     },

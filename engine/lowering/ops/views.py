@@ -28,6 +28,7 @@ from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.promotion import broadcast_loader, canonical_dim, check_supported_dtype, promote_dtypes
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
+from engine.torch_private.symbolic_shapes import statically_known_true
 
 aten = torch.ops.aten
 
@@ -145,9 +146,7 @@ def broadcast_to(a: LoweredTensor, shape: tuple[Size, ...]) -> LoweredTensor:
 @register_lowering(aten.select.int)
 def select(low: LoweringContext, a: LoweredTensor, dim: int, at: Any) -> LoweredTensor:
     dim = canonical_dim(dim, len(a.shape))
-    place = as_size(at)
-    if not is_nonnegative(place):
-        place = as_size(place + a.shape[dim])
+    place = _from_front(low, 2, at, a.shape[dim], dim)
     shape = a.shape[:dim] + a.shape[dim + 1 :]
     return a.view(shape, lambda index: (*index[:dim], IndexExpr({}, place), *index[dim:]))
 
@@ -158,8 +157,7 @@ def slice_(
 ) -> LoweredTensor:
     dim = canonical_dim(dim, len(a.shape))
     size = a.shape[dim]
-    begin = as_size(start if start is not None else 0)
-    begin = _from_front(begin, size)
+    begin = _from_front(low, 2, start, size, dim)
     known = static_sizes((begin, size))
     begin = begin if known is None else min(known)
     stride = as_size(step)
@@ -326,12 +324,29 @@ def _may_pad(count: Size) -> bool:
     return known is None or known > 0
 
 
-def _from_front(begin: Size, size: Size) -> Size:
-    """Return a start counted from the front; a known one is never negative."""
-    known = static_size(begin)
-    counted = as_size(known + size) if known is not None and known < 0 else begin
-    known = static_size(counted)
-    return counted if known is None else max(known, 0)
+def _from_front(low: LoweringContext, argument: int, given: Any, size: Size, dim: int) -> Size:
+    """Return an index into ``dim`` counted from the front.
+
+    ``given`` is an argument of the current node, whose first argument is indexed.
+
+    Raises:
+        NotLowered: its sign is unknown.
+    """
+    place = as_size(0 if given is None else given)
+    if (known := static_size(place)) is not None:
+        counted = as_size(known + size) if known < 0 else known
+        return counted if (known := static_size(counted)) is None else max(known, 0)
+    if is_nonnegative(place):
+        return place
+    if low.current_node is not None:
+        indexed, number = torch.fx.map_arg(
+            (low.current_node.args[0], low.current_node.args[argument]), lambda node: node.meta["val"]
+        )
+        if statically_known_true(number >= 0):
+            return place
+        if statically_known_true(number < 0) and statically_known_true(number + indexed.shape[dim] >= 0):
+            return as_size(place + size)
+    raise NotLowered(LoweringFallback.SYMBOLIC_SHIFT, "an index of unknown sign has no lowering")
 
 
 @register_lowering(aten.repeat.default)
@@ -359,11 +374,9 @@ def slice_scatter(
     step: Any = 1,
 ) -> LoweredTensor:
     dim = canonical_dim(dim, len(a.shape))
-    begin, stride = _from_front(as_size(start if start is not None else 0), a.shape[dim]), static_size(as_size(step))
-    if not is_nonnegative(begin) or stride is None:
-        raise NotLowered(
-            LoweringFallback.SYMBOLIC_SHIFT, "a write to a slice with a start of unknown sign has no lowering"
-        )
+    begin, stride = _from_front(low, 3, start, a.shape[dim], dim), static_size(as_size(step))
+    if stride is None:
+        raise NotLowered(LoweringFallback.SYMBOLIC_SHIFT, "a write to a slice with a symbolic step has no lowering")
     check_supported_dtype(a, source)
     count = source.shape[dim]
 
@@ -385,9 +398,7 @@ def slice_scatter(
 @register_lowering(aten.select_scatter.default)
 def select_scatter(low: LoweringContext, a: LoweredTensor, source: LoweredTensor, dim: int, at: Any) -> LoweredTensor:
     dim = canonical_dim(dim, len(a.shape))
-    place = as_size(at)
-    if not is_nonnegative(place):
-        place = as_size(place + a.shape[dim])
+    place = _from_front(low, 3, at, a.shape[dim], dim)
     check_supported_dtype(a, source)
     value = broadcast_loader(source, a.dtype, source.shape)
 

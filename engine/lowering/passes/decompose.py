@@ -206,4 +206,7 @@ def _splice(
             copied.meta = {"val": part.meta.get("val")}
             set_provenance(copied, here)
             inner[part] = copied
+    for position, value in tensors_by_position(results_of(node.meta.get("val"))).items():
+        if (made := results_of(result)[position]) not in given:
+            made.meta["val"] = value  # The strides of a result are eager's, not the decomposition's.
     return tuple(result) if isinstance(result, list) else result

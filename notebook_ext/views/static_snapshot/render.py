@@ -27,6 +27,8 @@ MAX_STAGE_ROWS = 24
 """Maximum number of rows in a table about one stage of one compilation."""
 MAX_NODES = 40
 """Maximum number of nodes in one picture."""
+PORTABLE_COLUMNS = 5
+"""Columns of the table of CPU kernels that are equal on every CPU."""
 MAX_LINES = 120
 """Maximum number of lines in one text."""
 
@@ -49,7 +51,7 @@ def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True) 
     """Return the static snapshot as one collapsed ``<details>`` of at most ``limit_kb`` kB.
 
     Sections that do not fit are left out, and a line names them. Styles are inline and pictures are data
-    URIs, because viewers may drop scripts and style sheets. With ``timed`` off, it has no times.
+    URIs, because viewers may drop scripts and style sheets. With ``timed`` off, it has no times and no LLVM IR.
     """
     kept: list[str] = []
     left_out: list[str] = []
@@ -121,7 +123,7 @@ def _sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
     yield from _break_sections(session)
     yield from _recompile_sections(session, timed)
     yield from _source_sections(session)
-    yield from _kernel_sections(session)
+    yield from _kernel_sections(session, is_portable=not timed)
     firsts = [c for g in groups(session) if (c := next(filter(has_graph, g.compilations), None)) is not None]
     for first in firsts:
         yield from _stage_sections(line_tables(session, first))
@@ -134,7 +136,7 @@ def _sections(session: Session, timed: bool) -> Iterator[SnapshotSection]:
         yield from _timing_sections(session)
     for first in firsts:
         yield from _stage_sections(detail_tables(session, first))
-    yield from _triton_sections(session)
+    yield from _triton_sections(session, is_portable=not timed)
 
 
 def _break_sections(session: Session) -> Iterator[SnapshotSection]:
@@ -219,9 +221,9 @@ def _function_rows(
     return [r for r in rows if not r.line or starts.get(r.file, 0) <= r.line <= ends.get(r.file, 0)]
 
 
-def _kernel_sections(session: Session) -> Iterator[SnapshotSection]:
+def _kernel_sections(session: Session, *, is_portable: bool) -> Iterator[SnapshotSection]:
     none: dict[str, Any] = {}
-    yield from _cpu_kernel_sections([r for r in kernels(session)["rows"] if r["is_cpu"]])
+    yield from _cpu_kernel_sections([r for r in kernels(session)["rows"] if r["is_cpu"]], is_portable=is_portable)
     rows = [
         [
             r["compilation"],
@@ -242,8 +244,11 @@ def _kernel_sections(session: Session) -> Iterator[SnapshotSection]:
         yield SnapshotSection(f"Kernels ({len(rows)})", _table(heads, rows))
 
 
-def _cpu_kernel_sections(rows: list[dict[str, Any]]) -> Iterator[SnapshotSection]:
-    """Yield the table of the kernels that ran on the CPU, if there are any."""
+def _cpu_kernel_sections(rows: list[dict[str, Any]], *, is_portable: bool) -> Iterator[SnapshotSection]:
+    """Yield the table of the kernels that ran on the CPU, if there are any.
+
+    If ``is_portable``, without what differs between CPUs.
+    """
     cells = []
     for row in rows:
         made, measured = row["targets"].get("cpu", {}), row["measured"]
@@ -265,6 +270,8 @@ def _cpu_kernel_sections(rows: list[dict[str, Any]]) -> Iterator[SnapshotSection
         cpu = next((name for r in rows if (name := r["targets"].get("cpu", {}).get("cpu"))), "")
         heads = ["Entry", "Kernel", "Fused nodes", "Iterations", "Bytes moved", "Vector"]
         heads += ["Spills", "Instructions", "Time", "Checked"]
+        if is_portable:
+            cpu, heads, cells = "", heads[:PORTABLE_COLUMNS], [row[:PORTABLE_COLUMNS] for row in cells]
         title = f"Kernels that ran on this CPU{f', {cpu}' if cpu else ''} ({len(cells)})"
         yield SnapshotSection(title, _table(heads, cells))
 
@@ -311,10 +318,11 @@ def _timing_sections(session: Session) -> Iterator[SnapshotSection]:
         yield SnapshotSection("Compile times", _table(["Entry", "Function", "Whole", "Stages"], rows))
 
 
-def _triton_sections(session: Session) -> Iterator[SnapshotSection]:
+def _triton_sections(session: Session, *, is_portable: bool) -> Iterator[SnapshotSection]:
+    """Yield the text of each kernel; LLVM IR, which differs by CPU, if not ``is_portable``."""
     seen: set[str] = set()
     for compilation in session.compilations:
-        for kernel in (*compilation.kernels, *compilation.cpu_kernels):
+        for kernel in (*compilation.kernels, *(() if is_portable else compilation.cpu_kernels)):
             if kernel.text not in seen:
                 seen.add(kernel.text)
                 lines = [text for _, text in kernel_lines(sanitize(kernel.text))]
