@@ -158,6 +158,22 @@ def test_rounding_like_eager_is_no_difference() -> None:
     assert any("values differ" in line for line in found(1e-4))
 
 
+def test_casts_and_autocast_of_a_program_are_rounding() -> None:
+    """The float64 run has no casts and no autocast, so it judges a program with both."""
+
+    def found(error: float) -> list[str]:
+        name = "model_zoo.AMP"
+        plain, changed = prepare(name, "plain"), prepare(name, "compiled")
+        expected = observe(plain, plain.target, grad=False)
+        seen = observe(changed, after(lambda r: r + error)(changed.target), grad=False)
+        comparison = Comparison({torch.float32: (0.0, 0.0)})
+        comparison.observations(expected, seen)
+        return beyond_rounding(name, comparison, expected, grad=False)
+
+    assert found(1e-4) == []
+    assert any("values differ" in line for line in found(0.2))
+
+
 def test_only_rounding_errors_of_eager_excuse_a_difference() -> None:
     """Eager must be near the float64 run itself, and NaN must stand at the same places."""
     exact = torch.linspace(1, 2, 50, dtype=torch.float64)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from engine import errors
+from engine.backends.program_runner import with_recorded_fallback
 from engine.backends.record_program import record_cpu_program, record_no_cpu_program
 from engine.cache.disk_store import DiskStore
 from engine.compilation import Compilation
@@ -23,7 +24,6 @@ from engine.lowering.cpu.single_operators import operators_for_aten
 from engine.lowering.driver import lower
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
-from engine.runtime.aten_fallback import with_aten_fallback
 from engine.runtime.cpu_launcher import cpu_launcher
 from engine.runtime.program_executor import program_executor
 from engine.torch_private.entries import Feature, why_off
@@ -93,8 +93,7 @@ def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")
             refused |= dict.fromkeys(error.nodes, str(error))
             continue
-        run = with_aten_fallback(run, functools.partial(aten_executor, graph), _log_fallback, is_boxed=graph.is_boxed)
-        return record_cpu_program(run, program, graph, work)
+        return record_cpu_program(with_recorded_fallback(run, graph), program, graph, work)
 
 
 def _program(graph: AotGraph, options: Options, refused: dict[str, str]) -> LoweredProgram | None:
@@ -118,11 +117,6 @@ def _program(graph: AotGraph, options: Options, refused: dict[str, str]) -> Lowe
 def _object_store() -> DiskStore | None:
     """Return the disk cache of compiled kernels, or None."""
     return DiskStore(user_cache_dir() / "objects") if config.disk_cache and not why_off(Feature.DISK_CACHE) else None
-
-
-def _log_fallback(error: BaseException, sentence: str, done: str) -> None:
-    """Log why ATen runs a call: its data-dependent sizes often make it raise eager's error."""
-    _log.info("%s %s", sentence, done)
 
 
 @functools.cache

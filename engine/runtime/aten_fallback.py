@@ -55,6 +55,7 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
     def call(*inputs: Any) -> Any:
         if is_gone:
             return other()(*inputs)
+        sentence = ""
         try:
             return run(*inputs)
         except torch.OutOfMemoryError as error:
@@ -68,8 +69,9 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
                 raise
             failed = error.with_traceback(None)
         except UnexpectedSize as error:
-            on_fallback(error, f"The kernels are not valid for this call: {error}.", "" if is_boxed else THIS_CALL_NOTE)
+            sentence = f"The kernels are not valid for this call: {error}."
             if is_boxed:
+                on_fallback(error, sentence, "")
                 raise
             failed = error.with_traceback(None)
         except RuntimeError as error:
@@ -84,9 +86,12 @@ def with_aten_fallback(run: Run, make_fallback: Callable[[], Run], on_fallback: 
             is_gone.append(True)
             return other()(*inputs)
         try:
-            return other()(*inputs)
+            results = other()(*inputs)
         except torch.OutOfMemoryError:
             raise failed from None
+        if sentence:  # If ATen raises too, the error is the call's own.
+            on_fallback(failed, sentence, THIS_CALL_NOTE)
+        return results
 
     return call
 

@@ -195,3 +195,35 @@ def test_an_input_with_unknown_strides_is_saved_itself() -> None:
             results = fn(leaf[:, :columns], wide[:rows, 5 : 5 + columns])
             gradients.append(torch.autograd.grad(results[0].sum() + results[1].square().sum(), leaf)[0])
         torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_the_record_says_why_aten_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph without a gain, and a machine without LLVM, are reasons in one sentence."""
+
+    def reason(function: Callable[[Any], Any]) -> str:
+        engine.reset()
+        with engine.record() as session:
+            x = torch.randn(300, 300)
+            torch.testing.assert_close(engine.compile(function)(x), function(x))
+        (compilation,) = session.compilations
+        assert not compilation.failures
+        return compilation.cpu_program.reason
+
+    assert reason(chain) == ""
+    assert "ATen moves the same bytes" in reason(lambda x: x @ x)
+    monkeypatch.setattr(cpu_executor, "why_llvm_is_missing", lambda: "CPU kernels need llvmlite.")
+    assert reason(chain) == "CPU kernels need llvmlite."
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_a_symbolic_index_counts_from_the_right_end() -> None:
+    """A position that becomes a symbol has the sign that its guards know."""
+
+    def rows(x: torch.Tensor, at: int) -> tuple[torch.Tensor, ...]:
+        return x[at] * 2 + 1, (x[at:] * 2 + 1).relu(), x[-1, at % 3] + x[at][0]
+
+    compiled = engine.compile(rows)
+    x = torch.randn(10, 4)
+    for at in (5, 6, 8, -2, -9, -3, 1):
+        torch.testing.assert_close(compiled(x, at), rows(x, at))
