@@ -105,7 +105,7 @@ def race(plain: Callable[..., Any], compiled: Callable[..., Any], *args: Any, ro
     compiled(*args)  # compiles it
     pairs = [(_seconds(plain, *args), _seconds(compiled, *args)) for _ in range(rounds)]
     first, second = (min(taken) for taken in zip(*pairs, strict=True))
-    ratio = first / second
+    ratio: float = first / second
     shown = "as measured on your machine" if os.environ.get(DETERMINISTIC_ENV) else f"{ratio:.1f}"
     print(f"time of the plain function / time of the compiled one: {shown}")
     return ratio

@@ -339,9 +339,8 @@ def _from_front(low: LoweringContext, argument: int, given: Any, size: Size, dim
     if is_nonnegative(place):
         return place
     if low.current_node is not None:
-        indexed, number = torch.fx.map_arg(
-            (low.current_node.args[0], low.current_node.args[argument]), lambda node: node.meta["val"]
-        )
+        operands: Any = (low.current_node.args[0], low.current_node.args[argument])
+        indexed, number = torch.fx.map_arg(operands, lambda node: node.meta["val"])
         if statically_known_true(number >= 0):
             return place
         if statically_known_true(number < 0) and statically_known_true(number + indexed.shape[dim] >= 0):
