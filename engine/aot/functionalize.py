@@ -19,6 +19,7 @@ import torch.fx
 import torch.fx.traceback
 
 from engine.aot.checks.missing_kernels import check_missing_kernels_in_callees
+from engine.aot.checks.overlapping_writes import OverlappingWriteMode
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functional_tensors import functional_tensors, unwrap_functional
 from engine.aot.grad_mode import GRAD_MODE_CALLS, inputs_read_after_last_write, inputs_with_layout_mutated_in_grad_mode
@@ -37,7 +38,7 @@ from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, is_same_layout, view_sizes
 from engine.ir.fallback import FallbackRequired
-from engine.ir.graph_callable import GraphCallable
+from engine.ir.graph_callable import NO_CALLABLE, GraphCallable, graph_callable_of
 from engine.ir.introspection.operator_facts import draws_random, facts_of, facts_of_node
 from engine.ir.introspection.symbols import symbol_of, symbolic_numbers_in, symbols_in
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
@@ -269,7 +270,9 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             elif self.under_autograd and mutates_layout(n):
                 result = self._replace_layout_mutation(n)
             else:
-                result = super().run_node(n)
+                is_callee = graph_callable_of(n) is not NO_CALLABLE
+                with OverlappingWriteMode() if is_callee else contextlib.nullcontext():
+                    result = super().run_node(n)
         # If ``out`` is a view, only the traced fake value shows the resize.
         if given is not None and (given != _shapes(result) or given != _shapes(traced)):
             raise FallbackRequired(AotFallback.OUT_RESIZED, f"{n.name} resizes its out= tensor")

@@ -32,7 +32,7 @@ from engine.lowering.cpu.build_loop_nest import build_loop_nest
 from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
 from engine.lowering.fallbacks.kinds import lowering_hint
 from engine.lowering.memory.buffer_reuse import plan_buffer_reuse
-from engine.lowering.memory.mutate_in_place import plan_mutations
+from engine.lowering.memory.mutate_in_place import plan_mutations, raises_value_errors
 from engine.lowering.scheduler import FusionGroup, Schedule
 from engine.lowering.strided_views import strided_view_of
 from engine.lowering.templates.attention import AttentionTemplate, attention_kernel
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 GPU_TARGETS = ("cuda", "hip")
-"""Prefixes of targets whose kernels raise no errors about values and may write inputs."""
+"""Prefixes of targets whose kernels raise no errors about values."""
 
 
 def _kernel_letters(stage: str, target: str) -> str:
@@ -74,9 +74,9 @@ def schedule_to_program(
     for step in schedule.steps:
         step.accept(builder)
     outputs = tree_map_only(LoweredTensor, _make_ref, walk.outputs)
-    may_write = target.startswith(GPU_TARGETS) and not walk.symbols.unbacked
-    written = [(position, walk.inputs[given][0]) for position, given in mutated if may_write]
-    buffers, stored = plan_mutations(builder.steps, builder.loops, buffers, outputs, written)
+    written = [(position, walk.inputs[given][0]) for position, given in mutated if not walk.symbols.unbacked]
+    may_raise = (lambda _: False) if target.startswith(GPU_TARGETS) else raises_value_errors
+    buffers, stored = plan_mutations(builder.steps, builder.loops, buffers, outputs, written, may_raise)
     buffers, reuses = plan_buffer_reuse(builder.steps, builder.loops, buffers, outputs)
     externs = tuple(
         ExternCall(

@@ -20,9 +20,10 @@ from engine.aot.storage_geometry import (
     storage_id,
     with_hint_sizes,
 )
-from engine.ir.fallback import Fallback
-from engine.ir.introspection.operator_facts import facts_of_node
-from engine.ir.node_values import example_tensor, nodes_in
+from engine.ir.fallback import Fallback, FallbackRequired
+from engine.ir.introspection.operator_facts import facts_of_node, facts_of_overload
+from engine.ir.node_values import example_tensor, nodes_in, tensors_in
+from engine.torch_private.dispatch import TorchDispatchMode
 from engine.torch_private.fake_tensors import FakeTensor
 
 _OVERLAPS_INSIDE = (AotFallback.WRITE_TO_OVERLAPPING_ELEMENTS, "writes to a tensor whose elements overlap in memory")
@@ -37,6 +38,31 @@ def check_overlapping_writes(call: CheckedCall) -> Fallback | None:
     Eager raises an error, or writes in an order that a kernel does not reproduce.
     """
     return next((found for node in call.graph.graph.nodes if (found := _check_write(node)) is not None), None)
+
+
+class OverlappingWriteMode(TorchDispatchMode):
+    """Dispatch mode that finds writes to overlapping elements in a callee.
+
+    The graph shows such a callee as one node.
+
+    Raises:
+        FallbackRequired: an operator mutates a tensor whose elements overlap in memory.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if (facts := facts_of_overload(func) if hasattr(func, "_schema") else None) is not None and facts.writes:
+            for tensor in tensors_in((kwargs.get("out"),) if facts.has_out else args[:1]):
+                if has_internal_overlap(tensor):
+                    raise FallbackRequired(
+                        _OVERLAPS_INSIDE[0], f"{func.name().partition('::')[2].partition('.')[0]} {_OVERLAPS_INSIDE[1]}"
+                    )
+        return func(*args, **kwargs)
 
 
 def _check_write(node: torch.fx.Node) -> Fallback | None:
@@ -54,7 +80,7 @@ def _check_write(node: torch.fx.Node) -> Fallback | None:
         return None
     if has_internal_overlap(into):
         return Fallback.for_node(node, *_OVERLAPS_INSIDE)
-    if named is not None and named in node.args and not facts_of_node(node).is_pointwise:
+    if named is not None and named in nodes_in(node.args) and not facts_of_node(node).is_pointwise:
         return Fallback.for_node(node, *_OTHER_ORDER)
     storage = storage_id(into)
     into = with_hint_sizes(into)

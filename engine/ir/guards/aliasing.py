@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import weakref
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -111,7 +113,7 @@ def all_distinct_objects(*values: Any) -> bool:
     return len({id(v) for v in values}) == len(values)
 
 
-def mutated_storages_are_disjoint(written: int, *tensors: Any) -> bool:
+def mutated_storages_are_disjoint(num_mutated: int, *tensors: Any) -> bool:
     """Return True if none of the first ``num_mutated`` tensors shares a byte with another one.
 
     The other tensors may share memory with each other.
@@ -120,7 +122,7 @@ def mutated_storages_are_disjoint(written: int, *tensors: Any) -> bool:
     spans: list[tuple[int, int, bool]] = []
     for n, tensor in enumerate(tensors):
         start, end, storage = _storage_range(tensor)
-        is_written = n < written
+        is_written = n < num_mutated
         if storage in storages and (is_written or storages[storage]):
             return False
         storages[storage] = is_written
@@ -134,6 +136,34 @@ def mutated_storages_are_disjoint(written: int, *tensors: Any) -> bool:
         if is_written:
             reach_of_written = end
     return True
+
+
+class MutatedStorageCheck:
+    """Checks storage overlap where a tensor, or its address, differs from the last call.
+
+    An optimizer's step has hundreds of tensors, and finding each storage costs more than all its other guards.
+    """
+
+    __slots__ = ("_num_mutated", "_passed")
+
+    def __init__(self, num_mutated: int) -> None:
+        self._num_mutated = num_mutated
+        self._passed: tuple[tuple[weakref.ref[Any], ...], tuple[int, ...]] = (), ()
+
+    def __call__(self, *tensors: Any) -> bool:
+        references, addresses = self._passed
+        with DisableTorchFunction():
+            try:
+                found = tuple(map(torch.Tensor.data_ptr, tensors))
+            except RuntimeError:  # fake tensors have no address
+                return mutated_storages_are_disjoint(self._num_mutated, *tensors)
+            if found == addresses and all(map(operator.is_, map(operator.call, references), tensors)):
+                return True
+            if not mutated_storages_are_disjoint(self._num_mutated, *tensors):
+                return False
+            if all(found):  # an empty tensor has no address
+                self._passed = tuple(map(weakref.ref, tensors)), found
+            return True
 
 
 @dataclass(frozen=True)
@@ -153,7 +183,8 @@ class DisjointStorage(NoAliasing):
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
         if self.num_mutated == 1:
             return super().condition(expr, const, others, known)
-        return f"{const(mutated_storages_are_disjoint, 'written_differ')}({', '.join((str(self.num_mutated), expr, *others))})"
+        check = MutatedStorageCheck(self.num_mutated)
+        return f"{const(check, 'mutated_storages_are_disjoint')}({', '.join((expr, *others))})"
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
         return (

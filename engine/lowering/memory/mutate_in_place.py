@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine.ir.kernels.lowered_program import Buffer, BufferRef, ProgramStep, buffer_refs
+from engine.ir.introspection.operator_facts import facts_of_overload
+from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, ProgramStep, buffer_refs
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import R
 from engine.ir.node_values import called_overload
@@ -33,10 +34,12 @@ def plan_mutations(
     buffers: Mapping[str, Buffer],
     outputs: Sequence[Any],
     mutated: Sequence[tuple[int, str]],
+    may_raise: Callable[[LoopKernel], bool],
 ) -> tuple[dict[str, Buffer], tuple[BufferReuse, ...]]:
     """Return the buffers, with outputs that take the memory of inputs, and the reasons.
 
-    ``mutated`` holds the position of each output that is a new value, and the name of its input.
+    ``mutated`` holds the position of each output that is a new value, and the name of its input. ``may_raise`` says
+    if a kernel may raise an error about values: none may after an input is written.
     """
     planned, found = dict(buffers), []
     refs = [ref.buffer for ref in buffer_refs(list(outputs))]
@@ -49,9 +52,33 @@ def plan_mutations(
         number = next((n for n, s in enumerate(steps) if out.buffer in s.touched_buffers()), None)
         if number is None or number not in loops or not _can_store(steps, number, loops[number], given, out.buffer):
             continue
+        if any(may_raise(kernel) for later, kernel in loops.items() if later >= number):
+            continue
+        if any(_call_may_raise(call, buffers) for step in steps[number + 1 :] for call in step.calls):
+            continue
         planned[out.buffer] = replace(buffers[out.buffer], reuses=given)
         found.append(BufferReuse(out.buffer, given, bytes_of(buffers[out.buffer]) or 0, MUTATION_REASON))
     return planned, tuple(found)
+
+
+def raises_value_errors(kernel: LoopKernel) -> bool:
+    """Return True if a CPU kernel checks indices or divisors."""
+    return any(
+        op.name == "check"
+        or (op.name in ("truncdiv", "rem") and not (op.args[1].name == "constant" and op.args[1].value))
+        for op in kernel.ops
+    )
+
+
+def _call_may_raise(call: AtenCall, buffers: Mapping[str, Buffer]) -> bool:
+    """Return True if an ATen call may raise an error about values (integer division)."""
+    called = called_overload(call.target)
+    if called is None:
+        return True
+    made = [buffers[name] for name in call.result_buffers if name is not None and name in buffers]
+    if facts_of_overload(called).is_pointwise and made and all(b.dtype.is_floating_point for b in made):
+        return False
+    return called._schema.name.partition("::")[2] not in CALLS_WITHOUT_VALUE_ERRORS
 
 
 def _is_replaceable(given: Buffer | None, made: Buffer | None) -> bool:
@@ -69,9 +96,6 @@ def _can_store(steps: Sequence[ProgramStep], number: int, kernel: LoopKernel, gi
     if any(given in step.touched_buffers() for step in steps[number + 1 :]):
         return False
     if any(given in s.touched_buffers() and not all(map(returns_fresh_memory, s.calls)) for s in steps):
-        return False
-    calls = [called_overload(call.target) for step in steps[number + 1 :] for call in step.calls]
-    if any(c is None or c._schema.name.partition("::")[2] not in CALLS_WITHOUT_VALUE_ERRORS for c in calls):
         return False
     if kernel.r is None:
         return can_run_in_place(kernel, made, given)

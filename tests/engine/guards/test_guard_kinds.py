@@ -14,7 +14,13 @@ import torch
 
 from engine.guards.codegen import compile_check
 from engine.guards.recompile_reasons import first_guard_failure
-from engine.ir.guards.aliasing import DisjointStorage, DistinctObjects, SameObject, SharedStorage
+from engine.ir.guards.aliasing import (
+    DisjointStorage,
+    DistinctObjects,
+    MutatedStorageCheck,
+    SameObject,
+    SharedStorage,
+)
 from engine.ir.guards.base import Guard
 from engine.ir.guards.computed_condition import ComputedCondition, ConditionOp, ValueRef
 from engine.ir.guards.global_state import GlobalStateMatch, current_global_state_guards
@@ -213,6 +219,21 @@ def test_tensors_sharing_storage_fail() -> None:
     assert "x and z" in guard_failure(guard, x=x, y=torch.zeros(4), z=x[2:]).sentence
     other = torch.zeros(4)
     assert guard_passes(guard, x=x, y=other, z=other[2:])
+
+
+def test_mutated_tensors_sharing_storage_fail_also_after_a_passed_check() -> None:
+    """The check of mutated tensors sees another object, address and storage."""
+    x, y, z = torch.zeros(4), torch.zeros(4), torch.zeros(4)
+    check = MutatedStorageCheck(2)
+    assert check(x, y, z)
+    assert check(x, y, z)
+    assert not check(x, x, z)
+    assert check(x, y, torch.zeros(4))
+    assert check(x, y, z)
+    z.set_(y.untyped_storage(), 2, (2,))
+    assert not check(x, y, z)
+    assert check(x, z[:0].clone(), torch.zeros(0))
+    assert not check(x, y, y[:0])
 
 
 def test_one_object_in_two_places_fails() -> None:

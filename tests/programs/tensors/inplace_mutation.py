@@ -32,6 +32,23 @@ def layout_of_an_intermediate(x):
     return y, y[0]
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+@program(lambda: (torch.randn(6),))
+def overlapping_elements_in_a_callee(x):
+    """A function of the user writes to a view whose elements share memory."""
+    return Doubled.apply(x.as_strided((2, 2), (1, 1))), x.sum()
+
+
 @program(lambda: (torch.randn(6),))
 def through_views_of_views(x):
     """A write through a view of a view shows everywhere."""

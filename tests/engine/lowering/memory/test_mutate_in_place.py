@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.kernels.llvm_machine import host_unit
+from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
+from engine.kernels.cpu.printer import print_llvm
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from engine.runtime.aten_fallback import with_aten_fallback
@@ -52,6 +54,19 @@ def test_results_that_alias_are_left_alone():
     assert not written(lambda w, g: (w.double() - g,), w, g)
     assert not written(lambda w, g: (w - g, w @ g), w, g) or lowered(lambda w, g: (w - g, w @ g), w, g).steps[0].calls
     assert not written(lambda w: (w + 1,), torch.randn(64, 1).expand(64, 64))
+
+
+def test_a_cpu_kernel_writes_an_input_only_where_nothing_raises_later() -> None:
+    """An input keeps its value until the last check of an index or divisor passed."""
+
+    def written_on_cpu(function: Any, *args: torch.Tensor) -> tuple[str, ...]:
+        graph = replace(trace_to_aten(function, args), mutated_inputs=((0, 0),))
+        return lower(graph, CPU_TARGET, lambda kernel, target: print_llvm(kernel, host_unit())).written_inputs
+
+    w, places, n = torch.randn(512, 512), torch.randint(0, 512, (512,)), torch.randint(1, 5, (512, 512))
+    assert written_on_cpu(lambda w, i: (w.sin() * 2, i), w, places)
+    assert not written_on_cpu(lambda w, i: (w.sin() + w[i], i), w, places)
+    assert not written_on_cpu(lambda w, n: (w.sin() * 2, (n // (n - 1)) + 1), w, n)
 
 
 class Launches:
