@@ -7,26 +7,19 @@ the fix is then "not verifiable" for that reason.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import os
-import select
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import torch
 
+from engine.forked_run import run_in_fork
 from engine.ir.compiler_protocol import Compiler
 from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import Session
-from engine.runtime.dispatch.code_cache import COMPILE_LOCK, cache_of_code
+from engine.runtime.dispatch.code_cache import cache_of_code
 from engine.runtime.dispatch.codegen import signature_of
 from engine.runtime.dispatch.dispatcher import DispatcherState, make_dispatcher
 from engine.runtime.dispatch.recorded_arguments import (
@@ -36,26 +29,9 @@ from engine.runtime.dispatch.recorded_arguments import (
     recorded_frame,
     resolve_argument,
 )
-from engine.runtime.workers.fork import fork_process
 
-MAX_SECONDS = 30.0
-"""Seconds that one trial may take."""
 DYNAMIC_FIX = "f = engine.compile(f, dynamic=True)"
 """The fix that changes compile options instead of the call's arguments."""
-BLOCKED_AUDIT_EVENTS = (
-    "os.remove",
-    "os.rename",
-    "os.mkdir",
-    "os.rmdir",
-    "os.system",
-    "os.kill",
-    "os.exec",
-    "os.posix_spawn",
-    "shutil.",
-    "socket.",
-    "subprocess.Popen",
-)
-"""Audit events with effects beyond the process."""
 
 MakeCompiler = Callable[[bool | None], Compiler]
 
@@ -165,11 +141,8 @@ def _run_with_fix(
         ValueUnavailable: an argument is no longer available.
     """
     arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
-    if not sys.platform.startswith("linux"):
-        return FixTrial(problem="this system cannot fork a process safely")
-    if torch.cuda.is_initialized():
-        return FixTrial(problem="the GPU cannot be used from a forked process")
-    return _run_in_fork(lambda: _count_compiles(dispatch, arguments, code, compiler))
+    found = run_in_fork(lambda: astuple(_count_compiles(dispatch, arguments, code, compiler)))
+    return FixTrial(problem=found.problem) if found.problem else FixTrial(*found.value)
 
 
 def _count_compiles(
@@ -196,80 +169,3 @@ def _count_compiles(
             return FixTrial(problem=f"the function raises {type(error).__name__} on fresh inputs: {error}")
     cache = cache_of_code(private, function.__code__, function.__globals__)
     return FixTrial() if cache is None else FixTrial(cache.compile_count, "", cache.last_cause)
-
-
-# The forked process.
-
-
-def _run_in_fork(work: Callable[[], FixTrial]) -> FixTrial:
-    read, write = os.pipe()
-    with COMPILE_LOCK:
-        child = fork_process()
-    if child == 0:
-        os.close(read)
-        _run_child(write, work)
-    os.close(write)
-    try:
-        return _read_answer(read, child)
-    finally:
-        os.close(read)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, 0)
-
-
-def _read_answer(read: int, child: int) -> FixTrial:
-    data = b""
-    end = time.monotonic() + MAX_SECONDS
-    while True:
-        ready, _, _ = select.select([read], [], [], max(0.0, end - time.monotonic()))
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-            return FixTrial(problem=f"the re-run took more than {MAX_SECONDS:.0f} seconds")
-        part = os.read(read, 65536)
-        if not part:
-            break
-        data += part
-    if not data:
-        return FixTrial(problem="the process of the re-run ended without a result")
-    return FixTrial(*json.loads(data))
-
-
-def _run_child(write: int, work: Callable[[], FixTrial]) -> None:
-    """Run the trial, write the result, and exit without the parent's cleanup handlers."""
-    try:
-        stopped: list[str] = []
-        torch.set_num_threads(1)
-        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
-        sys.addaudithook(_make_audit_hook(stopped))
-        try:
-            outcome = work()
-        except BaseException as error:
-            outcome = FixTrial(problem=f"the re-run failed: {type(error).__name__}: {error}")
-        if stopped:
-            outcome = FixTrial(problem=f"the function has effects outside of its process ({stopped[0]})")
-        answer = (outcome.compile_count, outcome.problem[:2000], outcome.cause[:2000])
-        os.write(write, json.dumps(answer).encode())
-    finally:
-        os._exit(0)
-
-
-def _make_audit_hook(stopped: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
-    me = threading.get_ident()
-
-    def reject(event: str, arguments: tuple[Any, ...]) -> None:
-        if threading.get_ident() != me or not (
-            _opens_for_writing(event, arguments) or event.startswith(BLOCKED_AUDIT_EVENTS)
-        ):
-            return
-        stopped.append(event if event != "open" else f"it writes to {os.path.basename(str(arguments[0]))}")
-        raise PermissionError("Blocked while a suggested fix is verified.")
-
-    return reject
-
-
-def _opens_for_writing(event: str, arguments: tuple[Any, ...]) -> bool:
-    if event != "open":
-        return False
-    _, mode, flags = (*arguments, None, None, 0)[:3]
-    asks = isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-    return asks or (isinstance(mode, str) and any(m in mode for m in "wax+"))

@@ -18,9 +18,12 @@ from notebook_ext.cell_arguments import RunOptions
 from notebook_ext.compare_with_torch import TorchComparison, compare_with_torch
 from notebook_ext.compilers import CellCompiler
 from notebook_ext.progress import CompileProgress
+from notebook_ext.replay.replay_cell import CellReplay
 from notebook_ext.run_cell import Cell, run_cell
 from notebook_ext.shell_sessions import LAST_SESSION_NAME, ShellSessions
 from notebook_ext.tracebacks import passes_through_cell, strip_internal_frames, was_compiling
+from notebook_ext.views.cell_edits import CellText, cell_texts
+from notebook_ext.views.home import Replay, Replayed
 from notebook_ext.views.privacy_note import privacy_note
 
 SAVE_WAIT_SECONDS = 60.0
@@ -76,12 +79,14 @@ class CompileRun:
         compiler: CellCompiler,
         cell: Cell,
         names: tuple[str, ...],
+        text: CellText | None,
     ) -> None:
         self._shell = shell
         self._options = options
         self._compiler = compiler
         self._cell = cell
         self._names = names
+        self._text = text
         self._executing = ExecutingCell(shell)
         self._calls = CallRecorder() if options.compare else None
         self._comparison: TorchComparison | None = None
@@ -93,6 +98,8 @@ class CompileRun:
         """Run the cell and record it in a new session."""
         with self._compiler.record() as self.session:
             sessions.bind(self.session, self._options.output)
+            if self._text is not None:
+                cell_texts[self.session] = self._text
             self._note_shadowing()
             with self._catch_error():
                 run_cell(self._shell, self._cell, self._compiler, self.session, self._names, self._calls)
@@ -127,10 +134,30 @@ class CompileRun:
         if not isinstance(self._error, SystemExit):
             static = not self._options.no_static
             others, after = self._other_sessions(), self._previous
-            display.show_session(self._shell, self.session, static=static, others=others, name="this run", after=after)
+            display.show_session(
+                self._shell,
+                self.session,
+                static=static,
+                others=others,
+                name="this run",
+                after=after,
+                replay=self._make_replay(),
+            )
         if self._comparison is not None and self._comparison.session is not None:
             self._shell.user_ns[f"{LAST_SESSION_NAME}_torch"] = self._comparison.session
             display.show_torch_comparison(self.session, self._comparison)
+
+    def _make_replay(self) -> Replay | None:
+        """Return the function that runs the cell beside an edited text of it; None without a cell."""
+        if self._text is None:
+            return None
+        cell = CellReplay(self._shell, self._compiler, self._names, self._text)
+
+        def replay(edited: CellText) -> Replayed:
+            found = cell.verify(edited)
+            return Replayed(found.text, found.helps)
+
+        return replay
 
     def finish(self) -> None:
         """Raise the cell's error, or mark a cell magic as failed, whose error is already shown."""
@@ -206,4 +233,4 @@ class CompileRun:
         if not api.wait(self.session, SAVE_WAIT_SECONDS):
             self.session.add_note("The saved page lacks kernels that were still being compiled.")
         with replace_file(path) as stream:
-            write_page(self.session, stream, path.stem, view="linked", others=self._other_sessions(), name="this run")
+            write_page(self.session, stream, path.stem, view="home", others=self._other_sessions(), name="this run")

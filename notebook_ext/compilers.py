@@ -39,6 +39,8 @@ class CompileSettings:
 class CellCompiler(Protocol):
     """Interface of a compiler that runs the roots of a cell."""
 
+    settings: CompileSettings
+
     def record(self) -> contextlib.AbstractContextManager[Session]:
         """Open a session that records what happens inside."""
         ...

@@ -21,6 +21,7 @@ from notebook_ext.notebook_html import OUTPUT_METADATA_KEY
 from notebook_ext.views.comparison.result_table import result_table_html, result_table_text
 from notebook_ext.views.comparison.session_comparison import comparison_html, comparison_text
 from notebook_ext.views.guards import HYPOTHETICAL_CALL
+from notebook_ext.views.home import Replay
 from notebook_ext.views.static_snapshot.render import snapshot_html, snapshot_text, summary_html
 from notebook_ext.views.summary import summary
 
@@ -51,12 +52,14 @@ def show_session(
     others: Mapping[str, Session] | None = None,
     name: str = "this session",
     after: Session | None = None,
+    replay: Replay | None = None,
 ) -> None:
     """Display a session below a cell.
 
     With ``static`` off, the notebook stores only the summary line, no tables and pictures. ``others`` are
     sessions by name that the explorer can compare with this one, which is called ``name`` there. The view
-    that was open on ``previous``, the session of the previous run, opens again.
+    that was open on ``after``, the session of the previous run, opens again. ``replay`` runs the cell beside
+    an edited text of it.
     """
     if os.environ.get(DETERMINISTIC_ENV) and session.compiler == "engine":
         _wait(session, BACKGROUND_TIMEOUT)
@@ -71,7 +74,15 @@ def show_session(
 
         view = last_view_of(after) if after is not None else ""
         display(
-            Explorer(session, on_verify=lambda: verify(session), view=view, others=others, name=name, summary_id=number)
+            Explorer(
+                session,
+                on_verify=lambda: verify(session),
+                on_replay=replay,
+                view=view,
+                others=others,
+                name=name,
+                summary_id=number,
+            )
         )
 
 

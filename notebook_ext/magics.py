@@ -28,6 +28,7 @@ from notebook_ext.lesson import LessonMagics
 from notebook_ext.run_cell import Cell
 from notebook_ext.shell_sessions import LAST_SESSION_NAME, ShellSessions
 from notebook_ext.training_drivers import driver_reason
+from notebook_ext.views.cell_edits import CellText
 
 COMPLETED_MAGICS = ("%%compile", "%compile")
 
@@ -73,7 +74,7 @@ class CompileMagics(Magics):
             executing.mark_failed(error)
             return
         compile_roots.check_names(names, self.shell.user_ns, parsed.bound_names)
-        self._run(given, subject, parsed, names)
+        self._run(given, subject, parsed, names, CellText(line.strip(), body, parsed.file))
 
     def _subject(self, choice: CompileSettings, *, keep: bool) -> CellCompiler:
         module_shadowing.check_engine_not_shadowed()
@@ -82,8 +83,15 @@ class CompileMagics(Magics):
         except errors.EngineError as error:
             raise UsageError(str(error)) from None
 
-    def _run(self, given: argparse.Namespace, subject: CellCompiler, parsed: Cell, names: tuple[str, ...]) -> None:
-        run = CompileRun(self.shell, cell_arguments.to_run_options(given), subject, parsed, names)
+    def _run(
+        self,
+        given: argparse.Namespace,
+        subject: CellCompiler,
+        parsed: Cell,
+        names: tuple[str, ...],
+        text: CellText | None = None,
+    ) -> None:
+        run = CompileRun(self.shell, cell_arguments.to_run_options(given), subject, parsed, names, text)
         run.record(self.sessions)
         run.check()
         run.save()

@@ -38,6 +38,7 @@ layers =
     (backends) : (link_frame)
     (compilation)
     session_jobs : replay_values : (verify_fixes)
+    (forked_run)
     {" | ".join(f"({stage})" for stage in STAGES)}
     cache
     (bytecode) : (graph)

@@ -31,7 +31,8 @@ class Counts:
     """Numbers of one compilation or of a session.
 
     ``breaks`` are graph breaks, ``errors`` places where the traced code raises. ``aten_calls`` are the calls
-    of the forward and backward programs that compute something.
+    of the forward and backward programs that compute something. ``compiles`` counts every compilation: the
+    first of each function and resume function, and the recompiles.
     """
 
     graphs: int
@@ -40,6 +41,7 @@ class Counts:
     kernels: int
     aten_calls: int = field(default=0, repr=False)
     errors: int = field(default=0, repr=False)
+    compiles: int = field(default=0, repr=False)
 
 
 def counts(session: Session) -> Counts:
@@ -52,6 +54,7 @@ def counts(session: Session) -> Counts:
         kernels=sum(len(unique_kernels(c)) for c in session.compilations),
         aten_calls=sum(len(aten_calls_of(c)) for c in session.compilations),
         errors=sum(len(errors_of(g.compilations)) for g in found),
+        compiles=len(session.compilations),
     )
 
 
@@ -64,6 +67,7 @@ def compilation_counts(compilation: CompilationRecord) -> Counts:
         kernels=len(unique_kernels(compilation)),
         aten_calls=len(aten_calls_of(compilation)),
         errors=len(errors_of((compilation,))),
+        compiles=1,
     )
 
 

@@ -16,12 +16,13 @@ import { Trail } from "./trail.js";
  * @property {(message: any) => void} send
  * @property {(name: string, value: any) => void} [set]
  * @property {() => void} [save_changes]
+ * @property {boolean} [hasKernel] false for a page without a kernel
  * @property {(target: string) => string} [link] URL of a selection, if the page has one that others can open
  */
 
-/** View ids and tab labels, in order; the digit keys open the first ten. */
+/** View ids and tab labels, in order; h opens the first, the digit keys the next ten. */
 const TABS = [
-  ["linked", "Linked view"], ["guards", "Guards"], ["recompiles", "Recompiles"], ["breaks", "Breaks"], ["graph", "Graph"], ["kernels", "Kernels"],
+  ["home", "Home"], ["linked", "Linked view"], ["guards", "Guards"], ["recompiles", "Recompiles"], ["breaks", "Breaks"], ["graph", "Graph"], ["kernels", "Kernels"],
   ["timings", "Timeline"], ["tracer", "Tracer"], ["aot", "AOT"], ["compare", "Compare"], ["compilations", "Compilations"], ["backward", "Backward"],
 ];
 
@@ -356,7 +357,7 @@ export class Frame {
   /** @param {boolean} [isShown] */
   toggleHelp(isShown = this.help.hidden) {
     this.help.hidden = !isShown;
-    const general = [["?", "show or hide this list"], ["1 … 9 0", "open a view"], ["m", "empty views, and what would fill them"], [":", "find anything in this session; Ctrl K too"], [", .", "back and forward through the selections of all views"], ["y", "copy this view as text"], ["Esc", "return the keyboard to the notebook"], ["Tab", "next control, as everywhere"]];
+    const general = [["?", "show or hide this list"], ["h", "open Home: what happened, and what to do"], ["1 … 9 0", "open a view, from the linked view on"], ["m", "empty views, and what would fill them"], [":", "find anything in this session; Ctrl K too"], [", .", "back and forward through the selections of all views"], ["y", "copy this view as text"], ["Esc", "return the keyboard to the notebook"], ["Tab", "next control, as everywhere"]];
     const rows = [...this.view.keys.map((/** @type {any} */ k) => [k.shown, k.text]), ...general];
     put(this.help, h("dl", {}, rows.map(([keys, text]) => [h("dt", {}, keys.split(" ").map((/** @type {string} */ k) => [h("kbd", {}, k), " "])), h("dd", {}, text)])), this.wordList());
   }
@@ -377,7 +378,8 @@ export class Frame {
     else if (e.key === "," || e.key === ".") this.walk(e.key === "," ? -1 : 1);
     else if (e.key === "y") this.copy();
     else if (e.key === "Y") this.copyLink();
-    else if (/^[0-9]$/.test(e.key)) this.open(TABS[(+e.key + 9) % 10][0]);
+    else if (e.key === "h") this.open(TABS[0][0]);
+    else if (/^[0-9]$/.test(e.key)) this.open(TABS[1 + ((+e.key + 9) % 10)][0]);
     else if (target.parentElement === this.tabs && /^Arrow(Left|Right)$/.test(e.key)) this.nextTab(e.key === "ArrowRight" ? 1 : -1);
     else if (!press(this.view.keys, e.key)) return;
     e.preventDefault();

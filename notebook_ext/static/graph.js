@@ -1,6 +1,6 @@
 // Graph: nodes nested in collapsible calls, long edges cut into paired pins; only the visible part is drawn.
 
-import { sourceLine } from "./guards.js";
+import { sourceLine } from "./shared/reasons.js";
 import { LONG, NODE, boxOf, closedAtFirst, drawnEdges, framed, hiddenIn, nesting, places, rewrites } from "./layered.js";
 import { Minimap, dotText, save, svgText } from "./picture.js";
 import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";

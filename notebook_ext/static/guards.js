@@ -3,8 +3,8 @@
 import { badge, button, choice, h, plural, put, sentence } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { openRows } from "./shared/layout.js";
+import { failureHint, fixList, sourceLine } from "./shared/reasons.js";
 import { Rows } from "./shared/rows.js";
-import { tokens } from "./shared/tokens.js";
 import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
@@ -17,28 +17,6 @@ const TREE_ROW = 22;
 function verdictMark(verdict) {
   const v = /** @type {keyof typeof SIGNS} */ (verdict);
   return h("span", { class: COLORS[v] || "mut" }, `${SIGNS[v] || ""} ${verdict}`);
-}
-
-/** Suggested changes as a list. @param {any[]} fixes */
-export function fixList(fixes) {
-  if (!fixes.length) return h("p", { class: "mut" }, "No safe fix is known: accept another cache entry, or do not change this input.");
-  const untried = fixes.some((f) => f.code && !f.verified && !f.unverified_reason);
-  return h(
-    "div",
-    {},
-    h("ol", { class: "fixes" }, fixes.map((f) => h("li", {}, sentence(f.text), f.code ? h("pre", { class: "code" }, f.code) : null, f.verified ? h("p", { class: "ok" }, "✓ verified: " + f.verified) : f.unverified_reason ? h("p", { class: "mut" }, sentence(f.unverified_reason)) : null))),
-    untried ? h("p", { class: "mut" }, "Not tried yet, so not verified.") : null,
-  );
-}
-
-/** The hint for a guard failure. @param {string} text */
-export function failureHint(text) {
-  return text ? h("details", { class: "lesson" }, h("summary", {}, "Hint"), h("p", {}, text)) : null;
-}
-
-/** A line of the user's code. @param {string} source */
-export function sourceLine(source) {
-  return h("pre", { class: "code" }, tokens(source, "python").map(([kind, text]) => (kind ? h("span", { class: kind }, text) : text)));
 }
 
 /** One symbol: its sources, its value range and the lines that made assumptions about it. @param {any} s */

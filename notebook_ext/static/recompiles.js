@@ -2,7 +2,7 @@
 
 import { button, h, ms, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
-import { failureHint, fixList, sourceLine } from "./guards.js";
+import { failureHint, fixList, sourceLine } from "./shared/reasons.js";
 import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */

@@ -20,6 +20,7 @@ from notebook_ext.views.graph.graph_between_passes import intermediate_graphs
 from notebook_ext.views.graph.graphviz_layout import graphviz_layout, no_layout
 from notebook_ext.views.graph.node_table import graph
 from notebook_ext.views.guards import guards, names_entry
+from notebook_ext.views.home import home
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked.row_links import default_target, linked, pane_text, targets_of
 from notebook_ext.views.recompiles import recompiles
@@ -68,9 +69,10 @@ def start_entry(session: Session) -> str:
 
 
 def initial_parts(session: Session) -> dict[str, Any]:
-    """Return the parts of the initial view: the linked view of the first entry."""
+    """Return the parts of the initial views: home, and the linked view of the first entry."""
     entry = start_entry(session)
-    return {f"linked|{entry}|": linked(session, entry)} if entry else {}
+    first = {f"linked|{entry}|": linked(session, entry)} if entry else {}
+    return {"home": home(session)} | first
 
 
 def part(session: Session, key: str, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> Any:
@@ -78,7 +80,7 @@ def part(session: Session, key: str, others: OtherSessions | None = None, name: 
 
     ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``aot|ENTRY``,
     ``graph|ENTRY|STAGE``, ``layout|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``,
-    ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``compilations``, ``backward``, ``index``.
+    ``home``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``compilations``, ``backward``, ``index``.
     ``other|NUMBER|KEY`` is a part of another session. ``comparison|FIRST|SECOND`` compares two sessions by
     number; an empty number is the displayed session.
 
@@ -125,6 +127,7 @@ _ENTRY_VIEWS: dict[str, Callable[..., dict[str, Any]]] = {
     "brief": entry_summary,
 }
 _SESSION_VIEWS = {
+    "home": home,
     "recompiles": recompiles,
     "timings": timings,
     "breaks": breaks,

@@ -17,6 +17,7 @@ STATIC = pathlib.Path(__file__).parent.parent / "static"
 INITIAL_MODULES = (
     "shared/dom.js",
     "shared/tokens.js",
+    "shared/reasons.js",
     "shared/layout.js",
     "shared/keys.js",
     "shared/rows.js",
@@ -25,13 +26,15 @@ INITIAL_MODULES = (
     "copy.js",
     "search.js",
     "finder.js",
+    "newcell.js",
+    "home.js",
     "links.js",
     "pane.js",
     "linked.js",
-    "guards.js",
 )
 """Modules that every widget loads; each module comes after the modules that it imports."""
 LAZY_VIEW_MODULES = {
+    "guards": ("guards.js",),
     "recompiles": ("recompiles.js",),
     "breaks": ("breaks.js",),
     "graph": ("layered.js", "picture.js", "graph.js"),
@@ -48,6 +51,7 @@ ENTRY_MODULE = "explorer.js"
 MODULES = (*INITIAL_MODULES, *(name for names in LAZY_VIEW_MODULES.values() for name in names), ENTRY_MODULE)
 STYLE_SHEETS = (
     "shared/frame.css",
+    "home.css",
     "linked.css",
     "guards.css",
     "recompiles.css",

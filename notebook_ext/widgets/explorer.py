@@ -18,6 +18,7 @@ from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.explorer_parts import DEFAULT_NAME, OtherSessions, initial_parts, overview, part
 from notebook_ext.views.format_text import pluralize
 from notebook_ext.views.guards import hypothetical_case, what_if
+from notebook_ext.views.home import Replay, replay_edit
 from notebook_ext.widgets.bundle_assets import initial_module_text, lazy_view_text, style_text
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ class Explorer(anywidget.AnyWidget):
     ``linked|0/0|line=12``; the linked view if empty. ``others`` are sessions by name for comparison; this
     session is called ``name`` there. ``hypothetical_call`` is the explanation of a call that is not made:
     the guards view shows its verdicts. ``on_verify`` is called without arguments when the user requests a
-    check. It may take long; the resulting changes of the session are shown as they come.
+    check. It may take long; the resulting changes of the session are shown as they come. ``on_replay`` runs
+    the cell beside an edited text of it.
     """
 
     _esm = initial_module_text()
@@ -60,6 +62,7 @@ class Explorer(anywidget.AnyWidget):
         session: Session,
         *,
         on_verify: Callable[[], object] | None = None,
+        on_replay: Replay | None = None,
         view: str = "",
         others: OtherSessions | None = None,
         name: str = DEFAULT_NAME,
@@ -83,6 +86,7 @@ class Explorer(anywidget.AnyWidget):
         self._name = name
         self._hypothetical_call = asked
         self._on_verify = on_verify
+        self._on_replay = on_replay
         self._sent = {key: _fingerprint(value) for key, value in self.parts.items()}
         self._lock = threading.RLock()
         self._timer_lock = threading.Lock()
@@ -120,6 +124,8 @@ class Explorer(anywidget.AnyWidget):
             self._measure_kernels()
         elif content.get("type") == "try":
             self._try()
+        elif content.get("type") == "replay-edit":
+            self._replay_edit(str(content.get("edit")))
         elif content.get("type") == "target":
             self._target(str(content.get("target")))
         elif content.get("type") == "replay":
@@ -280,6 +286,18 @@ class Explorer(anywidget.AnyWidget):
             if count
             else "No fix could be verified; each tried fix shows the reason."
         )
+
+    def _replay_edit(self, edit: str) -> None:
+        if self._on_replay is None:
+            self._say("This cell cannot be replayed: the session was loaded, or is not of a %%compile cell.")
+            return
+        try:
+            result = replay_edit(self.session, edit, self._on_replay)
+        except Exception as error:
+            self._say(f"The replay failed: {type(error).__name__}: {error}")
+            return
+        self._send_part("home")
+        self._say(f"The edit is {result.text}." if result else "The session changed: this edit is no longer offered.")
 
     def _say(self, text: str) -> None:
         self.send({"type": "say", "text": text})

@@ -60,6 +60,7 @@ function pageModel(data) {
     tell(event, message) { for (const [name, callback] of [...listeners]) if (name === event) callback(message); },
     set(name, value) { data[name] = value; },
     save_changes() { if (this.link) history.replaceState(null, "", address(data.view)); },
+    hasKernel: false,
     link: location.protocol === "about:" ? undefined : address,
   };
 }

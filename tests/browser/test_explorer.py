@@ -262,7 +262,7 @@ def test_tabs_show_what_holds_something_and_more_says_what_would_fill_the_rest(e
     """The key m lists empty views; the tab of one stays while it is open."""
     page = explorer(head_session())
     assert page.locator(".lm .tabs [role=tab]:visible").all_inner_texts() == [
-        *("Linked view", "Guards", "Recompiles", "Breaks", "Graph", "Kernels", "Timeline", "Compare"),
+        *("Home", "Linked view", "Guards", "Recompiles", "Breaks", "Graph", "Kernels", "Timeline", "Compare"),
         "Compilations",
     ]
     page.locator(".lm").focus()

@@ -115,6 +115,19 @@ scaled(x, w);
 ]
 
 
+BREAKING = [
+    "%load_ext notebook_ext\nimport torch",
+    """
+%%compile --backend eager
+def total(x):
+    y = x.sin()
+    print("summing")
+    return y.sum()
+total(torch.ones(3))
+""",
+]
+
+
 def write_notebook(path: pathlib.Path, cells: list[str]) -> None:
     """A notebook with these code cells."""
     made = [
@@ -145,6 +158,7 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     write_notebook(folder / "busy.ipynb", BUSY)
     write_notebook(folder / "tuned.ipynb", [TUNING, TUNED])
     write_notebook(folder / "aot_wrappers.ipynb", AOT_WRAPPERS)
+    write_notebook(folder / "breaking.ipynb", BREAKING)
     (folder / "trace.log").write_bytes(session_and_log()[1])
     write_notebook(folder / "log.ipynb", ["%load_ext notebook_ext", "%explore trace.log"])
     started = Lab(folder)
@@ -309,6 +323,25 @@ def test_contents_are_noted_in_a_live_notebook(lab: Lab, tab: Callable[..., Any]
     page.wait_for_function("document.querySelector('.lm .aot').innerText.includes('the output gradients are ones')")
     keep(page, "aot-replayed")
     assert errors_in(page) == []
+
+
+def test_a_verified_fix_goes_into_a_new_cell(lab: Lab, tab: Callable[..., Any]) -> None:
+    """Home replays an edit of the cell on request, and puts the edited cell below the cell."""
+    opened = tab(1400)
+    page = opened.page
+    open_notebook(page, lab, "breaking.ipynb")
+    run_all(page)
+    explorer = page.locator(".jp-CodeCell").nth(1).locator(".lm")
+    explorer.locator(".home button", has_text="Verify").first.click(timeout=60_000)
+    explorer.locator("[data-result]", has_text="verified: compiles 2 -> 1, graph breaks 1 -> 0").wait_for(
+        timeout=60_000
+    )
+    explorer.locator(".home button", has_text="New cell below").first.click()
+    explorer.locator(".say", has_text="The fixed cell is below this one.").wait_for()
+    made = page.locator(".jp-CodeCell").nth(2).locator(".cm-content").inner_text()
+    assert made.startswith("%%compile --backend eager")
+    assert "print" not in made
+    assert opened.errors == []
 
 
 def test_outputs_cleared_while_compiling_do_no_harm(lab: Lab, tab: Callable[..., Any]) -> None:

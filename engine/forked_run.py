@@ -1,0 +1,130 @@
+"""Run work in a forked process: its output is discarded, its effects on files are blocked."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.runtime.dispatch.code_cache import COMPILE_LOCK
+from engine.runtime.workers.fork import fork_process
+
+MAX_SECONDS = 30.0
+"""Seconds that the work may take."""
+MAX_TEXT = 2000
+"""Characters of a problem."""
+BLOCKED_AUDIT_EVENTS = (
+    "os.remove",
+    "os.rename",
+    "os.mkdir",
+    "os.rmdir",
+    "os.system",
+    "os.kill",
+    "os.exec",
+    "os.posix_spawn",
+    "shutil.",
+    "socket.",
+    "subprocess.Popen",
+)
+"""Audit events with effects beyond the process."""
+
+
+@dataclass(frozen=True)
+class ForkedResult:
+    """JSON value that the work returned, or the problem that prevented it."""
+
+    value: Any = None
+    problem: str = ""
+
+
+def run_in_fork(work: Callable[[], Any]) -> ForkedResult:
+    """Run ``work`` in a forked process and return its JSON value."""
+    if not sys.platform.startswith("linux"):
+        return ForkedResult(problem="this system cannot fork a process safely")
+    if torch.cuda.is_initialized():
+        return ForkedResult(problem="the GPU cannot be used from a forked process")
+    read, write = os.pipe()
+    with COMPILE_LOCK:
+        child = fork_process()
+    if child == 0:
+        os.close(read)
+        _run_child(write, work)
+    os.close(write)
+    try:
+        return _read_answer(read, child)
+    finally:
+        os.close(read)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+
+
+def _read_answer(read: int, child: int) -> ForkedResult:
+    data = b""
+    end = time.monotonic() + MAX_SECONDS
+    while True:
+        ready, _, _ = select.select([read], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            os.kill(child, signal.SIGKILL)
+            return ForkedResult(problem=f"the re-run took more than {MAX_SECONDS:.0f} seconds")
+        part = os.read(read, 65536)
+        if not part:
+            break
+        data += part
+    if not data:
+        return ForkedResult(problem="the process of the re-run ended without a result")
+    return ForkedResult(*json.loads(data))
+
+
+# The forked process.
+
+
+def _run_child(write: int, work: Callable[[], Any]) -> None:
+    """Run the work, write its result, and exit without the parent's cleanup handlers."""
+    try:
+        stopped: list[str] = []
+        torch.set_num_threads(1)
+        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        sys.addaudithook(_make_audit_hook(stopped))
+        value, problem = None, ""
+        try:
+            value = work()
+        except BaseException as error:
+            problem = f"the re-run failed: {type(error).__name__}: {error}"
+        if stopped:
+            problem = f"the function has effects outside of its process ({stopped[0]})"
+        os.write(write, json.dumps((value, problem[:MAX_TEXT])).encode())
+    finally:
+        os._exit(0)
+
+
+def _make_audit_hook(stopped: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
+    me = threading.get_ident()
+
+    def reject(event: str, arguments: tuple[Any, ...]) -> None:
+        if threading.get_ident() != me or not (
+            _opens_for_writing(event, arguments) or event.startswith(BLOCKED_AUDIT_EVENTS)
+        ):
+            return
+        stopped.append(event if event != "open" else f"it writes to {os.path.basename(str(arguments[0]))}")
+        raise PermissionError("Blocked while a suggested fix is verified.")
+
+    return reject
+
+
+def _opens_for_writing(event: str, arguments: tuple[Any, ...]) -> bool:
+    if event != "open":
+        return False
+    _, mode, flags = (*arguments, None, None, 0)[:3]
+    asks = isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    return asks or (isinstance(mode, str) and any(m in mode for m in "wax+"))

@@ -1,0 +1,1 @@
+"""Replays of an edited cell beside the cell as it is."""

@@ -1,0 +1,154 @@
+"""Replay of a cell in a forked process: its compiles, its graph breaks and its results."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from engine.forked_run import run_in_fork
+from engine.records.counts import counts
+from engine.records.session import Session
+from notebook_ext import run_cell
+from notebook_ext.compilers import CellCompiler, CompileSettings, make_compiler
+from notebook_ext.replay.compare_results import described_values, first_difference
+from notebook_ext.views.cell_edits import CellText
+
+
+@dataclass(frozen=True)
+class ReplayCounts:
+    """Counts of a replayed cell, and why it has none."""
+
+    compiles: int = 0
+    breaks: int = 0
+    graphs: int = 0
+    recompiles: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """Counts of the cell as it is and as edited, and the first difference of their results."""
+
+    before: ReplayCounts
+    after: ReplayCounts
+    difference: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is verified; empty if both replays finished."""
+        return self.before.problem or self.after.problem
+
+    @property
+    def helps(self) -> bool:
+        """True if the edited cell compiles or breaks less and its results are the same."""
+        pairs = zip(astuple(self.before)[:2], astuple(self.after)[:2], strict=True)
+        changes = [b - a for b, a in pairs]
+        return not self.problem and not self.difference and max(changes) > 0 and min(changes) >= 0
+
+    @property
+    def text(self) -> str:
+        """Return the result in one line."""
+        if self.problem:
+            return f"not verified: {self.problem}"
+        changes = [
+            f"{name} {b} -> {a}"
+            for name, b, a in (
+                ("compiles", self.before.compiles, self.after.compiles),
+                ("graph breaks", self.before.breaks, self.after.breaks),
+                ("graphs", self.before.graphs, self.after.graphs),
+            )
+            if a != b
+        ]
+        counted = ", ".join(changes) or "the counts do not change"
+        if self.difference:
+            return f"not verified: the results differ ({self.difference}); {counted}"
+        return f"verified: {counted}, same results" if self.helps else f"no effect: {counted}"
+
+
+def _replay(shell: InteractiveShell, settings: CompileSettings, names: tuple[str, ...], cell: CellText) -> Any:
+    """Run a cell in a forked process with an empty cache.
+
+    The backend is eager: tracing, guards and breaks are those of every backend. Return the counts with the
+    results, as JSON values, or the problem as text.
+    """
+    found = run_in_fork(lambda: _replay_here(shell, settings, names, cell))
+    return found.problem or found.value
+
+
+def compare_replays(before: Any, after: Any) -> ReplayResult:
+    """Return the result of replaying a cell and its edited text."""
+    sides = [ReplayCounts(problem=x) if isinstance(x, str) else ReplayCounts(*x["counts"]) for x in (before, after)]
+    different = (
+        "" if isinstance(before, str) or isinstance(after, str) else first_difference(before["values"], after["values"])
+    )
+    return ReplayResult(sides[0], sides[1], different)
+
+
+def _replay_here(shell: InteractiveShell, settings: CompileSettings, names: tuple[str, ...], cell: CellText) -> Any:
+    """Run a cell in this process, whose shell then shows nothing."""
+    shown: list[Any] = []
+    _silence(shell, shown)
+    subject = make_compiler(replace(settings, backend="eager", target=None))
+    parsed = run_cell.parse_cell(shell, cell.body)
+    known = {name: id(value) for name, value in shell.user_ns.items()}
+    error = ""
+    with subject.record() as session:
+        try:
+            run_cell.run_cell(shell, parsed, subject, session, names)
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+    bound = {n: v for n, v in shell.user_ns.items() if known.get(n) != id(v) and not n.startswith("_")}
+    values = [*described_values("result", shown), *([("exception", error)] if error else [])]
+    values += [row for name, value in sorted(bound.items()) for row in described_values(name, value)]
+    return {"counts": _counts(session), "values": values}
+
+
+def _counts(session: Session) -> tuple[int, int, int, int]:
+    found = counts(session)
+    return (found.compiles, found.breaks, found.graphs, found.recompiles)
+
+
+def _silence(shell: InteractiveShell, shown: list[Any]) -> None:
+    """Collect what the cell displays instead of sending it from this process."""
+    collector: Any = _DisplayCollector(shown)
+    sys.displayhook = shell.displayhook = collector
+    display_pub: Any = shell.display_pub
+    display_pub.publish = lambda *_args, **_kwargs: None
+    with contextlib.suppress(AttributeError):
+        display_pub.clear_output = lambda *_args, **_kwargs: None
+
+
+class _DisplayCollector:
+    """Display hook that keeps the displayed values."""
+
+    exec_result = None
+
+    def __init__(self, shown: list[Any]) -> None:
+        self._shown = shown
+
+    def __call__(self, value: Any = None) -> None:
+        """Keep a displayed value."""
+        self._shown.append(value)
+
+
+class CellReplay:
+    """Replays of one cell; the cell as it is is replayed once."""
+
+    def __init__(self, shell: InteractiveShell, subject: CellCompiler, names: tuple[str, ...], cell: CellText) -> None:
+        self._shell = shell
+        self._settings: CompileSettings = subject.settings
+        self._names = names
+        self._cell = cell
+        self._before: Any = None
+
+    def verify(self, edited: CellText) -> ReplayResult:
+        """Replay the edited cell; return its counts and results beside those of the cell as it is."""
+        if self._before is None:
+            self._before = _replay(self._shell, self._settings, self._names, self._cell)
+        is_dynamic = "--dynamic" in edited.options.split()
+        settings = replace(self._settings, dynamic=True) if is_dynamic else self._settings
+        return compare_replays(self._before, _replay(self._shell, settings, self._names, edited))

@@ -1,0 +1,522 @@
+"""Home view: what happened, and what to do: findings ranked by what their fixes save."""
+
+from __future__ import annotations
+
+import textwrap
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.ir.user_code_files import is_installed_file
+from engine.records.counts import (
+    RootGroup,
+    aten_calls_of,
+    breaks_of,
+    compile_seconds,
+    counts,
+    errors_of,
+    graph_count,
+    groups,
+    has_graph,
+    recompiles_of,
+    stops_of,
+    unique_kernels,
+)
+from engine.records.findings import find_problems
+from engine.records.guards import Fix, GuardFailure
+from engine.records.runtime import CallRecord
+from engine.records.session import CompilationRecord, FrameRecord, Session
+from engine.records.trace import BreakRecord
+from notebook_ext.views import source_lines
+from notebook_ext.views.breaks import caret_lines
+from notebook_ext.views.cell_edits import (
+    CellEdit,
+    CellText,
+    CellTree,
+    argument_edit,
+    break_edit,
+    cell_texts,
+    combine,
+    diff_rows,
+    edit_id,
+    is_valid,
+)
+from notebook_ext.views.entry_signature import entry_signature
+from notebook_ext.views.format_text import (
+    format_bytes,
+    format_seconds,
+    is_stack_value,
+    one_line,
+    pluralize,
+    sanitize,
+    source_name,
+)
+from notebook_ext.views.summary import guard_failure_text, summary
+
+MAX_COMPILED = 40
+"""Maximum number of compiled functions in the table."""
+MAX_FINDINGS = 12
+"""Maximum number of findings in the list; the rest is counted."""
+_SHOWN_WITH_EDITS = ("graph-break", "recompiles")
+"""Kinds of problems that this view shows with edits of the cell."""
+_FACTS = ("cache-miss", "cache-bypass")
+"""Kinds of advice that concern later processes only."""
+_URGENCY = {"error": 0, "warning": 4, "advice": 5}
+NO_ACTION = 8
+"""Urgency from which a finding is a fact that asks for nothing."""
+MIN_TRAFFIC = 1_000_000
+"""Bytes between kernels from which the traffic is worth a line."""
+DYNAMIC_OPTION = "--dynamic"
+_SIZE_KINDS = ("shape", "tensor size", "size")
+_ALL_CALLS = "torch.tensor("
+"""A fix with this call is applied to every call, so that all arguments have one type."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Result of replaying a cell with an edit: one line, and True if the edit helps."""
+
+    text: str
+    helps: bool
+
+
+replayed_edits: weakref.WeakKeyDictionary[Session, dict[str, Replayed]] = weakref.WeakKeyDictionary()
+"""Results of replays by session and id of the edit."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that costs compiles, graphs, time or memory, or a wrong result, with its fix.
+
+    ``urgency`` is 0 for a wrong result and grows; findings of one urgency are ordered by ``saved``.
+    ``target`` is the view that explains it, ``line`` the selection that shows its line.
+    """
+
+    title: str
+    cause: str
+    urgency: int
+    saved: float = 0.0
+    saves: str = ""
+    sign: str = "!"
+    place: str = ""
+    pointed: str = ""
+    line: str = ""
+    target: str = ""
+    fixes: tuple[tuple[str, str], ...] = ()
+    """Text and code of each fix, best first."""
+    edit: CellEdit | None = None
+    edit_text: str = ""
+    tried: tuple[Fix, ...] = field(default=(), repr=False)
+
+
+def home(session: Session) -> dict[str, Any]:
+    """Return the outcome in one sentence, the main figures, and the ranked findings."""
+    found = findings(session)
+    cell = cell_texts.get(session)
+    together = _combined_edit(session, found)
+    tone = (
+        "bad" if any(f.urgency <= 1 for f in found) else "warn" if any(f.urgency < NO_ACTION for f in found) else "ok"
+    )
+    return {
+        "outcome": outcome(session, found),
+        "tone": tone if session.compilations or found else "warn",
+        "figures": _figures(session),
+        "findings": [_row(session, f, cell) for f in found[:MAX_FINDINGS]],
+        "more": max(0, len(found) - MAX_FINDINGS),
+        "compiled": [_compiled_row(session, g) for g in groups(session)[:MAX_COMPILED]],
+        "together": _edit_row(session, together, cell, "All edits of the cell together") if together else None,
+    }
+
+
+def findings(session: Session) -> list[Finding]:
+    """Return the findings of a session: wrong results first, then by what the fix saves."""
+    found = [
+        *_exceptions(session),
+        *_break_findings(session),
+        *_recompile_findings(session),
+        *_other_problems(session),
+        *_unfused(session),
+    ]
+    return sorted(found, key=lambda f: (f.urgency, -f.saved))
+
+
+def edited_cell(session: Session, wanted: str) -> CellText | None:
+    """Return the cell with the edit of this id; None if the session has no such edit."""
+    cell = cell_texts.get(session)
+    if cell is None:
+        return None
+    found = findings(session)
+    for edit in (*(f.edit for f in found), _combined_edit(session, found)):
+        if edit is not None and edit_id(cell, edit) == wanted:
+            return edit.apply(cell)
+    return None
+
+
+def _combined_edit(session: Session, found: Iterable[Finding]) -> CellEdit | None:
+    """Return all edits as one, without those that did not help; None if at most one is left."""
+    cell = cell_texts.get(session)
+    if cell is None:
+        return None
+    results = replayed_edits.get(session, {})
+    edits = {edit_id(cell, f.edit): f.edit for f in found if f.edit is not None}
+    useful = [e for id, e in edits.items() if id not in results or results[id].helps]
+    return combine(useful) if len(useful) > 1 else None
+
+
+def outcome(session: Session, found: Iterable[Finding]) -> str:
+    """Return what happened in one sentence."""
+    if not any(has_graph(c) for c in session.compilations):
+        return summary(session, timed=False).text.split("\n")[0].rstrip(".") + "."
+    compiled = groups(session)
+    by = "torch.compile" if session.compiler == "torch" else ""
+    number = counts(session)
+    names = [one_line(g.root.name, 50) for g in compiled]
+    subject = (
+        names[0] if len(names) == 1 else f"{names[0]} and {names[1]}" if len(names) == 2 else f"{len(names)} functions"
+    )
+    whole = f"{pluralize(number.graphs, 'graph')}"
+    verb = "were" if len(names) > 1 else "was"
+    text = f"{subject} {verb} compiled{f' by {by}' if by else ''} into {whole}"
+    said = [pluralize(n, w) for n, w in ((number.breaks, "graph break"), (number.recompiles, "recompile")) if n]
+    text += (
+        f", with {' and '.join(said)}" if said else "" if number.errors else ", with no graph break and no recompile"
+    )
+    if number.errors:
+        return f"{text}; then it raised an exception."
+    return text + (": nothing to do." if not said and all(f.urgency >= NO_ACTION for f in found) else ".")
+
+
+# Figures.
+
+
+def _figures(session: Session) -> list[dict[str, str]]:
+    number = counts(session)
+    rows = [
+        ("Graphs", f"{number.graphs:,}", "graph"),
+        ("Graph breaks", f"{number.breaks:,}", "breaks"),
+        ("Compiles", f"{number.compiles:,}", "compilations"),
+        ("Recompiles", f"{number.recompiles:,}", "recompiles"),
+        ("Kernels", f"{number.kernels:,}", "kernels"),
+        ("ATen calls", f"{number.aten_calls:,}", "kernels"),
+    ]
+    calls = len(session.calls) + session.calls_dropped
+    rows.append(("Calls", f"{calls:,}", "recompiles"))
+    if session.seconds:
+        rows.append(("Time", format_seconds(session.seconds), "timings"))
+    return [{"name": n, "value": v, "target": t} for n, v, t in rows]
+
+
+def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
+    """Return the counts of one compiled function with its resume functions."""
+    frames = {f.id for f in group.frames}
+    seconds = sum(map(compile_seconds, group.compilations))
+    return {
+        "name": one_line(group.root.name, 60),
+        "inputs": one_line(entry_signature(session, group.compilations[0]), 100),
+        "target": f"linked|{group.compilations[0].id}",
+        "calls": sum(c.frame == group.root.id for c in session.calls),
+        "graphs": graph_count(group),
+        "breaks": len(breaks_of(group.compilations)),
+        "compiles": len(group.compilations),
+        "kernels": sum(len(unique_kernels(c)) for c in session.compilations if c.frame in frames),
+        "aten": sum(len(aten_calls_of(c)) for c in session.compilations if c.frame in frames),
+        "time": format_seconds(seconds) if seconds else "",
+    }
+
+
+# Findings.
+
+
+def _exceptions(session: Session) -> Iterator[Finding]:
+    for group in groups(session):
+        for compilation, record in errors_of(group.compilations):
+            yield _of_stop(
+                session,
+                compilation,
+                record,
+                f"{one_line(group.root.name, 60)} raises an exception",
+                sanitize(record.context or record.title),
+                urgency=1,
+                sign="✗",
+                fixes=(("Fix the cause of the exception: eager execution raises it too.", ""),),
+            )
+
+
+def _break_findings(session: Session) -> Iterator[Finding]:
+    for group in groups(session):
+        for compilation, record in breaks_of(group.compilations):
+            resumed = _resumed_by(session, group, compilation, record)
+            seconds = sum(map(compile_seconds, resumed))
+            edit = _break_edit(session, record)
+            name = "runs as Python" if record.skips_frame else "breaks the graph"
+            saves = ["1 graph break"] + ([pluralize(len(resumed), "compile")] if resumed else [])
+            if seconds:
+                saves.append(format_seconds(seconds))
+            yield _of_stop(
+                session,
+                compilation,
+                record,
+                f"{one_line(group.root.name, 60)} {name}: {sanitize(record.title)[:1].lower()}{sanitize(record.title)[1:]}".rstrip(
+                    "."
+                ),
+                sanitize(record.explanation).rstrip(".") + ".",
+                urgency=3,
+                saved=1 + len(resumed) + min(seconds, 1e3) / 1e3 + (10 if record.skips_frame else 0),
+                saves=", ".join(saves),
+                fixes=tuple((sanitize(h), "") for h in record.hints[1 if edit else 0 :]),
+                edit=edit[0] if edit else None,
+                edit_text=edit[1] if edit else "",
+            )
+
+
+def _resumed_by(
+    session: Session, group: RootGroup, compilation: CompilationRecord, record: BreakRecord
+) -> list[CompilationRecord]:
+    """Return the compilations of the resume functions that a break made."""
+    frames = {
+        f.id
+        for f in session.frames
+        if f.parent == compilation.frame
+        and f.role == "resume"
+        and f.resumes_after is not None
+        and record.span is not None
+        and f.resumes_after.line == record.span.line
+    }
+    return [c for c in group.compilations if c.frame in frames]
+
+
+def _of_stop(
+    session: Session, compilation: CompilationRecord, record: BreakRecord, title: str, cause: str, **given: Any
+) -> Finding:
+    number = _break_number(session, record)
+    return Finding(
+        title,
+        cause,
+        place=source_lines.line_name(session, record.span),
+        pointed=textwrap.dedent(caret_lines(session, record.span)),
+        line=f"linked|{compilation.id}|line={record.span.line}" if record.span else "",
+        target=f"breaks|{compilation.id}|break={number}",
+        **given,
+    )
+
+
+def _break_number(session: Session, record: BreakRecord) -> int:
+    """Return the number of a break in the breaks view."""
+    stops = [r for g in groups(session) for _, r in stops_of(g.compilations)]
+    return next((i for i, r in enumerate(stops, 1) if r is record), 1)
+
+
+@dataclass
+class _Cluster:
+    """Recompiles of one root for the same reason."""
+
+    group: RootGroup
+    failure: GuardFailure
+    call: CallRecord
+    compilations: list[CompilationRecord] = field(default_factory=list)
+
+
+def _recompile_findings(session: Session) -> Iterator[Finding]:
+    made_by = {c.entry: c for c in session.calls if c.outcome == "compiled" and c.guard_failures}
+    for group in groups(session):
+        clusters: dict[tuple[str, str], _Cluster] = {}
+        for compilation in recompiles_of(session, group):
+            call = made_by.get(compilation.id)
+            if call is None:
+                continue
+            failure = call.guard_failures[-1]
+            key = (source_name(failure.source), failure.kind)
+            if compilation.frame != group.root.id:  # A resume function recompiles for the root's reason.
+                same = (
+                    k
+                    for k, c in clusters.items()
+                    if _change(c.failure) == _change(failure) or is_stack_value(failure.source)
+                )
+                key = next(same, key)
+            clusters.setdefault(key, _Cluster(group, failure, call)).compilations.append(compilation)
+        yield from (_of_cluster(session, c) for c in clusters.values())
+
+
+def _change(failure: GuardFailure) -> tuple[str, str, str]:
+    """Return the changed property with its expected and actual values."""
+    return failure.kind, failure.expected, failure.actual
+
+
+def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
+    failure, call, count = cluster.failure, cluster.call, len(cluster.compilations)
+    seconds = sum(map(compile_seconds, cluster.compilations))
+    edit, text = _recompile_edit(session, cluster)
+    is_numbered = session.compiler != "torch"
+    return Finding(
+        f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
+        sanitize(failure.sentence),
+        3,
+        count + min(seconds, 1e3) / 1e3,
+        f"{pluralize(count, 'compile')}{f', {format_seconds(seconds)}' if seconds else ''}",
+        place=source_lines.line_name(session, failure.span),
+        pointed=sanitize(source_lines.source_line(session, failure.span)),
+        line=f"linked|{failure.entry}|line={failure.span.line}" if failure.span and "/" in failure.entry else "",
+        target=f"recompiles|{call.frame}|call={_call_number(session, call)}",
+        fixes=tuple(
+            (sanitize(f.text), sanitize(f.code)) for f in failure.fixes if not edit or "dynamic=True" not in f.code
+        ),
+        edit=edit,
+        edit_text=text,
+        tried=tuple(f for f in failure.fixes if f.code) if is_numbered else (),
+    )
+
+
+def _call_number(session: Session, call: CallRecord) -> int:
+    """Return the number of a call among the calls of its frame."""
+    return [c.index for c in session.calls if c.frame == call.frame].index(call.index) + 1
+
+
+def _other_problems(session: Session) -> Iterator[Finding]:
+    """Yield the problems that ``engine.doctor`` also reports, in its words."""
+    for number, problem in enumerate(find_problems(session)):
+        if problem.kind in _SHOWN_WITH_EDITS:
+            continue
+        is_fact = problem.severity == "advice" and (not problem.fixes or problem.kind in _FACTS)
+        line = f"linked|{problem.compilation}|line={problem.span.line}" if problem.span and problem.compilation else ""
+        yield Finding(
+            sanitize(problem.title),
+            sanitize(problem.cause)[:1].upper() + sanitize(problem.cause)[1:] + ("." if problem.cause else ""),
+            NO_ACTION if is_fact else _URGENCY[problem.severity],
+            problem.seconds + (1 - number / 1e4) / 1e6,
+            sanitize(problem.gain),
+            sign="✗" if problem.severity == "error" else "i" if is_fact else "!",
+            place=source_lines.line_name(session, problem.span),
+            line=line,
+            target=problem.view,
+            fixes=tuple((sanitize(f.text), sanitize(f.code)) for f in problem.fixes),
+        )
+
+
+def _unfused(session: Session) -> Iterator[Finding]:
+    """Yield the memory traffic between kernels that were not fused: a fact without a fix."""
+    found = [
+        (d.bytes_moved, c, d)
+        for c in session.compilations
+        for lowering in (c.lowering, c.backward_lowering)
+        if lowering is not None
+        for d in lowering.decisions
+        if not d.fused and d.bytes_moved
+    ]
+    total = sum(moved for moved, _, _ in found)
+    if total >= MIN_TRAFFIC:
+        moved, compilation, decision = max(found, key=lambda f: f[0])
+        yield Finding(
+            f"Kernels that were not fused pass {format_bytes(total)} through memory",
+            f"The largest part is {format_bytes(moved)}: {sanitize(decision.reason)}",
+            NO_ACTION,
+            total,
+            format_bytes(total),
+            sign="i",
+            target=f"kernels|{compilation.id}",
+            fixes=(("No fix is known: the reason is in the data flow.", ""),),
+        )
+
+
+# Edits of the cell.
+
+
+def _tree(session: Session) -> CellTree | None:
+    cell = cell_texts.get(session)
+    try:
+        return CellTree(cell) if cell is not None else None
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _break_edit(session: Session, record: BreakRecord) -> tuple[CellEdit, str] | None:
+    tree = _tree(session)
+    found = None if tree is None else break_edit(tree, record.kind, record.span)
+    return found if tree is not None and found is not None and is_valid(tree.cell, found[0]) else None
+
+
+def _recompile_edit(session: Session, cluster: _Cluster) -> tuple[CellEdit | None, str]:
+    """Return the first fix that can be made in the cell, and its text."""
+    tree = _tree(session)
+    if tree is None:
+        return None, ""
+    calls = [c for c in session.calls if c.frame == cluster.call.frame and c.caller is not None]
+    compiled = {m.id for m in cluster.compilations}
+    failing = [c for c in calls if c.outcome == "compiled" and c.entry in compiled]
+    first = [c for c in calls if c.outcome == "compiled" and c.entry == cluster.failure.entry]
+    name = source_name(cluster.failure.source).split(".")[0]
+    parameters = _parameters(session, cluster.call)
+    for fix in cluster.failure.fixes:
+        if fix.code.startswith(("with ", "f = ", "torch.compile(")) or not fix.code:
+            continue
+        is_assignment = fix.code.startswith(f"{name} = ")
+        wanted = calls if _ALL_CALLS in fix.code else failing if is_assignment else [*first, *failing]
+        spans = list(dict.fromkeys(c.caller for c in wanted if c.caller is not None))
+        edit = argument_edit(tree, spans, parameters, name, fix.code)
+        if edit is not None and is_valid(tree.cell, edit):
+            return edit, sanitize(fix.text)
+    is_size = cluster.failure.kind in _SIZE_KINDS and not any("sizes 0 and 1" in f.text for f in cluster.failure.fixes)
+    if is_size or any("dynamic=True" in f.code for f in cluster.failure.fixes):
+        return CellEdit(options=(DYNAMIC_OPTION,)), "Make every size a symbol from the first call."
+    return None, ""
+
+
+def _parameters(session: Session, call: CallRecord) -> list[str]:
+    """Return the names of a call's arguments as the caller gives them: without ``self``."""
+    names = list(call.inputs or {})
+    frame: FrameRecord | None = next((f for f in session.frames if f.id == call.frame), None)
+    is_method = frame is not None and ("." in frame.name or is_installed_file(frame.file))
+    return names[1:] if is_method and names[:1] == ["self"] else names
+
+
+# Rows.
+
+
+def _row(session: Session, finding: Finding, cell: CellText | None) -> dict[str, Any]:
+    tried = [f for f in finding.tried if f.verified or f.unverified_reason]
+    edit = None
+    if cell is not None and finding.edit is not None:
+        edit = _edit_row(session, finding.edit, cell, finding.edit_text)
+    return {
+        "title": finding.title,
+        "cause": finding.cause,
+        "sign": finding.sign,
+        "saves": finding.saves,
+        "place": finding.place,
+        "pointed": finding.pointed,
+        "line": finding.line,
+        "target": finding.target,
+        "fixes": [{"text": text, "code": code} for text, code in finding.fixes],
+        "edit": edit,
+        "tried": [{"text": sanitize(f.text), "result": sanitize(f.verified or f.unverified_reason)} for f in tried],
+    }
+
+
+def _edit_row(session: Session, edit: CellEdit, cell: CellText | None, text: str) -> dict[str, Any] | None:
+    if cell is None:
+        return None
+    after = edit.apply(cell)
+    found = replayed_edits.get(session, {}).get(edit_id(cell, edit))
+    return {
+        "id": edit_id(cell, edit),
+        "text": text,
+        "diff": [[sign, sanitize(line)] for sign, line in diff_rows(cell, after)],
+        "source": after.source,
+        "can_replay": session.compiler != "torch",
+        "result": found.text if found else "",
+        "helps": bool(found and found.helps),
+    }
+
+
+Replay = Callable[[CellText], Replayed]
+"""Runs an edited cell beside the cell as it is and returns the result."""
+
+
+def replay_edit(session: Session, wanted: str, replay: Replay) -> Replayed | None:
+    """Replay the edit of this id and remember the result; None if there is no such edit."""
+    edited = edited_cell(session, wanted)
+    if edited is None:
+        return None
+    result = replay(edited)
+    replayed_edits.setdefault(session, {})[wanted] = result
+    return result

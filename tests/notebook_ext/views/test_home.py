@@ -1,0 +1,174 @@
+"""Test the home view: the outcome, the figures, and findings with edits of the cell."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from engine.records.counts import counts
+from engine.records.session import Session
+from notebook_ext.compile_run import CompileRun
+from notebook_ext.views.cell_edits import CellEdit, CellText, Replacement, combine, diff_rows, edit_id
+from notebook_ext.views.home import findings, home, replay_edit
+from notebook_ext.views.summary import summary
+from tests.notebook_ext.conftest import Shell
+
+forks = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or torch.cuda.is_available(), reason="the cell is replayed in a fork"
+)
+
+BREAKING = """\
+def clip(x, limit):
+    n = x.norm()
+    print("norm", n)
+    if n > limit:
+        x = x * (limit / n)
+    else:
+        x = x * 1.0
+    return x.softmax(-1)
+
+clip(torch.randn(8, 4), 3.0)
+"""
+RECOMPILING = """\
+def scale(x, k):
+    return torch.relu(x) * k
+
+for rows in (4, 8, 16):
+    x = torch.randn(rows, 32)
+    scale(x, 2.0)
+scale(x, 0.5)
+"""
+
+
+def run(shell: Shell, body: str, options: str = "") -> Session:
+    """Run a %%compile cell and return its session."""
+    shell.run(f"%%compile --backend eager {options}\n{body}")
+    found = shell.ns["_compile"]
+    assert isinstance(found, Session)
+    return found
+
+
+def diff_of(row: dict[str, Any]) -> list[str]:
+    """The changed lines of a finding's edit."""
+    return [sign + text for sign, text in row["edit"]["diff"] if sign in "+-"]
+
+
+def test_a_cell_without_findings_says_that_nothing_is_to_do(shell: Shell) -> None:
+    """The outcome is one sentence, and the figures are those of the summary's counts."""
+    shown = home(run(shell, "def f(x):\n    return x.sin() + 1\n\nf(torch.ones(3));\n"))
+    assert shown["outcome"] == "f was compiled into 1 graph, with no graph break and no recompile: nothing to do."
+    assert (shown["tone"], shown["findings"]) == ("ok", [])
+    assert [f["value"] for f in shown["figures"][:4]] == ["1", "0", "1", "0"]
+
+
+def test_a_graph_break_has_its_cause_its_line_and_an_edit(shell: Shell) -> None:
+    """Output is removed, and a branch on a tensor becomes torch.where."""
+    session = run(shell, BREAKING)
+    shown = home(session)
+    assert shown["outcome"] == "clip was compiled into 3 graphs, with 2 graph breaks."
+    changes = {f["place"]: diff_of(f) for f in shown["findings"]}
+    assert changes["line 3"] == ['-    print("norm", n)']
+    assert changes["line 4"][-1] == "+    x = torch.where(n > limit, x * (limit / n), x * 1.0)"
+    assert all("1 graph break, 1 compile" in f["saves"] for f in shown["findings"])
+    assert shown["together"]["source"].startswith("%%compile --backend eager\ndef clip")
+
+
+def test_a_recompile_has_an_edit_of_the_calls(shell: Shell) -> None:
+    """A size is marked before the recompiling call; a number becomes a tensor everywhere."""
+    shown = home(run(shell, RECOMPILING))
+    size, number = sorted(shown["findings"], key=lambda f: "k equals" in f["title"])
+    assert diff_of(size) == ["+import engine", "+    engine.mark_dynamic(x, 0)"]
+    assert diff_of(number) == [
+        *("-    scale(x, 2.0)", "-scale(x, 0.5)"),
+        *("+    scale(x, torch.tensor(2.0))", "+scale(x, torch.tensor(0.5))"),
+    ]
+
+
+@forks
+def test_an_edit_is_verified_by_a_replay(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cell runs without and with the edit in a fork; counts and results are compared."""
+    made: list[CompileRun] = []
+    show = CompileRun.show
+    monkeypatch.setattr(CompileRun, "show", lambda self: (made.append(self), show(self)))
+    session = run(shell, BREAKING)
+    replay = made[0]._make_replay()
+    assert replay is not None
+    before = dict(shell.ns)
+    for row in (*(f["edit"] for f in home(session)["findings"]), home(session)["together"]):
+        found = replay_edit(session, row["id"], replay)
+        assert found is not None
+        assert found.helps, found.text
+    assert found.text == "verified: compiles 3 -> 1, graph breaks 2 -> 0, graphs 3 -> 1, same results"
+    assert shell.ns.keys() == before.keys()
+    assert home(session)["together"]["result"] == found.text
+
+
+@forks
+def test_an_edit_that_changes_results_is_not_verified(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversion that saves a compile but computes in another dtype is called what it is."""
+    made: list[CompileRun] = []
+    show = CompileRun.show
+    monkeypatch.setattr(CompileRun, "show", lambda self: (made.append(self), show(self)))
+    body = "def f(x):\n    return x.sin()\n\na = f(torch.ones(3))\nb = f(torch.ones(3, dtype=torch.float64))\n"
+    session = run(shell, body)
+    (row,) = home(session)["findings"]
+    replay = made[0]._make_replay()
+    assert replay is not None
+    found = replay_edit(session, row["edit"]["id"], replay)
+    assert found is not None
+    assert not found.helps
+    assert found.text == "not verified: the results differ (b changes); compiles 2 -> 1"
+
+
+def test_an_exception_is_no_graph_break(shell: Shell) -> None:
+    """An error of the user's code is a finding of its own, and the first one."""
+    shell.run(
+        "%%compile --backend eager\ndef f(x, w):\n    return x.tanh() @ w\n\nf(torch.ones(2, 3), torch.ones(4, 2))\n"
+    )
+    session = shell.ns["_compile"]
+    shown = home(session)
+    assert shown["outcome"] == "f was compiled into 1 graph; then it raised an exception."
+    assert (shown["findings"][0]["title"], shown["tone"]) == ("f raises an exception", "bad")
+    assert counts(session).breaks == 0
+
+
+def test_the_counts_are_those_of_the_summary(shell: Shell) -> None:
+    """Summary and home never disagree."""
+    session = run(shell, BREAKING)
+    text, figures = summary(session).text, {f["name"]: f["value"] for f in home(session)["figures"]}
+    assert f"{figures['Graphs']} graphs" in text
+    assert f"{figures['Graph breaks']} breaks" in text
+
+
+def test_a_loaded_session_has_findings_without_edits(shell: Shell, tmp_path: pathlib.Path) -> None:
+    """A session from a file does not know its cell: the fixes are text."""
+    session = run(shell, BREAKING)
+    loaded = Session.load(session.save(tmp_path / "session.json"))
+    assert [f.title for f in findings(loaded)] == [f.title for f in findings(session)]
+    assert all(f["edit"] is None for f in home(loaded)["findings"])
+
+
+CELL = CellText("--steps", "a = 1\nb = 2\nc = 3\n", "cell")
+
+
+def test_edits_of_different_places_combine() -> None:
+    """Two edits are one if they do not touch; options are added once."""
+    one, two = (
+        CellEdit((Replacement(4, 5, "10"),), ("--dynamic",)),
+        CellEdit((Replacement(16, 17, "30"),), ("--dynamic",)),
+    )
+    both = combine([one, two])
+    assert both is not None
+    assert both.apply(CELL).source == "%%compile --steps --dynamic\na = 10\nb = 2\nc = 30\n"
+    assert combine([one, CellEdit((Replacement(4, 5, "11"),))]) is None
+    assert edit_id(CELL, one) != edit_id(CELL, two)
+
+
+def test_a_diff_has_one_line_around_each_change() -> None:
+    """Rows are a sign and a text."""
+    after = CellEdit((Replacement(10, 11, "20"),)).apply(CELL)
+    assert diff_rows(CELL, after) == [(" ", "a = 1"), ("-", "b = 2"), ("+", "b = 20"), (" ", "c = 3")]
