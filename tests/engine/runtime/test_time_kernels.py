@@ -32,7 +32,7 @@ def test_each_kernel_has_the_median_of_its_launches() -> None:
 
     with engine.record() as session:
         engine.compile(f)(torch.randn(4, 8))
-    (lowered,) = lowered_graphs_of(session)[session.compilations[0].id]
+    lowered = next(g for g in lowered_graphs_of(session)[session.compilations[0].id] if g.program.target != "cpu")
     found = time_launches(lowered.program, lowered.inputs, bind, clock)
     kernels = {k.id: k.name for k in lowered.program.kernels}
     assert set(found) == set(kernels)
