@@ -435,6 +435,7 @@ def _record(
             n.name, "recomputed", 0 if _is_view_or_item(n) else _bytes(n), _why_recomputed(n), _traced_node_ids(n)
         )
         for n in recomputed
+        if not is_backward_node(n) or takes_rng_state(n)  # what only the backward computes is computed once
     ]
     return PartitionRecord(
         method,
@@ -492,6 +493,4 @@ def _why_recomputed(node: Node) -> str:
         return "one output of a multi-output operator that is recomputed"
     if is_scalar(node):
         return "a number computed from sizes"
-    if is_backward_node(node):
-        return "only the backward needs it"
     return "cheap to compute from what is saved"
