@@ -29,7 +29,7 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-all matrix lab bench coverage lint accept notebooks sessions clean
+.PHONY: help demo test quick test-all matrix lab bench coverage lint accept notebooks editions sessions clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ accept: $(STAMP) ## Rewrite tests/expected from what the tests now see; review t
 
 notebooks: $(STAMP) ## Run all notebooks and keep their outputs; nothing changes unless what they show did
 	@for n in notebooks/[0-9]*.ipynb; do $(BIN)/python -m notebook_ext.notebook_report $$n --write --output report || exit 1; done
+
+editions: $(STAMP) ## Write the student, reading and teacher editions of the lessons into build/editions
+	@$(BIN)/python -m notebook_ext.lesson editions build/editions
 
 sessions: $(STAMP) ## Record the sessions again that notebooks open where there is no Triton
 	$(BIN)/python -m tests.notebooks.record_sessions

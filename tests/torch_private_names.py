@@ -20,6 +20,7 @@ ROOTS = ("engine", "notebook_ext", "tests")
 TESTS_MAY = {
     "tests/programs/": "programs call what users and libraries call",
     "tests/bench/": "stock torch.compile is what is compared with",
+    "tests/notebooks/test_stock_claims.py": "stock torch.compile is what the claims are about",
     "tests/torch_internals.py": "names that only tests use",
 }
 """Tests that may use any private name, each with the reason."""

@@ -74,7 +74,7 @@ def test_a_check_leaves_no_names(shell) -> None:
 def test_text_never_becomes_html(shell) -> None:
     """What a question, an answer or a message says is escaped."""
     shell.run(
-        "from IPython.core.displayhook import *\nimport notebook_ext.lesson as l\nshown = []\nl.display = lambda d, **k: shown.append(d)"
+        "from IPython.core.displayhook import *\nimport notebook_ext.lesson.predictions as l\nshown = []\nl.display = lambda d, **k: shown.append(d)"
     )
     shell.run("l.predict('<b>?</b>', ['<i>']).reveal('<i>', '<u>')")
     shell.run("%%check <s>\nassert False, '<em>'")

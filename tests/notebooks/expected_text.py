@@ -37,10 +37,10 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     },
     "04_dynamic_shapes": {
         "sizes": "1 recompile (line 2: x.size(0) 8 -> 12)",
-        "story": "x.shape[0], valid for 2 to any size",
+        "history": "x.shape[0], valid for 2 to any size",
         "one": "sizes 0 and 1 are always specialized",
         "mark": "scaled: 1 graph, no breaks, 1 kernel",
-        "pinned-story": "became 8   line 5",
+        "specialized-history": "specialized to 8   line 5",
         "shape-guard-list": "> 100",
     },
     "08_loops_to_triton": {
@@ -59,6 +59,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "patient": ["5 breaks (line 29: ", "x.isnan().any()"],
         "breaks": ["if x.isnan().any():", 'f"{logits.norm().item():.3f}"', "best.flatten().tolist()"],
         "recompiles": ["1 × self.blocks[…].attention.calls", "3 × tag"],
+        "stock-run": "torch.compile: graphs 1, breaks 0, recompiles 7",
         "marked": "Plain.forward: 1 graph, no breaks, 3 kernels",
     },
     "01_bytecode_to_graph": {
@@ -99,7 +100,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "ladder": ["cuda:80     sass", "hip:gfx942  amdgcn"],
         "follow": ["max.f32", "FMNMX", "v_max_f32"],
         "shuffles": "8 shuffles",
-        "resources": "hip:gfx942",
+        "resources": ["hip:gfx942", "50%   blocks"],
     },
     "11_stock_torch_compile": {
         "live": "stock torch.compile · score: 2 graphs",

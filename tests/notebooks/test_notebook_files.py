@@ -5,6 +5,7 @@ The parts are a question, predictions, exercises, solutions and a note for teach
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import re
@@ -14,6 +15,8 @@ import pytest
 from tests.notebooks.notebook_runner import NOTEBOOKS, NOTEBOOKS_DIR, SHORT_PATH, read, solutions
 
 EACH = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+LONGEST = {"10": 40}
+"""Most minutes of a lesson, where they are not 25."""
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -76,7 +79,16 @@ def test_the_note_for_teachers_is_there(path: pathlib.Path) -> None:
     minutes = re.search(r"\*(\d\d) minutes", prose(path))
     assert minutes
     assert f"{minutes.group(1)} minutes" in note
-    assert 15 <= int(minutes.group(1)) <= 25
+    assert 15 <= int(minutes.group(1)) <= LONGEST.get(path.stem[:2], 25)
+
+
+@EACH
+def test_predictions_come_after_the_code_they_ask_about(path: pathlib.Path) -> None:
+    """The cell after a prediction defines nothing: its code came before the question."""
+    code = [c for c in read(path).cells if c.cell_type == "code"]
+    for cell, following in itertools.pairwise(code):
+        if cell.id.startswith("predict-") and path.stem[:2] not in ("00", "08"):
+            assert not re.search(r"^(def|class) ", following.source, re.MULTILINE), following.id
 
 
 def test_the_short_path_fits_into_its_time() -> None:

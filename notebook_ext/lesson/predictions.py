@@ -14,12 +14,12 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from engine.errors import BadArgument
-from engine.records.counts import counts
 from notebook_ext.display import DETERMINISTIC_ENV, has_widgets
 from notebook_ext.glossary import explain_term
+from notebook_ext.lesson import editions, puzzles
 from notebook_ext.views.format_text import one_line
 
-__all__ = ["LessonMagics", "Prediction", "counts", "predict", "race"]
+__all__ = ["LessonMagics", "Prediction", "predict", "race"]
 
 SOLVED, NOT_YET = "Solved", "Not yet"
 BOX = "border-left:3px solid {hue};padding:2px 10px;margin:4px 0"
@@ -132,24 +132,63 @@ class LessonMagics(Magics):
         notebook's names but does not change them.
         """
         name = line.strip() or "Exercise"
-        try:
+
+        def run() -> None:
             code = self.shell.compile(self.shell.transform_cell(body), "<check>", "exec")
             exec(code, dict(self.shell.user_ns))
-        except AssertionError as error:
-            _show_box(f"{name}: {NOT_YET}.", str(error) or "An assertion does not hold.", WRONG_COLOR)
-        except NameError as error:
-            _show_box(f"{name}: {NOT_YET}.", f"{error}. Run all cells above first.", WRONG_COLOR)
-        except Exception as error:
-            # Incomplete code raises a private subclass of SyntaxError from Python 3.13 on.
-            kind = next(c.__name__ for c in type(error).__mro__ if not c.__name__.startswith("_"))
-            _show_box(f"{name}: {NOT_YET}.", f"{kind}: {one_line(str(error), 300)}", WRONG_COLOR)
+
+        _judge(name, run)
+
+    @no_var_expand
+    @cell_magic
+    def puzzle(self, line: str, body: str) -> None:
+        """Run a cell and check whether its function ``f`` solves a puzzle: ``%%puzzle NUMBER``."""
+        number = int(line) if line.strip().isdigit() else 0
+
+        def run() -> None:
+            code = self.shell.compile(self.shell.transform_cell(body), "<puzzle>", "exec")
+            exec(code, self.shell.user_ns)
+            puzzles.check_puzzle(number, self.shell.user_ns)
+
+        _judge(f"Puzzle {number}", run)
+
+    @line_magic
+    def reveal(self, line: str) -> None:
+        """Show the answer to a prediction of a student edition: ``%reveal LESSON NAME``.
+
+        Without a prediction it asks for one first; ``%reveal LESSON NAME now`` shows the answer all the same.
+        """
+        lesson, _, rest = line.strip().partition(" ")
+        name, _, word = rest.partition(" ")
+        asked = self.shell.user_ns.get(name)
+        if not isinstance(asked, Prediction):
+            _show_box(f"{name or 'Prediction'}: {NOT_YET}.", "Run all cells above first.", WRONG_COLOR)
+        elif not asked.chosen and word.strip() != "now":
+            hint = f'Choose an answer, or run {name}.choose("..."). %reveal {lesson} {name} now shows it without one.'
+            _show_box("Predict first.", hint, QUESTION_COLOR)
         else:
-            _show_box(f"{name}: {SOLVED}.", "", RIGHT_COLOR)
+            self.shell.run_cell(editions.hidden_reveal(lesson, name), store_history=False)
 
     @line_magic
     def glossary(self, line: str) -> None:
         """Show the definition of a term: ``%glossary WORD``. ``%glossary`` shows all terms."""
         print(explain_term(line.strip()))
+
+
+def _judge(name: str, run: Callable[[], None]) -> None:
+    """Run the check of an exercise and show its verdict."""
+    try:
+        run()
+    except AssertionError as error:
+        _show_box(f"{name}: {NOT_YET}.", str(error) or "An assertion does not hold.", WRONG_COLOR)
+    except NameError as error:
+        _show_box(f"{name}: {NOT_YET}.", f"{error}. Run all cells above first.", WRONG_COLOR)
+    except Exception as error:
+        # Incomplete code raises a private subclass of SyntaxError from Python 3.13 on.
+        kind = next(c.__name__ for c in type(error).__mro__ if not c.__name__.startswith("_"))
+        _show_box(f"{name}: {NOT_YET}.", f"{kind}: {one_line(str(error), 300)}", WRONG_COLOR)
+    else:
+        _show_box(f"{name}: {SOLVED}.", "", RIGHT_COLOR)
 
 
 def _show_box(head: str, body: str, hue: str) -> None:

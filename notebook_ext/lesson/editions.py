@@ -1,0 +1,112 @@
+"""Editions of the lessons, made from one source each.
+
+Command line: ``python -m notebook_ext.lesson editions FOLDER``. ``student``: no outputs; answers to predictions are hidden until ``%reveal`` asks for them. ``reading``: as committed, with
+outputs. ``teacher``: with the teacher's note on top and the solution below each exercise.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import pathlib
+import re
+import shutil
+from typing import Any
+
+from engine.errors import BadArgument
+
+__all__ = ["EDITIONS", "hidden_reveal", "make_editions", "student_edition", "teacher_edition"]
+
+NOTEBOOKS = pathlib.Path(__file__).resolve().parents[2] / "notebooks"
+EDITIONS = ("student", "reading", "teacher")
+REVEALS = "reveals"
+"""Folder beside the lessons of a student edition, with the answers to predictions."""
+REVEAL = re.compile(r"^(\w+)\.reveal\(", re.MULTILINE)
+EXERCISE, REVEAL_ID = "exercise-", "reveal-"
+TEACHING_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)?teaching/[^)]*\)")
+
+
+def student_edition(notebook: dict[str, Any], lesson: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a lesson without outputs, and the code of its answers by prediction."""
+    made = copy.deepcopy(notebook)
+    hidden = {}
+    for cell in made["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        cell["outputs"], cell["execution_count"] = [], None
+        found = REVEAL.search("".join(cell["source"])) if cell["id"].startswith(REVEAL_ID) else None
+        if found:
+            hidden[found.group(1)] = "".join(cell["source"])
+            cell["source"] = [f"%reveal {lesson} {found.group(1)}"]
+        if cell["id"].startswith("check-"):
+            cell["metadata"] = {"jupyter": {"source_hidden": True}}
+    return made, hidden
+
+
+def teacher_edition(notebook: dict[str, Any], note: str, solutions: str) -> dict[str, Any]:
+    """Return a lesson with the teacher's note and a solution after each exercise."""
+    made = copy.deepcopy(notebook)
+    parts = re.split(r"^## Exercise (\d+)", solutions, flags=re.MULTILINE)[1:]
+    by_exercise = dict(zip(parts[::2], parts[1::2], strict=True))
+    cells: list[dict[str, Any]] = []
+    for cell in made["cells"]:
+        cells.append(cell)
+        if len(cells) == 1:
+            cells.append(_markdown("teacher-note", f"> **For teachers**\n\n{note}"))
+        number = str(cell["id"]).removeprefix(EXERCISE)
+        if str(cell["id"]).startswith(EXERCISE) and number in by_exercise:
+            cells.append(_markdown(f"solution-{number}", f"**Solution**{by_exercise[number].rstrip()}"))
+    made["cells"] = cells
+    return made
+
+
+def hidden_reveal(lesson: str, name: str) -> str:
+    """Return the code that reveals the answer to a prediction.
+
+    It is read from the folder ``reveals`` beside the lesson.
+
+    Raises:
+        BadArgument: the folder does not have it.
+    """
+    file = pathlib.Path(REVEALS) / f"{lesson}.json"
+    answers = json.loads(file.read_text(encoding="utf-8")) if re.fullmatch(r"\w+", lesson) and file.exists() else {}
+    if name not in answers:
+        raise BadArgument(f"{file} has no answer to {name}: keep the folder {REVEALS} beside the lesson.")
+    return str(answers[name])
+
+
+def make_editions(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Write all editions of all lessons below ``folder`` and return the lessons' paths."""
+    written = []
+    for edition in EDITIONS:
+        home = folder / edition
+        shutil.rmtree(home, ignore_errors=True)
+        leave_out = ("teaching",) if edition != "teacher" else ()
+        shutil.copytree(NOTEBOOKS, home, ignore=shutil.ignore_patterns("*.ipynb", ".*", *leave_out))
+        for page in home.rglob("*.md") if leave_out else ():
+            page.write_text(TEACHING_LINK.sub(r"\1", page.read_text(encoding="utf-8")), encoding="utf-8")
+        written += [_write_lesson(source, edition, home) for source in sorted(NOTEBOOKS.glob("*.ipynb"))]
+    return written
+
+
+def _write_lesson(source: pathlib.Path, edition: str, home: pathlib.Path) -> pathlib.Path:
+    notebook = json.loads(source.read_text(encoding="utf-8"))
+    lesson = source.stem
+    note, solutions = (NOTEBOOKS / part / f"{lesson}.md" for part in ("teaching", "solutions"))
+    if edition == "student":
+        notebook, hidden = student_edition(notebook, lesson)
+        if hidden:
+            (home / REVEALS).mkdir(exist_ok=True)
+            _dump(hidden, home / REVEALS / f"{lesson}.json")
+    elif edition == "teacher" and note.exists():
+        notebook = teacher_edition(notebook, note.read_text(encoding="utf-8"), solutions.read_text(encoding="utf-8"))
+    _dump(notebook, home / source.name)
+    return home / source.name
+
+
+def _dump(data: object, path: pathlib.Path) -> None:
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _markdown(name: str, text: str) -> dict[str, Any]:
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": text.splitlines(keepends=True)}

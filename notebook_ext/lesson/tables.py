@@ -1,0 +1,127 @@
+"""Records of a session as short tables of text, for lessons and plain terminals."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+
+import engine
+from engine.records.counts import counts
+from engine.records.session import Session
+from notebook_ext.views.breaks import breaks
+
+__all__ = [
+    "break_lines",
+    "print_aot_values",
+    "print_breaks",
+    "print_graph",
+    "print_partition",
+    "print_recompile_causes",
+    "print_symbols",
+    "print_with_stock",
+    "print_wrappers",
+]
+
+FIRST_CALL = "first call"
+
+
+def print_graph(session: Session, stage: int = 0) -> None:
+    """Print one graph of the first compilation, a node a line; stage 0 is the FX graph."""
+    graph = session.compilations[0].graphs[stage]
+    for node in graph.nodes:
+        print(f"{node.op:14} {node.name:8} {node.text}")
+
+
+def print_symbols(session: Session) -> None:
+    """Print each symbol: its source, its range, and the lines that use an assumption."""
+    for compilation in session.compilations:
+        for symbol in compilation.trace.symbols if compilation.trace else ():
+            high = "any size" if symbol.high is None else symbol.high
+            print(
+                f"{compilation.id}  {symbol.name} = {', '.join(symbol.sources)}, valid for {symbol.low} to {high}. {symbol.why}"
+            )
+            for fact in symbol.assumptions:
+                print(f"      {fact.text}" + (f"   line {fact.span.line}" if fact.span else ""))
+            if symbol.specialized_to:
+                at = symbol.specialized_by.span if symbol.specialized_by else None
+                print(f"      specialized to {symbol.specialized_to}" + (f"   line {at.line}" if at else ""))
+
+
+def print_wrappers(session: Session) -> None:
+    """Print the AOT runtime wrappers of the first compilation that do something."""
+    aot = session.compilations[0].aot
+    for wrapper in aot.wrappers if aot else ():
+        for action in wrapper.actions:
+            print(f"{wrapper.name:18} {action.argument:12} {action.action}")
+
+
+def print_aot_values(session: Session) -> None:
+    """Print the facts about inputs and outputs: mutated, an alias, fresh."""
+    aot = session.compilations[0].aot
+    for value in aot.values if aot else ():
+        print(f"{value.role:7} {value.name:10} {', '.join(value.facts)}")
+
+
+def print_partition(session: Session) -> None:
+    """Print the values that are saved for backward or recomputed, with bytes and reasons."""
+    aot = session.compilations[0].aot
+    partition = aot.partition if aot else None
+    if partition is None:
+        print("There is no backward: no input requires a gradient.")
+        return
+    for value in partition.values:
+        print(f"{value.action:11} {value.name:18} {value.bytes / 1024:6.0f} KiB   {value.reason}")
+    without = partition.bytes_without_recompute / 1024
+    print(f"saved: {partition.saved_bytes / 1024:.0f} KiB; without recomputation it would be {without:.0f} KiB")
+
+
+def print_breaks(session: Session) -> None:
+    """Print each graph break: its line, its title, and the expression."""
+    for found in breaks(session)["breaks"]:
+        print(found["place"], "·", found["title"])
+        print(found["pointed"])
+
+
+def break_lines(session: Session) -> list[int]:
+    """Return the lines at which graphs broke, in order, each once."""
+    return sorted({b.span.line for c in session.compilations if c.trace for b in c.trace.breaks if b.span})
+
+
+def print_recompile_causes(session: Session) -> None:
+    """Print how many recompiles each source caused, most frequent first.
+
+    Sources that differ in an index count as one. Values that cross a graph break count together, by its line.
+    """
+    tally: Counter[str] = Counter()
+    for compilation in session.compilations:
+        if compilation.cause != FIRST_CALL:
+            place = re.split(r" is | has ", compilation.cause)[0]
+            at_break = re.match(r"a value carried over the graph break at line \d+", place)
+            tally[at_break.group(0) if at_break else re.sub(r"\[\d+\]", "[…]", place)] += 1
+    for place, times in tally.most_common():
+        print(times, "×", place)
+
+
+def print_with_stock(function: Callable[..., object], *calls: tuple[object, ...]) -> None:
+    """Make the calls under this compiler and under stock torch.compile, and print both counts.
+
+    Both run the traced graph operator by operator. Each call is a tuple of arguments. Caches are emptied first.
+    """
+    engine.reset()
+    torch.compiler.reset()
+    with engine.record() as ours:
+        _call_all(engine.compile(function, backend="eager"), calls)
+    with engine.observe_torch() as stock:
+        _call_all(torch.compile(function, backend="eager"), calls)
+    print(f"{getattr(function, '__name__', 'function')}, {len(calls)} call{'s' * (len(calls) != 1)}")
+    for name, session in (("this compiler", ours), ("torch.compile", stock)):
+        found = counts(session)
+        print(f"    {name}: graphs {found.graphs}, breaks {found.breaks}, recompiles {found.recompiles}")
+
+
+def _call_all(compiled: Callable[..., object], calls: Sequence[tuple[object, ...]]) -> None:
+    for call in calls:
+        compiled(*call)

@@ -1,0 +1,546 @@
+"""Execute every claim of the lessons about stock torch.compile on the installed torch.
+
+Each lesson has a cell ``stock-box``. Each of its bullets is a key of ``CLAIMS``; its function raises if torch behaves
+otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import operator
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.notebooks.notebook_runner import NOTEBOOKS, read
+
+CLAIMS: dict[tuple[str, str], Callable[[], None]] = {}
+FIRST, LAST = "01", "11"
+
+
+def claim(lesson: str, text: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register the check of one bullet."""
+
+    def register(check: Callable[[], None]) -> Callable[[], None]:
+        CLAIMS[lesson, text] = check
+        return check
+
+    return register
+
+
+def boxes() -> Iterator[tuple[str, str]]:
+    """Lesson number and text of each box about stock torch.compile."""
+    for path in NOTEBOOKS:
+        for cell in read(path).cells:
+            if cell.id == "stock-box":
+                yield path.stem[:2], cell.source
+
+
+def graphs_after(function: Callable[..., Any], *calls: tuple[Any, ...], **settings: Any) -> list[int]:
+    """How many graphs stock torch.compile has compiled after each call."""
+    torch.compiler.reset()
+    graphs: list[Any] = []
+
+    def count(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(function, backend=count, **settings)
+    tally = []
+    with contextlib.redirect_stdout(io.StringIO()):
+        for call in calls:
+            compiled(*call)
+            tally.append(len(graphs))
+    return tally
+
+
+def aot_graphs(function: Callable[..., Any], *call: Any, **settings: Any) -> tuple[list[Any], list[Any], Any]:
+    """Forward graphs and backward graphs of stock's AOTAutograd, and the result of one call."""
+    common = importlib.import_module("torch._dynamo.backends.common")
+    boxed = importlib.import_module("functorch.compile").make_boxed_func
+    forward: list[Any] = []
+    backward: list[Any] = []
+
+    def into(found: list[Any]) -> Callable[..., Any]:
+        def compiler(graph: Any, _: Any) -> Any:
+            found.append(graph)
+            return boxed(graph.forward)
+
+        return compiler
+
+    torch.compiler.reset()
+    backend = common.aot_autograd(fw_compiler=into(forward), bw_compiler=into(backward), **settings)
+    result = torch.compile(function, backend=backend)(*call)
+    return forward, backward, result
+
+
+def guard_text(function: Any, *call: Any) -> str:
+    """The guards of stock's first cache entry, as text."""
+    torch.compiler.reset()
+    torch.compile(function, backend="eager")(*call)
+    entries = importlib.import_module("torch._dynamo.eval_frame")._debug_get_cache_entry_list(function.__code__)
+    return str(entries[0].guard_manager)
+
+
+def many(x: torch.Tensor, rounds: int) -> torch.Tensor:
+    """Lesson 01."""
+    y = x * 2
+    for i in range(rounds):
+        y = y + i
+    return y.relu()
+
+
+@claim("01", "Stock also follows the bytecode: the graph of `many` has the same three additions.")
+def same_additions() -> None:
+    """Three additions."""
+    found: list[Any] = []
+    torch.compiler.reset()
+    torch.compile(many, backend=lambda graph, _: found.append(graph) or graph.forward)(torch.ones(2, 3), 3)
+    additions = [node for node in found[0].graph.nodes if node.target in (operator.add, operator.iadd)]
+    assert len(additions) == 3
+
+
+@claim("01", "Stock also guards on first use: an argument that the code does not read has no guard.")
+def unread_argument() -> None:
+    """Other values of an unread argument hit."""
+    assert graphs_after(lambda x, unread: x + 1, *[(torch.ones(2), n) for n in (3, 4, "a", None)]) == [1, 1, 1, 1]
+
+
+@claim("01", "Stock compiles `many` again for every new number of rounds, because `range` needs the number.")
+def rounds_are_specialized() -> None:
+    """One compilation per number."""
+    assert graphs_after(many, *[(torch.ones(2, 3), n) for n in (3, 4, 5, 6)]) == [1, 2, 3, 4]
+
+
+def clip_if_large(x: torch.Tensor) -> torch.Tensor:
+    """Lesson 02."""
+    scale = x.abs().max()
+    if scale > 2:
+        x = x / scale
+    return x.sin() + 1
+
+
+@claim("02", "Stock breaks the graph of `clip_if_large` at the same line.")
+def same_break() -> None:
+    """Two graphs, one break, at the if."""
+    torch.compiler.reset()
+    found = torch._dynamo.explain(clip_if_large)(torch.ones(2))
+    assert (found.graph_count, found.graph_break_count) == (2, 1)
+    line = clip_if_large.__code__.co_firstlineno + 3
+    assert found.break_reasons[0].user_stack[-1].lineno == line
+
+
+@claim(
+    "02",
+    "Stock breaks at `.item()`, unless `torch._dynamo.config.capture_scalar_outputs` is set. Here the number becomes an unbacked symbol.",
+)
+def item_breaks() -> None:
+    """Two graphs; one with the setting."""
+    assert graphs_after(lambda x: x / x.max().item(), (torch.ones(2),)) == [2]
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        assert graphs_after(lambda x: x / x.max().item(), (torch.ones(2),)) == [1]
+
+
+@claim(
+    "02",
+    "Stock breaks at `x[mask]`, unless `torch._dynamo.config.capture_dynamic_output_shape_ops` is set. Here the size becomes an unbacked symbol.",
+)
+def mask_breaks() -> None:
+    """Two graphs; one with the setting."""
+    assert graphs_after(lambda x: x[x > 0].sum(), (torch.ones(2),)) == [2]
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        assert graphs_after(lambda x: x[x > 0].sum(), (torch.ones(2),)) == [1]
+
+
+@claim("02", "Stock with `fullgraph=True` raises an error at the first break.")
+@claim("11", "`torch.compile(f, fullgraph=True)` raises an error at the first break.")
+def fullgraph_raises() -> None:
+    """An error of Dynamo."""
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        graphs_after(clip_if_large, (torch.ones(2),), fullgraph=True)
+
+
+settings = {"scale": 2.0, "name": "run 7"}
+
+
+def shifted(x: torch.Tensor, offset: int) -> torch.Tensor:
+    """Lesson 03."""
+    return (x * settings["scale"] + offset).relu()
+
+
+@claim(
+    "03",
+    "Stock checks a tensor's type, dtype, shape, strides, device and `requires_grad` in one guard, `TENSOR_MATCH`. Here each is a guard of its own.",
+)
+def tensor_match() -> None:
+    """One line with all of them."""
+    (line,) = [row for row in guard_text(shifted, torch.ones(4, 8), 1).splitlines() if "TENSOR_MATCH" in row]
+    assert all(
+        word in line for word in ("Tensor", "torch.float32", "device=", "requires_grad=", "size=[4, 8]", "stride=")
+    )
+
+
+@claim("03", "The guard on `offset` is `EQUALS_MATCH` in stock; six offsets need two compilations there, too.")
+def offsets() -> None:
+    """An equality, then a symbol."""
+    assert "EQUALS_MATCH: L['offset'] == 1" in guard_text(shifted, torch.ones(4, 8), 1)
+    assert graphs_after(shifted, *[(torch.ones(4, 8), n) for n in range(1, 7)])[-1] == 2
+
+
+class Schedule:
+    """Lesson 03."""
+
+    label = "step-0"
+
+
+@claim(
+    "03",
+    "Stock compiles `update` once per step until `torch._dynamo.config.recompile_limit`, which is 8. Then it runs the function eagerly.",
+)
+def one_per_step() -> None:
+    """Eight entries in twelve calls."""
+    schedule = Schedule()
+
+    def update(weights: torch.Tensor, step: int) -> torch.Tensor:
+        rate = 0.0 if schedule.label == "step-0" else 0.1
+        return weights - rate
+
+    def advance(step: int) -> tuple[torch.Tensor, int]:
+        schedule.label = f"step-{step}"
+        return torch.ones(4), 0
+
+    assert torch._dynamo.config.recompile_limit == 8
+    torch.compiler.reset()
+    found: list[Any] = []
+    compiled = torch.compile(update, backend=lambda graph, _: found.append(graph) or graph.forward)
+    for step in range(12):
+        compiled(*advance(step))
+    assert len(found) == 8
+
+
+@claim(
+    "03",
+    "Stock compiles nothing where no tensor operation is traced. If the first step only returned `weights`, stock would skip the function for good.",
+)
+def no_operations() -> None:
+    """No graph in later calls either."""
+
+    def update(weights: torch.Tensor, label: str) -> torch.Tensor:
+        return weights if label == "step-0" else weights - 0.1
+
+    assert graphs_after(update, *[(torch.ones(4), f"step-{step}") for step in range(5)]) == [0] * 5
+
+
+def centered(x: torch.Tensor) -> torch.Tensor:
+    """Lesson 04."""
+    return (x - x.mean(0)).tanh()
+
+
+def table(x: torch.Tensor) -> torch.Tensor:
+    """Lesson 04."""
+    return x + torch.ones(8, 4)
+
+
+@claim("04", "Stock also compiles `centered` twice for the five batches, and once more for one row.")
+def five_batches() -> None:
+    """Static, symbol, and a row."""
+    sizes = (8, 12, 16, 20, 24, 1)
+    assert graphs_after(centered, *[(torch.randn(rows, 4),) for rows in sizes]) == [1, 2, 2, 2, 2, 3]
+
+
+@claim(
+    "04",
+    "In stock, `torch._dynamo.mark_dynamic` raises a `ConstraintViolationError` where a line specializes the size, as in `table`.",
+)
+def marked_and_specialized() -> None:
+    """An error."""
+    x = torch.randn(8, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    with pytest.raises(Exception, match="specialized it to be a constant") as caught:
+        graphs_after(table, (x,))
+    assert type(caught.value).__name__ == "ConstraintViolationError"
+
+
+@claim("04", "`torch._dynamo.maybe_mark_dynamic` does not raise: the size is specialized, as here.")
+def maybe_marked() -> None:
+    """One graph."""
+    x = torch.randn(8, 4)
+    torch._dynamo.maybe_mark_dynamic(x, 0)
+    assert graphs_after(table, (x,)) == [1]
+
+
+@claim(
+    "04",
+    "`torch.compile(f, dynamic=True)` makes sizes symbols from the first call, as `engine.compile(f, dynamic=True)` does.",
+)
+def dynamic_from_the_start() -> None:
+    """One graph for all."""
+    calls = [(torch.randn(rows, 4),) for rows in (8, 12, 16)]
+    assert graphs_after(centered, *calls, dynamic=True) == [1, 1, 1]
+
+
+def step_in_place(x: torch.Tensor) -> torch.Tensor:
+    """Lesson 05."""
+    x.add_(1)
+    x.mul_(2)
+    return x.sum()
+
+
+def both(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Lesson 05."""
+    a.add_(1)
+    return b * 2
+
+
+def operators(graph: Any) -> list[str]:
+    """Names of the operators of a graph."""
+    return [str(node.target).split(".")[1] for node in graph.graph.nodes if node.op == "call_function"]
+
+
+@claim("05", "Stock's AOTAutograd functionalizes in the same way: `add_` and `mul_` become `add` and `mul`.")
+def functionalized() -> None:
+    """No operator that mutates."""
+    assert operators(aot_graphs(step_in_place, torch.ones(3))[0][0])[:3] == ["add", "mul", "sum"]
+
+
+@claim(
+    "05",
+    "For Inductor without a backward, stock puts the copy back into the graph, as a last `copy_`. Here a wrapper does it.",
+)
+def copy_in_graph() -> None:
+    """With the setting that Inductor uses."""
+    forward, _, _ = aot_graphs(step_in_place, torch.ones(3), keep_inference_input_mutations=True)
+    assert operators(forward[0])[-1] == "copy_"
+
+
+@claim(
+    "05",
+    "Stock (torch 2.13 and 2.15) does not guard the overlap in `both`: its second call hits the first entry, and the result is wrong.",
+)
+def overlap() -> None:
+    """Another result than eager's."""
+    torch.compiler.reset()
+    results = []
+    for function in (both, torch.compile(both, backend="aot_eager")):
+        base = torch.zeros(6)
+        function(base[:3], base[3:])
+        results.append(function(base[:3], base[1:4]).tolist())
+    assert results == [[4.0, 4.0, 0.0], [2.0, 2.0, 0.0]]
+
+
+def mlp_loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Lesson 06."""
+    return F.gelu(x @ w).pow(2).mean()
+
+
+def training_graphs() -> tuple[list[Any], list[Any], Any]:
+    """Stock's forward and backward of ``mlp_loss``, with its min-cut partitioner."""
+    partition = importlib.import_module("torch._functorch.partitioners").min_cut_rematerialization_partition
+    x, w = torch.randn(256, 64), torch.randn(64, 64, requires_grad=True)
+    return aot_graphs(mlp_loss, x, w, partition_fn=partition)
+
+
+@claim("06", "Stock's min-cut partitioner also saves `mm` for `mlp_loss`, and recomputes `gelu`.")
+def saves_the_product() -> None:
+    """Inputs and operators of its backward."""
+    _, backward, result = training_graphs()
+    result.backward()
+    inputs = [node for node in backward[0].graph.nodes if node.op == "placeholder"]
+    assert "mm" in [node.name for node in inputs]
+    assert not any("gelu" in node.name for node in inputs)
+    assert "gelu" in operators(backward[0])
+
+
+@claim("06", "Stock also compiles the backward when `backward()` is first called, not before.")
+def backward_on_demand() -> None:
+    """None, then one."""
+    _, backward, result = training_graphs()
+    assert not backward
+    result.backward()
+    assert len(backward) == 1
+
+
+@claim("06", "`torch._functorch.config.activation_memory_budget` is 1.0 by default; lower values recompute more.")
+def memory_budget() -> None:
+    """The default, and fewer saved bytes at 0."""
+    config = importlib.import_module("torch._functorch.config")
+    assert config.activation_memory_budget == 1.0
+    with config.patch(activation_memory_budget=0.0):
+        _, backward, result = training_graphs()
+        result.backward()
+    assert "mm" not in [node.name for node in backward[0].graph.nodes if node.op == "placeholder"]
+
+
+@claim("07", "Stock captures the backward of three equal steps once, too, and once more for another hook.")
+def captured_once() -> None:
+    """Captures after each step."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    compiled_autograd = importlib.import_module("torch._dynamo.compiled_autograd")
+    found: list[Any] = []
+    tally = []
+    torch.compiler.reset()
+    with compiled_autograd._enable(torch.compile(backend=lambda graph, _: found.append(graph) or graph.forward)):
+        for step in range(5):
+            if step == 3:
+                model[0].weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+            model.zero_grad(set_to_none=True)
+            model(torch.ones(4, 8)).sum().backward()
+            tally.append(len(found))
+    assert tally == [1, 1, 1, 2, 2]
+
+
+@claim(
+    "07",
+    "Stock turns it on with `torch._dynamo.config.compiled_autograd = True`, and `backward()` must be called inside of the compiled function; it is off by default.",
+)
+def compiled_autograd_setting() -> None:
+    """Off: no graph for the backward. On: one for the forward and one for the backward."""
+
+    def inside(weight: torch.Tensor) -> None:
+        (weight * 3).sum().backward()
+
+    def outside(weight: torch.Tensor) -> torch.Tensor:
+        return (weight * 3).sum()
+
+    assert torch._dynamo.config.compiled_autograd is False
+    for function, setting, wanted in ((inside, False, 1), (inside, True, 2), (outside, True, 1)):
+        found: list[Any] = []
+        torch.compiler.reset()
+        with torch._dynamo.config.patch(compiled_autograd=setting):
+            result = torch.compile(function, backend=lambda g, _, f=found: f.append(g) or g.forward)(
+                torch.ones(3, requires_grad=True)
+            )
+            if result is not None:
+                result.backward()
+        assert len(found) == wanted
+
+
+@claim("09", "Stock lowers to Triton only for a GPU: on a CPU, Inductor generates C++ instead.")
+def cpp_on_a_cpu() -> None:
+    """Inductor's default for a CPU."""
+    assert importlib.import_module("torch._inductor.config").cpu_backend == "cpp"
+
+
+@claim(
+    "09",
+    "`torch._inductor.config.triton.unique_kernel_names` is on, so stock's kernels also carry the names of the operations that they fuse.",
+)
+def kernel_names() -> None:
+    """Both settings."""
+    triton = importlib.import_module("torch._inductor.config").triton
+    assert triton.unique_kernel_names is True
+    assert triton.descriptive_names == "original_aten"
+
+
+class Counted(torch.nn.Module):
+    """Lesson 10."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Branch on the count."""
+        self.calls += 1
+        return x * 2 if self.calls % 1000 == 1 else x + 1
+
+
+class CountedOnly(torch.nn.Module):
+    """Lesson 10."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Count, and no more."""
+        self.calls += 1
+        return x + 1
+
+
+@claim(
+    "10",
+    "Stock guards the counter's exact value: in twelve calls it compiles eight times, then it runs the function eagerly.",
+)
+def counter() -> None:
+    """Eight."""
+    assert graphs_after(Counted(), *[(torch.ones(2),)] * 12) == [*range(1, 9), 8, 8, 8, 8]
+
+
+@claim("10", "In stock this also holds where only `self.calls += 1` is left. Count outside of the forward there.")
+def counter_alone() -> None:
+    """Eight, too."""
+    assert graphs_after(CountedOnly(), *[(torch.ones(2),)] * 12)[-1] == 8
+
+
+@claim(
+    "10",
+    '`torch.compiler.set_stance("fail_on_recompile")` raises an error at a recompile, as `engine.expect(recompiles=0)` does here.',
+)
+@claim("11", '`torch.compiler.set_stance("fail_on_recompile")` raises an error at a recompile.')
+def stance() -> None:
+    """An error at the second shape."""
+    torch.compiler.reset()
+    compiled = torch.compile(centered, backend="eager")
+    compiled(torch.ones(2, 4))
+    with torch.compiler.set_stance("fail_on_recompile"), pytest.raises(RuntimeError, match="recompile"):
+        compiled(torch.ones(3, 4))
+
+
+@claim("11", "`torch._dynamo.explain(f)(x)` counts graphs and breaks of one call.")
+def explain() -> None:
+    """Two and one."""
+    torch.compiler.reset()
+    found = torch._dynamo.explain(clip_if_large)(torch.ones(2))
+    assert (found.graph_count, found.graph_break_count) == (2, 1)
+
+
+@claim("11", "`torch.compiler.reset()` empties the caches.")
+def reset() -> None:
+    """Compiled again after it."""
+    found: list[Any] = []
+    compiled = torch.compile(centered, backend=lambda graph, _: found.append(graph) or graph.forward)
+    torch.compiler.reset()
+    for _ in range(2):
+        compiled(torch.ones(2, 4))
+        compiled(torch.ones(2, 4))
+        torch.compiler.reset()
+    assert len(found) == 2
+
+
+def test_every_lesson_compares_with_stock() -> None:
+    """Each lesson has one box, and each of its bullets is tested."""
+    written = {
+        (lesson, line.removeprefix("- "))
+        for lesson, text in boxes()
+        for line in text.splitlines()
+        if line.startswith("- ")
+    }
+    assert written == set(CLAIMS)
+    lessons = {lesson for lesson, _ in boxes()}
+    assert lessons == {p.stem[:2] for p in NOTEBOOKS if FIRST <= p.stem[:2] <= LAST} - {"08"}
+
+
+def test_names_of_logs_exist() -> None:
+    """Each TORCH_LOGS setting that a lesson names is one of torch's."""
+    registry = importlib.import_module("torch._logging._internal").log_registry
+    known = set(registry.artifact_names) | set(registry.log_alias_to_log_qnames)
+    settings = re.findall(r'TORCH_LOGS="([^"]+)"', "\n".join(text for _, text in boxes()))
+    assert settings
+    for setting in settings:
+        for name in setting.split(","):
+            assert name in known, name
+
+
+@pytest.mark.parametrize(("lesson", "text"), CLAIMS, ids=lambda value: re.sub(r"[^\w]+", "-", value)[:50])
+def test_claims_about_stock_hold(lesson: str, text: str) -> None:
+    """What a lesson says about stock torch.compile is what the installed torch does."""
+    logging.disable(logging.ERROR)
+    try:
+        CLAIMS[lesson, text]()
+    finally:
+        logging.disable(logging.NOTSET)
+        torch.compiler.reset()
