@@ -114,12 +114,27 @@ def print_with_stock(function: Callable[..., object], *calls: tuple[object, ...]
     torch.compiler.reset()
     with engine.record() as ours:
         _call_all(engine.compile(function, backend="eager"), calls)
+    graphs: list[torch.fx.GraphModule] = []
     with engine.observe_torch() as stock:
-        _call_all(torch.compile(function, backend="eager"), calls)
-    print(f"{getattr(function, '__name__', 'function')}, {len(calls)} call{'s' * (len(calls) != 1)}")
-    for name, session in (("this compiler", ours), ("torch.compile", stock)):
-        found = counts(session)
-        print(f"    {name}: graphs {found.graphs}, breaks {found.breaks}, recompiles {found.recompiles}")
+        _call_all(torch.compile(function, backend=_graph_recorder(graphs)), calls)
+    traced = sum(bool(c.graphs) for c in ours.compilations)
+    print(f"{getattr(function, '__name__', 'function')}, {_number(len(calls), 'call')}")
+    for name, compiled, session in (("this compiler", traced, ours), ("torch.compile", len(graphs), stock)):
+        print(f"    {name}: {_number(compiled, 'graph')} compiled, {_number(counts(session).breaks, 'break')}")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _graph_recorder(graphs: list[torch.fx.GraphModule]) -> Callable[..., object]:
+    """Return a backend that appends each graph to ``graphs`` and runs it as it is."""
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    return backend
 
 
 def _call_all(compiled: Callable[..., object], calls: Sequence[tuple[object, ...]]) -> None:
