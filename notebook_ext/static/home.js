@@ -105,11 +105,11 @@ class HomeView {
     put(
       this.el,
       h("p", { class: "out", "data-tone": part.tone }, part.outcome),
-      h("div", { class: "figs" }, part.figures.map((/** @type {any} */ f) => h("button", { type: "button", "data-target": f.target, onclick: () => { this.frame.open(f.target); this.frame.focus(); } }, h("b", {}, f.value), h("span", {}, f.name)))),
+      h("div", { class: "figs" }, part.figures.map((/** @type {any} */ f) => h("button", { type: "button", "data-target": f.target, onclick: () => { this.frame.goTo(f.target); this.frame.focus(); } }, h("b", {}, f.value), h("span", {}, f.name)))),
       part.findings.length ? h("ol", { class: "finds" }, part.findings.map((/** @type {any} */ f, /** @type {number} */ i) => this.#finding(f, i))) : null,
       part.more ? h("p", { class: "mut pad" }, `${plural(part.more, "more finding")}: fix these first, then run the cell again.`) : null,
       part.together ? h("div", { class: "finds" }, h("div", { class: "find1" }, h("span", { class: "n" }, "Σ"), h("div", {}, h("div", { class: "top1" }, h("b", {}, part.together.text)), this.#edit(part.together)))) : null,
-      part.compiled.length ? [h("h4", {}, "What was compiled"), this.#compiled(part.compiled)] : null,
+      part.compiled.length ? [h("h4", {}, "What was compiled"), this.#compiled(part.compiled, part.kernel_title)] : null,
     );
     this.el.scrollTop = top;
     const found = this.selected();
@@ -118,11 +118,11 @@ class HomeView {
     else this.frame.say(part.outcome);
   }
 
-  /** @param {any[]} rows */
-  #compiled(rows) {
+  /** @param {any[]} rows @param {string} kernels title of the column of kernels */
+  #compiled(rows, kernels) {
     const number = (/** @type {any} */ n) => h("td", { class: "num" }, n === 0 ? "0" : n || "");
     return h("div", { class: "made", tabindex: "0", role: "group", "aria-label": "What was compiled" }, h("table", { class: "t" },
-      h("thead", {}, h("tr", {}, ["Function", "Inputs"].map((t) => h("th", { scope: "col" }, t)), ["Calls", "Graphs", "Breaks", "Compiles", "Kernels", "ATen calls", "Compile time"].map((t) => h("th", { scope: "col", class: "num" }, t)))),
+      h("thead", {}, h("tr", {}, ["Function", "Inputs"].map((t) => h("th", { scope: "col" }, t)), ["Calls", "Graphs", "Breaks", "Compiles", kernels, "ATen calls", "Compile time"].map((t) => h("th", { scope: "col", class: "num" }, t)))),
       h("tbody", {}, rows.map((r) => h("tr", {}, h("td", {}, h("button", { type: "button", class: "lnk", onclick: () => { this.frame.goTo(r.target); this.frame.focus(); } }, r.name)), h("td", {}, h("code", {}, r.inputs)), [r.calls, r.graphs, r.breaks, r.compiles, r.kernels, r.aten, r.time].map(number))))));
   }
 

@@ -52,6 +52,7 @@ from notebook_ext.views.format_text import (
     sanitize,
     source_name,
 )
+from notebook_ext.views.linked.row_links import CPU, for_target
 from notebook_ext.views.summary import guard_failure_text, summary
 
 MAX_COMPILED = 40
@@ -124,6 +125,7 @@ def home(session: Session) -> dict[str, Any]:
         "figures": _figures(session),
         "findings": [_row(session, f, cell) for f in found[:MAX_FINDINGS]],
         "more": max(0, len(found) - MAX_FINDINGS),
+        "kernel_title": "CPU kernels" if _ran_on_cpu(session) else "Kernels",
         "compiled": [_compiled_row(session, g) for g in groups(session)[:MAX_COMPILED]],
         "together": _edit_row(session, together, cell, "All edits of the cell together") if together else None,
     }
@@ -197,19 +199,39 @@ def _figures(session: Session) -> list[dict[str, str]]:
         ("Graph breaks", f"{number.breaks:,}", "breaks"),
         ("Compiles", f"{number.compiles:,}", "compilations"),
         ("Recompiles", f"{number.recompiles:,}", "recompiles"),
-        ("Kernels", f"{number.kernels:,}", "kernels"),
-        ("ATen calls", f"{number.aten_calls:,}", "kernels"),
     ]
-    calls = len(session.calls) + session.calls_dropped
-    rows.append(("Calls", f"{calls:,}", "recompiles"))
+    kernels, calls = _program_counts(session, session.compilations)
+    if _ran_on_cpu(session):
+        rows += [("CPU kernels", f"{kernels:,}", "kernels|cpu"), ("ATen calls", f"{calls:,}", "kernels|cpu")]
+        rows.append((f"Kernels for {one_line(_target(session), 20)}", f"{number.kernels:,}", "kernels"))
+    else:
+        rows += [("Kernels", f"{kernels:,}", "kernels"), ("ATen calls", f"{calls:,}", "kernels")]
+    rows.append(("Calls", f"{len(session.calls) + session.calls_dropped:,}", "recompiles"))
     if session.seconds:
         rows.append(("Time", format_seconds(session.seconds), "timings"))
     return [{"name": n, "value": v, "target": t} for n, v, t in rows]
 
 
+def _ran_on_cpu(session: Session) -> bool:
+    """Return True if kernels of this CPU computed results."""
+    return any(c.cpu_kernels for c in session.compilations)
+
+
+def _target(session: Session) -> str:
+    return next((c.lowering.target for c in session.compilations if c.lowering and c.lowering.target), session.target)
+
+
+def _program_counts(session: Session, compilations: Iterable[CompilationRecord]) -> tuple[int, int]:
+    """Count the kernels and ATen calls of the programs that ran: on this CPU, if any did."""
+    if _ran_on_cpu(session):
+        compilations = [for_target(c, CPU) for c in compilations if c.cpu_kernels]
+    programs = tuple(compilations)
+    return sum(len(unique_kernels(c)) for c in programs), sum(len(aten_calls_of(c)) for c in programs)
+
+
 def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
     """Return the counts of one compiled function with its resume functions."""
-    frames = {f.id for f in group.frames}
+    kernels, calls = _program_counts(session, group.compilations)
     seconds = sum(map(compile_seconds, group.compilations))
     return {
         "name": one_line(group.root.name, 60),
@@ -219,8 +241,8 @@ def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
         "graphs": graph_count(group),
         "breaks": len(breaks_of(group.compilations)),
         "compiles": len(group.compilations),
-        "kernels": sum(len(unique_kernels(c)) for c in session.compilations if c.frame in frames),
-        "aten": sum(len(aten_calls_of(c)) for c in session.compilations if c.frame in frames),
+        "kernels": kernels,
+        "aten": calls,
         "time": format_seconds(seconds) if seconds else "",
     }
 

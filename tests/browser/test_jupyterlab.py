@@ -186,6 +186,7 @@ def test_the_widget_works_in_jupyter(request: pytest.FixtureRequest, tab: Callab
     open_notebook(page, request.getfixturevalue(front_end), "made.ipynb")
     run_cell(page, 0)
     page.wait_for_selector(".lm .say", timeout=60_000)
+    choose_view(page, "linked")
     click_line(page, "source", 11)
     assert len(lit(page, "ptx")) == 42
     cells = page.evaluate("window.jupyterapp.shell.currentWidget.content.widgets.length")
@@ -241,6 +242,7 @@ def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callab
     open_notebook(page, lab, "made.ipynb")
     run_cell(page, 0)
     page.wait_for_selector(".lm .say", timeout=60_000)
+    choose_view(page, "linked")
     page.locator('.lm select[aria-label="Function and cache entry"]').select_option("0/1")
     page.wait_for_function(
         """document.querySelector('.lm section[data-pane="ptx"] .empty').textContent.includes('in the background')"""
@@ -263,6 +265,7 @@ def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None
     page.wait_for_selector(".lm .say", timeout=60_000)
     page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.session.kernel.restart()")
     wait_until_ready(page, 60)
+    choose_view(page, "linked")
     click_line(page, "source", 11)
     assert len(lit(page, "ptx")) == 42
     choose_view(page, "recompiles")
@@ -330,7 +333,7 @@ def test_a_verified_fix_goes_into_a_new_cell(lab: Lab, tab: Callable[..., Any]) 
     opened = tab(1400)
     page = opened.page
     open_notebook(page, lab, "breaking.ipynb")
-    run_all(page)
+    run_all(page, 90)
     explorer = page.locator(".jp-CodeCell").nth(1).locator(".lm")
     explorer.locator(".home button", has_text="Verify").first.click(timeout=60_000)
     explorer.locator("[data-result]", has_text="verified: compiles 2 -> 1, graph breaks 1 -> 0").wait_for(
@@ -375,6 +378,7 @@ def test_the_tour_runs_and_links_source_to_ptx(lab: Lab, tab: Callable[..., Any]
     assert errors_in(page) == []
     first = page.locator(".lm").first
     first.scroll_into_view_if_needed()
+    first.locator('.tabs [data-view="linked"]').click()
     page.wait_for_function("document.querySelector('.lm section[data-pane=ptx] .r') !== null", timeout=120_000)
     lines = first.locator('section[data-pane="source"] .r.own:not(.head) .n')
     assert lines.count() > 0
