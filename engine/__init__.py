@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from engine.options import config
     from engine.records.session import Session
     from engine.register_passes import register_pass, replace_pattern
+    from engine.reproducers import reproducer
 
 check_python()
 
@@ -65,6 +66,7 @@ _HOMES = {
     "engine.options": ("config",),
     "engine.records.session": ("Session",),
     "engine.register_passes": ("register_pass", "replace_pattern"),
+    "engine.reproducers": ("reproducer",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -103,6 +105,7 @@ __all__ = [
     "register_backend",
     "register_pass",
     "replace_pattern",
+    "reproducer",
     "reset",
     "try_fixes",
     "verify",

@@ -151,6 +151,10 @@ def source_with_caret(text: str, span: Span | None) -> str:
     return f"{head}\n    {' ' * span.column}{'^' * max(1, end - span.column)}"
 
 
+class NotReproduced(EngineError):
+    """No script shows what was recorded (``engine.reproducer``); the message says why."""
+
+
 class PassUndone(UserWarning):
     """A registered pass raised or broke a rule, and was undone (``engine.register_pass``)."""
 

@@ -32,7 +32,7 @@ containers =
     engine
 layers =
     api
-    backward_pipeline : (register_passes)
+    backward_pipeline : (register_passes) : (reproducers)
     expectations : (diagnosis) : (pipeline_cache) : (pattern_passes) : observe
     pipeline : (standalone_graph)
     (backends) : (link_frame)

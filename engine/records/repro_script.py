@@ -45,6 +45,7 @@ def repro_script(session: Session, compilation: str) -> str:
     text = next((f.text for f in session.files if f.id == frame.file), "")
     parts = [
         "\n".join(f"# {line}".rstrip() for line in head),
+        *[line for line in text.splitlines() if line.startswith("from __future__ import")],
         "import torch\n\nimport engine",
         _definition_source(text),
     ]
@@ -74,7 +75,7 @@ def _definition_source(text: str) -> str:
     return "\n".join(
         "\n".join(lines[_first_line(node) - 1 : node.end_lineno])
         for node in tree.body
-        if isinstance(node, _DEFINITION_NODES)
+        if isinstance(node, _DEFINITION_NODES) and getattr(node, "module", "") != "__future__"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import operator
 import pathlib
@@ -222,6 +223,10 @@ class Session:
             KeyError: there is no such compilation.
         """
         return repro_script(self, compilation)
+
+    def reproducer(self, compilation: str, what: str = "", **options: Any) -> Any:
+        """Return one file that shows again what was recorded; see ``engine.reproducer``."""
+        return importlib.import_module("engine.reproducers").reproducer(self, compilation, what, **options)
 
     def drop_hit(self) -> bool:
         """Count a hit without a record if MAX_CALLS calls are stored; return True if so."""

@@ -6,6 +6,7 @@ kernel reads ATen's intermediate values, so one kernel's error cannot show in an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -80,6 +81,25 @@ def verify_kernels(
     except Exception as error:
         return _all_unverifiable(program, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
     return _Verification(program, module, _placeholders(module, inputs), sizes, values).run()
+
+
+def kernel_trials(
+    program: LoweredProgram, graph: HasGraphModule | None, inputs: Iterable[Any]
+) -> Iterator[tuple[GeneratedKernel, KernelTrial]]:
+    """Yield the launches that can be run alone on these inputs, with their arguments."""
+    module = program.reference_graph or getattr(graph, "module", None)
+    if module is None:
+        return
+    inputs = tuple(_on_cpu(x) for x in inputs)
+    try:
+        values = _reference_values(module, inputs, _values_needed(program), program.multi_output_buffers)
+        sizes = _SizeValues(program, inputs, values)
+    except Exception:  # The graph cannot run on the CPU.
+        return
+    made = _Verification(program, module, _placeholders(module, inputs), sizes, values)
+    for kernel in program.kernels:
+        with contextlib.suppress(ValueError):  # A size is not known.
+            yield kernel, made.trial(kernel)
 
 
 def _placeholders(module: torch.fx.GraphModule, inputs: tuple[Any, ...]) -> dict[str, Any]:
@@ -268,7 +288,7 @@ class _Verification:
         try:
             if reason := next(filter(None, map(self._why_unavailable, kernel.args)), ""):
                 return _unverifiable(reason, place)
-            trial = self._trial(kernel)
+            trial = self.trial(kernel)
         except ValueError as error:  # a size is not known
             return _unverifiable(str(error), place)
         if reason := _why_too_large(trial):
@@ -280,7 +300,8 @@ class _Verification:
         self.kernel_written.update(outcome.written)
         return VerifyRecord(outcome.outcome, place, outcome.max_error, outcome.tolerance, outcome.note)
 
-    def _trial(self, kernel: GeneratedKernel) -> KernelTrial:
+    def trial(self, kernel: GeneratedKernel) -> KernelTrial:
+        """Return the launch of a kernel with ATen's values as its arguments."""
         arguments = self._with_fp64_reference(tuple(self._argument(a) for a in kernel.args))
         x, y, z = (*self.sizes.concrete_all(kernel.grid), 1, 1, 1)[:3]
         return KernelTrial(kernel.name, kernel.text, arguments, (x, y, z))

@@ -1,0 +1,108 @@
+"""Python text of a recorded graph: a function that runs with torch alone."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from engine.records.graph import GraphRecord, NodeRecord
+    from engine.records.session import CompilationRecord
+
+IMPORTS = """\
+import builtins
+import math
+import operator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, device, inf, nan
+
+aten, prims = torch.ops.aten, torch.ops.prims
+"""
+
+_IN_PLACE = re.compile(r"(\w+) = \((\w+) (\S+)= (.+)\)")
+_IN_PLACE_NAMES = {
+    "+": "iadd", "-": "isub", "*": "imul", "/": "itruediv", "//": "ifloordiv", "%": "imod", "**": "ipow", "@": "imatmul",
+    "&": "iand", "|": "ior", "^": "ixor", "<<": "ilshift", ">>": "irshift",
+}  # fmt: skip
+
+
+class CannotWrite(ValueError):
+    """A graph cannot be written as a script; the text says why."""
+
+
+def graph_inputs(graph: GraphRecord) -> tuple[NodeRecord, ...]:
+    """Return the nodes that a script must make: inputs, and constants of the graph."""
+    return tuple(n for n in graph.nodes if n.op in ("placeholder", "get_attr"))
+
+
+def graph_function(graph: GraphRecord) -> str:
+    """Return a graph as a Python function of its inputs and constants.
+
+    Raises:
+        CannotWrite: only its text was recorded, it calls a graph, or an operator of this project.
+    """
+    if not graph.nodes:
+        raise CannotWrite("only the text of this graph was recorded")
+    lines = [f"def graph({', '.join(n.name for n in graph_inputs(graph))}):"]
+    lines += [f"    {line}" for node in graph.nodes for line in _statement(node)]
+    return "\n".join(lines)
+
+
+def _statement(node: NodeRecord) -> Iterator[str]:
+    if node.op == "get_attr" and node.shape is None:
+        raise CannotWrite(f"{node.name} is a graph inside this graph")
+    if node.target.startswith("engine."):
+        raise CannotWrite(f"{node.name} calls {node.target}, which only this project has")
+    if node.op in ("placeholder", "get_attr"):
+        return
+    found = _IN_PLACE.fullmatch(node.text)
+    if found is not None and found[3] in _IN_PLACE_NAMES:
+        yield f"{found[1]} = operator.{_IN_PLACE_NAMES[found[3]]}({found[2]}, {found[4]})"
+        return
+    yield node.text
+
+
+def symbol_values(record: CompilationRecord) -> dict[str, int]:
+    """Return the size hints of the symbols of a compilation."""
+    symbols = record.trace.symbols if record.trace is not None else ()
+    return {s.name: int(s.hint) for s in symbols if s.hint.lstrip("-").isdigit()}
+
+
+def input_statement(node: NodeRecord, symbols: Mapping[str, int], seed: int) -> str:
+    """Return the expression that makes an input like a recorded one.
+
+    Raises:
+        CannotWrite: its sizes, or its type, are not known.
+    """
+    if node.shape is None:
+        found = re.search(r"\((.+)\)", node.dtype)
+        return str(_number(found[1] if found else node.text, symbols, node.name))
+    shape = tuple(_number(s, symbols, node.name) for s in node.shape)
+    if node.stride is None:
+        raise CannotWrite(f"the input {node.name} is no strided tensor")
+    stride = tuple(_number(s, symbols, node.name) for s in node.stride)
+    return f'make({shape}, {stride}, torch.{node.dtype}, "{node.device}", seed={seed})'
+
+
+def _number(text: str, symbols: Mapping[str, int], name: str) -> int:
+    if not re.fullmatch(r"[\w\s+*/()-]+", text):
+        raise CannotWrite(f"the size {text} of {name} is not known")
+    try:
+        return int(eval(text, {"__builtins__": {}}, dict(symbols)))
+    except Exception:
+        raise CannotWrite(f"the size {text} of {name} is not known") from None
+
+
+def result_layouts(graph: GraphRecord) -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]] | None, ...]:
+    """Return dtype, shape and strides of each result; None for one that is no strided tensor."""
+    output = graph.nodes[-1]
+    by_name = {n.name: n for n in graph.nodes}
+    names = re.findall(r"[A-Za-z_]\w*", output.text.removeprefix("return"))
+    nodes = [by_name.get(n) for n in names]
+    return tuple(
+        None if n is None or n.shape is None or n.stride is None else (n.dtype, n.shape, n.stride) for n in nodes
+    )

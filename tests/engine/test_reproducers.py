@@ -1,0 +1,113 @@
+"""Reproducers of graphs, kernels, breaks, recompiles and failures: files that run alone."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import engine
+from engine import errors
+
+
+def bias_gelu(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    y = F.gelu(x + b)
+    y += 1
+    return y.sum(-1)
+
+
+def talks(x: torch.Tensor) -> torch.Tensor:
+    print("hi")
+    return x + 1
+
+
+@pytest.fixture(scope="module")
+def session() -> engine.Session:
+    """A session with a graph, kernels, a recompile and a graph break."""
+    engine.reset()
+    known, engine.config.cpu_kernels = engine.config.cpu_kernels, True
+    try:
+        with engine.record() as made:
+            engine.compile(bias_gelu)(torch.randn(64, 32), torch.randn(32))
+            engine.compile(bias_gelu)(torch.randn(16, 32), torch.randn(32))
+            engine.compile(talks)(torch.randn(3))
+    finally:
+        engine.config.cpu_kernels = known
+    return made
+
+
+def imports_of(text: str) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found.update(a.name.partition(".")[0] for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.add(str(node.module).partition(".")[0])
+    return found - set(sys.stdlib_module_names) - {"__future__"}
+
+
+@pytest.mark.parametrize(
+    ("what", "needs"),
+    [("fx", {"torch"}), ("aten", {"torch"}), ("k0", {"torch", "triton"}), ("c0", {"torch", "llvmlite"})],
+)
+def test_graphs_and_kernels_need_no_compiler(
+    session: engine.Session, what: str, needs: set[str], tmp_path: pathlib.Path
+) -> None:
+    """The file runs where this project is not, and shows the digest written into it."""
+    if what == "c0":
+        pytest.importorskip("llvmlite")
+    found = session.reproducer(session.compilations[0].id, what)
+    assert imports_of(found.text) == needs
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    path = found.save(tmp_path / "script.py")
+    ran = subprocess.run(
+        [sys.executable, "-P", str(path)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split()[-1] == "reproduced"
+    changed = path.read_text(encoding="utf-8").replace("gelu", "relu").replace("0.7071067811865476", "0.5")
+    if what == "aten":
+        path.write_text(changed, encoding="utf-8")
+        ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=environment, check=False)
+        assert "the values are others" in ran.stderr
+
+
+def test_events_are_shown_by_the_compiler_they_accuse(session: engine.Session) -> None:
+    """A break and a recompile happen again; the file names the compiler and its version."""
+    first, second, third = session.compilations[:3]
+    assert session.reproducer(third.id).symptom == "The graph breaks: Output is printed."
+    found = session.reproducer(second.id, "recompile")
+    assert "16" in found.symptom
+    calls = [line for line in found.text.splitlines() if line.startswith("    results = ")]
+    assert calls == ["    results = engine.compile(bias_gelu, backend='triton')(x=x, b=b)"] * 2
+    assert f"torch {torch.__version__}" in found.text
+    with pytest.raises(errors.NotReproduced, match="no break was recorded"):
+        session.reproducer(first.id, "break")
+    with pytest.raises(errors.BadArgument, match="has no 'ttir'"):
+        session.reproducer(first.id, "ttir")
+
+
+def test_values_are_written_only_with_consent(session: engine.Session) -> None:
+    """Without ``values`` the file has seeds; with it, the values given."""
+    b = torch.arange(32.0)
+    id = session.compilations[0].id
+    assert "31.0" not in session.reproducer(id, "fx").text
+    assert "30.0, 31.0" in session.reproducer(id, "fx", values={"b": b}).text
+
+
+def test_a_script_that_shows_something_else_is_not_offered(session: engine.Session, tmp_path: pathlib.Path) -> None:
+    """A session whose record was altered has no reproducer."""
+    path = session.save(tmp_path / "session.json")
+    text = path.read_text(encoding="utf-8").replace('["64"]', '["65"]')
+    path.write_text(text, encoding="utf-8")
+    loaded = engine.Session.load(path)
+    with pytest.raises(errors.NotReproduced, match="does not show what was recorded"):
+        loaded.reproducer(loaded.compilations[0].id, "aten")
+    with pytest.raises(errors.NotReproduced, match="the session was loaded"):
+        loaded.reproducer(loaded.compilations[0].id, "k0")
