@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         verify,
         wait,
     )
+    from engine.edit_graphs import edited, graph_text
     from engine.errors import (
         BackendError,
         ConstraintViolation,
@@ -56,6 +57,7 @@ _HOMES = {
         "compile", "compiled_autograd", "doctor", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "record_tensor_values",
         "record", "register_backend", "reset", "try_fixes", "verify", "wait",
     ),
+    "engine.edit_graphs": ("edited", "graph_text"),
     "engine.errors": (
         "BackendError", "ConstraintViolation", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
     ),
@@ -88,10 +90,12 @@ __all__ = [
     "config",
     "disable",
     "doctor",
+    "edited",
     "expect",
     "explain",
     "explain_call",
     "graph_break",
+    "graph_text",
     "guards_of",
     "list_backends",
     "load_torch_trace",

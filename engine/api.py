@@ -165,7 +165,7 @@ def compile(
     """
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=options)
     pipeline = capture_pipeline_for(checked) if compiled_autograd else pipeline_for(checked)
-    compiling = functools.partial(_compile, pipeline=pipeline)
+    compiling = functools.partial(compile_with, pipeline=pipeline)
     return compiling if fn_or_module is None else compiling(fn_or_module)
 
 
@@ -203,23 +203,26 @@ def compiled_autograd(
 contract.report()
 
 
-def _compile(subject: Any, pipeline: Pipeline) -> Any:
+def compile_with(subject: Any, pipeline: Pipeline) -> Any:
+    """Compile a function, method, module or class with one pipeline."""
     if why_off(Feature.COMPILATION):
         return subject
     if isinstance(subject, torch.nn.Module):
         return compiled_module(subject, pipeline)
     if applied_function(subject) is not None:
-        return _compile(_wrap_callable(subject), pipeline)
+        return compile_with(_wrap_callable(subject), pipeline)
     if isinstance(subject, types.MethodType):
-        return types.MethodType(_compile(subject.__func__, pipeline), subject.__self__)
+        return types.MethodType(compile_with(subject.__func__, pipeline), subject.__self__)
     subject = unwrap_torch_disable(subject)
     behind = unwrap_compiled(subject)
     if isinstance(subject, types.FunctionType):
         return (
-            make_dispatcher(behind, pipeline) if isinstance(behind, types.FunctionType) else _compile(behind, pipeline)
+            make_dispatcher(behind, pipeline)
+            if isinstance(behind, types.FunctionType)
+            else compile_with(behind, pipeline)
         )
     if isinstance(subject, functools.partial):
-        return functools.partial(_compile(subject.func, pipeline), *subject.args, **subject.keywords)
+        return functools.partial(compile_with(subject.func, pipeline), *subject.args, **subject.keywords)
     if (
         isinstance(subject, type)
         and issubclass(subject, torch.nn.Module)
@@ -229,12 +232,17 @@ def _compile(subject: Any, pipeline: Pipeline) -> Any:
         return subject
     call = getattr(type(subject), "__call__", None)  # noqa: B004 - Python looks ``__call__`` up on the class
     if not isinstance(subject, type) and isinstance(call, types.FunctionType):
-        return types.MethodType(_compile(call, pipeline), subject)
+        return types.MethodType(compile_with(call, pipeline), subject)
     if not isinstance(subject, type) and callable(subject):
-        return _compile(_wrap_callable(subject), pipeline)
+        return compile_with(_wrap_callable(subject), pipeline)
     raise errors.BadArgument(
         f"engine.compile takes a Python function, a method or an nn.Module, not {describe_subject(subject)}: wrap it in a function."
     )
+
+
+def backend_is_named(options: Options) -> bool:
+    """Return True if the backend is given by its name."""
+    return options.backend in BACKENDS
 
 
 def _wrap_callable(subject: Callable[..., Any]) -> Callable[..., Any]:
@@ -371,7 +379,7 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
     private = Pipeline(Options(backend="eager"))
     subject = unwrap_compiled(fn)
     with record() as session:
-        _compile(subject, private)(*args, **kwargs)
+        compile_with(subject, private)(*args, **kwargs)
     return Explanation(session, getattr(subject, "__qualname__", type(subject).__name__))
 
 

@@ -31,6 +31,7 @@ type = layers
 containers =
     engine
 layers =
+    (edit_graphs)
     api
     backward_pipeline : (register_passes) : (reproducers)
     expectations : (diagnosis) : (pipeline_cache) : (pattern_passes) : observe

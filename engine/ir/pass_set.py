@@ -44,6 +44,8 @@ class UserPass:
     after: str | None = None
     verify: bool = False
     why_not_on_disk: str = ""
+    reports_difference: bool = False
+    """Compare values, but keep the result."""
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,8 @@ class PassRecord(Record):
     """Why the pass of a user was undone; empty if it was not."""
     detail: str = ""
     """Traceback of the failure."""
+    difference: str = ""
+    """First difference of values that an edit makes; empty if there is none."""
     span: Span | None = None
     """Definition of the user's pass; the line at fault if it failed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import operator
@@ -85,6 +86,22 @@ class StageText:
 
     def __get__(self, session: Session, owner: type) -> TextView:
         return self if session is None else TextView(session, self._name)
+
+
+class LaterMethod:
+    """A method that needs torch: its module is imported when it is first called."""
+
+    def __init__(self, home: str, doc: str) -> None:
+        self._home = home
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, session: Any, owner: type) -> Any:
+        if session is None:
+            return self
+        return functools.partial(getattr(importlib.import_module(self._home), self._name), session)
 
 
 class Session:
@@ -216,6 +233,10 @@ class Session:
         found: CompilationRecord = self._records["compilations"][id]
         return found
 
+    reproducer = LaterMethod(
+        "engine.reproducers", "Return one file that shows again what was recorded; see ``engine.reproducer``."
+    )
+
     def repro_script(self, compilation: str) -> str:
         """Return the repro script of one compilation: failures, definitions, call; runs nothing.
 
@@ -223,10 +244,6 @@ class Session:
             KeyError: there is no such compilation.
         """
         return repro_script(self, compilation)
-
-    def reproducer(self, compilation: str, what: str = "", **options: Any) -> Any:
-        """Return one file that shows again what was recorded; see ``engine.reproducer``."""
-        return importlib.import_module("engine.reproducers").reproducer(self, compilation, what, **options)
 
     def drop_hit(self) -> bool:
         """Count a hit without a record if MAX_CALLS calls are stored; return True if so."""

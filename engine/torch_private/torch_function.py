@@ -9,6 +9,7 @@ from engine.torch_private.entries import Entry, Feature, Kind, load
 if TYPE_CHECKING:
     from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass
     from torch._C import _disabled_torch_function_impl as disabled_torch_function_impl
+    from torch._C import _EnableTorchFunction as EnableTorchFunction
     from torch._C import _get_function_stack_at as get_function_stack_at
     from torch._C import _is_torch_function_all_disabled as is_torch_function_all_disabled
     from torch._C import _is_torch_function_enabled as is_torch_function_enabled
@@ -35,6 +36,13 @@ ENTRIES = (
         "Reads tensor subclasses without running their overrides.",
         without="reading an argument would run user code",
         off=Feature.COMPILATION,
+        calls=("()",),
+    ),
+    Entry(
+        "torch._C:_EnableTorchFunction",
+        Kind.CLASS,
+        "Lets passes of users, and edited graphs, call torch functions on FX proxies.",
+        without="a pass that traces a function is undone",
         calls=("()",),
     ),
     Entry(

@@ -30,6 +30,7 @@ class PassNotes:
     is_user: bool = False
     failure: str = ""
     detail: str = ""
+    difference: str = ""
     span: Span | None = None
 
 
@@ -58,7 +59,14 @@ class PassRecorder:
         record = PassRecord(
             name, len(before), len(after), len(gone), len(made), tuple(gone[:MAX_LINES]), tuple(made[:MAX_LINES])
         )
-        record = replace(record, is_user=notes.is_user, failure=notes.failure, detail=notes.detail, span=notes.span)
+        record = replace(
+            record,
+            is_user=notes.is_user,
+            failure=notes.failure,
+            detail=notes.detail,
+            difference=notes.difference,
+            span=notes.span,
+        )
         self.records.append(self._with_edits(record, tuple(before.values()), tuple(after.values())))
 
     def _with_edits(self, record: PassRecord, before: tuple[str, ...], after: tuple[str, ...]) -> PassRecord:

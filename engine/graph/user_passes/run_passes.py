@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.errors import PassUndone
+from engine.errors import PassUndone, WrongResult
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PassNotes, PassRecorder
 from engine.graph.user_passes.fake_run import (
@@ -22,12 +22,13 @@ from engine.graph.user_passes.fake_run import (
     run_on_fakes,
 )
 from engine.graph.user_passes.provenance import set_sources
-from engine.graph.user_passes.watched_graph import WatchedGraph, line_of, line_of_error, take_line
+from engine.graph.user_passes.watched_graph import BrokenRule, WatchedGraph, line_of, line_of_error, take_line
 from engine.graph.verify import FUNCTIONAL_RULES, WELL_FORMED_RULES, GraphVerificationError, verify_graph
 from engine.ir.node_values import nodes_in
 from engine.ir.pass_set import Compare, UserPass
 from engine.ir.user_code_files import display_name
 from engine.records.bytecode import Span
+from engine.torch_private.torch_function import EnableTorchFunction
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,6 @@ class PassStage:
     real_inputs: Callable[[], Sequence[Any]] | None = None
 
 
-class BrokenRule(Exception):
-    """A pass broke a rule, at a node that it made, or at no node in particular."""
-
-    def __init__(self, sentence: str, node: torch.fx.Node | None = None) -> None:
-        self.node = node
-        super().__init__(sentence)
-
-
 def run_user_passes(watch: PassRecorder, passes: Iterable[UserPass], stage: PassStage) -> None:
     """Run passes on ``watch.module``.
 
@@ -61,9 +54,9 @@ def run_user_passes(watch: PassRecorder, passes: Iterable[UserPass], stage: Pass
             notes.is_user = True
             notes.span = item.span
             try:
-                made = _run_one(watch.module, item, stage)
+                made = _run_one(watch.module, item, stage, notes)
             except BrokenRule as error:
-                span = None if error.node is None else line_of(error.node)
+                span = error.span if error.node is None else line_of(error.node)
                 _note_failure(notes, item, _first_line(error), span, error)
             except GraphVerificationError as error:
                 _note_failure(notes, item, _first_line(error), None, error)
@@ -74,7 +67,7 @@ def run_user_passes(watch: PassRecorder, passes: Iterable[UserPass], stage: Pass
                 watch.module = made
 
 
-def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage) -> torch.fx.GraphModule:
+def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage, notes: PassNotes) -> torch.fx.GraphModule:
     """Return the graph that a pass made; ``module`` itself if nothing changed.
 
     Raises:
@@ -85,7 +78,8 @@ def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage) -> 
     before = _snapshot(graph)
     graph.is_watching = True
     try:
-        result = item.run(copy)
+        with EnableTorchFunction():  # proxies are subclasses of no tensor, but overrides like those
+            result = item.run(copy)
     finally:
         graph.is_watching = False
     made = copy if result is None else result
@@ -108,6 +102,8 @@ def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage) -> 
     if stage.is_functional:
         _verify_functional(made)
     made.recompile()
+    if item.reports_difference:
+        _report_difference(notes, item, _value_difference(module, made, stage))
     if item.verify and (found := _value_difference(module, made, stage)):
         raise BrokenRule(f"values differ from those before the pass: {found}", _last_made(made))
     for node in made.graph.nodes:
@@ -262,6 +258,14 @@ def _value_difference(before: torch.fx.GraphModule, after: torch.fx.GraphModule,
     if stage.compare is None or stage.real_inputs is None:
         return ""
     return stage.compare(before, after, stage.real_inputs())
+
+
+def _report_difference(notes: PassNotes, item: UserPass, found: str) -> None:
+    """Record and warn that values differ from those of the graph before."""
+    notes.difference = found.replace("from eager", "from the graph before").replace("in eager", "before")
+    if found:
+        sentence = f"The {item.name} changes values: {notes.difference}."
+        warnings.warn_explicit(sentence, WrongResult, item.span.file, item.span.line)
 
 
 def _note_failure(notes: PassNotes, item: UserPass, sentence: str, span: Span | None, error: Exception) -> None:

@@ -42,6 +42,20 @@ class WatchedGraph(torch.fx.Graph):
 _LINE_KEY = "engine_line_of_pass"
 
 
+class BrokenRule(Exception):
+    """A pass broke a rule: at a node that it made, at a line of an edit, or in general."""
+
+    def __init__(self, sentence: str, node: torch.fx.Node | None = None, span: Span | None = None) -> None:
+        self.node = node
+        self.span = span
+        super().__init__(sentence)
+
+
+def set_line(node: torch.fx.Node, span: Span) -> None:
+    """Note the line that a node was read from."""
+    node.meta[_LINE_KEY] = span
+
+
 def take_line(node: torch.fx.Node) -> Span | None:
     """Return the line of the pass that created a node, and forget it."""
     found: Span | None = node.meta.pop(_LINE_KEY, None)

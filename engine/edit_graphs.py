@@ -1,0 +1,144 @@
+"""Edited graphs: compile a function with the text of a graph in the place of the graph."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import linecache
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.fx
+
+from engine import api, errors
+from engine.graph.user_passes.read_graph import graph_digest, lines_of, read_graph
+from engine.ir.pass_set import UserPass
+from engine.ir.unwrap_compiled import unwrap_compiled
+from engine.options import Options
+from engine.pipeline import Pipeline
+from engine.records.bytecode import Span
+from engine.records.session import Session
+
+STAGES = {"fx": "traced", "aten": "aten", "joint": "aten"}
+"""Stage of an editable graph -> stage of the pass that replaces it."""
+_HEAD = re.compile(r"# (\w+) graph (\S*) of (.*): (\w+)$")
+
+
+def graph_text(session: Session, compilation: str, stage: str = "aten") -> str:
+    """Return a recorded graph as Python text for ``engine.edited``.
+
+    Args:
+        session: a live or loaded session.
+        compilation: id of the compilation ("0/0").
+        stage: "fx" (the traced graph), "aten" (a call without gradients) or "joint" (with gradients).
+
+    Raises:
+        BadArgument: there is no such graph.
+    """
+    found = next((c for c in session.compilations if c.id == compilation), None)
+    graph = next((g for g in found.graphs if g.stage == stage and g.nodes), None) if found is not None else None
+    if graph is None or found is None or stage not in STAGES:
+        raise errors.BadArgument(f"{compilation} has no {stage!r} graph to edit: choose one of {', '.join(STAGES)}.")
+    name = next((f.name for f in session.frames if f.id == found.frame), "")
+    digest = graph_digest(n.text for n in graph.nodes)
+    inputs = [n.name for n in graph.nodes if n.op == "placeholder"]
+    lines = [f"# {stage} graph {compilation} of {name}: {digest}", f"def graph({', '.join(inputs)}):"]
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            kind = f"  # {node.dtype}[{', '.join(node.shape)}]" if node.shape is not None else ""
+            lines.append(f"    {node.text}{kind}")
+    return "\n".join(lines) + "\n"
+
+
+class _Edit:
+    """A pass that replaces the graphs that print as a text did before its edit."""
+
+    def __init__(self, text: str, file: str) -> None:
+        head = _HEAD.match(text.partition("\n")[0])
+        if head is None or head[1] not in STAGES:
+            raise errors.BadArgument(
+                "The text of an edited graph must begin with the comment that engine.graph_text wrote: "
+                "it names the graph that the edit is for."
+            )
+        self.stage, self.place, self.digest = head[1], head[2], head[4]
+        self.text, self.file, self.applied = text, file, 0
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+
+    def __call__(self, module: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
+        if graph_digest(lines_of(module)) != self.digest:
+            return None
+        self.applied += 1
+        return read_graph(module, self.text, self.file)
+
+    def as_pass(self) -> UserPass:
+        key = hashlib.sha256(self.text.encode()).hexdigest()
+        name = f"edit of the {self.stage} graph"
+        return UserPass(name, STAGES[self.stage], self, key, Span(self.file, 2), reports_difference=True)
+
+
+class EditedFunction:
+    """A compiled function with edited graphs; called like the function."""
+
+    def __init__(self, fn: Callable[..., Any], texts: Mapping[str, str], options: Options) -> None:
+        functools.update_wrapper(self, fn, updated=())
+        self._edits = [_Edit(text, f"<edit {name}>") for name, text in texts.items()]
+        self._texts = dict(texts)
+        self._options = options
+        pipeline = Pipeline(options)
+        pipeline.edits = tuple(e.as_pass() for e in self._edits)
+        self._run = api.compile_with(unwrap_compiled(fn), pipeline)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the compiled function."""
+        return self._run(*args, **kwargs)
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The edits that no compiled graph was printed like, each as a sentence."""
+        return tuple(
+            f"Compiled without your edit: no graph is like the {e.stage} graph {e.place} that it was printed from."
+            for e in self._edits
+            if not e.applied
+        )
+
+    def keep(self, path: str | pathlib.Path) -> pathlib.Path:
+        """Write a Python file whose ``apply(fn)`` compiles a function with these edits."""
+        found = pathlib.Path(path)
+        backend = self._options.backend if api.backend_is_named(self._options) else "triton"
+        found.write_text(
+            '"""Edited graphs. They were checked on the inputs of one call; other inputs were not checked."""\n\n'
+            f"import engine\n\nTEXTS = {self._texts!r}\n\n\n"
+            f"def apply(fn):\n    return engine.edited(fn, TEXTS, backend={backend!r})\n",
+            encoding="utf-8",
+        )
+        return found
+
+
+def edited(
+    fn: Callable[..., Any],
+    texts: Mapping[str, str],
+    *,
+    backend: str | Callable[..., Any] = "triton",
+    dynamic: bool | None = None,
+    target: str | None = None,
+) -> EditedFunction:
+    """Compile a function with edited text in the place of some of its graphs.
+
+    A text is that of ``engine.graph_text``, edited. It replaces the graphs that print as it did before, and later
+    stages go on from there. Unchanged lines keep their source lines, values and symbols. The result's layouts
+    must be those of the graph before, or the edit is undone with a ``PassUndone`` warning that names the line.
+    Values are compared too; a difference is a ``WrongResult`` warning.
+
+    Args:
+        fn: a function or a module, compiled or not.
+        texts: texts by a name of your choice, which messages use.
+        backend: as for ``compile``.
+        dynamic: as for ``compile``.
+        target: as for ``compile``.
+
+    Raises:
+        BadArgument: a text does not begin with the comment of ``graph_text``; or as for ``compile``.
+    """
+    return EditedFunction(fn, texts, api.make_options(backend, dynamic=dynamic, target=target))
