@@ -392,7 +392,7 @@ def doctor(fn: Any, *args: Any, **kwargs: Any) -> Diagnosis:
     """
     private = Pipeline(Options(backend="triton"))
     with record() as session:
-        compiled = _compile(unwrap_compiled(fn), private)
+        compiled = compile_with(unwrap_compiled(fn), private)
         for _ in range(2):
             compiled(*args, **kwargs)
     wait(session)

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
-from engine.graph.format_node import format_node
+from engine.graph.format_node import format_node, format_target
 from engine.graph.user_passes.watched_graph import BrokenRule, set_line
 from engine.records.bytecode import Span
 
@@ -55,6 +55,7 @@ class _Reader:
         self._graph = torch.fx.Graph()
         self._tracer = torch.fx.proxy.GraphAppendingTracer(self._graph)
         self._nodes: dict[str, torch.fx.Node] = {}
+        self._known = {n.name: n for n in module.graph.nodes}
         self._unchanged = {} if evaluate_all else {format_node(n): n for n in module.graph.nodes}
 
     def read(self, text: str) -> torch.fx.GraphModule:
@@ -123,7 +124,7 @@ class _Reader:
         (place,) = statement.targets
         name, subscript = getattr(place, "id", None), getattr(place, "slice", None)
         if name is not None:
-            self._assign(name, self._result(statement.value))
+            self._assign(name, self._result(statement.value, name))
         elif subscript is not None:
             held: Any = place
             args = (self._value(held.value), self._value(subscript), self._value(statement.value))
@@ -139,24 +140,31 @@ class _Reader:
     def _assign(self, name: str, value: Any) -> None:
         if not hasattr(value, "node"):
             raise TypeError(f"{name} is {value!r}, and no value of the graph: write it where it is used")
-        known = next((n for n in self._module.graph.nodes if n.name == name), None)
+        known = self._known.get(name)
         if known is not None and (known.op, known.target) == (value.node.op, value.node.target):
             value.node.meta = {**known.meta, **value.node.meta}
         if name not in {n.name for n in self._graph.nodes} or value.node.name == name:
             value.node.name = name
         self._nodes[name] = value.node
 
-    def _result(self, expression: Any) -> Any:
+    def _result(self, expression: Any, name: str) -> Any:
         """Return the value of a line, whose outermost call becomes a node in any case."""
         if not hasattr(expression, "func"):
             return self._value(expression)
-        called = self._value(expression.func)
+        called = self._called(expression.func, name)
         if hasattr(called, "tracer"):  # a method of a value of the graph
             return self._value(expression)
         arguments = ast.Tuple(expression.args, ast.Load())
         keywords = {k.arg: self._value(k.value) for k in expression.keywords}
         target = getattr(called, "default", called) if hasattr(called, "overloads") else called
         return self._tracer.create_proxy("call_function", target, self._value(arguments), keywords)
+
+    def _called(self, expression: ast.expr, name: str) -> Any:
+        """Return what a line calls; a call that prints as before has the same target."""
+        known = self._known.get(name)
+        if known is not None and known.op == "call_function" and format_target(known) == ast.unparse(expression):
+            return known.target
+        return self._value(expression)
 
     def _value(self, expression: ast.expr) -> Any:
         code = compile(ast.fix_missing_locations(ast.Expression(expression)), self._file, "eval")
