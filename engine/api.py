@@ -119,6 +119,8 @@ def compile(
     target: str | None = None,
     options: Mapping[str, Any] | None = None,
     compiled_autograd: bool = False,
+    mode: str | None = None,
+    disable: bool = False,
 ) -> Any:
     """Compile a function, a bound method or an ``nn.Module``; also a decorator.
 
@@ -149,6 +151,8 @@ def compile(
         compiled_autograd: capture the backwards that run inside the function (a training step) and those that
             go through its outputs (a model), as ``engine.compiled_autograd`` does. A context of that kind
             that is active when a backward runs has precedence.
+        mode: the option of that name, as ``torch.compile`` spells it.
+        disable: return ``fn_or_module`` as it is.
 
     Returns:
         A function with the signature of ``fn``. For a module, a module of the same class that shares the
@@ -163,10 +167,33 @@ def compile(
     (the same for stock torch.compile). ``notebooks/reference/BREAKS.md`` lists the graph breaks,
     ``notebooks/reference/GUARDS.md`` the guards.
     """
-    checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=options)
+    if disable:
+        return (lambda subject: subject) if fn_or_module is None else fn_or_module
+    named = options_of_torch(options) if mode is None else {**options_of_torch(options), "mode": mode}
+    checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=named)
     pipeline = capture_pipeline_for(checked) if compiled_autograd else pipeline_for(checked)
     compiling = functools.partial(compile_with, pipeline=pipeline)
     return compiling if fn_or_module is None else compiling(fn_or_module)
+
+
+def options_of_torch(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return options with those of Inductor that mean the same as a mode replaced by it."""
+    named = dict(options or {})
+    uses_graphs, is_tuned = named.pop("triton.cudagraphs", False), named.pop("max_autotune", False)
+    if uses_graphs or is_tuned:
+        tuned = "max-autotune" if uses_graphs else "max-autotune-no-cudagraphs"
+        named.setdefault("mode", tuned if is_tuned else "reduce-overhead")
+    return named
+
+
+def torch_backend(graph_module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """Compile a graph that Dynamo traced (``torch.compile(f, backend="compile_explorer")``).
+
+    AOT and lowering are this engine's. If Dynamo made sizes symbols, they are symbols here too.
+    """
+    is_dynamic = any(isinstance(x, torch.SymInt) for x in example_inputs)
+    compiled: Callable[..., Any] = compile(graph_module, dynamic=True if is_dynamic else None)
+    return compiled
 
 
 @contextlib.contextmanager
@@ -432,8 +459,17 @@ def _is_compiled_by_torch(f: Any) -> bool:
 
 
 @contextlib.contextmanager
-def expect(*, graphs: int | None = None, breaks: int | None = None, recompiles: int | None = None) -> Iterator[Session]:
+def expect(
+    *,
+    graphs: int | None = None,
+    breaks: int | None = None,
+    recompiles: int | None = None,
+    guards: int | None = None,
+    peak_bytes: int | None = None,
+) -> Iterator[Session]:
     """Fail if the code in the context makes more graphs, breaks or recompiles than given.
+
+    ``peak_bytes``: largest estimated peak memory of a compiled forward or backward that is trained.
 
     Raises:
         ExpectationFailed: the message has the reason and line of each.
@@ -441,7 +477,7 @@ def expect(*, graphs: int | None = None, breaks: int | None = None, recompiles: 
     outer = current_session()
     with (
         record() if outer is None else contextlib.nullcontext(outer) as session,
-        check_expectations(session, graphs, breaks, recompiles),
+        check_expectations(session, graphs, breaks, recompiles, guards=guards, peak_bytes=peak_bytes),
     ):
         yield session
 

@@ -13,12 +13,18 @@ from engine.records.session import CompilationRecord, Session
 
 @contextlib.contextmanager
 def check_expectations(
-    session: Session, graphs: int | None = None, breaks: int | None = None, recompiles: int | None = None
+    session: Session,
+    graphs: int | None = None,
+    breaks: int | None = None,
+    recompiles: int | None = None,
+    *,
+    guards: int | None = None,
+    peak_bytes: int | None = None,
 ) -> Iterator[Session]:
-    """Check the counts of graphs, breaks and recompiles in the context; None allows any.
+    """Check graphs, breaks, recompiles, guards and peak memory; None allows any.
 
     Raises:
-        ExpectationFailed: there were more graphs, breaks or recompiles, or fewer graphs, than given. The
+        ExpectationFailed: there was more of something, or fewer graphs, than given. The
             message has the reason and the line of each.
     """
     before = {c.id for c in session.compilations}
@@ -28,6 +34,7 @@ def check_expectations(
         *_graph_problems(made, graphs),
         *_break_problems(made, breaks),
         *_recompile_problems(session, made, recompiles),
+        *_limit_problems(made, guards, peak_bytes),
     ]
     if problems:
         raise ExpectationFailed("\n".join(problems))
@@ -56,6 +63,16 @@ def _recompile_problems(session: Session, made: tuple[CompilationRecord, ...], a
     names = {f.id: f.name for f in session.frames}
     yield f"expected at most {_count(allowed, 'recompile')}, got {len(found)}:"
     yield from (f"  {names.get(c.frame, c.frame)}: {c.cause}{_at(spans.get(c.id))}" for c in found)
+
+
+def _limit_problems(made: tuple[CompilationRecord, ...], guards: int | None, peak_bytes: int | None) -> Iterator[str]:
+    count = sum(len(c.guards.guards) for c in made if c.guards is not None)
+    if guards is not None and count > guards:
+        yield f"expected at most {_count(guards, 'guard')}, got {count}"
+    partitions = [c.aot.partition for c in made if c.aot is not None and c.aot.partition is not None]
+    peak = max((max(p.forward_peak_bytes, p.backward_peak_bytes) for p in partitions), default=0)
+    if peak_bytes is not None and peak > peak_bytes:
+        yield f"expected an estimated peak of at most {peak_bytes:,} bytes, got {peak:,}"
 
 
 def _count(number: int, word: str) -> str:

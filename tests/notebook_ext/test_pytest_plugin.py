@@ -1,0 +1,76 @@
+"""Pytest plugin ``--compile-report``: report, baseline, failures with the line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from engine.records.compile_facts import CompileFacts, markdown_report, regressions
+
+ROOT = pathlib.Path(__file__).parents[2]
+BEFORE = """
+import torch, engine
+def test_model():
+    def model(x):
+        y = x + 1
+        return y * 2
+    engine.compile(model, backend="eager")(torch.ones(3))
+def test_without_compiling():
+    assert True
+"""
+AFTER = BEFORE.replace("        return y * 2", "        print(end='')\n        return y * 2")
+
+
+def run_pytest(folder: pathlib.Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest with the plugin on one test file in a process of its own."""
+    command = [sys.executable, "-m", "pytest", "-p", "notebook_ext.commands.pytest_plugin", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [*command, "test_it.py", *options], cwd=folder, capture_output=True, text=True, check=False, timeout=240,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def test_a_test_that_exceeds_the_baseline_fails(tmp_path: pathlib.Path) -> None:
+    """A new graph break fails the test with its line; the report for a pull request lists it."""
+    (tmp_path / "test_it.py").write_text(BEFORE)
+    assert run_pytest(tmp_path, "--compile-update").returncode == 0
+    baseline = json.loads((tmp_path / "compile-baseline.json").read_text())
+    assert set(baseline["tests"]) == {"test_it.py::test_model"}
+    (tmp_path / "test_it.py").write_text(AFTER)
+    ran = run_pytest(tmp_path, "--compile-report")
+    assert ran.returncode == 1, ran.stdout
+    assert "1 new break: test_it.py:6" in ran.stdout
+    report = (tmp_path / "compile-report.md").read_text()
+    assert "1 of 1 tests that compile exceed the baseline" in report
+    assert "test\\_it.py:6" in report
+
+
+def test_reports_without_and_with_a_baseline(tmp_path: pathlib.Path) -> None:
+    """Without a baseline nothing fails; a broken baseline is a usage error."""
+    (tmp_path / "test_it.py").write_text(AFTER)
+    assert run_pytest(tmp_path, "--compile-report=out.md").returncode == 0
+    assert "no baseline" in (tmp_path / "out.md").read_text()
+    (tmp_path / "compile-baseline.json").write_text("[]")
+    ran = run_pytest(tmp_path, "--compile-report")
+    assert ran.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "no baseline of compile reports" in ran.stderr + ran.stdout
+
+
+def test_moved_lines_are_no_new_breaks() -> None:
+    """A break whose line moved is the old one; what became less is no regression."""
+    old = CompileFacts(2, ("model.py:3: Output is printed",), (), 10, 1000)
+    new = CompileFacts(3, ("model.py:9: Output is printed", "model.py:31: Data-dependent jump"), (), 9, 1001)
+    assert regressions(new, old) == ("1 new break: model.py:31: Data-dependent jump", "3 graphs instead of 2")
+    assert regressions(old, new) == ("10 guards instead of 9",)
+
+
+def test_hostile_names_stay_text() -> None:
+    """Markup in a reason is escaped in the report."""
+    facts = CompileFacts(1, ("a.py:1: <img src=x> | `x`",))
+    text = markdown_report({"t": facts}, {"t": CompileFacts(1)})
+    assert "\\<img src=x\\>" in text
