@@ -9,6 +9,7 @@ from engine.supported_versions import check_python
 
 if TYPE_CHECKING:
     from engine.api import (
+        bisect_accuracy,
         compile,
         compiled_autograd,
         doctor,
@@ -54,7 +55,7 @@ check_python()
 
 _HOMES = {
     "engine.api": (
-        "compile", "compiled_autograd", "doctor", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "record_tensor_values",
+        "bisect_accuracy", "compile", "compiled_autograd", "doctor", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "record_tensor_values",
         "record", "register_backend", "reset", "try_fixes", "verify", "wait",
     ),
     "engine.edit_graphs": ("edited", "graph_text"),
@@ -85,6 +86,7 @@ __all__ = [
     "UnknownBackend",
     "UnknownTarget",
     "allow_in_graph",
+    "bisect_accuracy",
     "compile",
     "compiled_autograd",
     "config",

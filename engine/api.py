@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from engine import errors, replay_values, session_jobs, verify_fixes
+from engine.accuracy import AccuracyBisector, AccuracyReport
 from engine.autograd.intercept import clear_captures
 from engine.backends.registry import BACKENDS
 from engine.backward_pipeline import capture_backwards, capture_pipeline_for
@@ -43,6 +44,7 @@ from engine.torch_private.entries import Feature, why_off
 
 __all__ = [
     "attach",
+    "bisect_accuracy",
     "cancel",
     "compile",
     "compile_for",
@@ -129,8 +131,7 @@ def compile(
     Code that cannot be traced runs as Python.
 
     Args:
-        fn_or_module: a Python function, a bound method or a module; None when used as
-            ``@engine.compile(backend=...)``.
+        fn_or_module: a Python function, a bound method or a module; None as ``@engine.compile(backend=...)``.
         backend: "triton" (Triton kernels on a GPU, LLVM kernels on a CPU, ATen for the rest), "aot_eager" (the
             functional ATen graph), "eager" (the traced graph), "inductor" (torch's compiler), or
             ``(graph_module, example_inputs) -> callable``.
@@ -139,10 +140,9 @@ def compile(
             between calls a symbol (automatic dynamic).
         target: "cuda:90", "hip:gfx942", ... for generated kernels; default: the current GPU, else "cuda:90".
         options: further settings by name.
-            ``{"fused_random": True}``: kernels on a GPU generate random numbers themselves (dropout needs no
-            memory traffic). A seed gives the same numbers at each run, but not eager's.
-            ``{"mode": "reduce-overhead"}``: on a GPU, each graph's kernels are a CUDA graph, one per input
-            shape.
+            ``{"fused_random": True}``: kernels on a GPU generate random numbers (dropout without memory
+            traffic). A seed gives the same numbers at each run, but not eager's.
+            ``{"mode": "reduce-overhead"}``: on a GPU, each graph is a CUDA graph, one per input shape.
             ``{"mode": "max-autotune"}``: CUDA graphs, and autotuning of matmul and attention templates and of
             block sizes (``-no-cudagraphs``: without CUDA graphs).
             ``{"templates": "always"}``: use templates in all supported cases, without a GPU too.
@@ -151,7 +151,7 @@ def compile(
         compiled_autograd: capture the backwards that run inside the function (a training step) and those that
             go through its outputs (a model), as ``engine.compiled_autograd`` does. A context of that kind
             that is active when a backward runs has precedence.
-        mode: the option of that name, as ``torch.compile`` spells it.
+        mode: the option of that name.
         disable: return ``fn_or_module`` as it is.
 
     Returns:
@@ -162,23 +162,21 @@ def compile(
     Raises:
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
 
-    See also: ``explain`` (graphs, breaks and guards of one call), ``record`` (everything, as a Session),
-    ``expect`` (for tests), ``guards_of``, ``explain_call``, ``mark_dynamic``, ``disable``, ``observe_torch``
-    (the same for stock torch.compile). ``notebooks/reference/BREAKS.md`` lists the graph breaks,
-    ``notebooks/reference/GUARDS.md`` the guards.
+    See also: ``explain``, ``record``, ``doctor``, ``expect``, ``guards_of``, ``explain_call``, ``mark_dynamic``,
+    ``disable``, ``observe_torch``; ``notebooks/reference/BREAKS.md`` and ``GUARDS.md``.
     """
     if disable:
         return (lambda subject: subject) if fn_or_module is None else fn_or_module
-    named = options_of_torch(options) if mode is None else {**options_of_torch(options), "mode": mode}
-    checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=named)
+    extra = options_of_torch(options, mode)
+    checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=extra)
     pipeline = capture_pipeline_for(checked) if compiled_autograd else pipeline_for(checked)
     compiling = functools.partial(compile_with, pipeline=pipeline)
     return compiling if fn_or_module is None else compiling(fn_or_module)
 
 
-def options_of_torch(options: Mapping[str, Any] | None) -> dict[str, Any]:
+def options_of_torch(options: Mapping[str, Any] | None, mode: str | None = None) -> dict[str, Any]:
     """Return options with those of Inductor that mean the same as a mode replaced by it."""
-    named = dict(options or {})
+    named = {**(options or {}), **({} if mode is None else {"mode": mode})}
     uses_graphs, is_tuned = named.pop("triton.cudagraphs", False), named.pop("max_autotune", False)
     if uses_graphs or is_tuned:
         tuned = "max-autotune" if uses_graphs else "max-autotune-no-cudagraphs"
@@ -191,7 +189,7 @@ def torch_backend(graph_module: torch.fx.GraphModule, example_inputs: list[Any])
 
     AOT and lowering are this engine's. If Dynamo made sizes symbols, they are symbols here too.
     """
-    is_dynamic = any(isinstance(x, torch.SymInt) for x in example_inputs)
+    is_dynamic = any(not torch.is_tensor(x) and hasattr(x, "node") for x in example_inputs)
     compiled: Callable[..., Any] = compile(graph_module, dynamic=True if is_dynamic else None)
     return compiled
 
@@ -425,6 +423,41 @@ def doctor(fn: Any, *args: Any, **kwargs: Any) -> Diagnosis:
     wait(session)
     try_fixes(session)
     return Diagnosis(session)
+
+
+def bisect_accuracy(
+    fn: Any,
+    *args: Any,
+    against: str = "eager",
+    backend: str | Callable[..., Any] = "triton",
+    rtol: float | None = None,
+    atol: float | None = None,
+    **kwargs: Any,
+) -> AccuracyReport:
+    """Find the first operator whose compiled result, or its gradient, leaves tolerance.
+
+    Each graph of the call runs in eager and in the backend on copies of its inputs, with every intermediate value
+    as a result, so fusion may differ from that of the plain function. Then gradients are compared in the order of
+    the backward, if an input requires one. Random operators draw the same numbers in both. The call itself is
+    real and computes in eager.
+
+    Args:
+        fn: a function or module.
+        *args: its arguments.
+        **kwargs: its keyword arguments.
+        against: "eager", the only reference.
+        backend: as for ``compile``; "inductor" for torch's.
+        rtol: relative tolerance; default: that of ``torch.testing.assert_close`` for the dtype.
+        atol: absolute tolerance.
+
+    Raises:
+        BadArgument: there is no such reference.
+    """
+    if against != "eager":
+        raise errors.BadArgument(f"Results can be compared with 'eager' only, not with {against!r}.")
+    bisector = AccuracyBisector(lambda f: compile(f, backend=backend), rtol, atol)
+    compile(unwrap_compiled(fn), backend=bisector)(*args, **kwargs)
+    return AccuracyReport(bisector.nodes, bisector.problems)
 
 
 def guards_of(f: Any) -> tuple[GuardsRecord, ...]:

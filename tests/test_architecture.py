@@ -34,7 +34,7 @@ layers =
     (edit_graphs)
     api
     backward_pipeline : (register_passes) : (reproducers)
-    expectations : (diagnosis) : (pipeline_cache) : (pattern_passes) : observe
+    expectations : (diagnosis) : (accuracy) : (pipeline_cache) : (pattern_passes) : observe
     pipeline : (standalone_graph)
     (backends) : (link_frame)
     (compilation)
