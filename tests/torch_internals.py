@@ -7,6 +7,7 @@ from typing import Any
 
 from torch._dynamo import compiled_autograd as dynamo_compiled_autograd
 from torch._dynamo import config as dynamo_config
+from torch._dynamo import decorators as dynamo_decorators
 from torch._dynamo import error_on_graph_break
 from torch._dynamo.mutation_guard import install_generation_tagging_init
 from torch._dynamo.utils import _get_error_on_graph_break as get_error_on_graph_break
@@ -19,6 +20,7 @@ __all__ = (
     "dynamo_compiled_autograd",
     "dynamo_config",
     "dynamo_counters",
+    "dynamo_decorators",
     "error_on_graph_break",
     "get_error_on_graph_break",
     "install_generation_tagging_init",
