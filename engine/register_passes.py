@@ -91,7 +91,8 @@ def register_pass(
             the joint graph of forward and backward if gradients are needed) or "decomposed" (each graph that is
             lowered to kernels).
         before: name of a pass of the stage that it precedes: one registered earlier, or for "decomposed" an
-            engine's pass ("fuse_attention", "pad_matmul", "bool_to_bias_mask"). Default: it runs last.
+            engine's pass ("fuse_attention", "pad_matmul", "bool_to_bias_mask", "separate_conv_bias"). Default: it
+            runs last.
         after: name of a pass of the stage that it follows ("decompose", too).
         version: identifies the pass in cache keys. Default: a hash of its code and constants. A pass whose
             code reads what cannot be hashed is compiled anew at each registration and not cached on disk.

@@ -15,7 +15,7 @@ from engine.records.bytecode import Span
 PASS_STAGES = {
     "traced": (),
     "aten": (),
-    "decomposed": ("decompose", "fuse_attention", "pad_matmul", "bool_to_bias_mask"),
+    "decomposed": ("decompose", "fuse_attention", "pad_matmul", "bool_to_bias_mask", "separate_conv_bias"),
 }
 """Stages that take passes of users, with the engine's passes that can be named there.
 

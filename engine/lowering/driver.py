@@ -25,6 +25,7 @@ from engine.lowering.passes.bool_to_bias_mask import bool_to_bias_mask
 from engine.lowering.passes.decompose import decompose
 from engine.lowering.passes.fuse_attention import fuse_attention
 from engine.lowering.passes.pad_matmul import pad_matmul
+from engine.lowering.passes.separate_conv_bias import separate_conv_bias
 from engine.lowering.schedule_to_program import schedule_to_program, subprogram
 from engine.lowering.scheduler import fuse
 from engine.lowering.templates.choose_templates import choose_templates
@@ -119,4 +120,7 @@ def run_passes(
     with watch.record_pass("bool_to_bias_mask"):
         watch.module = bool_to_bias_mask(watch.module)
     run_following("bool_to_bias_mask")
+    with watch.record_pass("separate_conv_bias"):
+        watch.module = separate_conv_bias(watch.module)
+    run_following("separate_conv_bias")
     return watch, exchanged

@@ -10,6 +10,7 @@ from engine.lowering.passes.bool_to_bias_mask import bool_to_bias_mask
 from engine.lowering.passes.decompose import decompose
 from engine.lowering.passes.fuse_attention import fuse_attention
 from engine.lowering.passes.pad_matmul import pad_matmul
+from engine.lowering.passes.separate_conv_bias import separate_conv_bias
 from tests.golden.pairs import Pair, graph_lines, shows, to_aten
 
 Tensor = torch.Tensor
@@ -113,6 +114,21 @@ def test_bool_to_bias_mask(pair: Pair) -> None:
     module = decompose(to_aten(two_layers, *given))
     before = graph_lines(module)
     pair(two_layers, before=before, after=graph_lines(bool_to_bias_mask(module)))
+
+
+@shows("engine/lowering/passes/separate_conv_bias.py")
+def test_separate_conv_bias(pair: Pair) -> None:
+    """Adds the bias of a convolution by an addition, which fuses with the activation.
+
+    On a GPU, ATen would add it in a kernel of its own.
+    """
+
+    def block(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.nn.functional.conv2d(x, weight, bias).relu()
+
+    module = decompose(to_aten(block, torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3), torch.ones(4)))
+    before = graph_lines(module)
+    pair(block, before=before, after=graph_lines(separate_conv_bias(module)))
 
 
 @shows("engine/lowering/passes/pad_matmul.py")

@@ -9,13 +9,24 @@ from typing import Any
 import torch
 
 from engine.ir.loop_ir.builder import LoopBuilder
-from engine.ir.loop_ir.index_expr import ZERO, Size, contiguous_strides, flatten, product, static_product, unflatten
+from engine.ir.loop_ir.index_expr import (
+    ZERO,
+    LoopVar,
+    Size,
+    contiguous_strides,
+    flatten,
+    product,
+    static_product,
+    unflatten,
+    variable,
+)
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
 from engine.ir.loop_ir.tensor_def import Coordinates
 from engine.ir.node_values import results_of
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
+from engine.lowering.fusion_cost import is_negligible_size
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
@@ -76,7 +87,27 @@ def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
 def _split_count_of(a: LoweredTensor, dims: tuple[int, ...]) -> int:
     """Return the number of parts into which the reduction of a tensor is split."""
     outputs, count = product(n for d, n in enumerate(a.shape) if d not in dims), product(a.shape[d] for d in dims)
-    return _split_count(outputs, count, is_columns=_innermost_dim(a) not in dims)
+    return _split_count(outputs, count, is_columns=_innermost_dim(a) not in dims or _reads_columns(a, dims))
+
+
+def _reads_columns(a: LoweredTensor, dims: tuple[int, ...]) -> bool:
+    """Return True if a pointwise value reads memory along a dimension that remains.
+
+    It is fused into its reduction, whose programs then cover adjacent columns, whatever layout the value has.
+    """
+    made = a.definition
+    if made.kind != "pointwise":
+        return False
+    variables = tuple(LoopVar(f"v{d}", n) for d, n in enumerate(a.shape))
+    index = tuple(variable(v) for v in variables)
+    builder = LoopBuilder()
+    builder.inline_body(made, index if a.index_map is None else a.index_map(index))
+    positions = [
+        flatten(read.index, read.source.stride)
+        for read in builder.memory_reads
+        if not is_negligible_size(product(read.source.shape), product(a.shape))
+    ]
+    return any(p.terms.get(v) == 1 for p in positions for d, v in enumerate(variables) if d not in dims)
 
 
 def _innermost_dim(a: LoweredTensor) -> int:

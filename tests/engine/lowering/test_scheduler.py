@@ -133,6 +133,17 @@ def test_few_long_rows_are_split() -> None:
     assert second.grid == (1,)
 
 
+def test_sums_of_columns_of_two_layouts_are_split() -> None:
+    """A sum to few channels is split, also where one factor has its channels apart in memory."""
+
+    def scale_grad(x: Any, y: Any) -> Any:
+        return (x.permute(0, 2, 3, 1) * y).sum((0, 1, 2))
+
+    first, second = lowered(scale_grad, torch.randn(8, 192, 40, 40), torch.randn(8, 40, 40, 192)).kernels
+    assert first.grid[0] >= 128
+    assert second.grid[0] <= 192
+
+
 def test_a_split_variance_reads_its_input_once() -> None:
     """A split variance reads its input once and combines the partial sums and squares.
 
