@@ -33,6 +33,7 @@ NOT_PASSES = {
     "engine/bytecode/editable_instructions.py": "reads code",
     "engine/graph/format_node.py": "prints a node",
     "engine/graph/passes/recorder.py": "records what passes change",
+    "engine/graph/user_passes/read_graph.py": "reads an edited text",
     "engine/aot/functional_tensors.py": "finds and reads functional tensors",
     "engine/aot/wrappers/base.py": "the wrappers' protocol",
     "engine/aot/wrappers/codegen.py": "puts the wrappers' lines into one function",
