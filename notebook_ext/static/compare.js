@@ -80,6 +80,12 @@ class CompareView {
     return this.frame.part(session ? `other|${session}|${key}` : key);
   }
 
+  /** The target of a side as parts name it: empty for an entry's first. @param {string[]} side */
+  targetKey([session, id, target]) {
+    const entry = this.sessions.flatMap((s) => (s.id === session ? s.entries : [])).find((e) => e.id === id);
+    return entry && entry.targets[0] === target ? "" : target;
+  }
+
   /** All choices for one side, with their names. @returns {[string, string][]} */
   choices() {
     const { sessions } = this;
@@ -119,7 +125,7 @@ class CompareView {
     }
     const [left, right] = this.sides;
     const briefs = this.sides.map((side) => this.part(side, `brief|${side[1]}`));
-    const linked = this.sides.map((side) => this.part(side, `linked|${side[1]}|${side[2]}`));
+    const linked = this.sides.map((side) => this.part(side, `linked|${side[1]}|${this.targetKey(side)}`));
     const isReady = briefs.every(Boolean) && linked.every(Boolean);
     const options = isReady ? this.options(linked) : /** @type {[string, string][]} */ ([[this.what, "…"]]);
     if (isReady && !options.some(([id]) => id === this.what)) this.what = SUMMARY;
@@ -178,7 +184,7 @@ class CompareView {
     if (this.what === "resources") return brief.kernels[linked.target] || brief.kernels[""] || [];
     const pane = linked.panes.find((/** @type {any} */ p) => p.id === this.what);
     if (!pane || !pane.rows) return [];
-    const lines = linked.texts[pane.id] || this.part(side, `text|${side[1]}|${side[2]}|${pane.id}`);
+    const lines = linked.texts[pane.id] || this.part(side, `text|${side[1]}|${this.targetKey(side)}|${pane.id}`);
     const segment = pane.segments.find((/** @type {any[]} */ s) => s[0] === this.kernel);
     return lines && this.kernel && pane.segments.length ? (segment ? lines.slice(segment[1], segment[2]) : []) : lines;
   }
