@@ -91,7 +91,10 @@ def test_what_is_read_is_what_was_made(fn: Callable[..., Any], needs: bool, back
         notes, found = _told(fn, backend, needs=needs)
         assert notes == [note]
         for e, f in zip(expected, found, strict=True):
-            assert torch.equal(e, f) if isinstance(e, torch.Tensor) else e == f
+            if isinstance(e, torch.Tensor) and backend == "triton":  # kernels for the CPU round otherwise
+                torch.testing.assert_close(f, e)
+            else:
+                assert torch.equal(e, f) if isinstance(e, torch.Tensor) else e == f
 
 
 def test_another_torch_rebuilds_and_keeps_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:

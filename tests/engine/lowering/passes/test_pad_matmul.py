@@ -113,7 +113,7 @@ def test_saved_rows_have_padded_strides(packs: bool) -> None:
             with torch.autocast("cpu", BF16), hooks if packs else contextlib.nullcontext():
                 value = call(x)
             found.append((value, *torch.autograd.grad(value, [x, *head.parameters()])))
-    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-2, atol=1e-3)  # bfloat16 between operators in eager
     (compiled,) = [c for c in session.compilations if c.lowering is not None]
     assert not compiled.failures
     assert compiled.lowering is not None
