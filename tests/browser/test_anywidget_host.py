@@ -173,7 +173,7 @@ def test_a_host_without_a_kernel_is_told_of(host: Any) -> None:
     )
     host.locator("#a .lm").focus()
     host.keyboard.press("ArrowDown")
-    assert "Head.forward recompiles" in host.locator("#a .say").inner_text()
+    assert "loss breaks the graph" in host.locator("#a .say").inner_text()
     host.locator('#a .tabs [data-view="recompiles"]').click()
     host.locator("#a .say", has_text="was restarted or stopped").wait_for()
     assert host.evaluate("host.errors") == []

@@ -31,7 +31,7 @@ def run_pytest(folder: pathlib.Path, *options: str) -> subprocess.CompletedProce
     command = [sys.executable, "-m", "pytest", "-p", "notebook_ext.commands.pytest_plugin", "-p", "no:cacheprovider"]
     return subprocess.run(
         [*command, "test_it.py", *options], cwd=folder, capture_output=True, text=True, check=False, timeout=240,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
 
 

@@ -59,5 +59,6 @@ def test_a_puzzle_rejects_its_start_and_accepts_its_solution(number: int) -> Non
     with contextlib.redirect_stdout(io.StringIO()):
         with pytest.raises(AssertionError) as caught:
             check_puzzle(number, names_after(PUZZLES[number].start))
-        assert str(caught.value).rstrip().endswith(".")
+        message, _, _ = str(caught.value).partition("\nassert ")  # where pytest rewrites the package's assertions
+        assert message.rstrip().endswith(".")
         check_puzzle(number, names_after(solved()[number]))
