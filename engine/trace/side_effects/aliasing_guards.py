@@ -101,11 +101,13 @@ def _guard_no_overlap(tx: Tracer) -> None:
     unseen = _storages_written_through_data(tx)
     why = "it is mutated; a tensor that shares its memory would change with it"
     homes = {id(v): _storage_id(v) for v, _ in tx.inputs.input_tensors}
+    flagged = {*requires_grad_inputs(tx)}  # a view of such a tensor requires grad from then on
     alone: list[TensorVariable] = []
     for value, version in tx.inputs.input_tensors:
         if value.fake.is_inference() or value.source is None:
             continue
-        if value.fake._version == version and value.fake.untyped_storage()._cdata not in unseen:
+        is_written = value.fake._version != version or value.fake.untyped_storage()._cdata in unseen
+        if not is_written and value.source not in flagged:
             continue
         others = [v for v in used if v is not value and v.source is not None]
         home = homes[id(value)]

@@ -12,6 +12,7 @@ import pytest
 import sympy
 import torch
 
+import engine
 from engine.guards.codegen import compile_check
 from engine.guards.recompile_reasons import first_guard_failure
 from engine.ir.guards.aliasing import (
@@ -459,3 +460,21 @@ def test_keys_that_look_alike() -> None:
         pass
 
     assert guard_failure(DictKeysMatch(X, (Key(),)), x={Key(): 1}).actual == "[Key object] (other objects)"
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("shares", [(False, True), (True, False)])
+def test_requires_grad_on_a_base_recompiles_for_a_view_of_it(backend: str, shares: tuple[bool, bool]) -> None:
+    """``requires_grad_`` reaches the views of a tensor, so inputs that share memory need a graph of their own."""
+
+    def flag(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        b.requires_grad_()
+        return a.sum(0), b
+
+    engine.reset()
+    compiled = engine.compile(flag, backend=backend)
+    for is_view in shares:
+        for run in (flag, compiled):
+            base = torch.ones(4)
+            total, _ = run(base.view(-1) if is_view else base.clone(), base)
+            assert total.requires_grad is is_view
