@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +11,11 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_metadata import provenance_of
 from engine.ir.node_values import example_tensor, map_tensors, tensors_in
 from engine.records.bytecode import Span
 
-_NOT_IN_PLACE = ("index", "invert", "inv")
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 Run = Callable[..., Any]
 
@@ -139,7 +138,7 @@ class TappedGraph:
         self.tap_types: list[torch.Tensor] = []
         module = copy.deepcopy(graph)
         self.originals = {n.name: n for n in graph.graph.nodes}
-        self._instrument(module.graph, has_taps and not any(map(_writes, module.graph.nodes)))
+        self._instrument(module.graph, has_taps and not any(map(_writes_operand, module.graph.nodes)))
         module.recompile()
         self.module = module
 
@@ -201,13 +200,8 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return made.requires_grad_(tensor.requires_grad)
 
 
-def _writes(node: torch.fx.Node) -> bool:
-    """Return True if an operator writes its first operand."""
-    name = getattr(node.target, "__name__", str(node.target)).rpartition(".")[2]
-    is_augmented = getattr(node.target, "__module__", "") == "_operator" and (
-        name == "setitem" or (name.startswith("i") and hasattr(operator, f"__{name}__") and name not in _NOT_IN_PLACE)
-    )
-    return is_augmented or (name.endswith("_") and not name.endswith("__")) or node.kwargs.get("inplace") is True
+def _writes_operand(node: torch.fx.Node) -> bool:
+    return facts_of_node(node).writes_first or node.kwargs.get("inplace") is True
 
 
 def _max_error(first: torch.Tensor, second: torch.Tensor) -> float:
