@@ -465,7 +465,7 @@ def test_keys_that_look_alike() -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("shares", [(False, True), (True, False)])
 def test_requires_grad_on_a_base_recompiles_for_a_view_of_it(backend: str, shares: tuple[bool, bool]) -> None:
-    """``requires_grad_`` reaches the views of a tensor, so inputs that share memory need a graph of their own."""
+    """``requires_grad_`` reaches views, so inputs that share memory need another graph."""
 
     def flag(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         b.requires_grad_()
