@@ -37,10 +37,10 @@ help: ## Say what can be made
 demo: $(STAMP) ## Run the tour without a browser and print the path of its report, one self-contained HTML file
 	@$(BIN)/python -m notebook_ext.notebook_report notebooks/00_tour.ipynb --output report
 
-test: lint ## Lint, types and all tests but the slow ring (at most 20 minutes on 2 cores)
+test: lint ## Lint, types and all tests but the slow ring (about 35 minutes on 2 cores)
 	$(PYTEST) -n $(WORKERS)
 
-quick: $(STAMP) ## A fair sample of the tests in 5 minutes: no lint, browser and notebook runs, one in 32 cases of tests with many
+quick: $(STAMP) ## A fair sample of the tests in under 10 minutes: no lint, browser and notebook runs, one in 32 cases of tests with many
 	$(PYTEST) -n $(WORKERS) -m "not slow and not browser and not thorough" -q
 
 test-all: lint ## Everything, the slow ring too
