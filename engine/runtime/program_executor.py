@@ -17,6 +17,7 @@ import sympy
 import torch
 
 from engine.errors import KernelBuildError
+from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.kernels.compile_triton import ALIGNMENT, compile_unit_of
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
 from engine.ir.kernels.lowered_program import (
@@ -29,7 +30,7 @@ from engine.ir.kernels.lowered_program import (
     buffer_refs,
 )
 from engine.ir.loop_ir.program_symbols import expression_of
-from engine.ir.node_values import called_overload, tensors_by_position, tensors_in
+from engine.ir.node_values import called_overload, results_of, tensors_by_position, tensors_in
 from engine.ir.rerun_after_error import mark_inputs_written
 from engine.ir.static_sizes import static_size
 from engine.runtime.aten_executor import BERNOULLI, EMPTY_LIKE, aten_callable, bernoulli_into_new
@@ -244,10 +245,26 @@ class _ProgramWriter:
             lines += [line for call in step.calls for line in self._aten_call_lines(number, call)]
             if dead := deaths.get(number):
                 lines.append(f"del {', '.join(self._names[name] for name in dead)}")
-        outputs = "".join(f"{self._value(out)}, " for out in self.program.outputs)
+        views = self._view_positions()
+        outputs = "".join(f"{self._output(out, n in views)}, " for n, out in enumerate(self.program.outputs))
         lines.append(f"return ({outputs})")
         lines = lines if first_write is None else self._with_written_inputs_marked(lines)
         return f"def run({self._parameters()}):\n" + "".join(f"    {line}\n" for line in lines)
+
+    def _view_positions(self) -> set[int]:
+        """Return the positions of outputs that are views in ATen's graph, too."""
+        if self.program.reference_graph is None:
+            return set()
+        (output,) = self.program.reference_graph.graph.find_nodes(op="output")
+        nodes = dict(enumerate(results_of(output.args[0])))
+        return {n for n, node in nodes.items() if node in output.all_input_nodes and facts_of_node(node).is_view}
+
+    def _output(self, out: Any, is_view: bool) -> str:
+        """Return the text of an output; autograd takes it for a view only where ATen's is one."""
+        text = self._value(out)
+        if is_view or not buffer_refs(out) or text.isidentifier():
+            return text
+        return f"{text}.data"
 
     def _first_input_write(self) -> int | None:
         """Return the number of the first step that writes an input; None without one."""

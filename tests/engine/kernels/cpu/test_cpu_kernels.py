@@ -276,3 +276,17 @@ def test_without_llvm_aten_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.backends.cpu_executor.why_llvm_is_missing", functools.partial(str, "none here"))
     x = torch.randn(5)
     torch.testing.assert_close(engine.compile(lambda x: x.sin() * 2)(x), x.sin() * 2)
+
+
+def test_results_are_no_views_where_eager_has_none() -> None:
+    """Copied and complex results can be written in place after a training call."""
+
+    def copied(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x * 2).t().reshape(-1), (x + 0j) * 2, x.sin() * 2
+
+    x = torch.randn(3, 4, requires_grad=True)
+    engine.reset()
+    for found, wanted in zip(engine.compile(copied)(x), copied(x), strict=True):
+        assert not found._is_view()
+        assert found._version == wanted._version
+        torch.testing.assert_close(found.mul_(2), wanted.mul_(2))
