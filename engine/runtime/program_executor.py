@@ -261,10 +261,18 @@ class _ProgramWriter:
 
     def _output(self, out: Any, is_view: bool) -> str:
         """Return the text of an output; autograd takes it for a view only where ATen's is one."""
+        for ref in buffer_refs(out):
+            if ref.buffer in self._returned_complex_inputs() and ref.is_complex and _is_whole(ref):
+                return f"given_{self._names[ref.buffer]}"
         text = self._value(out)
         if is_view or not buffer_refs(out) or text.isidentifier():
             return text
         return f"{text}.data"
+
+    def _returned_complex_inputs(self) -> set[str]:
+        """Return complex inputs that are outputs: autograd saves the input, not a view of it."""
+        refs = [ref for out in self.program.outputs for ref in buffer_refs(out) if ref.is_complex and _is_whole(ref)]
+        return {ref.buffer for ref in refs} & set(self.program.inputs)
 
     def _first_input_write(self) -> int | None:
         """Return the number of the first step that writes an input; None without one."""
@@ -312,6 +320,8 @@ class _ProgramWriter:
                 yield f"{self._names[name]} = {self._names[name]}.to(device)"
         for name in dict.fromkeys(self.program.inputs):
             if name in self.program.buffers and self.program.buffers[name].is_complex:
+                if name in self._returned_complex_inputs():
+                    yield f"given_{self._names[name]} = {self._names[name]}"
                 yield f"{self._names[name]} = real_view({self._names[name]})"
 
     def _launch_lines(self, number: int, step: Launch, written: set[str]) -> Iterator[str]:
@@ -456,7 +466,7 @@ class _ProgramWriter:
 
     def _view_text(self, ref: BufferRef) -> str:
         local, buffer = self._names[ref.buffer], self.program.buffers.get(ref.buffer)
-        if ref.shape is None and ref.stride is None and static_size(ref.offset) == 0:
+        if _is_whole(ref):
             return local
         if buffer is None:
             raise ValueError(f"{ref.buffer} is not a tensor, so it has no view.")
@@ -536,6 +546,11 @@ def _has_padded_rows(buffer: Buffer) -> bool:
         return False
     row, width = static_size(buffer.stride[0]), static_size(buffer.shape[1])
     return row is not None and width is not None and row > width
+
+
+def _is_whole(ref: BufferRef) -> bool:
+    """Return True if the reference is to the buffer as it was allocated or given."""
+    return ref.shape is None and ref.stride is None and static_size(ref.offset) == 0
 
 
 def real_view(tensor: torch.Tensor) -> torch.Tensor:

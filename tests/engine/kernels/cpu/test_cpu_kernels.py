@@ -290,3 +290,29 @@ def test_results_are_no_views_where_eager_has_none() -> None:
         assert not found._is_view()
         assert found._version == wanted._version
         torch.testing.assert_close(found.mul_(2), wanted.mul_(2))
+
+
+def test_a_complex_input_saved_for_backward_is_the_input() -> None:
+    """A complex view is saved itself; autograd refuses a view of its parts in its stead."""
+
+    class Sine(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * ctx.saved_tensors[0].cos()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        result = Sine.apply(x)
+        _ = result.imag
+        return result
+
+    def gradient(function: Any) -> torch.Tensor:
+        leaf = torch.complex(torch.linspace(0, 1, 6), torch.linspace(1, 2, 6)).requires_grad_()
+        function(leaf.hsplit(2)[1]).abs().sum().backward()
+        return leaf.grad
+
+    torch.testing.assert_close(gradient(engine.compile(program, backend="triton", dynamic=True)), gradient(program))
