@@ -64,3 +64,5 @@ class GeneratedKernel:
     """Other configurations, for targets with too little shared memory or too few registers."""
     checks: tuple[str, ...] = ()
     """User line of each bounds check of a CPU kernel, by the status that it returns, less one."""
+    loads_tiles: bool = False
+    """True for a CPU kernel that reads a transposed tensor by square tiles."""

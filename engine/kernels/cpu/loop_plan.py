@@ -27,6 +27,8 @@ class LoopPlan:
 
     ``parallel`` are the outermost loops, merged into one that threads share; ``outer`` are those inside. ``lane_var``
     is the loop whose iterations are vector lanes; None for a scalar kernel. ``copies`` are the vectors per iteration.
+    ``tile_var`` is the loop along which the transposed loads are contiguous: they are read in square tiles of
+    ``lanes`` vectors. None without such loads.
     """
 
     parallel: tuple[LoopVar, ...]
@@ -36,6 +38,7 @@ class LoopPlan:
     lanes: int
     copies: int
     is_serial: bool = False
+    tile_var: LoopVar | None = None
 
     @property
     def shares_lanes(self) -> bool:
@@ -59,10 +62,16 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     lane_var = None if is_serial or unit.bits == 0 else _choose_lane_var(kernel, live, nest, scans=scans)
     lanes = 1 if lane_var is None else unit.lanes(_common_itemsize(live))
     lane_var = lane_var if lanes > 1 else None
-    around = [v for v in nest.outer if v != lane_var]
+    tile_var = None if lane_var is None or scans or nest.inner else _choose_tile_var(live, nest, lane_var, lanes)
+    around = [v for v in nest.outer if v not in (lane_var, tile_var)]
     parallel: list[LoopVar] = []
     while around and not is_serial and (not parallel or not _has_enough_iterations(parallel)):
         parallel.append(around.pop(0))
+    if tile_var is not None:
+        assert lane_var is not None
+        if not _has_enough_iterations(parallel):
+            return LoopPlan((tile_var,), (*parallel, *around, lane_var), (), lane_var, lanes, 1, tile_var=tile_var)
+        return LoopPlan(tuple(parallel), (*around, tile_var, lane_var), (), lane_var, lanes, 1, tile_var=tile_var)
     if parallel and not _has_enough_iterations(parallel) and lane_var in nest.outer and _is_longer(lane_var, parallel):
         around, parallel = parallel, []
     inner = tuple(v for v in nest.inner if v != lane_var)
@@ -94,6 +103,26 @@ def lane_stride(index: IndexExpr, var: LoopVar) -> Size | None:
         elif var in atom.variables():
             return None
     return stride
+
+
+def is_transposed(op: LoopIROp, lane_var: LoopVar, tile_var: LoopVar) -> bool:
+    """Return True if a load is contiguous along the tile, but not along the lanes."""
+    if op.name != "load" or op.index is None or op.mask is not None or op.index.indirect_ops():
+        return False
+    along = lane_stride(op.index, lane_var)
+    return along not in (None, 0, 1) and lane_stride(op.index, tile_var) == 1
+
+
+def _choose_tile_var(live: Sequence[LoopIROp], nest: LoopNest, lane_var: LoopVar, lanes: int) -> LoopVar | None:
+    """Return the loop along which most transposed loads are contiguous; None without any."""
+
+    def is_long(var: LoopVar) -> bool:
+        size = static_size(var.size)
+        return size is None or size >= lanes
+
+    counts = {v: sum(is_transposed(op, lane_var, v) for op in live) for v in nest.outer if v != lane_var and is_long(v)}
+    best = max(counts, key=lambda v: counts[v], default=None)
+    return best if best is not None and counts[best] and lane_var in nest.outer and is_long(lane_var) else None
 
 
 def _is_scattered(op: LoopIROp) -> bool:

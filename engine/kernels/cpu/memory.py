@@ -43,6 +43,39 @@ class Memory:
             f"call {kind} @{function}(<{self._lanes} x ptr> align {size} {places}, {masked}, {kind} zeroinitializer)",
         )
 
+    def load_tile(self, pointer: str, dtype: torch.dtype, at: Address, slot: str) -> None:
+        """Store a transposed tile in a stack slot; each vector read is contiguous in memory."""
+        scalar, write, lanes = _memory_type(dtype), self._writer, self._lanes
+        kind, step = wide(scalar, lanes), self._addresses.size_name(at.stride)
+        rows, place = [], self._place(pointer, scalar, at.base)
+        for lane in range(lanes):
+            rows.append(write.assign("row", f"load {kind}, ptr {place}, align {dtype.itemsize}"))
+            if lane + 1 < lanes:
+                place = self._place(place, scalar, step)
+        for number, row in enumerate(self._transposed(rows, kind)):
+            place = self._place(slot, kind, str(number))
+            write.line(f"store {kind} {row}, ptr {place}")
+
+    def load_from_tile(self, dtype: torch.dtype, slot: str, number: str, hint: str) -> str:
+        """Load one vector of a tile."""
+        kind = wide(_memory_type(dtype), self._lanes)
+        return self._writer.assign(hint, f"load {kind}, ptr {self._place(slot, kind, number)}")
+
+    def _transposed(self, rows: list[str], kind: str) -> list[str]:
+        """Transpose a square of vectors: each step interleaves the two halves of the rows."""
+        half, lanes = self._lanes // 2, self._lanes
+        low, high = (
+            "<" + ", ".join(f"i32 {start + k}, i32 {lanes + start + k}" for k in range(half)) + ">"
+            for start in (0, half)
+        )
+        for _ in range(lanes.bit_length() - 1):
+            rows = [
+                self._writer.assign("tile", f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> {part}")
+                for a, b in zip(rows[:half], rows[half:], strict=True)
+                for part in (low, high)
+            ]
+        return rows
+
     def store(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, value: str, *, is_vector: bool) -> None:
         """Store one value, or one per lane, of a memory type. An empty ``mask`` stores all."""
         scalar, size, write = _memory_type(dtype), dtype.itemsize, self._writer

@@ -14,7 +14,7 @@ from engine.kernels.cpu.addresses import Addresses, LaneContext
 from engine.kernels.cpu.arithmetic import Arithmetic, Operands
 from engine.kernels.cpu.ir_writer import IrWriter
 from engine.kernels.cpu.lane_values import ScopedValues, Value
-from engine.kernels.cpu.llvm_types import NotPrintable, literal, splat, value_type, wide
+from engine.kernels.cpu.llvm_types import MEMORY_TYPES, NotPrintable, literal, splat, value_type, wide
 from engine.kernels.cpu.loop_plan import LoopPlan, loop_vars_of
 from engine.kernels.cpu.memory import Memory
 from engine.kernels.cpu.vector_math import VectorMath
@@ -46,6 +46,8 @@ class OpPrinter:
         self.copies = 1
         self.lane_mask = ""
         """Mask of the lanes that exist, in the last iterations of the vector loop; empty for all."""
+        self.tiles: dict[int, tuple[str, str]] = {}
+        """Transposed tiles by load: the stack slot, and the number of the vector."""
         self.checks: list[LoopIROp] = []
         """The bounds checks that were printed, each by the status it sets, less one."""
         self._commented = ""
@@ -156,11 +158,25 @@ class OpPrinter:
     def _load(self, op: LoopIROp, copy: int, lanes: int) -> str:
         assert op.index is not None
         pointer, dtype = f"%{self.parameters.pointers[op.buffer]}", self.kernel.buffers[op.buffer].dtype
+        if op.number in self.tiles:
+            made = self.memory.load_from_tile(dtype, *self.tiles[op.number], self.hint(op))
+            return self.arithmetic.from_memory(made, dtype, lanes, self.hint(op))
         at = self.addresses.address(op.index, copy)
         is_vector = lanes > 1
         mask = self.mask(op, copy, is_vector=is_vector)
         made = self.memory.load(pointer, dtype, at, mask, self.hint(op), is_vector=is_vector)
         return self.arithmetic.from_memory(made, dtype, lanes, self.hint(op))
+
+    def print_tile(self, op: LoopIROp) -> str:
+        """Print the load of a transposed tile at the current positions; return its stack slot."""
+        assert op.index is not None
+        pointer, dtype = f"%{self.parameters.pointers[op.buffer]}", self.kernel.buffers[op.buffer].dtype
+        self.writer.ops = (op.number,)
+        kind = wide(MEMORY_TYPES[dtype], self.plan.lanes)
+        slot = self.writer.entry("tile.slot", f"alloca [{self.plan.lanes} x {kind}]")
+        self.memory.load_tile(pointer, dtype, self.addresses.address(op.index, 0), slot)
+        self.writer.ops = ()
+        return slot
 
     def mask(self, op: LoopIROp, copy: int, *, is_vector: bool) -> str:
         """Return the mask of a memory access: its condition and the existing lanes."""

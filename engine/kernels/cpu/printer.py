@@ -18,7 +18,7 @@ from engine.ir.static_sizes import static_size
 from engine.kernels import dependences
 from engine.kernels.cpu.lane_values import Value
 from engine.kernels.cpu.llvm_types import NotPrintable, iota, wide
-from engine.kernels.cpu.loop_plan import LoopPlan, make_plan
+from engine.kernels.cpu.loop_plan import LoopPlan, is_transposed, make_plan
 from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.cpu.reduction_pass import ReductionPass
 from engine.kernels.kernel_parameters import KernelParameters
@@ -73,14 +73,21 @@ class NestPrinter:
             name=self.parameters.kernel_name,
             text="\n".join(line.text for line in lines) + "\n",
             args=args,
-            grid=(self.plan.extent, LANE_CHUNK if self.plan.shares_lanes else 1),
+            grid=(self.plan.extent, self._chunk()),
             line_ops=tuple(tuple(f"{prefix}:{n}" for n in sorted(set(line.ops))) for line in lines),
             ops=tuple(LoopOp(f"{prefix}:{op.number}", op.to_text(values), tuple(op.node_ids)) for op in self.live_ops),
             nodes=self.kernel.nodes,
             bytes_moved=self.kernel.bytes_moved,
             flops=self.kernel.flops,
             checks=tuple(str(op.value or op.name) for op in self.printer.checks),
+            loads_tiles=self.plan.tile_var is not None,
         )
+
+    def _chunk(self) -> int:
+        """Return the iterations that threads take multiples of."""
+        if self.plan.parallel and self.plan.parallel[-1] == self.plan.tile_var:
+            return self.plan.lanes
+        return LANE_CHUNK if self.plan.shares_lanes else 1
 
     def _cost_args(self) -> tuple[KernelArg, ...]:
         """Return the launcher's parameters: shared iterations, and the cost of one."""
@@ -125,7 +132,9 @@ class NestPrinter:
         writer.entry_lines.append(SourceLine("  %status.slot = alloca i32"))
         writer.line("store i32 0, ptr %status.slot")
         self._print_ready(frozenset())
-        if plan.parallel:
+        if plan.parallel and plan.parallel[0] == plan.tile_var:
+            self._print_tile_loops(plan.outer, frozenset(), "%begin", "%end")
+        elif plan.parallel:
             with self._loop(plan.parallel[0].name, "%begin", "%end") as name:
                 self._bind_parallel(name)
                 self._print_ready(frozenset(plan.parallel))
@@ -157,10 +166,49 @@ class NestPrinter:
                 self._print_ready(now)
                 self._print_outer(rest, now)
             return
-        with self._loop(var.name, "0", self.printer.addresses.size_name(var.size)) as name:
+        size = self.printer.addresses.size_name(var.size)
+        if var == self.plan.tile_var:
+            self._print_tile_loops(rest, opened, "0", size)
+            return
+        with self._loop(var.name, "0", size) as name:
             self.printer.variables[var] = (name,)
             self._print_ready(now)
             self._print_outer(rest, now)
+
+    def _print_tile_loops(self, loops: tuple[LoopVar, ...], opened: frozenset[LoopVar], start: str, stop: str) -> None:
+        """Print the loop over whole tiles, and the loop over the rest, with the loops inside."""
+        plan, tile_var = self.plan, self.plan.tile_var
+        assert tile_var is not None
+        limit = self.writer.assign("limit", f"sub i64 {stop}, {plan.lanes - 1}")
+        with self._loop(tile_var.name, start, limit, plan.lanes) as first:
+            self._print_tiles(loops, opened, tile_var, first)
+        with self._loop(f"{tile_var.name}.rest", first, stop) as name:
+            self.printer.variables[tile_var] = (name,)
+            self._print_ready(opened | {tile_var})
+            self._print_outer(loops, opened | {tile_var})
+
+    def _print_tiles(
+        self, loops: tuple[LoopVar, ...], opened: frozenset[LoopVar], tile_var: LoopVar, first: str
+    ) -> None:
+        """Print the loops inside of a tile: transposed loads, then one iteration per vector."""
+        var, p = loops[0], self.printer
+        now = opened | {var}
+        if var != self.plan.lane_var:
+            with self._loop(var.name, "0", p.addresses.size_name(var.size)) as name:
+                p.variables[var] = (name,)
+                self._print_ready(now)
+                self._print_tiles(loops[1:], now, tile_var, first)
+            return
+        for _ in self._lane_loops(var, "0", None):
+            self._print_ready(now)
+            p.variables[tile_var] = (first,)
+            loads = [op for op in self.live_ops if not p.lane_mask and is_transposed(op, var, tile_var)]
+            slots = {op.number: p.print_tile(op) for op in loads}
+            with self._loop("row", "0", str(self.plan.lanes)) as row:
+                p.variables[tile_var] = (self.writer.assign(tile_var.name, f"add i64 {first}, {row}"),)
+                p.tiles = {number: (slot, row) for number, slot in slots.items()}
+                self._print_ready(now | {tile_var})
+                p.tiles = {}
 
     def _print_ready(self, opened: frozenset[LoopVar]) -> None:
         """Print the ops outside of inner loops whose variables and operands are all known."""

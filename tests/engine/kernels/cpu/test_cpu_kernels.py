@@ -316,3 +316,27 @@ def test_a_complex_input_saved_for_backward_is_the_input() -> None:
         return leaf.grad
 
     torch.testing.assert_close(gradient(engine.compile(program, backend="triton", dynamic=True)), gradient(program))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize("shape", [(33, 70), (3, 16, 50)], ids=str)
+def test_transposes_read_tiles(shape: tuple[int, ...], dtype: torch.dtype, unit: VectorUnit) -> None:
+    """A transposed operand is read by tiles, and the rest of the rows and columns without."""
+    torch.manual_seed(0)
+    x = (torch.randn(shape) * 5).to(dtype)
+    other = torch.ones(x.mT.shape, dtype=dtype)
+    for is_dynamic in (False, True):
+        program, found = run_on_cpu(lambda a, b: b + a.mT, (x, other), unit, is_dynamic=is_dynamic)
+        assert torch.equal(found[0], other + x.mT)
+        assert found[0].stride() == other.stride()
+        lanes = unit.lanes(8 if dtype == torch.float64 else 1 if dtype == torch.int8 else 4)
+        assert program.kernels[0].loads_tiles == (lanes > 1 and (is_dynamic or min(x.shape[-2:]) >= lanes))
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_a_transposed_operand_is_not_left_to_aten() -> None:
+    """One operator runs in a kernel if the kernel reads in a better order."""
+    with engine.record() as session, torch.no_grad():
+        engine.compile(lambda a, b: a.t() + b)(torch.randn(200, 300), torch.randn(300, 200))
+    assert [k.name for c in session.compilations for k in c.cpu_kernels] == ["add_kernel"]
