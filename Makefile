@@ -29,13 +29,13 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-all matrix lab bench coverage lint accept notebooks editions sessions clean
+.PHONY: help demo test quick test-all matrix lab bench coverage lint accept notebooks editions sessions pictures clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## Run the tour without a browser and print the path of its report, one self-contained HTML file
-	@$(BIN)/python -m notebook_ext.notebook_report notebooks/00_tour.ipynb --output report
+demo: $(STAMP) ## Run the tour without a browser, write one self-contained page, and print its link and what to look at
+	@$(BIN)/python -m notebook_ext demo
 
 test: lint ## Lint, types and all tests but the slow ring (about 35 minutes on 2 cores)
 	$(PYTEST) -n $(WORKERS)
@@ -81,6 +81,9 @@ editions: $(STAMP) ## Write the student, reading and teacher editions of the les
 
 sessions: $(STAMP) ## Record the sessions again that notebooks open where there is no Triton
 	$(BIN)/python -m tests.notebooks.record_sessions
+
+pictures: $(STAMP) ## Make the pictures of README again, from the explorer in a headless Chromium
+	$(BIN)/python -m tests.notebooks.pictures
 
 clean: ## Remove the environments and everything generated
 	rm -rf $(VENV) matrix report build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

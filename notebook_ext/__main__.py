@@ -3,6 +3,7 @@
 ``python -m notebook_ext [NOTEBOOK]`` runs a notebook (default: the tour).
 ``python -m notebook_ext LOG -o PAGE`` shows a torch trace.
 ``python -m notebook_ext doctor LOGS`` prints its ranked findings.
+``python -m notebook_ext demo`` runs the tour and says what to look at on its page.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from notebook_ext.commands.demo import demo_command
 from notebook_ext.commands.doctor import doctor_command
 
 
@@ -24,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["doctor"]:
         return doctor_command(words[1:])
+    if words[:1] == ["demo"]:
+        return demo_command(words[1:])
     parser = argparse.ArgumentParser(prog="python -m notebook_ext", description=__doc__)
     parser.add_argument(
         "path", nargs="?", type=Path, help="a notebook (default: the tour), or a TORCH_TRACE log or folder"

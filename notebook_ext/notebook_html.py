@@ -19,6 +19,8 @@ from notebook_ext.widgets.page_template import script_policy
 
 OUTPUT_METADATA_KEY = "compile-explorer"
 """Key in an output's metadata that says which session the output shows."""
+EXPLORER_ANCHOR = "explorer"
+"""Fragment of the address of the explorer that is unfolded."""
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 CONTENT_SECURITY_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {scripts}"
@@ -49,14 +51,19 @@ img { max-width: 100%; }
 """
 
 
-def notebook_page(notebook: Any, title: str, explorers: Mapping[int, str] | None = None) -> str:
+def notebook_page(
+    notebook: Any, title: str, explorers: Mapping[int, str] | None = None, *, unfolded: int | None = None
+) -> str:
     """Return the whole page of an executed notebook.
 
-    ``explorers`` are pages by session number; outputs have these numbers in their metadata.
+    ``explorers`` are pages by session number; outputs have these numbers in their metadata. That of ``unfolded`` is
+    open, and has ``EXPLORER_ANCHOR`` as id.
     """
     shown = explorers or {}
     policy = CONTENT_SECURITY_POLICY.format(scripts=script_policy() if shown else "'none'")
     body = "\n".join(part for cell in notebook.cells for part in _cell(cell, shown))
+    if unfolded is not None:
+        body = body.replace(_folded(unfolded), _folded(unfolded, is_open=True), 1)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -120,7 +127,12 @@ def _explorer(output: Any, explorers: Mapping[int, str]) -> str:
         return ""
     inside = html.escape(explorers[number], quote=True)
     frame = f'<iframe title="Explorer" loading="lazy" srcdoc="{inside}"></iframe>'
-    return f'<details class="output explorer"><summary>Explorer</summary>{frame}</details>'
+    return f"{_folded(number)}<summary>Explorer</summary>{frame}</details>"
+
+
+def _folded(number: int, *, is_open: bool = False) -> str:
+    opened = f' id="{EXPLORER_ANCHOR}" open' if is_open else ""
+    return f'<details class="output explorer" data-session="{number}"{opened}>'
 
 
 def _joined(value: Any) -> str:

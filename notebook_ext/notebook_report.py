@@ -12,12 +12,21 @@ import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from engine.replace_file import replace_file
 from notebook_ext.display import DETERMINISTIC_ENV, REPORT_ENV
-from notebook_ext.notebook_html import ANSI, OUTPUT_METADATA_KEY, WIDGET_MIME, notebook_page, title_of
+from notebook_ext.notebook_html import (
+    ANSI,
+    EXPLORER_ANCHOR,
+    OUTPUT_METADATA_KEY,
+    WIDGET_MIME,
+    notebook_page,
+    title_of,
+)
+
+__all__ = ["EXPLORER_ANCHOR", "REPO_ROOT", "TOUR", "execute_notebook", "main", "write_report"]
 
 REPO_ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOUR = REPO_ROOT / "notebooks" / "00_tour.ipynb"
@@ -26,7 +35,18 @@ BACKGROUND_TIMEOUT = 120.0
 """Seconds to wait after the last cell for kernels that are still compiling."""
 
 
-def execute_notebook(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *, steady: bool = False) -> str:
+ProgressCallback = Callable[[int, int, str], None]
+"""Callback before a code cell runs: its number, how many there are, its source."""
+
+
+def execute_notebook(
+    notebook: Any,
+    home: pathlib.Path,
+    folder: pathlib.Path,
+    *,
+    steady: bool = False,
+    progress: ProgressCallback | None = None,
+) -> str:
     """Execute a notebook in a new kernel in the folder ``home``.
 
     Outputs that need a kernel are removed.
@@ -62,7 +82,13 @@ def execute_notebook(notebook: Any, home: pathlib.Path, folder: pathlib.Path, *,
     )  # Warnings of stock torch.compile contain times and process ids.
     with client.setup_kernel(env={**os.environ, "PYTHONPATH": search, REPORT_ENV: "1", **fixed_settings}):
         try:
+            total = sum(cell.cell_type == "code" for cell in notebook.cells)
+            number = 0
             for index, cell in enumerate(notebook.cells):
+                if cell.cell_type == "code":
+                    number += 1
+                    if progress:
+                        progress(number, total, cell.source)
                 client.execute_cell(cell, index)
         except CellExecutionError as error:
             problem = ANSI.sub("", str(error))
@@ -91,14 +117,22 @@ def needs_kernel(output: Any) -> bool:
     return data is not None and (WIDGET_MIME in data or not any(bool(v) for v in data.values()))
 
 
-def explorer_page(file: pathlib.Path) -> str:
-    """Return the standalone explorer page of a saved session."""
-    from engine.records.session import Session
+def explorer_page(session: Any) -> str:
+    """Return the standalone explorer page of a session."""
     from notebook_ext.widgets.standalone_page import write_page
 
     page = io.BytesIO()
-    write_page(Session.load(file), page, "Compilation explorer", view="linked")
+    write_page(session, page, "Compilation explorer", view="linked")
     return page.getvalue().decode()
+
+
+def most_telling(sessions: Mapping[int, Any]) -> int | None:
+    """Return the number of the first session whose kernel has a listing, else of the first."""
+    for number in sorted(sessions):
+        kernels = (k for c in sessions[number].compilations for k in c.kernels)
+        if any(target.listings for kernel in kernels for target in kernel.targets):
+            return number
+    return min(sessions, default=None)
 
 
 def strip_report_metadata(notebook: Any) -> Any:
@@ -109,23 +143,31 @@ def strip_report_metadata(notebook: Any) -> Any:
     return notebook
 
 
-def write_report(path: pathlib.Path, folder: pathlib.Path, *, write: bool = False) -> tuple[pathlib.Path, str]:
+def write_report(
+    path: pathlib.Path, folder: pathlib.Path, *, write: bool = False, progress: ProgressCallback | None = None
+) -> tuple[pathlib.Path, str]:
     """Execute a notebook and write its page into ``folder``.
 
-    With ``write`` the outputs are also saved in the notebook.
+    With ``write`` the outputs are also saved in the notebook. The explorer of ``most_telling`` is unfolded, and
+    ``progress`` is called before each cell.
 
     Returns:
         The path of the page, and the traceback of a failed cell or "".
     """
     import nbformat
 
+    from engine.records.session import Session
+
     with tempfile.TemporaryDirectory() as saved:
         notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-        problem = execute_notebook(notebook, path.resolve().parent, pathlib.Path(saved), steady=write)
-        explorers = {int(file.stem): explorer_page(file) for file in pathlib.Path(saved).glob("*.json")}
+        problem = execute_notebook(
+            notebook, path.resolve().parent, pathlib.Path(saved), steady=write, progress=progress
+        )
+        sessions = {int(file.stem): Session.load(file) for file in pathlib.Path(saved).glob("*.json")}
+    explorers = {number: explorer_page(session) for number, session in sessions.items()}
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"{path.stem}.html"
-    page = notebook_page(notebook, title_of(notebook, path.stem), explorers)
+    page = notebook_page(notebook, title_of(notebook, path.stem), explorers, unfolded=most_telling(sessions))
     with replace_file(made) as stream:
         stream.write(page.encode(errors="replace"))
     if write and not problem:

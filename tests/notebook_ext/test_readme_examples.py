@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import importlib.util
 import json
 import linecache
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import time
 import types
+import urllib.parse
+import urllib.request
 from typing import Any
 
 import pytest
@@ -79,11 +82,30 @@ def make(target: str) -> list[str]:
 
 
 def test_the_demo_of_the_readme_runs() -> None:
-    """``make demo`` prints the path of a page that holds the tour."""
+    """``make demo`` prints each cell, what to look at, and a link to an open explorer.
+
+    A second run executes nothing.
+    """
     assert "make demo" in commands()
     ran = subprocess.run(make("demo"), cwd=ROOT, capture_output=True, text=True, check=True)
-    page = pathlib.Path(ran.stdout.strip().splitlines()[-1])
-    assert "%%compile" in (ROOT / page).read_text(encoding="utf-8")
+    *said, link = ran.stdout.strip().splitlines()
+    assert "What to look at:" in ran.stdout
+    parts = urllib.parse.urlsplit(link)
+    assert parts.scheme == "file"
+    page = pathlib.Path(urllib.request.url2pathname(parts.path))
+    text = page.read_text(encoding="utf-8")
+    assert "%%compile" in text
+    opened = re.findall(r'<details class="output explorer"[^>]* open>', text)
+    assert len(opened) == 1
+    assert f'id="{parts.fragment}"' in opened[0]
+    assert "masked_softmax" in html.unescape(text.split(opened[0])[1].split("</details>")[0])
+    before = page.stat().st_mtime_ns
+    again = subprocess.run(make("demo"), cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert again.startswith("Nothing changed")
+    assert again.strip().splitlines()[-1] == link
+    assert page.stat().st_mtime_ns == before
+    if not said[0].startswith("Nothing changed"):
+        assert sum(line.startswith("  cell ") for line in said) >= 15
 
 
 def test_the_lab_of_the_readme_opens_the_tour(tmp_path: pathlib.Path) -> None:

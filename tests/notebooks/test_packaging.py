@@ -1,15 +1,17 @@
 """Test the wheel and the sdist that users install.
 
-Both hold what is needed, and a wheel that is installed alone gives a working ``%load_ext notebook_ext``.
+Both hold what is needed, and a wheel that is installed alone gives a working ``%load_ext compile_explorer``.
 """
 
 from __future__ import annotations
 
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 
@@ -22,7 +24,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 CELLS = r'''
 from IPython.testing.globalipapp import start_ipython
 shell = start_ipython()
-assert shell.run_cell("%load_ext notebook_ext").success
+assert shell.run_cell("%load_ext compile_explorer").success
 ran = shell.run_cell("""%%compile -o session
 import torch
 def f(x):
@@ -65,7 +67,9 @@ def test_the_wheel_holds_what_runs(built: pathlib.Path) -> None:
     ):
         assert name in names
     tops = {name.split("/")[0] for name in names}
-    assert {t for t in tops if not t.endswith(".dist-info")} == {"engine", "notebook_ext"}
+    assert {t for t in tops if not t.endswith(".dist-info")} == {"engine", "notebook_ext", "compile_explorer"}
+    assert wheel.stat().st_size < 2_000_000
+    assert not [name for name in names if name.startswith("notebook_ext/alias")]
     for path in (ROOT / "notebook_ext" / "static").rglob("*.*"):
         assert path.relative_to(ROOT).as_posix() in names
 
@@ -87,7 +91,8 @@ def test_an_installed_wheel_alone_works(built: pathlib.Path, tmp_path: pathlib.P
     python = tmp_path / "env" / "bin" / "python"
     (wheel,) = built.glob("*.whl")
     site = next((tmp_path / "env").glob("lib/python*/site-packages"))
-    zipfile.ZipFile(wheel).extractall(site)  # what an installer does with a pure wheel
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-index", "--no-deps", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
     here = pathlib.Path(pytest.__file__).parents[1]
     (site / "dependencies.pth").write_text(f"{here}\n", encoding="utf-8")
     ran = subprocess.run(
@@ -102,6 +107,20 @@ def test_an_installed_wheel_alone_works(built: pathlib.Path, tmp_path: pathlib.P
     lines = ran.stdout.splitlines()
     assert lines[-2].startswith(str(site))
     assert lines[-1] == "1"
+    script = tmp_path / "env" / "bin" / "compile-explorer"
+    session = ROOT / "notebooks" / "sessions" / "gated_norm.json"
+    found = subprocess.run([script, "doctor", session], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode in (0, 1), found.stderr
+    assert found.stdout.startswith("gated_norm.json: ")
+
+
+def test_no_pin_fights_the_installed_torch() -> None:
+    """Torch, Triton and numpy have a lower bound only; the extras that users install exist."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for requirement in (*project["dependencies"], *project["optional-dependencies"]["triton"]):
+        if re.match(r"(torch|triton|numpy)\b", requirement):
+            assert not re.search(r"[<=~]=?\s*\d", requirement.partition(";")[0].replace(">=", "")), requirement
+    assert {"lab", "cpu", "triton"} <= project["optional-dependencies"].keys()
 
 
 def test_versions_that_were_tested_are_stated() -> None:

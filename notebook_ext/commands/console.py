@@ -1,0 +1,66 @@
+"""Console script ``compile-explorer``: report, doctor, lab and demo.
+
+``compile-explorer report PATH`` runs a notebook, or reads a torch trace, and writes an HTML page.
+``compile-explorer doctor LOGS`` prints ranked findings of logs and saved sessions.
+``compile-explorer demo`` runs the tour, and prints the link of its page and what to look at.
+``compile-explorer lab`` opens JupyterLab on the tour.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from notebook_ext.commands.demo import demo_command, demo_notebook
+from notebook_ext.commands.doctor import doctor_command
+
+USAGE = __doc__ or ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one of the four commands.
+
+    Returns:
+        Exit status of the command; 2 if there is none of that name.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in COMMANDS:
+        return COMMANDS[words[0]](words[1:])
+    is_help = bool(words) and words[0] in ("-h", "--help", "help")
+    print(USAGE.strip(), file=sys.stdout if is_help else sys.stderr)
+    return 0 if is_help else 2
+
+
+def report_command(arguments: Sequence[str]) -> int:
+    """Write the page of a notebook or of a torch trace."""
+    from notebook_ext.__main__ import main as report
+
+    return report(arguments)
+
+
+def lab_command(arguments: Sequence[str]) -> int:
+    """Open JupyterLab on the tour; other arguments go to JupyterLab.
+
+    Where the package was installed without its notebooks, a short one is written into this folder first.
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        print("jupyterlab is missing: install compile-explorer[lab].", file=sys.stderr)
+        return 2
+    notebook = demo_notebook(Path.cwd())
+    return subprocess.call([sys.executable, "-m", "jupyterlab", str(notebook), *arguments])
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "report": report_command,
+    "doctor": doctor_command,
+    "lab": lab_command,
+    "demo": demo_command,
+}
+"""Commands by name; each takes the rest of the words and returns an exit status."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
