@@ -173,9 +173,11 @@ def test_second_run_installs_nothing(tmp_path: Path) -> None:
 
 
 def test_readme_opens_with_the_two_commands() -> None:
-    """The README starts with the two setup commands, and every target it names exists."""
+    """The first block holds the two commands and opens its section; every target exists."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [line.split("#")[0].strip() for line in text.splitlines()[1:3]] == ["make demo", "make test"]
+    before, first, _ = text.split("```\n", 2)
+    assert [line.split("#")[0].strip() for line in first.splitlines()] == ["make demo", "make test"]
+    assert before.splitlines()[-2].startswith("## ")
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
 
