@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         verify,
         wait,
     )
-    from engine.edit_graphs import edited, graph_text
+    from engine.editing.edit_graphs import edited, graph_text
     from engine.errors import (
         BackendError,
         ConstraintViolation,
@@ -58,7 +58,7 @@ _HOMES = {
         "bisect_accuracy", "compile", "compiled_autograd", "doctor", "expect", "explain", "explain_call", "guards_of", "list_backends", "mark_dynamic", "mark_static", "measure_guards", "measure_kernels", "record_tensor_values",
         "record", "register_backend", "reset", "try_fixes", "verify", "wait",
     ),
-    "engine.edit_graphs": ("edited", "graph_text"),
+    "engine.editing.edit_graphs": ("edited", "graph_text"),
     "engine.errors": (
         "BackendError", "ConstraintViolation", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
     ),

@@ -53,12 +53,16 @@ def _jobs_of(session: Session) -> _SessionJobs:
 
 
 def add_lowered_graph(session: Session, compilation: str, lowered: LoweredGraph, *, target: str) -> None:
-    """Store a lowered graph and start compiling its kernels for ``target`` in the background."""
+    """Store a lowered graph and start compiling its kernels for ``target`` in the background.
+
+    After ``cancel`` nothing is started.
+    """
     known = _jobs_of(session).lowered_graphs
     is_backward = lowered.graph.stage == "backward"
     others = (x for x in known.get(compilation, ()) if is_backward or x.program.target != lowered.program.target)
     known[compilation] = (*others, lowered)
-    compile_for(session, compilation, target, only=lowered)
+    if not stop_event_of(session).is_set():
+        compile_for(session, compilation, target, only=lowered)
 
 
 def lowered_graphs_of(session: Session) -> dict[str, tuple[LoweredGraph, ...]]:

@@ -31,7 +31,7 @@ type = layers
 containers =
     engine
 layers =
-    (edit_graphs)
+    (editing)
     api
     backward_pipeline : (register_passes) : (reproducers)
     expectations : (diagnosis) : (accuracy) : (pipeline_cache) : (pattern_passes) : observe

@@ -15,6 +15,7 @@ import torch.fx
 from engine.ir.graph_callable import graph_callable_of
 from engine.ir.node_values import tensors_by_position, tensors_in
 from engine.process_state import make_lock
+from engine.torch_private.pytree import tree_leaves
 
 Run = Callable[..., Any]
 RELATIVE_TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float64: 1e-7, torch.complex128: 1e-7}
@@ -40,6 +41,58 @@ def compare_on_copies(before: torch.fx.GraphModule, after: torch.fx.GraphModule,
         return ""
     forwards = [types.MethodType(type(m).forward, m) for m in (before, after)]
     return _FirstCallVerifier(forwards[1], after, forwards[0], lambda _: None).difference(tuple(inputs))
+
+
+def difference_of_calls(eager: Run, run: Run, make_inputs: Callable[[], Sequence[Any]]) -> str:
+    """Call two functions on equal new inputs; return the first difference, or "".
+
+    Results, inputs after the call and gradients are compared. Results and inputs may be nested. ``make_inputs`` seeds the random numbers, too.
+    """
+    inputs = make_inputs(), make_inputs()
+    expected, error = _outcome(eager, inputs[0], make_inputs)
+    found, failure = _outcome(run, inputs[1], make_inputs)
+    if error.__class__ is not failure.__class__:
+        return (
+            f"it raised {failure!r}, unlike eager"
+            if failure is not None
+            else f"it did not raise {error!r}, unlike eager"
+        )
+    if len(expected) != len(found):
+        return f"the call returns {len(found)} values, but {len(expected)} in eager"
+    leaves = [tree_leaves(list(given)) for given in inputs]
+    first = next(_differences((*expected, *leaves[0]), (*found, *leaves[1]), len(expected)), "")
+    if not first:
+        held = _leaves_of(expected, leaves[0])
+        ours, theirs = (*leaves[0], *held), (*leaves[1], *held)
+        if _has_gradients(expected, ours):
+            first = _gradient_difference((expected, ours), (found, theirs))
+    return first
+
+
+def _outcome(run: Run, inputs: Sequence[Any], seed: Callable[[], object]) -> tuple[list[Any], Exception | None]:
+    """Return the values in a call's result, or its error."""
+    seed()
+    try:
+        return tree_leaves(run(*inputs)), None
+    except Exception as error:
+        return [], error
+
+
+def _leaves_of(results: Sequence[Any], inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the leaves behind results that are no inputs, such as parameters."""
+    todo: list[Any] = [v.grad_fn for _, v in _requiring_grad(results)]
+    seen, found = set(), {}
+    known = {id(v) for v in inputs}
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        todo += [following for following, _ in node.next_functions]
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) not in known:
+            found[id(leaf)] = leaf
+    return list(found.values())
 
 
 class _FirstCallVerifier:

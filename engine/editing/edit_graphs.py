@@ -52,10 +52,15 @@ def graph_text(session: Session, compilation: str, stage: str = "aten") -> str:
     return "\n".join(lines) + "\n"
 
 
-class _Edit:
+class GraphEdit:
     """A pass that replaces the graphs that print as a text did before its edit."""
 
     def __init__(self, text: str, file: str) -> None:
+        """Read the comment at the head of a text.
+
+        Raises:
+            BadArgument: the text does not begin with it.
+        """
         head = _HEAD.match(text.partition("\n")[0])
         if head is None or head[1] not in STAGES:
             raise errors.BadArgument(
@@ -67,12 +72,21 @@ class _Edit:
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
 
     def __call__(self, module: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
+        """Return the edited graph; None if ``module`` is not the graph that was edited."""
         if graph_digest(lines_of(module)) != self.digest:
             return None
         self.applied += 1
         return read_graph(module, self.text, self.file)
 
+    @property
+    def unused(self) -> str:
+        """Why the edit had no effect; empty if a graph was replaced."""
+        if self.applied:
+            return ""
+        return f"Compiled without your edit: no graph is like the {self.stage} graph {self.place} that it was printed from."
+
     def as_pass(self) -> UserPass:
+        """Return the edit as a pass that runs after the registered ones."""
         key = hashlib.sha256(self.text.encode()).hexdigest()
         name = f"edit of the {self.stage} graph"
         return UserPass(name, STAGES[self.stage], self, key, Span(self.file, 2), reports_difference=True)
@@ -83,7 +97,7 @@ class EditedFunction:
 
     def __init__(self, fn: Callable[..., Any], texts: Mapping[str, str], options: Options) -> None:
         functools.update_wrapper(self, fn, updated=())
-        self._edits = [_Edit(text, f"<edit {name}>") for name, text in texts.items()]
+        self._edits = [GraphEdit(text, f"<edit {name}>") for name, text in texts.items()]
         self._texts = dict(texts)
         self._options = options
         pipeline = Pipeline(options)
@@ -97,23 +111,23 @@ class EditedFunction:
     @property
     def unused(self) -> tuple[str, ...]:
         """The edits that no compiled graph was printed like, each as a sentence."""
-        return tuple(
-            f"Compiled without your edit: no graph is like the {e.stage} graph {e.place} that it was printed from."
-            for e in self._edits
-            if not e.applied
-        )
+        return tuple(e.unused for e in self._edits if e.unused)
 
     def keep(self, path: str | pathlib.Path) -> pathlib.Path:
         """Write a Python file whose ``apply(fn)`` compiles a function with these edits."""
         found = pathlib.Path(path)
         backend = self._options.backend if api.backend_is_named(self._options) else "triton"
-        found.write_text(
-            '"""Edited graphs. They were checked on the inputs of one call; other inputs were not checked."""\n\n'
-            f"import engine\n\nTEXTS = {self._texts!r}\n\n\n"
-            f"def apply(fn):\n    return engine.edited(fn, TEXTS, backend={backend!r})\n",
-            encoding="utf-8",
-        )
+        found.write_text(edit_file_text(self._texts, str(backend)), encoding="utf-8")
         return found
+
+
+def edit_file_text(texts: Mapping[str, str], backend: str) -> str:
+    """Return a Python file whose ``apply(fn)`` compiles a function with edited graphs."""
+    return (
+        '"""Edited graphs. They were checked on the inputs of one call; other inputs were not checked."""\n\n'
+        f"import engine\n\nTEXTS = {dict(texts)!r}\n\n\n"
+        f"def apply(fn):\n    return engine.edited(fn, TEXTS, backend={backend!r})\n"
+    )
 
 
 def edited(

@@ -1,0 +1,1 @@
+"""Edit recorded graphs as text, and try the edits."""

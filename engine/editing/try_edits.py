@@ -1,0 +1,213 @@
+"""Edit trials: replay recorded calls with edited graphs in a forked process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine import api, session_jobs
+from engine.editing.edit_graphs import STAGES, GraphEdit, graph_text
+from engine.errors import BadArgument, PassUndone
+from engine.forked_run import run_in_fork
+from engine.ir.pass_set import UserPass
+from engine.pipeline import Pipeline
+from engine.records.base import from_jsonable
+from engine.records.session import CompilationRecord, Session, SessionData
+from engine.runtime.dispatch.codegen import signature_of
+from engine.runtime.dispatch.dispatcher import DispatcherState, make_dispatcher
+from engine.runtime.dispatch.recorded_arguments import (
+    RecordedCall,
+    ValueUnavailable,
+    make_argument,
+    recorded_frame,
+    resolve_argument,
+)
+from engine.runtime.verify.first_call import difference_of_calls
+
+TIMED_SECONDS = 0.2
+"""Seconds that timing may take."""
+TIMED_RUNS = 30
+SEED = 0
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class EditTrial:
+    """Result of a trial.
+
+    ``before`` and ``after`` are sessions of the replayed calls without and with the edits. ``difference`` is the
+    first one from eager, empty if the results agree. ``problem`` says why there is no result; ``edit`` and ``line``
+    are then the text at fault and its line, from 1. ``seconds`` are median times of a call, before
+    and after; empty without a result.
+    """
+
+    before: Session | None = None
+    after: Session | None = None
+    difference: str = ""
+    problem: str = ""
+    edit: str = ""
+    line: int = 0
+    unused: tuple[str, ...] = ()
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence."""
+        if self.problem:
+            return self.problem
+        if self.unused:
+            return self.unused[0]
+        text = f"{self.difference[:1].upper()}{self.difference[1:]}"
+        return f"{text}." if text else "Results, mutations and gradients are those of eager."
+
+
+def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> EditTrial:
+    """Replay the calls of a compilation's frame with edited graphs, in a forked process.
+
+    Inputs are new tensors of the recorded shapes. The results, mutations and gradients of the last call are
+    compared with eager.
+
+    Args:
+        session: recorded in this process.
+        compilation: id of the compilation ("0/0").
+        texts: edited texts of ``graph_text`` by name.
+
+    Raises:
+        BadArgument: a text does not begin with the comment of ``graph_text``, or there is no such compilation.
+    """
+    edits = [GraphEdit(text, f"<edit {name}>") for name, text in texts.items()]
+    try:
+        dispatch, calls = _calls_of(session, compilation)
+        arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
+    except ValueUnavailable as error:
+        return EditTrial(problem=f"The call cannot be replayed: {error}.")
+    trial = _Trial(dispatch, calls[-1], arguments)
+    found = run_in_fork(lambda: trial.run(edits))
+    if found.problem:
+        return EditTrial(problem=f"The edited call has no result: {found.problem}.")
+    made = dict(found.value)
+    for side in ("before", "after"):
+        made[side] = Session.from_data(from_jsonable(SessionData, made[side], side))
+    made["unused"], made["seconds"] = tuple(made["unused"]), tuple(made["seconds"])
+    return EditTrial(**made)
+
+
+def editable_graphs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
+    """Return the texts of a compilation's graphs that can be edited, by stage."""
+    return {
+        g.stage: graph_text(session, compilation.id, g.stage)
+        for g in compilation.graphs
+        if g.stage in STAGES and g.nodes
+    }
+
+
+def counterpart(session: Session, compilation: str, other: Session) -> CompilationRecord | None:
+    """Return the compilation of a replay that corresponds to a recorded one."""
+    frames = {f.id: f for f in session.frames}
+    frame = frames[session.compilation(compilation).frame]
+    same = [
+        f.id
+        for f in other.frames
+        if (f.name, f.file, f.first_line, f.resumes_after)
+        == (frame.name, frame.file, frame.first_line, frame.resumes_after)
+    ]
+    found = [c for c in other.compilations if c.frame in same]
+    return found[-1] if found else None
+
+
+def _calls_of(session: Session, compilation: str) -> tuple[DispatcherState, list[RecordedCall]]:
+    """Return the calls of the root function that led to a compilation, up to its own.
+
+    Raises:
+        ValueUnavailable: there is none that can be replayed.
+        BadArgument: there is no such compilation.
+    """
+    try:
+        record = session.compilation(compilation)
+    except KeyError as error:
+        raise BadArgument(f"The session has no compilation {compilation!r}.") from error
+    frames = {f.id: f for f in session.frames}
+    frame, entry = frames.get(record.frame), record.id
+    while frame is not None and frame.role == "resume":
+        frame, entry = frames.get(frame.parent), ""
+    recorded = None if frame is None else recorded_frame(session, frame.id)
+    dispatch = None if recorded is None else recorded.dispatcher_state()
+    if recorded is None or dispatch is None:
+        raise ValueUnavailable("the session was loaded from a file, or its function was deleted")
+    last = next((n for n, c in enumerate(recorded.calls) if c.entry == entry), len(recorded.calls) - 1)
+    if last < 0:
+        raise ValueUnavailable("the arguments of the calls were not recorded")
+    return dispatch, recorded.calls[: last + 1]
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Calls to replay, in the forked process."""
+
+    dispatch: DispatcherState
+    call: RecordedCall
+    arguments: Sequence[Mapping[str, Any]]
+
+    def run(self, edits: Sequence[GraphEdit]) -> dict[str, Any]:
+        """Compile without and with the edits; return the fields of the trial as JSON values."""
+        function = self.dispatch.function
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            before, plain = self._compile(())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            after, edited = self._compile(tuple(e.as_pass() for e in edits))
+        found = {"before": before.to_dict(), "after": after.to_dict(), "unused": [e.unused for e in edits if e.unused]}
+        undone = next((w for w in caught if w.category is PassUndone), None)
+        if undone is not None:
+            name = undone.filename.removeprefix("<edit ").removesuffix(">")
+            return found | {"problem": _problem(undone), "edit": name, "line": undone.lineno, "seconds": []}
+        with self.call.modes.active():
+            difference = difference_of_calls(self._callable(function), self._callable(edited), self._inputs)
+            seconds = _interleaved_times([self._callable(plain), self._callable(edited)], self._inputs)
+        return found | {"difference": difference, "seconds": seconds, "after": after.to_dict()}
+
+    def _compile(self, edits: tuple[UserPass, ...]) -> tuple[Session, Run]:
+        """Record a compilation of the calls; kernels for a GPU are not compiled further."""
+        pipeline = Pipeline(self.dispatch.compiler.options)
+        pipeline.edits = edits
+        compiled = make_dispatcher(self.dispatch.function, pipeline)
+        with api.record() as session, self.call.modes.active():
+            session_jobs.stop_event_of(session).set()
+            for number in range(len(self.arguments)):
+                self._callable(compiled)(*self._inputs(number))
+        return session, compiled
+
+    def _callable(self, function: Run) -> Run:
+        signature = signature_of(self.dispatch.function.__code__)
+        return lambda *values: signature.call_positional(function, *values)
+
+    def _inputs(self, number: int = -1) -> list[Any]:
+        torch.manual_seed(SEED)
+        return [make_argument(v) for v in self.arguments[number].values()]
+
+
+def _problem(undone: warnings.WarningMessage) -> str:
+    """Return why an edit was undone, without the name of its pass and of its text."""
+    reason = str(undone.message).partition(" was undone: ")[2].rpartition(" (")[0]
+    return f"Line {undone.lineno}: {reason}."
+
+
+def _interleaved_times(runs: Sequence[Run], make_inputs: Callable[[], Sequence[Any]]) -> list[float]:
+    """Return the median seconds of each function, called in turns."""
+    times: list[list[float]] = [[] for _ in runs]
+    end = time.perf_counter() + TIMED_SECONDS
+    while not times[0] or (len(times[0]) < TIMED_RUNS and time.perf_counter() < end):
+        for run, found in zip(runs, times, strict=True):
+            inputs = make_inputs()
+            start = time.perf_counter()
+            run(*inputs)
+            found.append(time.perf_counter() - start)
+    return [statistics.median(found) for found in times]

@@ -1,0 +1,123 @@
+"""Edit trials: recorded calls replayed with edited graphs, in a process of their own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import engine
+from engine.editing.try_edits import counterpart, editable_graphs, try_edits
+from engine.errors import BadArgument
+
+
+class Scaled(torch.nn.Module):
+    """A module whose weight gets a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x * self.weight) * 2
+
+
+def total(x: torch.Tensor) -> torch.Tensor:
+    return (x * 3).sum(-1)
+
+
+def record(subject: object, *sizes: int) -> engine.Session:
+    engine.reset()
+    run = engine.compile(subject, backend="aot_eager")
+    with engine.record() as session:
+        for size in sizes:
+            run(torch.randn(size, 8))
+    return session
+
+
+def test_an_edit_is_compared_with_eager() -> None:
+    """The result says whether the values are eager's, with times and later stages."""
+    model = Scaled()
+    session = record(model, 4)
+    texts = editable_graphs(session, session.compilations[0])
+    assert list(texts) == ["fx", "joint"]
+    same = try_edits(session, "0/0", {"mine": texts["fx"].replace("gelu * 2", "gelu + gelu")})
+    assert same.sentence == "Results, mutations and gradients are those of eager."
+    assert same.after is not None
+    assert same.before is not None
+    assert len(same.seconds) == 2
+    after = counterpart(session, "0/0", same.after)
+    assert after is not None
+    assert "gelu + gelu" in editable_graphs(same.after, after)["fx"]
+    other = try_edits(session, "0/0", {"mine": texts["fx"].replace("gelu * 2", "gelu * 3")})
+    assert other.sentence.startswith("Result 0 differs from eager by up to")
+    joint = texts["joint"]
+    wrong = next(line for line in joint.splitlines() if "gelu_backward" in line and "return" not in line)
+    assert "tanh" not in wrong
+    edited = joint.replace(wrong, wrong.replace(")  #", ", approximate='tanh')  #", 1))
+    assert "gradient" in try_edits(session, "0/0", {"mine": edited}).difference
+    assert model.weight.grad is None
+
+
+def test_edits_of_two_stages_stack() -> None:
+    """A later stage, printed after an edit, is edited on top of it."""
+    session = record(total, 4)
+    first = editable_graphs(session, session.compilations[0])["fx"].replace("x * 3", "x * 4")
+    once = try_edits(session, session.compilations[0].id, {"fx": first})
+    assert once.after is not None
+    assert once.difference
+    found = counterpart(session, session.compilations[0].id, once.after)
+    assert found is not None
+    second = editable_graphs(once.after, found)["aten"].replace(", 4)", ", 3)")
+    both = try_edits(session, session.compilations[0].id, {"fx": first, "aten": second})
+    assert (both.difference, both.unused) == ("", ())
+
+
+FAULTS = {
+    "does not parse": ("x * 3", "x * (3", "Line 3: this does not parse"),
+    "another signature": ("graph(x)", "graph(x, y)", "Line 2: the text must begin with: def graph(x):"),
+    "another result": ("return (", "return (mul, ", "Line 2: the graph returns 2 results, and returned 1 before."),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_one_sentence_at_its_line(fault: str) -> None:
+    """An edit that cannot be used gives its line and one sentence."""
+    session = record(total, 4)
+    old, new, sentence = FAULTS[fault]
+    text = editable_graphs(session, session.compilations[0])["fx"].replace(old, new)
+    found = try_edits(session, session.compilations[0].id, {"mine": text})
+    assert found.problem.startswith(sentence)
+    assert (found.edit, found.line) == ("mine", int(sentence[5]))
+
+
+def test_a_later_entry_is_replayed_after_the_earlier_ones() -> None:
+    """The graph with symbols of a recompile is made again, so that its edit applies."""
+    session = record(total, 4, 5)
+    last = session.compilations[-1]
+    assert last.id.endswith("/1")
+    text = editable_graphs(session, last)["fx"]
+    assert try_edits(session, last.id, {"mine": text}).unused == ()
+
+
+def test_what_cannot_be_replayed_says_why() -> None:
+    """A session from a file has no call to replay; a text without its comment is refused."""
+    session = record(total, 4)
+    text = editable_graphs(session, session.compilations[0])["fx"]
+    loaded = engine.Session.from_data(session.to_data())
+    found = try_edits(loaded, session.compilations[0].id, {"mine": text})
+    assert found.problem == (
+        "The call cannot be replayed: the session was loaded from a file, or its function was deleted."
+    )
+    with pytest.raises(BadArgument, match="must begin with the comment"):
+        try_edits(session, session.compilations[0].id, {"mine": "def graph(x): pass"})
+    with pytest.raises(BadArgument, match="has no compilation"):
+        try_edits(session, "9/9", {"mine": text})
+
+
+def test_an_endless_edit_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that does not end is stopped; the session is as before."""
+    monkeypatch.setattr("engine.forked_run.MAX_SECONDS", 0.0)
+    session = record(total, 4)
+    text = editable_graphs(session, session.compilations[0])["fx"]
+    assert "took more than" in try_edits(session, session.compilations[0].id, {"mine": text}).problem
