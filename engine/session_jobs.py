@@ -15,6 +15,7 @@ from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
+from engine.kernels.cpu.listings import compile_for_cpu
 from engine.process_state import make_lock
 from engine.records.kernels import KernelRecord, KernelTimingRecord, TargetRecord, VerifyRecord
 from engine.records.session import CompilationRecord, Session
@@ -93,6 +94,17 @@ def compile_for(
     job = submit_compile_job(kernels, target, on_done)
     _jobs_of(session).jobs.append(job)
     return job
+
+
+def compile_cpu_kernels_here(session: Session) -> None:
+    """Compile the CPU kernels of a live session for their listings, in this process."""
+    for compilation, graphs in lowered_graphs_of(session).items():
+        programs = (lowered.program for lowered in graphs if lowered.program.target == CPU_TARGET)
+        for kernel in unique_kernels([k for p in programs for k in p.kernels]):
+            made = compile_for_cpu(kernel.name, kernel.text)
+            session.update_compilation(
+                compilation, functools.partial(_with_target_record, kernel=kernel.id, record=made)
+            )
 
 
 def unique_kernels(kernels: Sequence[GeneratedKernel]) -> tuple[GeneratedKernel, ...]:

@@ -18,6 +18,7 @@ from notebook_ext.cell_arguments import RunOptions
 from notebook_ext.compare_with_torch import TorchComparison, compare_with_torch
 from notebook_ext.compilers import CellCompiler
 from notebook_ext.progress import CompileProgress
+from notebook_ext.replay.edit_stages import StageEditor
 from notebook_ext.replay.replay_cell import CellReplay
 from notebook_ext.run_cell import Cell, run_cell
 from notebook_ext.shell_sessions import LAST_SESSION_NAME, ShellSessions
@@ -133,7 +134,7 @@ class CompileRun:
         """Display the session, and beside it what torch.compile made of the same calls."""
         if not isinstance(self._error, SystemExit):
             static = not self._options.no_static
-            others, after = self._other_sessions(), self._previous
+            others, after, replayed = self._other_sessions(), self._previous, self._make_cell_replay()
             display.show_session(
                 self._shell,
                 self.session,
@@ -141,17 +142,20 @@ class CompileRun:
                 others=others,
                 name="this run",
                 after=after,
-                replay=self._make_replay(),
+                replay=self._make_replay(replayed),
+                editor=None if replayed is None else StageEditor(self.session, replayed.cell, replayed.try_text),
             )
         if self._comparison is not None and self._comparison.session is not None:
             self._shell.user_ns[f"{LAST_SESSION_NAME}_torch"] = self._comparison.session
             display.show_torch_comparison(self.session, self._comparison)
 
-    def _make_replay(self) -> Replay | None:
+    def _make_cell_replay(self) -> CellReplay | None:
+        return CellReplay(self._shell, self._compiler, self._names, self._text) if self._text is not None else None
+
+    def _make_replay(self, cell: CellReplay | None) -> Replay | None:
         """Return the function that runs the cell beside an edited text of it; None without a cell."""
-        if self._text is None:
+        if cell is None:
             return None
-        cell = CellReplay(self._shell, self._compiler, self._names, self._text)
 
         def replay(edited: CellText) -> Replayed:
             found = cell.verify(edited)

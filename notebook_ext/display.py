@@ -53,13 +53,14 @@ def show_session(
     name: str = "this session",
     after: Session | None = None,
     replay: Replay | None = None,
+    editor: Any = None,
 ) -> None:
     """Display a session below a cell.
 
     With ``static`` off, the notebook stores only the summary line, no tables and pictures. ``others`` are
     sessions by name that the explorer can compare with this one, which is called ``name`` there. The view
     that was open on ``after``, the session of the previous run, opens again. ``replay`` runs the cell beside
-    an edited text of it.
+    an edited text of it; ``editor`` is the explorer's.
     """
     if os.environ.get(DETERMINISTIC_ENV) and session.compiler == "engine":
         _wait(session, BACKGROUND_TIMEOUT)
@@ -78,6 +79,7 @@ def show_session(
                 session,
                 on_verify=lambda: verify(session),
                 on_replay=replay,
+                editor=editor,
                 view=view,
                 others=others,
                 name=name,

@@ -183,6 +183,7 @@ class _Trial:
             session_jobs.stop_event_of(session).set()
             for number in range(len(self.arguments)):
                 self._callable(compiled)(*self._inputs(number))
+        session_jobs.compile_cpu_kernels_here(session)
         return session, compiled
 
     def _callable(self, function: Run) -> Run:

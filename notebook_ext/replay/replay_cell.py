@@ -9,9 +9,12 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from engine.editing.try_edits import EditTrial
 from engine.forked_run import run_in_fork
+from engine.records.base import from_jsonable
 from engine.records.counts import counts
-from engine.records.session import Session
+from engine.records.session import Session, SessionData
+from engine.session_jobs import stop_event_of
 from notebook_ext import run_cell
 from notebook_ext.compilers import CellCompiler, CompileSettings, make_compiler
 from notebook_ext.replay.compare_results import described_values, first_difference
@@ -72,8 +75,7 @@ class ReplayResult:
 def _replay(shell: InteractiveShell, settings: CompileSettings, names: tuple[str, ...], cell: CellText) -> Any:
     """Run a cell in a forked process with an empty cache.
 
-    The backend is eager: tracing, guards and breaks are those of every backend. Return the counts with the
-    results, as JSON values, or the problem as text.
+    Return the counts with the results and the session, as JSON values, or the problem as text.
     """
     found = run_in_fork(lambda: _replay_here(shell, settings, names, cell))
     return found.problem or found.value
@@ -92,11 +94,12 @@ def _replay_here(shell: InteractiveShell, settings: CompileSettings, names: tupl
     """Run a cell in this process, whose shell then shows nothing."""
     shown: list[Any] = []
     _silence(shell, shown)
-    subject = make_compiler(replace(settings, backend="eager", target=None))
+    subject = make_compiler(settings)
     parsed = run_cell.parse_cell(shell, cell.body)
     known = {name: id(value) for name, value in shell.user_ns.items()}
     error = ""
     with subject.record() as session:
+        stop_event_of(session).set()  # no kernels are compiled in worker processes
         try:
             run_cell.run_cell(shell, parsed, subject, session, names)
         except Exception as raised:
@@ -104,7 +107,7 @@ def _replay_here(shell: InteractiveShell, settings: CompileSettings, names: tupl
     bound = {n: v for n, v in shell.user_ns.items() if known.get(n) != id(v) and not n.startswith("_")}
     values = [*described_values("result", shown), *([("exception", error)] if error else [])]
     values += [row for name, value in sorted(bound.items()) for row in described_values(name, value)]
-    return {"counts": _counts(session), "values": values}
+    return {"counts": _counts(session), "values": values, "session": session.to_dict(), "error": error}
 
 
 def _counts(session: Session) -> tuple[int, int, int, int]:
@@ -143,12 +146,33 @@ class CellReplay:
         self._settings: CompileSettings = subject.settings
         self._names = names
         self._cell = cell
-        self._before: Any = None
+        self._before: dict[CompileSettings, Any] = {}
 
     def verify(self, edited: CellText) -> ReplayResult:
         """Replay the edited cell; return its counts and results beside those of the cell as it is."""
-        if self._before is None:
-            self._before = _replay(self._shell, self._settings, self._names, self._cell)
+        # Tracing, guards and breaks of the backend eager are those of every backend.
+        return compare_replays(*self._replays(edited, replace(self._settings, backend="eager", target=None)))
+
+    def try_text(self, body: str) -> EditTrial:
+        """Replay the cell with another body, and compile it as the cell was."""
+        before, after = self._replays(replace(self._cell, body=body), self._settings)
+        for found in (before, after):
+            if isinstance(found, str) or found["error"]:
+                return EditTrial(
+                    problem=f"The cell has no result: {found if isinstance(found, str) else found['error']}."
+                )
+        first, second = (Session.from_data(from_jsonable(SessionData, x["session"], "replay")) for x in (before, after))
+        return EditTrial(first, second, difference=first_difference(before["values"], after["values"]))
+
+    def _replays(self, edited: CellText, settings: CompileSettings) -> tuple[Any, Any]:
+        """Replay the cell as it is, once, and edited."""
+        if settings not in self._before:
+            self._before[settings] = _replay(self._shell, settings, self._names, self._cell)
         is_dynamic = "--dynamic" in edited.options.split()
-        settings = replace(self._settings, dynamic=True) if is_dynamic else self._settings
-        return compare_replays(self._before, _replay(self._shell, settings, self._names, edited))
+        changed = replace(settings, dynamic=True) if is_dynamic else settings
+        return self._before[settings], _replay(self._shell, changed, self._names, edited)
+
+    @property
+    def cell(self) -> CellText:
+        """The cell as it is."""
+        return self._cell

@@ -56,7 +56,7 @@ class BreaksView {
       breaks.length ? breaks.map((/** @type {any} */ b, /** @type {number} */ i) => this.#break(b, i)) : h("p", {}, "No graph break: each function that was compiled is one graph."),
       attempts.length ? [h("h4", {}, "Discarded attempts (retraced without a break)"), this.#attempts(attempts)] : null,
       skipped.length ? [h("h4", {}, "Not compiled"), skipped.map((/** @type {any} */ s) => h("p", {}, h("code", {}, s.name), ": " + s.reason + ". ", h("span", { class: "mut" }, s.hint)))] : null,
-      failures.length ? [h("h4", {}, "Internal errors (the code still ran)"), failures.map((/** @type {any} */ f) => h("div", {}, h("p", {}, f.compilation ? h("code", {}, f.compilation + " ") : null, `${f.sentence} Instead: ${f.fallback}.`), f.detail ? h("details", {}, h("summary", {}, "For a bug report"), h("pre", { class: "code" }, f.detail)) : null))] : null,
+      failures.length ? [h("h4", {}, "Internal errors (the code still ran)"), failures.map((/** @type {any} */ f) => h("div", {}, h("p", {}, f.compilation ? h("code", {}, f.compilation + " ") : null, `${f.sentence} Instead: ${f.fallback}. `, f.compilation ? this.frame.scriptButton(f.compilation, "failure") : null), f.detail ? h("details", {}, h("summary", {}, "For a bug report"), h("pre", { class: "code" }, f.detail)) : null))] : null,
       notes.length ? [h("h4", {}, "Notes"), notes.map((/** @type {string} */ n) => h("p", {}, n))] : null,
     );
     const b = breaks[this.at];
@@ -89,7 +89,7 @@ class BreaksView {
       b.hints.length ? h("ul", { class: "fixes" }, b.hints.map((/** @type {string} */ r) => h("li", {}, sentence(r)))) : null,
       b.before ? this.#details("Example: before and after", h("div", { class: "pair" }, h("div", {}, h("p", { class: "mut" }, "Breaks"), h("pre", { class: "code" }, b.before)), h("div", {}, h("p", { class: "mut" }, "One graph"), h("pre", { class: "code" }, b.after)))) : null,
       b.attempts.length ? this.#details(`${plural(b.attempts.length, "discarded attempt")} of the tracer`, this.#attempts(b.attempts)) : null,
-      b.line ? button("Show in linked view", "Enter", () => { this.at = i; this.link(); }) : null,
+      b.line ? button("Show in linked view", "Enter", () => { this.at = i; this.link(); }) : null, " ", this.frame.scriptButton(b.compilation, "break"),
     );
   }
 }

@@ -23,7 +23,7 @@ import { Trail } from "./trail.js";
 /** View ids and tab labels, in order; h opens the first, the digit keys the next ten. */
 const TABS = [
   ["home", "Home"], ["linked", "Linked view"], ["guards", "Guards"], ["recompiles", "Recompiles"], ["breaks", "Breaks"], ["graph", "Graph"], ["kernels", "Kernels"],
-  ["timings", "Timeline"], ["tracer", "Tracer"], ["aot", "AOT"], ["compare", "Compare"], ["compilations", "Compilations"], ["backward", "Backward"],
+  ["timings", "Timeline"], ["tracer", "Tracer"], ["aot", "AOT"], ["compare", "Compare"], ["compilations", "Compilations"], ["backward", "Backward"], ["edit", "Edit"],
 ];
 
 /** Tab labels with a short form: optional start, short label, optional end. @type {Record<string, string[]>} */
@@ -190,6 +190,8 @@ export class Frame {
       this.finder.draw();
     } else if (message.type === "say") this.say(message.text);
     else if (message.type === "what-if") this.made.get("guards")?.told(message.entry, message.data);
+    else if (message.type === "edit") this.made.get("edit")?.take(message.data);
+    else if (message.type === "script") this.takeScript(message.data);
     else if (message.type === "code") this.take(message.view, message.text);
   }
 
@@ -310,6 +312,22 @@ export class Frame {
     const text = this.view.text?.() || shownText(this.view.el);
     const isDone = await copyText(text + "\n", this.root);
     this.say(isDone ? `Copied ${plural(text.split("\n").length, "line")} as text.` : "The browser does not allow this page to copy: select the text by hand.");
+  }
+
+  /** A button that copies a script which shows a graph, kernel or event again. @param {string} entry @param {string} what */
+  scriptButton(entry, what) {
+    if (this.model.hasKernel === false) return null;
+    return button("Copy as script", "", () => {
+      this.say("Running the script in a process of its own, to see that it shows the same …");
+      this.send({ type: "script", entry, what });
+    }, { title: "Copy one file that shows this again; it is run first, in a process of its own" });
+  }
+
+  /** @param {any} data the script with what it shows, or why there is none */
+  async takeScript(data) {
+    if (data.problem) return this.say(data.problem);
+    const told = (/** @type {boolean} */ isDone) => this.say(h("b", {}, isDone ? "Copied the script. " : "The script is ready. "), data.symptom + " ", isDone ? null : button("Copy it", "", async () => told(await copyText(data.text, this.root))));
+    told(await copyText(data.text, this.root));
   }
 
   async copyLink() {

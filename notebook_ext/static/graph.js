@@ -114,6 +114,7 @@ export class GraphView {
       key("+ -", "zoom in or out", (k) => this.scale(k === "+" ? 1.25 : 0.8)),
       key("w", "fit the width", () => this.fit()),
       key("Enter", "show its line in the linked view", () => this.link()),
+      key("e", "edit the text of the graph", () => this.edit()),
       key("/", "search nodes", () => this.search.focus()),
     ];
     new ResizeObserver(() => this.paint()).observe(this.box);
@@ -173,6 +174,7 @@ export class GraphView {
       part.is_small ? button("Graphviz", "v", () => this.toggleGraphviz(), { "aria-pressed": String(this.isByGraphviz && Boolean(this.placed())) }) : null,
       part.passes.length ? button("Passes", "p", () => this.nextPass(), { "aria-pressed": String(this.pass >= 0) }) : null,
       button("Table", "t", () => this.toggleTable(), { "aria-pressed": String(this.isTable) }),
+      this.canEdit ? button("Edit", "e", () => this.edit(), { title: "Change this graph's text, and see what comes of it. Key: e" }) : null, part.stages.includes(part.stage) ? this.frame.scriptButton(this.entry, part.stage) : null,
       button("SVG", "", () => this.export("svg"), { title: "Save the picture as shown" }), button("DOT", "", () => this.export("dot"), { title: "Save the graph for Graphviz" }),
       this.search, button("−", "-", () => this.scale(0.8), { "aria-label": "Zoom out" }), button("Fit", "w", () => this.fit()), button("+", "+", () => this.scale(1.25), { "aria-label": "Zoom in" }),
     );
@@ -483,6 +485,18 @@ export class GraphView {
   }
 
   // Passes: the lines that each pass removed and added.
+
+  /** True if the text of this graph can be edited. */
+  get canEdit() {
+    return !("edit" in this.frame.overview.empty) && /^(fx|aten|joint)$/.test(this.part?.stage ?? "");
+  }
+
+  /** Open the text of this graph in the Edit view. */
+  edit() {
+    if (!this.canEdit) return this.frame.say("This graph cannot be edited: choose the traced graph or the ATen graph.");
+    this.frame.open("edit", this.entry, this.part.stage);
+    this.frame.focus();
+  }
 
   nextPass() {
     if (!this.part) return;

@@ -135,7 +135,7 @@ class RecompilesView {
         r.place ? [h("p", { class: "mut" }, "Because of " + r.place), sourceLine(r.source)] : null,
         r.fixes.length ? fixList(r.fixes) : null,
         failureHint(r.lesson),
-        h("p", {}, button("Show the guard", "Enter", () => this.frame.open("guards", this.fullId(r.entry), "call=" + column.first)), " ", column.outcome === "compiled" ? button("Compare the two entries", "d", () => this.diff()) : null),
+        h("p", {}, button("Show the guard", "Enter", () => this.frame.open("guards", this.fullId(r.entry), "call=" + column.first)), " ", column.outcome === "compiled" ? [button("Compare the two entries", "d", () => this.diff()), " ", this.frame.scriptButton(this.fullId(column.entry), "recompile")] : null),
       ]),
     );
     const entries = `${plural(lane.entries.length, "entry")} of at most ${lane.limit}`;

@@ -92,9 +92,12 @@ def edit_id(cell: CellText, edit: CellEdit) -> str:
 
 def diff_rows(before: CellText, after: CellText) -> list[tuple[str, str]]:
     """Return the lines of a diff as (sign, text): "+", "-", " ", or "…" between two places."""
-    lines = list(
-        difflib.unified_diff(before.source.split("\n"), after.source.split("\n"), n=CONTEXT_LINES, lineterm="")
-    )
+    return diff_lines(before.source, after.source)
+
+
+def diff_lines(before: str, after: str) -> list[tuple[str, str]]:
+    """Return the lines of a diff of two texts, as ``diff_rows`` does."""
+    lines = list(difflib.unified_diff(before.split("\n"), after.split("\n"), n=CONTEXT_LINES, lineterm=""))
     rows = [("…", "") if line.startswith("@@") else (line[0], line[1:]) for line in lines[2:]]
     return rows[1:] if rows and rows[0][0] == "…" else rows
 

@@ -8,10 +8,10 @@ from engine.records.counts import aten_calls_of, counts
 from engine.records.session import Session
 
 
-def empty_views(session: Session, others: Collection[str] = ()) -> dict[str, str]:
+def empty_views(session: Session, others: Collection[str] = (), *, can_edit: bool = False) -> dict[str, str]:
     """Return what would fill each empty view, by view.
 
-    ``others`` are sessions to compare with.
+    ``others`` are sessions to compare with. ``can_edit``: a kernel runs that can compile edited graphs.
     """
     compiled = session.compilations
     found = counts(session)
@@ -31,6 +31,7 @@ def empty_views(session: Session, others: Collection[str] = ()) -> dict[str, str
         "compare": bool(others) or len(compiled) > 1,
         "compilations": bool(compiled or session.artifacts),
         "backward": bool(session.backward_calls),
+        "edit": can_edit and session.compiler == "engine" and any(g.nodes for c in compiled for g in c.graphs),
     }
     return {view: text for view, text in _WHAT_FILLS.items() if not holds[view]}
 
@@ -48,5 +49,6 @@ _WHAT_FILLS = {
     "aot": "Compile with the backend triton or aot_eager.",
     "compare": "Run the cell again, use %%compile --compare, or give %explore two sessions.",
     "compilations": _CALL,
+    "edit": "Compile a function with this engine in a kernel that runs: its graphs can be edited here.",
     "backward": "Run a backward under engine.compiled_autograd().",
 }

@@ -41,10 +41,12 @@ A log can hold hundreds of compilations.
 NOT_LAID_OUT_MESSAGE = f"This page contains Graphviz's layout for its first {MAX_LAID_OUT} compilations only; the others use the built-in layout."
 
 
-def overview(session: Session, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> dict[str, Any]:
+def overview(
+    session: Session, others: OtherSessions | None = None, name: str = DEFAULT_NAME, *, can_edit: bool = False
+) -> dict[str, Any]:
     """Return the summary, the selectable entries, the empty views and the glossary terms.
 
-    ``name`` is the display name of the session beside ``others``.
+    ``name`` is the display name of the session beside ``others``. ``can_edit`` is as for ``empty_views``.
     """
     return {
         "name": one_line(name, 40),
@@ -55,7 +57,7 @@ def overview(session: Session, others: OtherSessions | None = None, name: str = 
         "summary": summary(session).to_dict(),
         "entries": [_entry(session, c) for c in session.compilations],
         "start": start_entry(session),
-        "empty": empty_views(session, others or ()),
+        "empty": empty_views(session, others or (), can_edit=can_edit),
         "device": one_line(session.device, 40),
         "words": terms_by_view(),
     }

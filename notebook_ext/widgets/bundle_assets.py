@@ -45,6 +45,7 @@ LAZY_VIEW_MODULES = {
     "compare": ("diff.js", "compare.js"),
     "compilations": ("compilations.js",),
     "backward": ("family.js", "backward.js"),
+    "edit": ("edit.js",),
 }
 """Modules of each view that is fetched when it opens."""
 ENTRY_MODULE = "explorer.js"
@@ -64,6 +65,7 @@ STYLE_SHEETS = (
     "compare.css",
     "compilations.css",
     "backward.css",
+    "edit.css",
 )
 
 _IMPORT = re.compile(r"^import \{(.*)\} from .*;\n", re.MULTILINE)

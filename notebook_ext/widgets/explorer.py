@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import anywidget
 import traitlets
@@ -33,6 +33,16 @@ recording.
 """
 
 
+class Editor(Protocol):
+    """Answers the requests of the view of edits."""
+
+    tried: dict[str, Session]
+
+    def answer(self, action: str, entry: str, stage: str, text: str) -> dict[str, Any]:
+        """Do what a message requests, and return what the view shows."""
+        ...
+
+
 class Explorer(anywidget.AnyWidget):
     """Widget that shows one session and updates while its kernels are still compiling.
 
@@ -41,7 +51,7 @@ class Explorer(anywidget.AnyWidget):
     session is called ``name`` there. ``hypothetical_call`` is the explanation of a call that is not made:
     the guards view shows its verdicts. ``on_verify`` is called without arguments when the user requests a
     check. It may take long; the resulting changes of the session are shown as they come. ``on_replay`` runs
-    the cell beside an edited text of it.
+    the cell beside an edited text of it; ``editor`` answers the view of edits.
     """
 
     _esm = initial_module_text()
@@ -63,6 +73,7 @@ class Explorer(anywidget.AnyWidget):
         *,
         on_verify: Callable[[], object] | None = None,
         on_replay: Replay | None = None,
+        editor: Editor | None = None,
         view: str = "",
         others: OtherSessions | None = None,
         name: str = DEFAULT_NAME,
@@ -71,7 +82,7 @@ class Explorer(anywidget.AnyWidget):
     ) -> None:
         # Taken before the views are made: what changes from here on is sent again.
         seen = {c.id: c for c in session.compilations}
-        shown = overview(session, others, name)
+        shown = overview(session, others, name, can_edit=True)
         super().__init__(
             overview=shown,
             summary_id=summary_id,
@@ -87,6 +98,7 @@ class Explorer(anywidget.AnyWidget):
         self._hypothetical_call = asked
         self._on_verify = on_verify
         self._on_replay = on_replay
+        self._editor = editor
         self._sent = {key: _fingerprint(value) for key, value in self.parts.items()}
         self._lock = threading.RLock()
         self._timer_lock = threading.Lock()
@@ -96,7 +108,7 @@ class Explorer(anywidget.AnyWidget):
         self.on_msg(_receive)
         self._stop = session.on_change(_weak_listener(self))
         # Kernels of other threads may have arrived before the listener was there.
-        if self._changed(session.compilations) or overview(session, others, name) != shown:
+        if self._changed(session.compilations) or overview(session, others, name, can_edit=True) != shown:
             self.schedule_refresh()
 
     def __repr__(self) -> str:
@@ -130,6 +142,10 @@ class Explorer(anywidget.AnyWidget):
             self._target(str(content.get("target")))
         elif content.get("type") == "replay":
             self._replay_values(str(content.get("entry")))
+        elif content.get("type") == "edit":
+            self._edit(content)
+        elif content.get("type") == "script":
+            self._script(str(content.get("entry")), str(content.get("what")))
         elif content.get("type") == "cancel":
             self._cancel()
 
@@ -152,7 +168,7 @@ class Explorer(anywidget.AnyWidget):
                     or key.split("|")[1] in changed
                 ):
                     self._send_part(key, only_changed=True)
-            self.overview = overview(self.session, self._others, self._name)
+            self.overview = overview(self.session, self._others, self._name, can_edit=True)
             self._cost = time.perf_counter() - start
 
     def _changed(self, compilations: tuple[CompilationRecord, ...]) -> set[str]:
@@ -298,6 +314,33 @@ class Explorer(anywidget.AnyWidget):
             return
         self._send_part("home")
         self._say(f"The edit is {result.text}." if result else "The session changed: this edit is no longer offered.")
+
+    def _edit(self, content: dict[str, Any]) -> None:
+        if self._editor is None:
+            from notebook_ext.replay.edit_stages import StageEditor
+
+            self._editor = StageEditor(self.session)
+        asked = (str(content.get(name, "")) for name in ("action", "entry", "stage", "text"))
+        try:
+            answer = self._editor.answer(*asked)
+        except Exception as error:
+            self._say(f"The edit failed: {type(error).__name__}: {error}")
+            return
+        self.send({"type": "edit", "data": answer})
+        if new := {n: s for n, s in self._editor.tried.items() if n not in self._others}:
+            self._others |= new
+            self.overview = overview(self.session, self._others, self._name, can_edit=True)
+
+    def _script(self, entry: str, what: str) -> None:
+        from engine.errors import EngineError
+        from engine.reproducers import reproducer
+
+        try:
+            found = reproducer(self.session, entry, what)
+            answer = {"text": found.text, "symptom": found.symptom, "problem": ""}
+        except EngineError as error:
+            answer = {"text": "", "symptom": "", "problem": str(error)}
+        self.send({"type": "script", "data": answer})
 
     def _say(self, text: str) -> None:
         self.send({"type": "say", "text": text})

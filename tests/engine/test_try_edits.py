@@ -39,23 +39,24 @@ def test_an_edit_is_compared_with_eager() -> None:
     """The result says whether the values are eager's, with times and later stages."""
     model = Scaled()
     session = record(model, 4)
+    id = session.compilations[0].id
     texts = editable_graphs(session, session.compilations[0])
     assert list(texts) == ["fx", "joint"]
-    same = try_edits(session, "0/0", {"mine": texts["fx"].replace("gelu * 2", "gelu + gelu")})
+    same = try_edits(session, id, {"mine": texts["fx"].replace("gelu * 2", "gelu + gelu")})
     assert same.sentence == "Results, mutations and gradients are those of eager."
     assert same.after is not None
     assert same.before is not None
     assert len(same.seconds) == 2
-    after = counterpart(session, "0/0", same.after)
+    after = counterpart(session, id, same.after)
     assert after is not None
     assert "gelu + gelu" in editable_graphs(same.after, after)["fx"]
-    other = try_edits(session, "0/0", {"mine": texts["fx"].replace("gelu * 2", "gelu * 3")})
+    other = try_edits(session, id, {"mine": texts["fx"].replace("gelu * 2", "gelu * 3")})
     assert other.sentence.startswith("Result 0 differs from eager by up to")
     joint = texts["joint"]
     wrong = next(line for line in joint.splitlines() if "gelu_backward" in line and "return" not in line)
     assert "tanh" not in wrong
     edited = joint.replace(wrong, wrong.replace(")  #", ", approximate='tanh')  #", 1))
-    assert "gradient" in try_edits(session, "0/0", {"mine": edited}).difference
+    assert "gradient" in try_edits(session, id, {"mine": edited}).difference
     assert model.weight.grad is None
 
 

@@ -95,7 +95,7 @@ def test_an_edit_is_verified_by_a_replay(shell: Shell, monkeypatch: pytest.Monke
     show = CompileRun.show
     monkeypatch.setattr(CompileRun, "show", lambda self: (made.append(self), show(self)))
     session = run(shell, BREAKING)
-    replay = made[0]._make_replay()
+    replay = made[0]._make_replay(made[0]._make_cell_replay())
     assert replay is not None
     before = dict(shell.ns)
     for row in (*(f["edit"] for f in home(session)["findings"]), home(session)["together"]):
@@ -116,7 +116,7 @@ def test_an_edit_that_changes_results_is_not_verified(shell: Shell, monkeypatch:
     body = "def f(x):\n    return x.sin()\n\na = f(torch.ones(3))\nb = f(torch.ones(3, dtype=torch.float64))\n"
     session = run(shell, body)
     (row,) = home(session)["findings"]
-    replay = made[0]._make_replay()
+    replay = made[0]._make_replay(made[0]._make_cell_replay())
     assert replay is not None
     found = replay_edit(session, row["edit"]["id"], replay)
     assert found is not None

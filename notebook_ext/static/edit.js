@@ -1,0 +1,187 @@
+// Edit: change the text of a stage; later stages are compiled anew in another process and compared with eager.
+
+import { copyText } from "./copy.js";
+import { addCellBelow, canAddCell } from "./newcell.js";
+import { button, choice, h, plural, put } from "./shared/dom.js";
+import { key } from "./shared/keys.js";
+import { VIEWS } from "./shared/views.js";
+
+/** @typedef {import("./explorer.js").Frame} Frame */
+
+/** Signs of diff lines and their classes. @type {Record<string, string>} */
+const EDIT_SIGNS = { "+": "add", "-": "del", "…": "gap" };
+const CELL_ENTRY = "cell";
+
+class EditView {
+  /** @param {Frame} frame */
+  constructor(frame) {
+    this.frame = frame;
+    this.id = "edit";
+    /** @type {any} */
+    this.data = null;
+    /** What the next answer is for: "open", "apply", "undo", "keep"; empty if none is awaited. */
+    this.waiting = "";
+    /** Texts that were typed and not applied, by entry and stage. @type {Map<string, string>} */
+    this.drafts = new Map();
+    this.context = h("div", { class: "ctx" });
+    this.gutter = h("div", { class: "gut", "aria-hidden": "true" });
+    this.area = /** @type {HTMLTextAreaElement} */ (h("textarea", { spellcheck: "false", autocomplete: "off", wrap: "off", "aria-label": "Text of the stage", onkeydown: (/** @type {KeyboardEvent} */ e) => this.typed(e), oninput: () => this.changed(), onscroll: () => { this.gutter.scrollTop = this.area.scrollTop; } }));
+    this.result = h("div", { class: "res", tabindex: "0", role: "group", "aria-label": "Result of the edit" });
+    this.el = h("div", { class: "edit" }, this.context, h("div", { class: "split two2" }, h("div", { class: "txt" }, this.gutter, this.area), this.result));
+    this.keys = [
+      key("e", "go to the text; Esc leaves it", () => this.area.focus()),
+      key("a", "apply the edit; Ctrl Enter in the text", () => this.apply()),
+      key("u", "undo the last edit", () => this.undo()),
+      key("w", "keep the edits: write a Python file", () => this.keep()),
+    ];
+  }
+
+  /** @param {string} [entry] @param {string} [stage] */
+  open(entry, stage) {
+    if (entry) this.wanted = [entry, stage ?? ""];
+  }
+
+  /** The current selection, as arguments of `open`. */
+  where() {
+    return this.data ? [this.data.entry, this.data.stage] : [];
+  }
+
+  get draft() {
+    return this.where().join("|");
+  }
+
+  /** Send a request; `what` is "open", "apply", "undo" or "keep". @param {string} what @param {string} entry @param {string} stage */
+  request(what, entry, stage) {
+    this.waiting = what;
+    const sent = { type: "edit", action: what, entry, stage, text: this.area.value };
+    this.frame.ask(sent, () => this.waiting === "open");
+    this.bar();
+  }
+
+  draw() {
+    if (this.frame.model.hasKernel === false) return put(this.el, h("p", { class: "mut pad" }, "This page has no kernel. Run the notebook: there a graph can be edited, compiled and compared with eager."));
+    const [entry, stage] = this.wanted ?? ["", ""], { data } = this;
+    if (this.waiting || (data && (!this.wanted || (entry === data.entry && (!stage || stage === data.stage))))) return;
+    this.wanted = undefined;
+    this.request("open", entry || data?.entry || this.frame.overview.start, stage);
+  }
+
+  /** An answer of the kernel. @param {any} data */
+  take(data) {
+    const { waiting } = this;
+    this.waiting = "";
+    this.data = data;
+    if (waiting !== "open" && waiting !== "keep") this.drafts.delete(this.draft);
+    const text = this.drafts.get(this.draft) ?? data.text;
+    if (this.area.value !== text) this.area.value = text;
+    this.bar();
+    this.numbers();
+    this.show();
+    this.frame.note();
+    const { trial } = data;
+    this.frame.say(data.said || (trial && waiting !== "open" ? trial.sentence : this.hint));
+    if (this.wanted) this.draw();
+  }
+
+  get hint() {
+    return this.data.entry === CELL_ENTRY
+      ? "Change the cell, then Apply: it runs in another process, and its stages are compared. The notebook keeps its values."
+      : "Change the text, then Apply: this stage is replaced and later stages are compiled anew, in another process, on new inputs of the recorded shapes.";
+  }
+
+  bar() {
+    const { data } = this, busy = Boolean(this.waiting) || null;
+    if (!data) return put(this.context, h("span", { class: "mut" }, "Loading …"));
+    const isCell = data.entry === CELL_ENTRY;
+    put(
+      this.context,
+      choice("Stage to edit", data.choices.map((/** @type {any} */ c) => [`${c.entry}|${c.stage}`, c.title]), this.draft, (v) => { const [entry, stage] = v.split("|"); this.request("open", entry, stage); }),
+      h("span", { class: "mut" }, data.edits.length ? `Edited: ${data.edits.join(", ")}` : "Not edited"),
+      h("span", { class: "sp" }),
+      button(this.waiting === "apply" ? "Compiling …" : "Apply", "a", () => this.apply(), { disabled: busy, title: "Compile with this text. Key: a, or Ctrl Enter in the text" }),
+      button("Undo", "u", () => this.undo(), { disabled: busy || !data.edits.length || null }),
+      isCell
+        ? [canAddCell(this.frame.root) ? button("New cell below", "", () => this.newCell(), { title: "Put the edited cell below this one; it does not run yet" }) : null, button("Copy cell", "", () => this.copyCell())]
+        : [button("Keep", "w", () => this.keep(), { disabled: busy || !data.edits.length || null, title: "Write a Python file that applies these edits after a restart. Key: w" }), this.frame.scriptButton(data.entry, data.stage)],
+    );
+  }
+
+  /** Line numbers; the line at fault is marked. */
+  numbers() {
+    const { trial, stage } = this.data, count = this.area.value.split("\n").length, line = trial && trial.line && (trial.stage === stage) ? trial.line : 0;
+    put(this.gutter, Array.from({ length: count }, (_, i) => h("div", { class: i + 1 === line ? "at" : null }, String(i + 1))));
+    this.gutter.scrollTop = this.area.scrollTop;
+  }
+
+  show() {
+    const { trial, other, entry } = this.data;
+    put(
+      this.result,
+      other ? h("p", {}, "This entry was compiled without your edit. ", other.text ? button("Use the edit here", "", () => { this.request("open", entry, other.stage); this.drafts.set(`${entry}|${other.stage}`, other.text); }, { title: "Put the edited text of the other entry into this one" }) : null) : null,
+      !trial ? h("p", { class: "mut" }, this.hint) : [
+        h("p", { class: trial.ok ? "ok" : "bad", "data-result": "" }, (trial.ok ? "✓ " : "✗ ") + trial.sentence),
+        trial.times.length ? h("p", {}, "One call: ", h("b", {}, trial.times[0]), " before, ", h("b", {}, trial.times[1]), " with the edit (medians, in turns, one thread).") : null,
+        trial.name ? h("p", {}, button("Compare in full", "", () => { this.frame.open("compare"); this.frame.focus(); }, { title: `Compare this session with "${trial.name}"` })) : null,
+        trial.differences.length ? trial.differences.map((/** @type {any} */ d) => this.#stage(d)) : trial.line ? null : h("p", { class: "mut" }, "No stage differs."),
+      ],
+    );
+  }
+
+  /** @param {any} d */
+  #stage(d) {
+    const count = d.rows.filter((/** @type {string[]} */ [sign]) => sign === "+" || sign === "-").length;
+    return h("details", { open: count <= 24 || null },
+      h("summary", {}, d.title, h("span", { class: "mut" }, `  ${plural(count, "changed line")}`)),
+      h("div", { class: "dif", tabindex: "0", role: "group", "aria-label": `Changes of ${d.title}` }, d.rows.map((/** @type {string[]} */ [sign, text]) => h("div", { class: EDIT_SIGNS[sign] || null }, sign === "…" ? "…" : `${sign} ${text}`))),
+      d.cut ? h("p", { class: "mut" }, `${plural(d.cut, "line")} more not shown.`) : null);
+  }
+
+  changed() {
+    this.drafts.set(this.draft, this.area.value);
+    this.numbers();
+  }
+
+  /** @param {KeyboardEvent} e */
+  typed(e) {
+    if (e.key !== "Enter" || !(e.ctrlKey || e.metaKey || e.shiftKey)) return;
+    e.preventDefault();
+    e.stopPropagation();
+    this.apply();
+  }
+
+  apply() {
+    if (!this.data || this.waiting) return;
+    this.frame.say("Compiling in another process …");
+    this.request("apply", this.data.entry, this.data.stage);
+  }
+
+  undo() {
+    if (!this.data || this.waiting) return;
+    if (!this.data.edits.length) return this.frame.say("There is no edit to undo.");
+    this.request("undo", this.data.entry, this.data.stage);
+  }
+
+  keep() {
+    if (!this.data || this.waiting) return;
+    if (this.data.entry === CELL_ENTRY) return this.frame.say("Copy the cell, or put it into a new cell below.");
+    this.request("keep", this.data.entry, this.data.stage);
+  }
+
+  async copyCell() {
+    const isDone = await copyText(this.area.value, this.frame.root);
+    this.frame.say(isDone ? "Copied the cell's text." : "The browser does not allow this page to copy: select the text by hand.");
+  }
+
+  async newCell() {
+    const isDone = await addCellBelow(this.frame.root, this.data.head + this.area.value);
+    if (isDone) this.frame.say("The edited cell is below this one. It has not run yet.");
+    else this.copyCell();
+  }
+
+  /** The text of the stage and the result. */
+  text() {
+    return `${this.area.value}\n\n${this.result.innerText}`;
+  }
+}
+
+VIEWS.set("edit", EditView);

@@ -1,0 +1,55 @@
+"""Differences between the stages of two compilations: graphs and kernels as diffs."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from engine.records.counts import unique_kernels
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views.cell_edits import diff_lines
+from notebook_ext.views.format_text import one_line
+from notebook_ext.views.source_lines import frame_name
+
+MAX_ROWS = 200
+"""Number of diff lines that are sent for one stage."""
+STAGE_TITLES = {"fx": "Traced graph", "aten": "ATen graph", "joint": "Joint graph", "forward": "Forward graph", "backward": "Backward graph"}  # fmt: skip
+
+
+def stage_differences(before: CompilationRecord | None, after: CompilationRecord | None) -> list[dict[str, Any]]:
+    """Return the stages that differ, in the order of the pipeline: title and diff."""
+    old, new = ({} if c is None else _texts(c) for c in (before, after))
+    found = []
+    for title in dict.fromkeys((*old, *new)):
+        rows = diff_lines(old.get(title, ""), new.get(title, ""))
+        if rows:
+            shown = [(sign, one_line(text, 300)) for sign, text in rows[:MAX_ROWS]]
+            found.append({"title": title, "rows": shown, "cut": len(rows) - len(shown)})
+    return found
+
+
+def session_differences(before: Session, after: Session) -> list[dict[str, Any]]:
+    """Return the stages that differ of each compilation of two runs of a cell."""
+    found = []
+    for old, new in itertools.zip_longest(before.compilations, after.compilations):
+        session, one = (after, new) if new is not None else (before, old)
+        name = f"{frame_name(session, one.frame)} entry {one.id.rpartition('/')[2]}"
+        found += [row | {"title": f"{name}: {row['title']}"} for row in stage_differences(old, new)]
+    return found
+
+
+def _texts(compilation: CompilationRecord) -> dict[str, str]:
+    """Return the texts of a compilation's graphs and kernels by title."""
+    graphs = {
+        STAGE_TITLES.get(g.stage, one_line(g.title, 60)): "\n".join(n.text for n in g.nodes) for g in compilation.graphs
+    }
+    kernels = unique_kernels(compilation)
+    listed = {f"Kernel {k.id} ({k.language})": k.text for k in (*compilation.cpu_kernels, *kernels)}
+    assembly = {
+        f"Assembly of kernel {k.id}": listing.text
+        for k in compilation.cpu_kernels
+        for target in k.targets
+        for listing in target.listings
+        if listing.stage == "asm"
+    }
+    return graphs | listed | assembly

@@ -1,0 +1,94 @@
+"""Test the Edit view in a real JupyterLab: a stage and the cell are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser.jupyter_server import Lab, errors_in, open_notebook, run_all, set_theme
+from tests.browser.test_explorer import CONTRAST, choose_view, keep, said
+from tests.browser.test_jupyterlab import write_notebook
+
+pytestmark = pytest.mark.browser
+
+CELLS = [
+    "%load_ext notebook_ext\nimport torch\nimport torch.nn.functional as F",
+    """
+%%compile
+def bias_gelu(x, b):
+    y = F.gelu(x + b) * 2
+    return y.sum(-1)
+
+out = bias_gelu(torch.randn(64, 128), torch.randn(128))
+""",
+]
+RESULT = "document.querySelector('.lm .edit [data-result]')"
+
+
+@pytest.fixture(scope="module")
+def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A server with one notebook."""
+    folder = tmp_path_factory.mktemp("edits")
+    write_notebook(folder / "edit.ipynb", CELLS)
+    started = Lab(folder)
+    yield started
+    started.close()
+
+
+def replace(page: Any, old: str, new: str) -> None:
+    """Change the text as typing does, and apply it with Ctrl Enter."""
+    area = page.locator(".lm .edit textarea")
+    text = area.input_value()
+    assert old in text
+    area.fill(text.replace(old, new))
+    area.press("Control+Enter")
+    page.wait_for_function(
+        "!document.querySelector('.lm .edit .ctx').textContent.includes('Compiling')", timeout=60_000
+    )
+    page.wait_for_selector(".lm .edit [data-result]", timeout=60_000)
+
+
+def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> None:
+    """Apply gives a verdict and the later stages; an error marks its line.
+
+    Both themes and two widths are readable, and the notebook's values stay.
+    """
+    found = tab(1400)
+    page = found.page
+    open_notebook(page, lab, "edit.ipynb")
+    run_all(page, 120)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    choose_view(page, "graph")
+    page.locator(".lm .graph button", has_text="Edit").click()
+    page.wait_for_function("document.querySelector('.lm .edit textarea')?.value.includes('def graph(x, b)')")
+    replace(page, "gelu * 2", "gelu + gelu")
+    assert "are those of eager" in page.locator(".lm .edit [data-result]").inner_text()
+    assert page.locator(".lm .edit .res summary").count() >= 3
+    for name in ("JupyterLab Light", "JupyterLab Dark"):
+        set_theme(page, name)
+        page.locator(".lm").scroll_into_view_if_needed()
+        keep(page, f"edit-{name[11:].lower()}")
+        assert page.evaluate(CONTRAST) == []
+    page.locator(".lm .edit .ctx button", has_text="Copy as script").click()
+    page.wait_for_function("document.querySelector('.lm .say').textContent.includes('recorded dtypes')", timeout=60_000)
+    page.set_viewport_size({"width": 800, "height": 900})
+    replace(page, "gelu + gelu", "gelu + (gelu")
+    assert page.locator(".lm .edit .gut .at").inner_text() == "5"
+    assert said(page).startswith("Line 5: this does not parse")
+    keep(page, "edit-fault-800")
+    page.locator(".lm .edit .ctx button", has_text="Undo").click()
+    page.wait_for_function(f"{RESULT}?.textContent.includes('are those of eager')", timeout=60_000)
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.locator('.lm .edit select[aria-label="Stage to edit"]').select_option("cell|cell")
+    page.wait_for_function("document.querySelector('.lm .edit textarea').value.startsWith('def bias_gelu')")
+    replace(page, "F.gelu", "F.relu")
+    assert "The cell's results differ: out changes." in page.locator(".lm .edit [data-result]").inner_text()
+    assert page.locator(".lm .edit .res summary", has_text="ATen graph").count() == 1
+    keep(page, "edit-cell")
+    page.locator(".lm .edit button", has_text="Compare in full").click()
+    page.wait_for_selector(".lm .compare", timeout=20_000)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert errors_in(page) == []
+    assert found.errors == []

@@ -1,0 +1,114 @@
+"""Edits of stages in the explorer: what the view shows after each request."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import runpy
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from notebook_ext.replay.edit_stages import CELL, StageEditor
+from notebook_ext.views.cell_edits import CellText
+
+
+def total(x: torch.Tensor) -> torch.Tensor:
+    return (x * 3).sum(-1)
+
+
+@pytest.fixture
+def session() -> engine.Session:
+    """Two entries of one function: static, then with a symbol."""
+    engine.reset()
+    run = engine.compile(total)
+    with engine.record() as made:
+        run(torch.randn(4, 8))
+        run(torch.randn(5, 8))
+    return made
+
+
+def apply(editor: StageEditor, entry: str, stage: str, old: str, new: str) -> dict[str, Any]:
+    text = editor.answer("open", entry, stage, "")["text"]
+    assert old in text
+    found = editor.answer("apply", entry, stage, text.replace(old, new))
+    json.dumps(found)
+    return found
+
+
+def test_an_edit_replaces_a_stage_and_shows_the_later_ones(session: engine.Session) -> None:
+    """The result has a verdict, times and diffs; the edit is recorded in the session."""
+    editor = StageEditor(session)
+    entry = session.compilations[0].id
+    titles = [c["title"] for c in editor.answer("open", "", "", "")["choices"]]
+    assert titles[0] == "total entry 0: Traced graph"
+    found = apply(editor, entry, "fx", "x * 3", "x * 4")
+    assert not found["trial"]["ok"]
+    assert found["trial"]["sentence"].startswith("Result 0 differs from eager")
+    assert len(found["trial"]["times"]) == 2
+    changed = [d["title"] for d in found["trial"]["differences"]]
+    assert changed[:2] == ["Traced graph", "ATen graph"]
+    assert any(t.startswith("Kernel") for t in changed)
+    assert session.artifacts[-1].name == f"edit of traced graph {entry}"
+    assert list(editor.tried) == ["edit 1"]
+
+
+def test_edits_stack_and_are_undone(session: engine.Session, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    """A later stage is edited on top of an earlier one; undo goes back one by one."""
+    monkeypatch.chdir(tmp_path)
+    editor = StageEditor(session)
+    entry = session.compilations[0].id
+    assert "apply one first" in editor.answer("keep", entry, "fx", "")["said"]
+    apply(editor, entry, "fx", "x * 3", "x * 4")
+    both = apply(editor, entry, "aten", ", 4)", ", 3)")
+    assert both["trial"]["ok"], both["trial"]
+    assert both["edits"] == ["Traced graph", "ATen graph"]
+    said = editor.answer("keep", entry, "aten", "")["said"]
+    assert said.startswith("Written to edited_total.py")
+    kept = runpy.run_path(str(tmp_path / "edited_total.py"))["apply"](total)
+    x = torch.randn(4, 8)
+    with pytest.warns(engine.errors.WrongResult):
+        torch.testing.assert_close(kept(x), total(x))
+    assert kept.unused == ()
+    assert editor.answer("undo", entry, "aten", "")["edits"] == ["Traced graph"]
+    last = editor.answer("undo", entry, "aten", "")
+    assert (last["edits"], last["trial"]) == ([], None)
+    assert ", 3)" in last["text"]
+
+
+def test_another_entry_offers_the_edit(session: engine.Session) -> None:
+    """An entry compiled without the edit says so and has the text to apply."""
+    editor = StageEditor(session)
+    first, second = (c.id for c in session.compilations)
+    apply(editor, first, "fx", "x * 3", "x + x + x")
+    found = editor.answer("open", second, "fx", "")
+    assert found["other"]["entry"] == first
+    used = editor.answer("apply", second, "fx", found["other"]["text"])
+    assert used["trial"]["ok"], used["trial"]
+    assert used["other"] is None
+
+
+def test_a_fault_marks_its_line(session: engine.Session) -> None:
+    """A text that cannot be used is one sentence at a line, and stays to be mended."""
+    editor = StageEditor(session)
+    entry = session.compilations[0].id
+    found = apply(editor, entry, "fx", "x * 3", "x * (3")
+    assert (found["trial"]["stage"], found["trial"]["line"]) == ("fx", 3)
+    assert found["text"].splitlines()[2].lstrip().startswith("mul = x * (3")
+    assert editor.answer("apply", entry, "fx", "nothing")["trial"]["line"] == 1
+    assert not editor.tried
+
+
+def test_the_cell_is_a_stage_too(session: engine.Session) -> None:
+    """Its text comes first; text that is no Python has its line."""
+
+    def try_text(body: str) -> Any:
+        return compile(body, "cell", "exec")
+
+    editor = StageEditor(session, CellText("--keep", "y = total(x)\n", "cell"), try_text)
+    found = editor.answer("open", "", "", "")
+    assert (found["entry"], found["text"], found["head"]) == (CELL, "y = total(x)\n", "%%compile --keep\n")
+    broken = editor.answer("apply", CELL, CELL, "y = 1\nz = (")
+    assert broken["trial"]["line"] == 2
