@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         wait,
     )
     from engine.editing.edit_graphs import edited, graph_text
+    from engine.editing.minimize_graphs import minimize
     from engine.errors import (
         BackendError,
         ConstraintViolation,
@@ -64,6 +65,7 @@ _HOMES = {
     ),
     "engine.ir.annotations": ("allow_in_graph", "disable", "graph_break", "while_tracing"),
     "engine.ir.introspection.tensor_spec": ("TensorSpec",),
+    "engine.editing.minimize_graphs": ("minimize",),
     "engine.observe.observe_torch": ("observe_torch",),
     "engine.observe.load_torch_trace": ("load_torch_trace",),
     "engine.options": ("config",),
@@ -105,6 +107,7 @@ __all__ = [
     "mark_static",
     "measure_guards",
     "measure_kernels",
+    "minimize",
     "observe_torch",
     "record",
     "record_tensor_values",

@@ -1,0 +1,290 @@
+"""Minimize a failing call: the smallest graph and inputs that fail in the same way."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+
+from engine import api, session_jobs
+from engine.editing.try_edits import SEED
+from engine.errors import BadArgument, NotReproduced
+from engine.forked_run import run_in_fork
+from engine.ir.unwrap_compiled import unwrap_compiled
+from engine.records.session import Session
+from engine.runtime.verify.first_call import difference_of_calls
+
+FAILURES = ("wrong value", "exception", "crash", "hang")
+TRIAL_SECONDS = 20.0
+"""Seconds after which a trial hangs."""
+CALLS = ("call_function", "call_method", "call_module")
+
+Backend = str | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Failure of a graph: one of ``FAILURES`` or "", the exception's type, and a sentence."""
+
+    kind: str = ""
+    error: str = ""
+    sentence: str = ""
+
+    def is_like(self, other: Outcome) -> bool:
+        """Return True if both failed in the same way."""
+        return (self.kind, self.error) == (other.kind, other.error)
+
+
+@dataclass(frozen=True)
+class MinimizedGraph:
+    """Result of ``minimize``: a graph whose operations the failure needs.
+
+    ``module`` takes ``inputs`` and returns a tuple. ``is_minimal``: no node of it can be removed;
+    False if time ran out.
+    """
+
+    module: torch.fx.GraphModule
+    inputs: tuple[Any, ...]
+    backend: Backend
+    outcome: Outcome
+    nodes_before: int
+    trials: int
+    is_minimal: bool
+
+    @property
+    def nodes(self) -> int:
+        """Number of operations of the graph."""
+        return len(_calls(self.module))
+
+    @property
+    def text(self) -> str:
+        """The graph as Python."""
+        return str(self.module.code).strip()
+
+    def record(self) -> Session:
+        """Compile and run the graph in this process, and return the recording for the explorer.
+
+        Raises:
+            BadArgument: the graph crashes or hangs.
+        """
+        if self.outcome.kind in ("crash", "hang"):
+            raise BadArgument(f"The graph would end in a {self.outcome.kind} of this process: look at its text.")
+        with api.record() as session:
+            api.compile(self.module, backend=self.backend)(*map(_copied, self.inputs))
+        return session
+
+    def __repr__(self) -> str:
+        rest = "" if self.is_minimal else " (time ran out: it may not be the smallest)"
+        count = f"{self.nodes} of {self.nodes_before} operations"
+        return f"{self.outcome.sentence} {count} show it{rest}, found in {self.trials} trials:\n{self.text}"
+
+
+def minimize(
+    fn: Any, *args: Any, fails: str = "", backend: Backend = "triton", seconds: float = 60.0, **kwargs: Any
+) -> MinimizedGraph:
+    """Return the smallest graph of a call that fails in the same way, with small inputs.
+
+    Each trial runs in a forked process, beside eager: a wrong value or gradient, an exception (also one that the
+    engine recorded before it fell back), a crash of the process, or a hang. An operation is removed by making its
+    result in eager an input. Interrupt it to get the smallest graph so far.
+
+    Args:
+        fn: a function or module.
+        *args: its arguments.
+        fails: "wrong value", "exception", "crash" or "hang". Default: the first failure found.
+        backend: as for ``compile``: a name, or a callable such as one of torch's.
+        seconds: limit of the search.
+        **kwargs: its keyword arguments.
+
+    Raises:
+        BadArgument: there is no such failure, or ``fn`` cannot be compiled.
+        NotReproduced: no graph of the call fails so.
+    """
+    if fails and fails not in FAILURES:
+        raise BadArgument(f"A graph does not fail with {fails!r}: choose one of {', '.join(FAILURES)}.")
+    search = _Search(backend, time.monotonic() + seconds)
+    found = None
+    for module, inputs in _traced_graphs(fn, args, kwargs):
+        outcome = search.outcome_of(module, inputs)
+        if outcome.kind and fails in ("", outcome.kind):
+            found = module, inputs, outcome
+            break
+    if found is None:
+        raise NotReproduced(f"No graph of the call fails{f' with a {fails}' if fails else ''}: it agrees with eager.")
+    return search.minimize(*found)
+
+
+def _traced_graphs(fn: Any, args: Any, kwargs: Any) -> list[tuple[torch.fx.GraphModule, tuple[Any, ...]]]:
+    """Return the graphs of a call, which runs in eager, each with its first inputs."""
+    found: list[tuple[torch.fx.GraphModule, tuple[Any, ...]]] = []
+
+    def capture(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        calls: list[int] = []
+
+        def run(*inputs: Any) -> Any:
+            if not calls:
+                calls.append(1)
+                found.append((graph, tuple(map(_copied, inputs))))
+            return graph(*inputs)
+
+        return run
+
+    api.compile(unwrap_compiled(fn), backend=capture)(*args, **kwargs)
+    return found
+
+
+class _Search:
+    """Trials with one backend until a time."""
+
+    def __init__(self, backend: Backend, end: float) -> None:
+        self._backend = backend
+        self._end = end
+        self._trials = 0
+
+    def outcome_of(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Outcome:
+        """Compile and run a graph in a forked process, beside eager."""
+        self._trials += 1
+        found = run_in_fork(lambda: self._run(module, inputs), seconds=TRIAL_SECONDS, blocks_effects=False)
+        if not found.problem:
+            return Outcome(*found.value)
+        if "ended without a result" in found.problem:
+            return Outcome("crash", sentence="The process crashes.")
+        if "took more than" in found.problem:
+            return Outcome("hang", sentence=f"The call does not end within {TRIAL_SECONDS:.0f} s.")
+        error = re.search(r": (\w+): ", found.problem)
+        return Outcome("exception", error[1] if error else "", f"{found.problem}.")
+
+    def _run(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[str, str, str]:
+        """Return an outcome, in the forked process."""
+
+        def make_inputs() -> list[Any]:
+            torch.manual_seed(SEED)
+            return list(map(_copied, inputs))
+
+        with api.record() as session:
+            session_jobs.stop_event_of(session).set()
+            run = api.compile(module, backend=self._backend)
+            difference = difference_of_calls(module, run, make_inputs)
+        for failure in (f for c in session.compilations for f in c.failures):
+            last = (failure.detail.strip().splitlines() or [""])[-1]
+            return "exception", last.partition(":")[0], failure.sentence
+        text = f"{difference[:1].upper()}{difference[1:]}."
+        if difference.startswith("it raised "):
+            return "exception", difference.removeprefix("it raised ").partition("(")[0], text
+        return ("wrong value", "", text) if difference else ("", "", "")
+
+    def minimize(self, module: torch.fx.GraphModule, inputs: tuple[Any, ...], outcome: Outcome) -> MinimizedGraph:
+        """Remove operations, then shrink sizes, while the graph fails in the same way."""
+        before, is_minimal = len(_calls(module)), False
+        best = module, inputs
+        try:
+            for smaller in self._smaller_graphs(module, inputs, outcome):
+                best = smaller
+            is_minimal = time.monotonic() < self._end
+            for shrunk in self._smaller_inputs(*best, outcome):
+                best = best[0], shrunk
+        except KeyboardInterrupt:
+            pass  # the smallest so far
+        last = self.outcome_of(*best)
+        kept = last if last.is_like(outcome) else outcome
+        return MinimizedGraph(*best, self._backend, kept, before, self._trials, is_minimal)
+
+    def _smaller_graphs(
+        self, module: torch.fx.GraphModule, inputs: tuple[Any, ...], outcome: Outcome
+    ) -> Iterable[tuple[torch.fx.GraphModule, tuple[Any, ...]]]:
+        """Yield smaller graphs: keep a part, else leave one out, in finer and finer parts."""
+        values = _values(module, inputs)
+        kept, parts = _calls(module), 2
+        while len(kept) > 1 and time.monotonic() < self._end:
+            size = -(-len(kept) // parts)
+            chunks = [kept[i : i + size] for i in range(0, len(kept), size)]
+            rests = [[n for n in kept if n not in set(chunk)] for chunk in chunks] if len(chunks) > 2 else []
+            for candidate in (*chunks, *rests):
+                if time.monotonic() > self._end:
+                    return
+                smaller = _part_of(module, set(candidate), values)
+                if len(candidate) < len(kept) and self.outcome_of(*smaller).is_like(outcome):
+                    kept, parts = candidate, max(2, parts - 1) if len(candidate) > size else 2
+                    yield smaller
+                    break
+            else:
+                if size == 1:
+                    return
+                parts = min(len(kept), parts * 2)
+
+    def _smaller_inputs(
+        self, module: torch.fx.GraphModule, inputs: tuple[Any, ...], outcome: Outcome
+    ) -> Iterable[tuple[Any, ...]]:
+        """Yield smaller and smaller inputs: all dimensions of one size become shorter."""
+        for size in sorted({n for t in _tensors(inputs) for n in t.shape if n > 1}, reverse=True):
+            for shorter in dict.fromkeys((1, 2, 3, size // 2)):
+                if 0 < shorter < size and time.monotonic() < self._end:
+                    shrunk = tuple(_shortened(value, size, shorter) for value in inputs)
+                    if self.outcome_of(module, shrunk).is_like(outcome):
+                        inputs = shrunk
+                        yield inputs
+                        break
+
+
+def _calls(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [n for n in module.graph.nodes if n.op in CALLS]
+
+
+def _values(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[torch.fx.Node, Any]:
+    """Return a copy of each node's value in eager."""
+    found: dict[torch.fx.Node, Any] = {}
+
+    class Recorder(torch.fx.Interpreter):
+        def run_node(self, n: torch.fx.Node) -> Any:
+            value = super().run_node(n)
+            found[n] = torch.fx.node.map_aggregate(value, _copied)
+            return value
+
+    torch.manual_seed(SEED)
+    Recorder(module).run(*map(_copied, inputs))
+    return found
+
+
+def _part_of(
+    module: torch.fx.GraphModule, kept: Collection[torch.fx.Node], values: dict[torch.fx.Node, Any]
+) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
+    """Return the graph of some operations, with the other values that they need as inputs."""
+    graph = torch.fx.Graph()
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    inputs = []
+    for node in module.graph.nodes:
+        is_needed = any(user in kept for user in node.users)
+        if is_needed and node not in kept and node.op != "get_attr":
+            made[node] = graph.placeholder(node.name)
+            inputs.append(values[node])
+    for node in module.graph.nodes:
+        if node in kept or (node.op == "get_attr" and any(user in kept for user in node.users)):
+            made[node] = graph.node_copy(node, made.__getitem__)
+    results = [n for n in module.graph.nodes if n in kept and not (n.users and all(u in kept for u in n.users))]
+    graph.output(tuple(made[n] for n in results))
+    return torch.fx.GraphModule(module, graph), tuple(inputs)
+
+
+def _copied(value: Any) -> Any:
+    """Return a leaf with a tensor's values and strides; other values unchanged."""
+    if not torch.is_tensor(value):
+        return value
+    made = value.detach().clone(memory_format=torch.preserve_format)
+    return made.requires_grad_(value.requires_grad)
+
+
+def _tensors(inputs: Sequence[Any]) -> list[torch.Tensor]:
+    return [value for value in inputs if torch.is_tensor(value)]
+
+
+def _shortened(value: Any, size: int, shorter: int) -> Any:
+    """Return a tensor with each dimension of one size cut to another."""
+    if not torch.is_tensor(value) or size not in value.shape:
+        return value
+    made = value.detach()[tuple(slice(shorter) if n == size else slice(None) for n in value.shape)]
+    return made.clone().requires_grad_(value.requires_grad)

@@ -1,0 +1,100 @@
+"""Minimizing: the smallest graph that fails in the same way, for each way to fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import engine
+from engine.editing.minimize_graphs import minimize
+from engine.errors import BadArgument, NotReproduced
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="trials run in forked processes")
+
+
+def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = x
+    for _ in range(6):
+        y = torch.relu(y @ w) + 1
+    y = torch.sigmoid(y) * y.cos()
+    for _ in range(6):
+        y = torch.relu(y @ w) + 1
+    return y.sum()
+
+
+def faulty(fault: str) -> Callable[..., Any]:
+    """A backend that fails if a graph has a sigmoid and, for a wrong value, multiplies it."""
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        targets = [n.target for n in graph.graph.nodes]
+        if torch.sigmoid not in targets:
+            return graph.forward
+        if fault == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "exception":
+            raise KeyError("no rule for sigmoid")
+        while fault == "hang":
+            pass
+        wrong = torch.fx.GraphModule(graph, torch.fx.Graph())
+        wrong.graph.output(wrong.graph.graph_copy(graph.graph, {}))
+        for node in wrong.graph.find_nodes(op="call_function", target=torch.sigmoid):
+            if any(u.op == "call_function" and "mul" in str(u.target) for u in node.users):
+                node.target = torch.tanh
+        wrong.recompile()
+        return wrong.forward
+
+    return backend
+
+
+@forks
+@pytest.mark.parametrize(("fault", "nodes"), [("wrong value", 2), ("exception", 1), ("crash", 1), ("hang", 1)])
+def test_the_smallest_graph_fails_in_the_same_way(fault: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the operations that the fault needs are left, on small inputs."""
+    monkeypatch.setattr("engine.editing.minimize_graphs.TRIAL_SECONDS", 2.0)
+    found = minimize(program, torch.randn(8, 8), torch.randn(8, 8), fails=fault, backend=faulty(fault))
+    assert found.outcome.kind == fault
+    assert (found.nodes, found.is_minimal) == (nodes, True), found
+    assert "torch.sigmoid" in found.text
+    assert all(max(t.shape) <= 3 for t in found.inputs if fault != "wrong value")
+    assert found.nodes_before == 40
+    if fault in ("crash", "hang"):
+        with pytest.raises(BadArgument, match=f"would end in a {fault}"):
+            found.record()
+    elif fault == "wrong value":
+        assert found.record().compilations
+
+
+@forks
+def test_a_wrong_gradient_is_minimized() -> None:
+    """A backward that is wrong leaves the operation whose gradient it is."""
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        def run(*inputs: Any) -> Any:
+            results = graph(*inputs)
+            has_tanh = torch.tanh in [n.target for n in graph.graph.nodes]
+            return tuple(r * 2 - r.detach() for r in results) if has_tanh else results
+
+        return run
+
+    def steps(x: torch.Tensor) -> torch.Tensor:
+        return (torch.tanh(x * 2) + 1).sin()
+
+    found = minimize(steps, torch.randn(4, requires_grad=True), backend=backend)
+    assert "gradient" in found.outcome.sentence
+    assert found.nodes == 1
+    assert "torch.tanh" in found.text
+
+
+@forks
+def test_what_does_not_fail_says_so() -> None:
+    """A correct call, and an unknown failure, are errors of one sentence."""
+    with pytest.raises(NotReproduced, match="agrees with eager"):
+        minimize(program, torch.randn(8, 8), torch.randn(8, 8), backend="aot_eager")
+    with pytest.raises(BadArgument, match="choose one of"):
+        minimize(program, torch.randn(8, 8), torch.randn(8, 8), fails="sadly")
+    assert engine.minimize is minimize
