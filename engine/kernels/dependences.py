@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp
 
 
@@ -16,10 +18,13 @@ def live_ops(ops: tuple[LoopIROp, ...], *, keeps_checks: bool = False) -> list[L
     return [op for op in ops if op.number in needed]
 
 
-def transitive_inputs(roots: list[LoopIROp], ops: tuple[LoopIROp, ...], *, in_one_loop: bool = False) -> set[int]:
+def transitive_inputs(
+    roots: list[LoopIROp], ops: tuple[LoopIROp, ...], *, in_one_loop: bool = False, known: Collection[int] = ()
+) -> set[int]:
     """Return the numbers of all ops that the roots depend on.
 
-    ``in_one_loop``: stop at reductions and dot products, which earlier loops compute.
+    ``in_one_loop``: stop at reductions and dot products, which earlier loops compute. ``known``: numbers of ops to
+    stop at.
     """
     seen: set[int] = set()
     stack = list(roots)
@@ -28,7 +33,7 @@ def transitive_inputs(roots: list[LoopIROp], ops: tuple[LoopIROp, ...], *, in_on
         if op.number in seen:
             continue
         seen.add(op.number)
-        if not (in_one_loop and op.name in ("reduce", "dot")):
+        if op.number not in known and not (in_one_loop and op.name in ("reduce", "dot")):
             stack.extend(op_inputs(op, ops))
     return seen
 

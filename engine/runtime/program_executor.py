@@ -29,12 +29,14 @@ from engine.ir.kernels.lowered_program import (
     LoweredProgram,
     buffer_refs,
 )
+from engine.ir.loop_ir.index_expr import product
 from engine.ir.loop_ir.program_symbols import expression_of
 from engine.ir.node_values import called_overload, results_of, tensors_by_position, tensors_in
 from engine.ir.rerun_after_error import mark_inputs_written
 from engine.ir.static_sizes import static_size
 from engine.runtime.aten_executor import BERNOULLI, EMPTY_LIKE, aten_callable, bernoulli_into_new
 from engine.runtime.aten_fallback import OutOfBounds, UnexpectedSize
+from engine.runtime.huge_pages import MIN_BYTES, empty_in_huge_pages
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.torch_private.cuda import current_device_index, current_raw_stream
 from engine.torch_private.sympy_functions import PythonPrinter
@@ -426,7 +428,11 @@ class _ProgramWriter:
 
     def _allocation(self, buffer: Buffer) -> str:
         sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
-        return f"empty_strided({sizes}, {strides}, dtype={self._constant_name(buffer.dtype)}, device=device)"
+        count = static_size(product(buffer.shape)) if self.device.type == "cpu" else None
+        make = "empty_strided"
+        if count is not None and count * buffer.dtype.itemsize >= MIN_BYTES:
+            make, self.constants["empty_in_huge_pages"] = "empty_in_huge_pages", empty_in_huge_pages
+        return f"{make}({sizes}, {strides}, dtype={self._constant_name(buffer.dtype)}, device=device)"
 
     def _sizes(self, sizes: tuple[Size, ...]) -> str:
         return f"({', '.join(self._size(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"

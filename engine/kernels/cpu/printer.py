@@ -21,6 +21,7 @@ from engine.kernels.cpu.llvm_types import NotPrintable, iota, wide
 from engine.kernels.cpu.loop_plan import LoopPlan, is_transposed, make_plan
 from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.cpu.reduction_pass import ReductionPass
+from engine.kernels.cpu.row_slots import RowSlots
 from engine.kernels.kernel_parameters import KernelParameters
 from engine.kernels.source_builder import SourceLine
 from engine.records.kernels import LoopOp
@@ -55,6 +56,7 @@ class NestPrinter:
             ReductionPass(self.printer, self.live_ops, levels, level)
             for level in range(max(levels.values(), default=0) + 1 if has_inner else 0)
         ]
+        self.row_slots = RowSlots(self.printer, self.passes)
         inner = frozenset(self.plan.inner)
         self.outer_ops = [
             op for op in self.live_ops if op.name != "reduce" and not self.printer.vars_of[op.number] & inner
@@ -254,6 +256,9 @@ class NestPrinter:
         for op in one.ops:
             if p.values.find(("done", op.number)) is not None or not p.vars_of[op.number] <= opened:
                 continue
+            if self.row_slots.load(one, op):
+                p.values.set(("done", op.number), _DONE)
+                continue
             if op.name == "reduce" or not all(p.is_known(i) for i in dependences.op_inputs(op, self.kernel.ops)):
                 continue
             if op.name == "scan":
@@ -262,6 +267,7 @@ class NestPrinter:
                 one.print_scan(op)
             else:
                 p.print_op(op)
+                self.row_slots.store(op)
             p.values.set(("done", op.number), _DONE)
 
     @contextlib.contextmanager

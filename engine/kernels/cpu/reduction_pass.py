@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -19,6 +19,7 @@ class ReductionPass:
 
     def __init__(self, printer: OpPrinter, live: Sequence[LoopIROp], levels: dict[int, int], level: int) -> None:
         self.printer = printer
+        self.level = level
         inner = frozenset(printer.plan.inner)
         self.reductions = [op for op in live if op.name == "reduce" and levels[op.number] == level + 1]
         self.stores = [
@@ -26,19 +27,26 @@ class ReductionPass:
             for op in live
             if op.name in WRITE_OPS and levels[op.number] == level and printer.vars_of[op.number] & inner
         ]
-        roots = [*(a for op in self.reductions for a in op.args), *self.stores]
-        needed = transitive_inputs(roots, printer.kernel.ops, in_one_loop=True)
-        checks = [
+        self._checks = [
             op
             for op in live
             if op.name == "check" and levels[op.number] == level and printer.vars_of[op.number] & inner
         ]
-        needed |= transitive_inputs(checks, printer.kernel.ops, in_one_loop=True)
         kept = {op.number for op in self.stores}
-        self.ops = [op for op in live if op.number in needed and (op.name not in WRITE_OPS or op.number in kept)]
-        self.scans = [op for op in self.ops if op.name == "scan"]
-        self._checks = checks
+        self.ops = [op for op in live if op.name not in WRITE_OPS or op.number in kept]
+        self.remove_inputs_of(())
         self._slots: dict[int, list[str]] = {}
+
+    def remove_inputs_of(self, known: Collection[int]) -> None:
+        """Remove the ops that the pass does not need, given the values of the ``known`` ops."""
+        roots = [*(a for op in self.reductions for a in op.args), *self.stores, *self._checks]
+        needed = transitive_inputs(roots, self.printer.kernel.ops, in_one_loop=True, known=known)
+        self.ops = [op for op in self.ops if op.number in needed]
+
+    @property
+    def scans(self) -> list[LoopIROp]:
+        """The scans that the pass computes."""
+        return [op for op in self.ops if op.name == "scan"]
 
     @property
     def is_needed(self) -> bool:
