@@ -82,11 +82,13 @@ def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None
     refused: dict[str, str] = {}
     bind = functools.partial(cpu_launcher, store=_object_store())
     while True:
-        program = _program(graph, options, refused)
+        with work.stage("CPU lowering"):
+            program = _program(graph, options, refused)
         if program is None:
             return None
         try:
-            run = program_executor(program, bind, is_boxed=graph.is_boxed)
+            with work.stage("LLVM"):
+                run = program_executor(program, bind, is_boxed=graph.is_boxed)
         except errors.KernelBuildError as error:
             if refused.keys() >= set(error.nodes):
                 raise

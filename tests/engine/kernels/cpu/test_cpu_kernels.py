@@ -340,3 +340,13 @@ def test_a_transposed_operand_is_not_left_to_aten() -> None:
     with engine.record() as session, torch.no_grad():
         engine.compile(lambda a, b: a.t() + b)(torch.randn(200, 300), torch.randn(300, 200))
     assert [k.name for c in session.compilations for k in c.cpu_kernels] == ["add_kernel"]
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_timings_have_the_stages_of_cpu_kernels() -> None:
+    """Lowering for the CPU and LLVM are stages of their own beside the GPU's lowering."""
+    with engine.record() as session:
+        engine.compile(lambda x: torch.relu(x * 2 + 1), backend="triton")(torch.randn(300))
+    (record,) = session.compilations
+    parents = {t.stage: t.parent for t in record.timings}
+    assert parents["CPU lowering"] == parents["LLVM"] == "aot"
