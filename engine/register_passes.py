@@ -151,6 +151,8 @@ def replace_pattern(
         BadArgument: a function cannot be traced as one graph, or does nothing; or as for ``register_pass``.
     """
     _check_stage(stage)
+    if not all(hasattr(fn, "__code__") for fn in (pattern, replacement)):
+        raise errors.BadArgument("A pattern and its replacement are Python functions: call an operator in one.")
     found = PatternPass(pattern, replacement, tuple(example_inputs), stage)
     key, why = _key_of((pattern, replacement), pattern.__name__, version)
     made = UserPass(pattern.__name__, stage, found, key, _span_of(pattern), before, after, verify, why)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
+import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from engine.editing.try_edits import EditTrial
@@ -93,6 +94,7 @@ def compare_replays(before: Any, after: Any) -> ReplayResult:
 def _replay_here(shell: InteractiveShell, settings: CompileSettings, names: tuple[str, ...], cell: CellText) -> Any:
     """Run a cell in this process, whose shell then shows nothing."""
     shown: list[Any] = []
+    torch.manual_seed(0)  # replays at other times draw the same numbers
     _silence(shell, shown)
     subject = make_compiler(settings)
     parsed = run_cell.parse_cell(shell, cell.body)

@@ -187,6 +187,7 @@ export class Frame {
       this.asked.delete(message.key);
       this.parts.set(message.key, message.data);
       if (this.isReady && message.key !== "index") this.view.draw();
+      if (message.key === "recipes" && !this.help.hidden) this.toggleHelp(true);
       this.finder.draw();
     } else if (message.type === "say") this.say(message.text);
     else if (message.type === "what-if") this.made.get("guards")?.told(message.entry, message.data);
@@ -377,7 +378,7 @@ export class Frame {
     this.help.hidden = !isShown;
     const general = [["?", "show or hide this list"], ["h", "open Home: what happened, and what to do"], ["1 … 9 0", "open a view, from the linked view on"], ["m", "empty views, and what would fill them"], [":", "find anything in this session; Ctrl K too"], [", .", "back and forward through the selections of all views"], ["y", "copy this view as text"], ["Esc", "return the keyboard to the notebook"], ["Tab", "next control, as everywhere"]];
     const rows = [...this.view.keys.map((/** @type {any} */ k) => [k.shown, k.text]), ...general];
-    put(this.help, h("dl", {}, rows.map(([keys, text]) => [h("dt", {}, keys.split(" ").map((/** @type {string} */ k) => [h("kbd", {}, k), " "])), h("dd", {}, text)])), this.wordList());
+    put(this.help, h("dl", {}, rows.map(([keys, text]) => [h("dt", {}, keys.split(" ").map((/** @type {string} */ k) => [h("kbd", {}, k), " "])), h("dd", {}, text)])), this.recipeList(), this.wordList());
   }
 
   /** @param {KeyboardEvent} e */
@@ -403,6 +404,12 @@ export class Frame {
     e.preventDefault();
     e.stopPropagation();
     if (!target.isConnected) this.focus();
+  }
+
+  /** Recipes that go on from this view. */
+  recipeList() {
+    const { page, titles } = this.part("recipes") ?? {}, found = titles?.[this.view.id] ?? [];
+    return found.length ? [h("p", {}, "Recipes, in ", h("code", {}, page), ":"), h("ul", { class: "fixes" }, found.map((/** @type {string} */ t) => h("li", {}, t)))] : null;
   }
 
   /** Glossary terms of this view. */

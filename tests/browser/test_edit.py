@@ -71,6 +71,10 @@ def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> N
         page.locator(".lm").scroll_into_view_if_needed()
         keep(page, f"edit-{name[11:].lower()}")
         assert page.evaluate(CONTRAST) == []
+    page.locator(".lm .tools button", has_text="?").click()
+    page.wait_for_function("document.querySelector('.lm .keys').textContent.includes('Keep an edited graph in a file')")
+    keep(page, "edit-keys")
+    page.locator(".lm .tools button", has_text="?").click()
     page.locator(".lm .edit .ctx button", has_text="Copy as script").click()
     page.wait_for_function("document.querySelector('.lm .say').textContent.includes('recorded dtypes')", timeout=60_000)
     page.set_viewport_size({"width": 800, "height": 900})
