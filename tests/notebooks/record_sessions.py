@@ -19,18 +19,18 @@ from tests.notebooks.notebook_runner import NOTEBOOKS_DIR, read
 SESSIONS = {
     "gated_norm": (
         "08_loops_to_triton",
-        "norm",
+        ("norm", "norm-code"),
         "engine.verify(norm_session); engine.wait(norm_session); norm_session.save({path!r})",
     ),
     "three_targets": (
         "09_ptx_and_sass",
-        "kernel",
+        ("kernel",),
         """for target in ("cuda:90", "hip:gfx942"):
     engine.wait(targets); engine.api.compile_for(targets, target)
 engine.wait(targets); targets.save({path!r})""",
     ),
 }
-"""By file: a notebook, its cell that is recorded, and what is done then."""
+"""By file: a notebook, the magic's cell and those it goes on with, and what is done then."""
 
 
 def record(name: str, folder: pathlib.Path) -> pathlib.Path:
@@ -41,9 +41,12 @@ def record(name: str, folder: pathlib.Path) -> pathlib.Path:
     """
     from IPython.core.interactiveshell import InteractiveShell
 
-    notebook, cell, then = SESSIONS[name]
+    notebook, cells, then = SESSIONS[name]
     path = folder / f"{name}.json"
-    source = next(c.source for c in read(NOTEBOOKS_DIR / f"{notebook}.ipynb").cells if c.id == cell)
+    by_id = {c.id: c.source for c in read(NOTEBOOKS_DIR / f"{notebook}.ipynb").cells}
+    magic, _, call = by_id[cells[0]].partition("\n")
+    # Definitions of earlier cells go into the recorded one, so that its source holds all of them.
+    source = "\n\n".join([f"{magic}\n{by_id[cells[1]]}", call]) if cells[1:] else by_id[cells[0]]
     shell = InteractiveShell.instance()
     for code in (
         "import torch, engine, engine.api\n%load_ext notebook_ext\ntorch.manual_seed(0);",
