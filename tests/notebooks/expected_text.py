@@ -10,7 +10,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
             "masked_softmax: 1 graph, no breaks, 1 kernel ran on this CPU",
             "1 kernel for cuda:90, compiled only",
         ],
-        "code-07": ["0/0 k0 close", "0/0 c0 close"],
+        "code-07": ["1/0 k0 close", "1/0 c0 close"],
         "opening-race": "time of the plain function / time of the compiled one",
         "race": "time of the plain function / time of the compiled one",
         "code-11": "1 recompile (line 2: scores.size(0) 64 -> 32)",
