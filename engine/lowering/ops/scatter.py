@@ -233,7 +233,7 @@ def as_strided_scatter(
 ) -> LoweredTensor:
     """Write to the elements of a strided view of a tensor's memory."""
     check_supported_dtype(a, source)
-    mapping = as_strided_index_map(a, stride, offset)
+    mapping = as_strided_index_map(a, size, stride, offset)
     if not is_non_overlapping(source.shape, tuple(as_size(s) for s in stride)):
         raise NotLowered(
             LoweringFallback.ERROR_IN_ATEN, "a write to a strided view whose elements overlap has no lowering"

@@ -436,14 +436,17 @@ def as_strided(
 ) -> LoweredTensor:
     """View the memory of a contiguous tensor, from its start, under any strides."""
     check_supported_dtype(a)
-    return a.view(symbolic_shape(fake_result(low)), as_strided_index_map(a, stride, offset))
+    return a.view(symbolic_shape(fake_result(low)), as_strided_index_map(a, size, stride, offset))
 
 
-def as_strided_index_map(a: LoweredTensor, stride: Sequence[Any], offset: Any) -> Callable[[Coordinates], Coordinates]:
+def as_strided_index_map(
+    a: LoweredTensor, size: Sequence[Any], stride: Sequence[Any], offset: Any
+) -> Callable[[Coordinates], Coordinates]:
     """Return the map from an index of ``as_strided``'s result to one of the tensor.
 
     Raises:
-        NotLowered: the tensor is not contiguous, or an offset counts from a storage that the kernel does not know.
+        NotLowered: the tensor is not contiguous, an offset counts from a storage that the kernel does not know, or
+            the result reaches elements of the storage that are not the tensor's.
     """
     steps = tuple(as_size(s) for s in stride)
     if a.index_map is not None or a.definition.stride != contiguous_strides(a.shape):
@@ -454,6 +457,11 @@ def as_strided_index_map(a: LoweredTensor, stride: Sequence[Any], offset: Any) -
             "as_strided with a storage offset has no lowering: a kernel does not know the start of the storage",
         )
     first = 0 if offset is None else as_size(offset)
+    last = sum(((as_size(n) - 1) * step for n, step in zip(size, steps, strict=True)), first)
+    if not a.definition.is_computed and not is_nonnegative(product(a.shape) - 1 - last):
+        raise NotLowered(
+            LoweringFallback.MEMORY_LAYOUT, "as_strided past the elements of its tensor, or perhaps so, has no lowering"
+        )
     return lambda index: unflatten(flatten(index, steps) + first, a.shape)
 
 

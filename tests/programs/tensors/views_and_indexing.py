@@ -265,3 +265,14 @@ def ranges_as_positions(x, columns):
     n = columns.shape[0]
     y[range(n), columns] = 9.0
     return x[range(2)], x[range(n), columns], x[:, range(0, 3, 2)], x[range(-1, -3, -1)], x[range(0)], y
+
+
+@program(
+    lambda: (torch.arange(6.0)[1:2], torch.arange(4.0).reshape(2, 2) - 1),
+    lambda: (torch.arange(12.0).reshape(3, 4)[:1], torch.arange(4.0).reshape(2, 2) - 1),
+    lambda: (torch.arange(12.0).reshape(3, 4)[1:], torch.arange(4.0).reshape(2, 2) - 1),
+)
+def elements_beyond_a_slice(x, y):
+    """``as_strided`` reaches elements of the storage that the slice does not hold."""
+    windows = x.as_strided((2, 2), (1, 4), 1)
+    return torch.where(y > 0, y, windows), x.as_strided((2, 2), (3, 1)) * 2
