@@ -14,7 +14,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "opening-race": "time of the plain function / time of the compiled one",
         "race": "time of the plain function / time of the compiled one",
         "code-11": "1 recompile (line 2: scores.size(0) 64 -> 32)",
-        "code-13": "This call would use entry 0/1.",
+        "code-13": "This call would use entry 1/1.",
         "code-17": "GPT.forward: 1 graph, no breaks, 2 recompiles",
         "code-21": ["ptx", "sass"],
         "code-23": "loss_of: 2 graphs, 1 break (line 3: print",
