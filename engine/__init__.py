@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from engine.observe.observe_torch import observe_torch
     from engine.options import config
     from engine.records.session import Session
-    from engine.register_passes import register_pass, replace_pattern
     from engine.reproducers import reproducer
+    from engine.user_passes import register_pass, replace_pattern
 
 check_python()
 
@@ -70,7 +70,7 @@ _HOMES = {
     "engine.observe.load_torch_trace": ("load_torch_trace",),
     "engine.options": ("config",),
     "engine.records.session": ("Session",),
-    "engine.register_passes": ("register_pass", "replace_pattern"),
+    "engine.user_passes": ("register_pass", "replace_pattern"),
     "engine.reproducers": ("reproducer",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -15,8 +15,8 @@ import torch
 from engine.aot.wrappers.value_probe import PLAIN_TENSOR_TYPES, ValueProbe
 from engine.errors import BadArgument
 from engine.ir.current_session import set_current_session
+from engine.ir.introspection.stale_view_grad_fn import is_leaf_without_regeneration
 from engine.ir.introspection.tensor_spec import TensorSpec
-from engine.ir.introspection.view_grad_fn import is_leaf_without_regeneration
 from engine.ir.node_values import tensors_in
 from engine.ir.traced_frame import GraphInput
 from engine.records.aot import AotRecord

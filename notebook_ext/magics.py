@@ -21,7 +21,7 @@ from engine.errors import NotATrace
 from engine.observe.load_torch_trace import is_torch_trace, load_torch_trace
 from engine.records.base import RecordError
 from engine.records.session import Session
-from notebook_ext import cell_arguments, compile_roots, display, line_magic_text, module_shadowing, run_cell
+from notebook_ext import cell_arguments, compile_roots, display, line_magic_output, module_shadowing, run_cell
 from notebook_ext.compile_run import CompileRun, ExecutingCell
 from notebook_ext.compilers import CellCompiler, CompileSettings
 from notebook_ext.lesson import LessonMagics
@@ -212,24 +212,24 @@ class CompileMagics(Magics):
         if isinstance(tree, ast.Call):
             value = self._callable(ast.unparse(tree.func))
             positional, keywords = self._evaluate(f"(lambda *a, **k: (a, k))({_call_arguments(tree)})")
-            explanation = line_magic_text.explain_call(value, positional, keywords)
-            print(explanation if isinstance(explanation, str) else line_magic_text.explanation_text(explanation))
+            explanation = line_magic_output.explain_call(value, positional, keywords)
+            print(explanation if isinstance(explanation, str) else line_magic_output.explanation_text(explanation))
             if not isinstance(explanation, str):
                 display.show_guards_of_call(self.shell, self.sessions.last, explanation)
         else:
-            print(line_magic_text.guards_text(self._callable(line), self.sessions.last))
+            print(line_magic_output.guards_text(self._callable(line), self.sessions.last))
 
     @no_var_expand
     @line_magic
     def recompiles(self, line: str) -> None:
         """Show why f was compiled more than once in the last recorded cell: ``%recompiles f``."""
-        print(line_magic_text.recompiles_text(self._resolve_session(""), self._callable(line)))
+        print(line_magic_output.recompiles_text(self._resolve_session(""), self._callable(line)))
 
     @no_var_expand
     @line_magic
     def kernels(self, line: str) -> None:
         """Show the kernels of f in the last recorded cell as Triton code: ``%kernels f``."""
-        print(line_magic_text.kernels_text(self._resolve_session(""), self._callable(line)))
+        print(line_magic_output.kernels_text(self._resolve_session(""), self._callable(line)))
 
     def _resolve_session(self, text: str) -> Session:
         if not text:

@@ -33,7 +33,7 @@ containers =
 layers =
     (editing)
     api
-    backward_pipeline : (register_passes) : (reproducers)
+    backward_pipeline : (user_passes) : (reproducers)
     expectations : (diagnosis) : (accuracy) : (pipeline_cache) : (pattern_passes) : observe
     pipeline : (standalone_graph)
     (backends) : (link_frame)

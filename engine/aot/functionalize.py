@@ -30,7 +30,7 @@ from engine.aot.rebind_unbacked import has_unbacked_values, rebind_unbacked
 from engine.aot.storage_geometry import has_internal_overlap, storage_id
 from engine.aot.version_counters import write_count
 from engine.deferred_interrupts import deliver_interrupts
-from engine.graph.composite_ops import replace_composite
+from engine.graph.device_dependent_composites import replace_composite
 from engine.graph.effect_tokens import set_mode_tokens, thread_tokens
 from engine.graph.fake_tensors.fake_mode import make_fake_mode
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code

@@ -15,8 +15,8 @@ import torch.fx
 from engine.cache.custom_op_key import custom_op_fingerprint, op_overload_of
 from engine.cache.fallback_kinds import CacheFallback, NotCached
 from engine.cache.serialize_symbols import SymbolTable, serialize_expression, serialize_symbolic_number
-from engine.graph.composite_ops import composite_op as operator_of_ours
-from engine.graph.composite_ops import registered_composite_ops
+from engine.graph.device_dependent_composites import composite_op as operator_of_ours
+from engine.graph.device_dependent_composites import registered_composite_ops
 from engine.graph.effect_tokens import effect_token_op
 from engine.graph.functionalize_rng import variant_by_name, variant_name
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, OutputAliasInfo, ViewSpec, is_same_size

@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from engine.graph.codegen import generate_function
-from engine.graph.composite_ops import eager_implementation
+from engine.graph.device_dependent_composites import eager_implementation
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.node_metadata import PADDED_ROWS_KEY
 from engine.ir.node_values import called_overload

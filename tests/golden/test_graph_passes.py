@@ -98,8 +98,8 @@ def test_functionalize_rng(pair: Pair) -> None:
     pair(f, before=graph_of(record, "joint"), after=after)
 
 
-@shows("engine/graph/composite_ops.py", "engine/graph/composite_ops_autograd.py")
-def test_composite_ops(pair: Pair) -> None:
+@shows("engine/graph/device_dependent_composites.py", "engine/graph/device_dependent_composites_autograd.py")
+def test_device_dependent_composites(pair: Pair) -> None:
     """Keeps a composite operator with device-dependent parts as one operator.
 
     It becomes one operator of the engine, so that one graph fits every target.

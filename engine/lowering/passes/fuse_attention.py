@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.graph.composite_ops import composite_op
+from engine.graph.device_dependent_composites import composite_op
 from engine.ir.loop_ir.index_expr import as_size, static_product
 from engine.ir.node_metadata import provenance_of, set_provenance
 from engine.ir.node_values import tensor_meta

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.observe.canonical.values import LIST_OF_SIZES, ArgumentValue, ConstantValue, ListValue, SliceValue
+from engine.observe.canonical.call_arguments import LIST_OF_SIZES, ArgumentValue, ConstantValue, ListValue, SliceValue
 
 ALIASES = {
     "absolute": "abs", "negative": "neg", "multiply": "mul", "divide": "div", "true_divide": "div", "truediv": "div",

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from engine.observe.canonical.call_arguments import NodeValue
 from engine.observe.canonical.calls import canonical_call
-from engine.observe.canonical.expressions import read_call
-from engine.observe.canonical.values import NodeValue
+from engine.observe.canonical.parse_node_text import read_call
 from engine.records.graph import GraphRecord, NodeRecord
 
 _SYMBOL = re.compile(r"\b([su]+)\d+\b")

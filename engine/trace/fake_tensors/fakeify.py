@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine.ir.introspection.view_grad_fn import preserve_stale_grad_fn
+from engine.ir.introspection.stale_view_grad_fn import preserve_stale_grad_fn
 from engine.ir.sources.base import Source
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes

@@ -9,7 +9,7 @@ import torch
 
 from engine.graph.passes.lift_requires_grad import requires_grad_calls
 from engine.ir.introspection.operator_facts import facts_of_node
-from engine.ir.introspection.view_grad_fn import is_leaf_without_regeneration
+from engine.ir.introspection.stale_view_grad_fn import is_leaf_without_regeneration
 from engine.ir.sources.base import Source
 from engine.torch_private.operators import debug_has_internal_overlap
 from engine.trace.variables.tensors.tensor import TensorVariable

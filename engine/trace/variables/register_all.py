@@ -61,7 +61,7 @@ FAMILIES = (
     "nn_modules.hook_handles",
     "stdlib.locks",
     "tensors.contiguous_outputs",
-    "tensors.value_checks",
+    "tensors.eager_value_errors",
     "nn_modules.nn_module",
     "nn_modules.parameter_construction",
     "tensors.set_data",

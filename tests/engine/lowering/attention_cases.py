@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _integer_valued(name: str) -> Any:
-    from engine.graph.composite_ops import composite_op
+    from engine.graph.device_dependent_composites import composite_op
 
     return composite_op(name)
 

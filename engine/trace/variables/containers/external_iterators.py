@@ -26,7 +26,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op
 from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder, register_builder_if
-from engine.trace.variables.callables.suspended_generators import build_suspended_generator
+from engine.trace.variables.callables.generators_across_breaks import build_suspended_generator
 from engine.trace.variables.containers.iterators import (
     CombinedIteratorVariable,
     IteratorVariable,

@@ -12,7 +12,7 @@ from engine.torch_private.autograd import forward_ad
 from engine.trace.emit_node import emit_node
 from engine.trace.variables.base import Variable
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.tensors.value_checks import argument, check_classes
+from engine.trace.variables.tensors.eager_value_errors import argument, check_classes
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:

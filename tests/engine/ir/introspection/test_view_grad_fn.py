@@ -8,7 +8,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.ir.introspection.view_grad_fn import has_stale_grad_fn, is_leaf_without_regeneration, preserve_stale_grad_fn
+from engine.ir.introspection.stale_view_grad_fn import (
+    has_stale_grad_fn,
+    is_leaf_without_regeneration,
+    preserve_stale_grad_fn,
+)
 
 
 def _view(*, is_written: bool) -> torch.Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from engine.graph.composite_ops import composite_op
+from engine.graph.device_dependent_composites import composite_op
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from engine.lowering.passes.bool_to_bias_mask import bool_to_bias_mask

@@ -2,7 +2,7 @@
 
 Traced on a CPU, attention would become a CPU-only op and an LSTM an op of a CPU library. Before tracing to ATen, both
 are replaced by ``engine::...`` ops, which run what torch would run on the current device. If gradients are needed,
-the replacements have a backward (``engine.graph.composite_ops_autograd``). Random ops need no replacement: they reach
+the replacements have a backward (``engine.graph.device_dependent_composites_autograd``). Random ops need no replacement: they reach
 ATen as ``bernoulli`` and similar ops, and sample the same numbers.
 """
 
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.graph.composite_op_registry import composite_op, register_composite_ops, registered_composite_ops
-from engine.graph.composite_ops_autograd import (
+from engine.graph.device_dependent_composites_autograd import (
     FAKE_IMPLEMENTATIONS,
     TRAINING_OPS,
     TRAINING_REPLACEMENTS,

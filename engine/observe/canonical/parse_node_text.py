@@ -8,8 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from engine.observe.canonical.call_arguments import (
+    ArgumentValue,
+    CallValue,
+    ConstantValue,
+    ListValue,
+    NodeValue,
+    SliceValue,
+)
 from engine.observe.canonical.calls import NONE, Call
-from engine.observe.canonical.values import ArgumentValue, CallValue, ConstantValue, ListValue, NodeValue, SliceValue
 
 _OPERATORS: dict[type[ast.AST], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floor_divide", ast.Mod: "remainder",
