@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from notebook_ext.commands.demo import demo_command
 from notebook_ext.commands.doctor import doctor_command
 
 
@@ -27,6 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["doctor"]:
         return doctor_command(words[1:])
     if words[:1] == ["demo"]:
+        from notebook_ext.commands.demo import (
+            demo_command,  # Imported here: it imports torch and IPython, which a trace report does without.
+        )
+
         return demo_command(words[1:])
     parser = argparse.ArgumentParser(prog="python -m notebook_ext", description=__doc__)
     parser.add_argument(
