@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import io
 import json
 import os
@@ -40,12 +41,30 @@ BLOCKED_AUDIT_EVENTS = (
 """Audit events with effects beyond the process."""
 
 
+class Ending(enum.StrEnum):
+    """End of a run in a forked process."""
+
+    RETURNED = "returned"
+    RAISED = "raised"
+    BLOCKED = "blocked"
+    """The work has effects beyond the process."""
+    CRASHED = "crashed"
+    TIMED_OUT = "timed out"
+    NOT_FORKED = "not forked"
+    """Nothing ran: this process cannot be forked safely."""
+
+
 @dataclass(frozen=True)
 class ForkedResult:
-    """JSON value that the work returned, or the problem that prevented it."""
+    """JSON value that the work returned, or the problem that prevented it.
+
+    ``error`` is the type of the exception that the work raised.
+    """
 
     value: Any = None
     problem: str = ""
+    ending: Ending = Ending.RETURNED
+    error: str = ""
 
 
 def run_in_fork(work: Callable[[], Any], *, seconds: float | None = None, blocks_effects: bool = True) -> ForkedResult:
@@ -54,9 +73,9 @@ def run_in_fork(work: Callable[[], Any], *, seconds: float | None = None, blocks
     ``seconds``: time limit. ``blocks_effects``: end with a problem where it writes files or starts processes.
     """
     if not sys.platform.startswith("linux"):
-        return ForkedResult(problem="this system cannot fork a process safely")
+        return ForkedResult(None, "this system cannot fork a process safely", Ending.NOT_FORKED)
     if torch.cuda.is_initialized():
-        return ForkedResult(problem="the GPU cannot be used from a forked process")
+        return ForkedResult(None, "the GPU cannot be used from a forked process", Ending.NOT_FORKED)
     read, write = os.pipe()
     with COMPILE_LOCK:
         child = fork_process()
@@ -79,14 +98,15 @@ def _read_answer(read: int, child: int, seconds: float) -> ForkedResult:
         ready, _, _ = select.select([read], [], [], max(0.0, end - time.monotonic()))
         if not ready:
             os.kill(child, signal.SIGKILL)
-            return ForkedResult(problem=f"the re-run took more than {seconds:.0f} seconds")
+            return ForkedResult(None, f"the re-run took more than {seconds:.0f} seconds", Ending.TIMED_OUT)
         part = os.read(read, 65536)
         if not part:
             break
         data += part
     if not data:
-        return ForkedResult(problem="the process of the re-run ended without a result")
-    return ForkedResult(*json.loads(data))
+        return ForkedResult(None, "the process of the re-run ended without a result", Ending.CRASHED)
+    value, problem, ending, error = json.loads(data)
+    return ForkedResult(value, problem, Ending(ending), error)
 
 
 # The forked process.
@@ -100,16 +120,24 @@ def _run_child(write: int, work: Callable[[], Any], *, blocks_effects: bool) -> 
         sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
         if blocks_effects:
             sys.addaudithook(_make_audit_hook(stopped))
-        value, problem = None, ""
+        value, problem, ending, kind = None, "", Ending.RETURNED, ""
         try:
             value = work()
         except BaseException as error:
-            problem = f"the re-run failed: {type(error).__name__}: {error}"
+            kind = type(error).__name__
+            problem, ending = f"the re-run failed: {kind}: {error}", Ending.RAISED
         if stopped:
-            problem = f"the function has effects outside of its process ({stopped[0]})"
-        os.write(write, json.dumps((value, problem[:MAX_TEXT])).encode())
+            problem, ending = f"the function has effects outside of its process ({stopped[0]})", Ending.BLOCKED
+        _write_all(write, json.dumps((value, problem[:MAX_TEXT], ending, kind)).encode())
     finally:
         os._exit(0)
+
+
+def _write_all(to: int, data: bytes) -> None:
+    """Write all bytes: one ``os.write`` may take only a part."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(to, rest) :]
 
 
 def _make_audit_hook(stopped: list[str]) -> Callable[[str, tuple[Any, ...]], None]:

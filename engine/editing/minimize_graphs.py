@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch.fx
 from engine import api, session_jobs
 from engine.editing.try_edits import SEED
 from engine.errors import BadArgument, NotReproduced
-from engine.forked_run import run_in_fork
+from engine.forked_run import Ending, run_in_fork
 from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.records.session import Session
 from engine.runtime.verify.first_call import difference_of_calls
@@ -91,7 +90,8 @@ def minimize(
 
     Each trial runs in a forked process, beside eager: a wrong value or gradient, an exception (also one that the
     engine recorded before it fell back), a crash of the process, or a hang. An operation is removed by making its
-    result in eager an input. Interrupt it to get the smallest graph so far.
+    result in eager an input. Interrupt it to get the smallest graph so far. The call itself runs once in eager, in
+    this process, on ``args`` as they are.
 
     Args:
         fn: a function or module.
@@ -102,7 +102,8 @@ def minimize(
         **kwargs: its keyword arguments.
 
     Raises:
-        BadArgument: there is no such failure, or ``fn`` cannot be compiled.
+        BadArgument: there is no such failure, ``fn`` cannot be compiled, or this process cannot be forked (no
+            Linux, or a GPU in use).
         NotReproduced: no graph of the call fails so.
     """
     if fails and fails not in FAILURES:
@@ -150,14 +151,17 @@ class _Search:
         """Compile and run a graph in a forked process, beside eager."""
         self._trials += 1
         found = run_in_fork(lambda: self._run(module, inputs), seconds=TRIAL_SECONDS, blocks_effects=False)
-        if not found.problem:
-            return Outcome(*found.value)
-        if "ended without a result" in found.problem:
-            return Outcome("crash", sentence="The process crashes.")
-        if "took more than" in found.problem:
-            return Outcome("hang", sentence=f"The call does not end within {TRIAL_SECONDS:.0f} s.")
-        error = re.search(r": (\w+): ", found.problem)
-        return Outcome("exception", error[1] if error else "", f"{found.problem}.")
+        match found.ending:
+            case Ending.RETURNED:
+                return Outcome(*found.value)
+            case Ending.CRASHED:
+                return Outcome("crash", sentence="The process crashes.")
+            case Ending.TIMED_OUT:
+                return Outcome("hang", sentence=f"The call does not end within {TRIAL_SECONDS:.0f} s.")
+            case Ending.RAISED:
+                return Outcome("exception", found.error, f"{found.problem}.")
+            case _:
+                raise BadArgument(f"The call cannot be tried in another process: {found.problem}.")
 
     def _run(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[str, str, str]:
         """Return an outcome, in the forked process."""

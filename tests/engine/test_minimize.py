@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,9 @@ import engine
 from engine.editing.minimize_graphs import minimize
 from engine.errors import BadArgument, NotReproduced
 
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="trials run in forked processes")
+forks = pytest.mark.skipif(
+    sys.platform != "linux", reason="trials run in forked processes, which are safe on Linux only"
+)
 
 
 def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -49,6 +52,13 @@ def faulty(fault: str) -> Callable[..., Any]:
         return wrong.forward
 
     return backend
+
+
+def test_no_operation_is_accused_where_nothing_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without forked processes, a sentence says so: a refused trial is no failure."""
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(BadArgument, match="cannot be tried in another process: this system cannot fork"):
+        minimize(program, torch.randn(8, 8), torch.randn(8, 8), backend="eager")
 
 
 @forks
