@@ -11,6 +11,7 @@ import torch.fx
 
 from engine.aot.custom_function_outputs import is_user_function
 from engine.aot.functional_tensors import functional_tensors
+from engine.ir.introspection.autograd_nodes import autograd_nodes
 from engine.ir.node_metadata import BACKWARD_KEY, NodeProvenance, set_provenance
 from engine.torch_private.functionalization import from_functional_tensor
 from engine.torch_private.fx import get_proxy_mode, get_proxy_slot
@@ -50,14 +51,7 @@ class BackwardProvenance:
 
     def register_hooks(self, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
         """Register hooks on every autograd node behind ``outputs``; yield their handles."""
-        todo: list[Any] = [o.grad_fn for o in outputs]
-        known = set()
-        while todo:
-            node = todo.pop()
-            if node is None or node in known:
-                continue
-            known.add(node)
-            todo += [n for n, _ in node.next_functions]
+        for node in autograd_nodes(o.grad_fn for o in outputs):
             if "AccumulateGrad" in node.name():
                 continue
             origin = self._origin(node._sequence_nr())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from engine.autograd.execution_order import gradient_edges_of
+from engine.ir.introspection.autograd_nodes import autograd_nodes
 from engine.ir.node_values import tensors_by_position, tensors_in
 from engine.torch_private.pytree import tree_leaves
 
@@ -37,15 +37,8 @@ def find_mark(roots: Sequence[Any]) -> Any:
     """Return the mark that a backward from these roots reaches first; None if it reaches none."""
     if any(not r.requires_grad for r in tensors_in(roots)):
         return None
-    work = deque(node for node, _ in gradient_edges_of(roots))
-    seen = set(work)
-    while work:
-        node = work.popleft()
+    for node in autograd_nodes(node for node, _ in gradient_edges_of(roots)):
         found = node.metadata.get(MARK_KEY)
         if found is not None:
             return found
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                work.append(following)
     return None

@@ -264,13 +264,14 @@ class _ProgramWriter:
     def _output(self, out: Any, is_view: bool) -> str:
         """Return the text of an output; autograd takes it for a view only where ATen's is one."""
         for ref in buffer_refs(out):
-            if ref.buffer in self._returned_complex_inputs() and ref.is_complex and _is_whole(ref):
+            if ref.buffer in self._returned_complex_inputs and ref.is_complex and _is_whole(ref):
                 return f"given_{self._names[ref.buffer]}"
         text = self._value(out)
         if is_view or not buffer_refs(out) or text.isidentifier():
             return text
         return f"{text}.data"
 
+    @functools.cached_property
     def _returned_complex_inputs(self) -> set[str]:
         """Return complex inputs that are outputs: autograd saves the input, not a view of it."""
         refs = [ref for out in self.program.outputs for ref in buffer_refs(out) if ref.is_complex and _is_whole(ref)]
@@ -322,7 +323,7 @@ class _ProgramWriter:
                 yield f"{self._names[name]} = {self._names[name]}.to(device)"
         for name in dict.fromkeys(self.program.inputs):
             if name in self.program.buffers and self.program.buffers[name].is_complex:
-                if name in self._returned_complex_inputs():
+                if name in self._returned_complex_inputs:
                     yield f"given_{self._names[name]} = {self._names[name]}"
                 yield f"{self._names[name]} = real_view({self._names[name]})"
 

@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from engine.ir.graph_callable import graph_callable_of
+from engine.ir.introspection.autograd_nodes import autograd_nodes
 from engine.ir.node_values import tensors_by_position, tensors_in
 from engine.process_state import make_lock
 from engine.torch_private.pytree import tree_leaves
@@ -80,15 +81,9 @@ def _outcome(run: Run, inputs: Sequence[Any], seed: Callable[[], object]) -> tup
 
 def _leaves_of(results: Sequence[Any], inputs: Sequence[Any]) -> list[torch.Tensor]:
     """Return the leaves behind results that are no inputs, such as parameters."""
-    todo: list[Any] = [v.grad_fn for _, v in _requiring_grad(results)]
-    seen, found = set(), {}
+    found = {}
     known = {id(v) for v in inputs}
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        todo += [following for following, _ in node.next_functions]
+    for node in autograd_nodes(v.grad_fn for _, v in _requiring_grad(results)):
         leaf = getattr(node, "variable", None)
         if leaf is not None and id(leaf) not in known:
             found[id(leaf)] = leaf
