@@ -181,6 +181,8 @@ class StageEditor:
         except OSError as error:
             return f"Not written: {error.strerror or error}."
         checked = "Checked on new inputs of the recorded shapes; other inputs were not checked."
+        if trial.difference:
+            checked = f"Its results are not those of eager: {trial.difference}."
         return f"Written to {path.name}: 'from {path.stem} import apply', then apply(function). {checked}"
 
 

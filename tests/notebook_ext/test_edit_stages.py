@@ -55,6 +55,19 @@ def test_an_edit_replaces_a_stage_and_shows_the_later_ones(session: engine.Sessi
     assert list(editor.tried) == ["edit 1"]
 
 
+def test_a_kept_edit_says_that_its_results_differ(
+    session: engine.Session, tmp_path: pathlib.Path, monkeypatch: Any
+) -> None:
+    """The file is written, and nobody takes it for checked."""
+    monkeypatch.chdir(tmp_path)
+    editor = StageEditor(session)
+    entry = session.compilations[0].id
+    apply(editor, entry, "fx", "x * 3", "x * 4")
+    said = editor.answer("keep", entry, "fx", "")["said"]
+    assert said.startswith("Written to edited_total.py")
+    assert "Its results are not those of eager: result 0 differs" in said
+
+
 def test_edits_stack_and_are_undone(session: engine.Session, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
     """A later stage is edited on top of an earlier one; undo goes back one by one."""
     monkeypatch.chdir(tmp_path)
