@@ -2,60 +2,28 @@
 
 ``python -m notebook_ext [NOTEBOOK]`` runs a notebook (default: the tour).
 ``python -m notebook_ext LOG -o PAGE`` shows a torch trace.
-``python -m notebook_ext doctor LOGS`` prints its ranked findings.
-``python -m notebook_ext demo`` runs the tour and says what to look at on its page.
+``python -m notebook_ext COMMAND`` is ``compile-explorer COMMAND``: report, doctor, demo or lab.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from notebook_ext.commands.doctor import doctor_command
+from notebook_ext.commands.console import COMMANDS
+from notebook_ext.commands.report import report_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and print the path of the page.
+    """Run a command; without the name of one, write a report.
 
     Returns:
-        Exit status: 1 if a cell failed, 2 if there is nothing to show.
+        Exit status of the command.
     """
-    words = sys.argv[1:] if arguments is None else arguments
-    if words[:1] == ["doctor"]:
-        return doctor_command(words[1:])
-    if words[:1] == ["demo"]:
-        from notebook_ext.commands.demo import (
-            demo_command,  # Imported here: it imports torch and IPython, which a trace report does without.
-        )
-
-        return demo_command(words[1:])
-    parser = argparse.ArgumentParser(prog="python -m notebook_ext", description=__doc__)
-    parser.add_argument(
-        "path", nargs="?", type=Path, help="a notebook (default: the tour), or a TORCH_TRACE log or folder"
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, help="of a notebook: the folder of its page (default: report); of a log: the page"
-    )
-    parser.add_argument("--write", action="store_true", help="keep a notebook's outputs in the notebook itself")
-    parser.add_argument(
-        "--sources", action="store_true", help="add Python files of this machine that a log names, if their lines match"
-    )
-    given = parser.parse_args(words)
-    for stream in (sys.stdout, sys.stderr):  # a locale may not have the characters of the summary
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-    if given.path is not None and given.path.suffix != ".ipynb":
-        from notebook_ext.trace_report import (
-            write_trace_report,  # Imported here: a trace report must work where no notebook package is installed.
-        )
-
-        return write_trace_report(given.path, given.output, read_sources=given.sources)
-    from notebook_ext.notebook_report import main as notebook
-
-    options = ["--output", str(given.output)] if given.output else []
-    return notebook([*([str(given.path)] if given.path else []), *options, *(["--write"] if given.write else [])])
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in COMMANDS:
+        return COMMANDS[words[0]](words[1:])
+    return report_command(words)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from notebook_ext.commands.demo import demo_command, demo_notebook
 from notebook_ext.commands.doctor import doctor_command
+from notebook_ext.commands.report import report_command
 
 USAGE = __doc__ or ""
 
@@ -34,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if is_help else 2
 
 
-def report_command(arguments: Sequence[str]) -> int:
-    """Write the page of a notebook or of a torch trace."""
-    from notebook_ext.__main__ import main as report
+def demo_command(arguments: Sequence[str]) -> int:
+    """Write the page of the tour, and say what to look at."""
+    from notebook_ext.commands import demo  # It imports torch and IPython, which other commands do without.
 
-    return report(arguments)
+    return demo.demo_command(arguments)
 
 
 def lab_command(arguments: Sequence[str]) -> int:
@@ -49,6 +49,8 @@ def lab_command(arguments: Sequence[str]) -> int:
     if importlib.util.find_spec("jupyterlab") is None:
         print("jupyterlab is missing: install compile-explorer[lab].", file=sys.stderr)
         return 2
+    from notebook_ext.commands.demo import demo_notebook
+
     notebook = demo_notebook(Path.cwd())
     return subprocess.call([sys.executable, "-m", "jupyterlab", str(notebook), *arguments])
 

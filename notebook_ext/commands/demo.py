@@ -40,7 +40,12 @@ WHAT_TO_LOOK_AT = """
 The page opens on the explorer of the first compiled function. What to look at:
   1. Click a line in Source: the graph nodes, kernel lines and PTX instructions that come from it light up.
   2. Click a PTX instruction: the line of Python that it comes from lights up.
+"""
+WHAT_ELSE_IN_THE_TOUR = """\
   3. Above and below are the guards, two recompiles of a small GPT, and a graph break, each with its reason.
+"""
+WHAT_ELSE_IN_THE_SHORT_NOTEBOOK = """\
+  3. Below is a function that breaks the graph, with the reason and a fix.
 """
 
 
@@ -75,12 +80,12 @@ def demo_command(arguments: Sequence[str]) -> int:
             return 2
         if problem:
             print(f"A cell of {notebook.name} failed; the page shows all up to it.\n{problem}", file=sys.stderr)
-            print(page.as_uri())
+            print(page.resolve().as_uri())
             return 1
         with replace_file(stamp) as stream:
             stream.write((inputs + _digest(page)).encode())
     link = f"{page.resolve().as_uri()}#{EXPLORER_ANCHOR}"
-    print(f"{WHAT_TO_LOOK_AT}\n{link}")
+    print(f"{WHAT_TO_LOOK_AT}{WHAT_ELSE_IN_THE_TOUR if notebook == TOUR else WHAT_ELSE_IN_THE_SHORT_NOTEBOOK}\n{link}")
     if given.open:
         webbrowser.open(link)
     return 0
@@ -90,13 +95,14 @@ def demo_notebook(folder: Path) -> Path:
     """Return the tour, or a short notebook written into ``folder`` where there is no tour."""
     if TOUR.is_file():
         return TOUR
-    import nbformat.v4  # the extra "lab"
-
     path = folder / FALLBACK_NAME
     if not path.exists():
-        make: dict[str, Any] = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
-        cells = [make[kind](text) for kind, text in FALLBACK_CELLS]
-        notebook = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]
+        extra: dict[str, dict[str, Any]] = {"code": {"outputs": [], "execution_count": None}, "markdown": {}}
+        cells = [
+            {"cell_type": kind, "id": f"cell-{n}", "metadata": {}, "source": text, **extra[kind]}
+            for n, (kind, text) in enumerate(FALLBACK_CELLS)
+        ]
+        notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(notebook, indent=1), encoding="utf-8")
     return path
