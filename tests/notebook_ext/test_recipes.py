@@ -16,20 +16,43 @@ PAGE = pathlib.Path(__file__).parents[2] / "notebooks" / "reference" / "RECIPES.
 SECTIONS = re.findall(r"(?:## ([^\n]+)\n\n)?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
+class Page:
+    """The blocks of the page as one notebook: each runs once in a process, after all above it."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._names: dict[str, Any] = {"__name__": "recipes"}
+        self._outcomes: list[Exception | None] = []
+
+    def outcome(self, index: int) -> Exception | None:
+        """Return the error of a block, None if it ran; a block that leaves a pass registered is an error."""
+        while len(self._outcomes) <= index:
+            title, text = SECTIONS[len(self._outcomes)]
+            path = self._folder / f"recipe_{len(self._outcomes)}.py"
+            path.write_text(text, encoding="utf-8")
+            try:
+                exec(compile(text, str(path), "exec"), self._names)
+                assert active_passes.passes == (), title
+            except Exception as error:
+                self._outcomes.append(error)
+            else:
+                self._outcomes.append(None)
+        return self._outcomes[index]
+
+
 @pytest.fixture(scope="module")
-def names() -> dict[str, Any]:
-    """The names that the blocks define, as in one notebook."""
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """The page, of which this process ran nothing yet."""
     engine.reset()
-    return {"__name__": "recipes"}
+    return Page(tmp_path_factory.mktemp("recipes"))
 
 
-@pytest.mark.parametrize(("title", "text"), SECTIONS, ids=[title or "setup" for title, _ in SECTIONS])
-def test_recipe(title: str, text: str, names: dict[str, Any], tmp_path: pathlib.Path) -> None:
-    """A block runs without an error, and leaves no pass registered."""
-    path = tmp_path / "recipe.py"
-    path.write_text(text, encoding="utf-8")
-    exec(compile(text, str(path), "exec"), names)
-    assert active_passes.passes == (), title
+@pytest.mark.parametrize("index", range(len(SECTIONS)), ids=[title or "setup" for title, _ in SECTIONS])
+def test_recipe(index: int, page: Page) -> None:
+    """A block runs without an error after those above it, and leaves no pass registered."""
+    error = page.outcome(index)
+    if error is not None:
+        raise error
 
 
 def test_there_are_twenty_recipes() -> None:
