@@ -25,7 +25,7 @@ class Page:
         self._outcomes: list[Exception | None] = []
 
     def outcome(self, index: int) -> Exception | None:
-        """Return the error of a block, None if it ran; a block that leaves a pass registered is an error."""
+        """Return the error of a block; None if it ran and left no pass registered."""
         while len(self._outcomes) <= index:
             title, text = SECTIONS[len(self._outcomes)]
             path = self._folder / f"recipe_{len(self._outcomes)}.py"
