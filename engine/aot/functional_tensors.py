@@ -1,12 +1,14 @@
-"""Functional tensors: wrappers of the values that a graph is traced with."""
+"""Functional tensors: wrappers of the values that a graph is traced with, also inside subclasses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
+from engine.ir.node_values import tensors_in
+from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 from engine.torch_private.functionalization import FunctionalTensor, from_functional_tensor, sync_functional
 
 
@@ -20,3 +22,12 @@ def unwrap_functional(t: FunctionalTensor) -> torch.Tensor:
     sync_functional(t)
     plain: torch.Tensor = from_functional_tensor(t.elem)
     return plain
+
+
+def innermost_tensors(t: Any) -> Iterator[Any]:
+    """Yield the tensors that hold the data of a wrapper subclass; a tensor that is none itself."""
+    if not is_traceable_wrapper_subclass(t):
+        yield t
+        return
+    for part in tensors_in([getattr(t, name) for name in t.__tensor_flatten__()[0]]):
+        yield from innermost_tensors(part)

@@ -21,7 +21,7 @@ import torch.fx.traceback
 from engine.aot.checks.missing_kernels import check_missing_kernels_in_callees
 from engine.aot.checks.overlapping_writes import OverlappingWriteMode
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.functional_tensors import functional_tensors, unwrap_functional
+from engine.aot.functional_tensors import functional_tensors, innermost_tensors, unwrap_functional
 from engine.aot.grad_mode import GRAD_MODE_CALLS, inputs_read_after_last_write, inputs_with_layout_mutated_in_grad_mode
 from engine.aot.layout_mutation import fake_at_entry, is_layout_mutated, mutated_layout, mutates_layout
 from engine.aot.node_properties import is_as_strided, may_mutate, output_args
@@ -398,8 +398,8 @@ def _resize_sizes(args: Sequence[Any]) -> Sequence[Any]:
 
 
 def _shapes(value: Any) -> list[torch.Size]:
-    # The wrapper of a resized functional tensor still has the old shape.
-    tensors = tensors_in(value)
+    # The wrappers of a resized tensor, functional tensors and subclasses, still have the old shape.
+    tensors = [p for t in tensors_in(value) for p in innermost_tensors(t)]
     functional = functional_tensors(tensors)
     return [unwrap_functional(v).shape for v in functional] if functional else [v.shape for v in tensors]
 

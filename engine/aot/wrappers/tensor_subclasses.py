@@ -17,6 +17,7 @@ import torch
 import torch.fx
 
 from engine.aot.fallback_kinds import AotFallback
+from engine.aot.functional_tensors import innermost_tensors
 from engine.aot.grad_mode import needs_autograd
 from engine.aot.layout_mutation import is_layout_mutated
 from engine.aot.node_properties import output_args
@@ -183,9 +184,9 @@ def _check_no_aliasing(call: TracedCall, gradients: Sequence[SubclassGradient | 
     for i, gradient in zip(call.inputs, gradients, strict=True):
         if gradient is None:
             continue
-        taken += map(storage_id, _inner_tensors(i.fake))
+        taken += map(storage_id, innermost_tensors(i.fake))
     shown = [f for o in outputs if (f := example_tensor(o)) is not None and all(f is not i.fake for i in call.inputs)]
-    if len(set(taken)) < len(taken) or any(storage_id(p) in taken for f in shown for p in _inner_tensors(f)):
+    if len(set(taken)) < len(taken) or any(storage_id(p) in taken for f in shown for p in innermost_tensors(f)):
         raise FallbackRequired(
             AotFallback.SUBCLASS_ALIAS_NEEDS_GRAD,
             "gradients are needed through a tensor subclass that shares memory with another tensor",
@@ -209,7 +210,7 @@ def _inner_inputs(i: GraphInput, parts: SubclassSpec | None, needs_gradient: boo
 
 
 def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple[SubclassOutput, ...]:
-    shared = [storage_id(f) for i in call.inputs if i.is_tensor for f in _inner_tensors(i.fake)]
+    shared = [storage_id(f) for i in call.inputs if i.is_tensor for f in innermost_tensors(i.fake)]
     found: list[SubclassOutput] = []
     first = 0
     for node in outputs:
@@ -237,14 +238,6 @@ def _outputs(call: TracedCall, outputs: Sequence[Any], *, trains: bool) -> tuple
         found.append(SubclassOutput(first, parts, requires_grad=needs_gradient, write_count=writes))
         first += 1 if parts is None else len(list(parts.inner_paths()))
     return tuple(found)
-
-
-def _inner_tensors(fake: Any) -> Iterator[Any]:
-    if not is_traceable_wrapper_subclass(fake):
-        yield fake
-        return
-    for part in tensors_in([getattr(fake, name) for name in fake.__tensor_flatten__()[0]]):
-        yield from _inner_tensors(part)
 
 
 def _rewritten(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import engine
+from tests.torch_internals import TwoTensor
 
 LEAF = "a leaf Variable that requires grad is being used in an in-place operation"
 
@@ -459,3 +460,20 @@ def test_layout_changed_in_place_where_sizes_vary() -> None:
             assert mine.shape == theirs.shape
     assert len(session.compilations) == 2
     assert not session.failures
+
+
+@pytest.mark.parametrize("make", [torch.Tensor.clone, lambda x: TwoTensor(x.clone(), x.clone())])
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_an_out_tensor_that_is_resized_keeps_its_base(make: Callable[[Any], Any]) -> None:
+    """``out=`` may resize a view, also one of a subclass: the base does not get the result."""
+
+    def fn(x: Any) -> Any:
+        made = x * 1
+        torch.add(x, 1, out=made[0])
+        return made
+
+    x = make(torch.ones(2, 2))
+    with engine.record() as session:
+        made = engine.compile(fn, backend="aot_eager")(x)
+    assert torch.equal(made, fn(x))
+    assert "resizes its out= tensor" in str(session.compilations[0])
