@@ -1,4 +1,4 @@
-"""Functional tensors: wrappers of the values that a graph is traced with, also inside subclasses."""
+"""Functional tensors: wrappers of traced values, also inside tensor subclasses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def unwrap_functional(t: FunctionalTensor) -> torch.Tensor:
 
 
 def innermost_tensors(t: Any) -> Iterator[Any]:
-    """Yield the tensors that hold the data of a wrapper subclass; a tensor that is none itself."""
+    """Yield the plain tensors inside a wrapper subclass; a plain tensor itself."""
     if not is_traceable_wrapper_subclass(t):
         yield t
         return

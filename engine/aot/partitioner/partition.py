@@ -21,6 +21,7 @@ from engine.aot.partitioner.min_cut import INFINITE, FlowNetwork
 from engine.aot.partitioner.pack_masks import pack_masks, unpack_unsaved_masks, use_unpacked_masks
 from engine.aot.partitioner.peak_memory import peak_bytes
 from engine.aot.partitioner.recompute import is_view, num_bytes, view_base_node, why_not_recomputable
+from engine.aot.partitioner.save_symbols import save_symbols
 from engine.aot.partitioner.selective_checkpoint import policy_saves
 from engine.graph.functionalize_rng import make_rng_state_explicit, reads_rng_state, save_rng_states, takes_rng_state
 from engine.graph.passes.eliminate_dead_code import is_removable
@@ -78,6 +79,9 @@ def partition_joint_graph(
     for node, duplicate in duplicates.items():
         if node in saved:
             duplicate.replace_all_uses_with(node)
+    early = [n for n in parts.nodes[:-1] if n not in parts.backward_only]
+    computed = [*nodes_in(parts.gradients), *_backward_effects(parts)]
+    saved += save_symbols(joint.module.graph, early, {*saved, *parts.tangents}, computed)
     return _extract_forward_and_backward(parts, saved, method, is_free)
 
 

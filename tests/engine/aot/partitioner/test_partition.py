@@ -129,3 +129,22 @@ def test_random_graphs(first: int, way: Any, monkeypatch: pytest.MonkeyPatch) ->
                     assert (e is None) == (f is None), (seed, written)
                     if e is not None:
                         torch.testing.assert_close(f, e, equal_nan=True, msg=lambda m, s=seed: f"{s}: {m}")
+
+
+def test_a_symbol_inside_the_size_of_a_saved_tensor_is_saved() -> None:
+    """The backward gets ``u0`` as a number if it saves only a tensor of ``u0 + 8`` elements."""
+
+    def fn(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        edges = torch.cat([chosen.nonzero().squeeze(1), torch.arange(8)])
+        degree = torch.zeros(8).index_add(0, edges, torch.ones(edges.shape[0]))
+        return (x[edges] * degree[edges]).sin()
+
+    compiled = engine.compile(fn, backend="triton")
+    x = torch.randn(8, requires_grad=True)
+    with engine.record() as session:
+        for threshold in (0, 4, 8):
+            chosen = torch.arange(8) >= threshold
+            made, wanted = compiled(x, chosen), fn(x, chosen)
+            torch.testing.assert_close(made, wanted)
+            torch.testing.assert_close(*(torch.autograd.grad(r.sum(), x) for r in (made, wanted)))
+    assert [c.failures for c in session.compilations] == [()]
