@@ -29,7 +29,7 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-all matrix lab bench coverage lint accept notebooks editions sessions pictures libraries clean
+.PHONY: help demo test quick test-all matrix lab bench coverage lint accept notebooks editions site sessions pictures libraries clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ notebooks: $(STAMP) ## Run all notebooks and keep their outputs; nothing changes
 
 editions: $(STAMP) ## Write the student, reading and teacher editions of the lessons into build/editions
 	@$(BIN)/python -m notebook_ext.lesson editions build/editions
+
+site: $(STAMP) ## Build the lessons, their explorers and all documentation as one static site in build/site (lessons that changed run)
+	@$(BIN)/python -m notebook_ext.site build/site
 
 sessions: $(STAMP) ## Record the sessions again that notebooks open where there is no Triton
 	$(BIN)/python -m tests.notebooks.record_sessions

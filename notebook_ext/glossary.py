@@ -140,5 +140,5 @@ def explain_term(word: str) -> str:
 
 def glossary_page() -> str:
     """Return the text of ``notebooks/reference/GLOSSARY.md``."""
-    rows = "\n\n".join(f"### {term}\n\n{text}" for term, text in TERMS.items())
+    rows = "\n\n".join(f"## {term}\n\n{text}" for term, text in TERMS.items())
     return f"# Glossary\n\nTerms of PyTorch compilers, as this project uses them. In a notebook, `%glossary guard` explains one term.\n\n{rows}\n"

@@ -21,8 +21,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--accept``: rewrite expected files instead of comparing with them."""
+    """Add ``--accept``, to rewrite expected files, and ``--site``, a built site."""
     parser.addoption("--accept", action="store_true", help="write tests/expected from what the tests see")
+    parser.addoption("--site", type=pathlib.Path, help="check this built site instead of one built for the tests")
 
 
 @pytest.hookimpl(tryfirst=True)  # markers decide what -m selects
@@ -80,6 +81,18 @@ def chromium() -> str:
     if os.environ.get("CI") == "true":
         pytest.fail(message)
     pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def site_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The static site with the committed sessions, built once; with ``--site`` that folder."""
+    if given := request.config.getoption("--site"):
+        return pathlib.Path(given)
+    from notebook_ext.site.build_site import build_site
+
+    folder = tmp_path_factory.mktemp("site")
+    build_site(folder)
+    return folder
 
 
 @pytest.fixture

@@ -106,6 +106,12 @@ def lazy_view_text(view: str) -> str:
     return f"export default ({{ {', '.join(used)} }}) => {{\n{_joined(names)}}};\n"
 
 
+@functools.cache
+def joined_modules(files: tuple[str, ...]) -> str:
+    """Return modules as one classic script, without imports, exports and comments."""
+    return f"(() => {{\n{_joined(files)}}})();\n"
+
+
 def exported_names(files: Iterable[str]) -> list[str]:
     """Return the names that modules export."""
     return [name for file in files for name in _NAME.findall(_read(file))]

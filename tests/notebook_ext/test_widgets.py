@@ -66,8 +66,17 @@ def test_all_modules_are_joined_into_one_that_imports_nothing() -> None:
 
     Files of a separate widget are left out. The order works, and one default export is left.
     """
-    assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.js")} == {*MODULES, "question.js"}
-    assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.css")} == {*STYLE_SHEETS, "question.css"}
+    assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.js")} == {
+        *MODULES,
+        "question.js",
+        "site/search.js",
+        "site/site.js",
+    }
+    assert {p.relative_to(STATIC).as_posix() for p in STATIC.rglob("*.css")} == {
+        *STYLE_SHEETS,
+        "question.css",
+        "site/site.css",
+    }
     text = full_module_text()
     assert not re.search(r"^\s*import\b", text, re.MULTILINE)
     assert re.findall(r"^export .*", text, re.MULTILINE) == ["export default { render };"]

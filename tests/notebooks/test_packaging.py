@@ -56,7 +56,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def test_the_wheel_holds_what_runs(built: pathlib.Path) -> None:
-    """Both packages with type marks and the front end's files; no tests, no notebooks."""
+    """Both packages with type marks and the front end's files; no tests, notebooks or site."""
     (wheel,) = built.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     for name in (
@@ -69,9 +69,9 @@ def test_the_wheel_holds_what_runs(built: pathlib.Path) -> None:
     tops = {name.split("/")[0] for name in names}
     assert {t for t in tops if not t.endswith(".dist-info")} == {"engine", "notebook_ext", "compile_explorer"}
     assert wheel.stat().st_size < 2_000_000
-    assert not [name for name in names if name.startswith("notebook_ext/alias")]
+    assert not [name for name in names if name.startswith(("notebook_ext/alias", "notebook_ext/site"))]
     for path in (ROOT / "notebook_ext" / "static").rglob("*.*"):
-        assert path.relative_to(ROOT).as_posix() in names
+        assert (path.relative_to(ROOT).as_posix() in names) == (path.parent.name != "site")
 
 
 def test_the_sdist_builds_again(built: pathlib.Path) -> None:

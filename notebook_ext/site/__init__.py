@@ -1,0 +1,1 @@
+"""The static site: lessons with explorers, and documentation with offline search."""

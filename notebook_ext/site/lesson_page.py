@@ -1,0 +1,73 @@
+"""A lesson with its saved outputs as HTML, and a fold for each explorer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+from notebook_ext.notebook_html import ANSI, WIDGET_MIME
+from notebook_ext.site.markdown_html import Links, Slugs, code_html, markdown_html
+
+FUNCTION = re.compile(r"^\s*(?:def|class) (\w+)", re.MULTILINE)
+EXPLORED = re.compile(r"^%explore (?:.*/)?(\w+)", re.MULTILINE)
+
+
+def lesson_html(notebook: Any, links: Links, slugs: Slugs, explorers: Mapping[str, str]) -> str:
+    """Return the HTML of a lesson. ``explorers`` are addresses of explorer pages by cell id."""
+    return "\n".join(part for cell in notebook["cells"] for part in _cell(cell, links, slugs, explorers))
+
+
+def _cell(cell: Any, links: Links, slugs: Slugs, explorers: Mapping[str, str]) -> Iterator[str]:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        yield markdown_html(source, links, slugs)
+    elif cell["cell_type"] == "code":
+        outputs = "".join(map(_output, cell["outputs"]))
+        yield f'<div class="cell">{code_html(source, "python")}{outputs}'
+        if cell["id"] in explorers:
+            yield explorer_fold(explorers[cell["id"]], title_of_cell(source))
+        yield "</div>"
+
+
+def title_of_cell(source: str) -> str:
+    """Return the name of a cell's explorer.
+
+    It is the first function or class, else the file that the cell opens, else its first line.
+    """
+    if found := FUNCTION.search(source) or EXPLORED.search(source):
+        return found.group(1)
+    lines = [line for line in source.splitlines() if line.strip() and not line.startswith("%%")]
+    return lines[0].strip() if lines else "this cell"
+
+
+def explorer_fold(address: str, title: str, *, is_open: bool = False) -> str:
+    """Return a fold; the page's script shows the explorer in it while it is open."""
+    return (
+        f'<details class="explorer" data-explorer="{escape(address)}" data-title="Explorer of {escape(title)}"{" open" * is_open}>'
+        f"<summary>Explorer of <code>{escape(title)}</code>: click a line and see what it became</summary>"
+        f'<p class="print-out"><a href="{escape(address)}">Open it in a page of its own</a></p></details>'
+    )
+
+
+def _output(output: Any) -> str:
+    if output["output_type"] == "stream":
+        return _box(_text("".join(output["text"])))
+    if output["output_type"] == "error":
+        return f'<div class="output error">{_text(chr(10).join(output["traceback"]))}</div>'
+    data = output.get("data", {})
+    if WIDGET_MIME in data:
+        return ""
+    if "text/html" in data:
+        return _box("".join(data["text/html"]))
+    text = "".join(data.get("text/plain", ""))
+    return _box(_text(text)) if text else ""
+
+
+def _text(text: str) -> str:
+    return f'<pre tabindex="0">{escape(ANSI.sub("", text))}</pre>'
+
+
+def _box(inside: str) -> str:
+    return f'<div class="output">{inside}</div>'
