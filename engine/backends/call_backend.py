@@ -14,6 +14,7 @@ from engine.backends.traced_passes import run_traced_passes
 from engine.backends.verify_correctness import verify_on_first_call
 from engine.compilation import Compilation
 from engine.graph.passes.lift_requires_grad import lift_requires_grad
+from engine.ir.introspection.operator_facts import draws_random
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.node_metadata import provenance_of
 from engine.ir.traced_frame import TracedGraph
@@ -22,6 +23,7 @@ from engine.records.bytecode import Span
 from engine.torch_private.global_state import loaded_dynamo_module
 
 Run = Callable[..., Any]
+AOT_BACKENDS = ("aot_eager", "triton")
 
 
 def call_backend(traced: TracedGraph, options: Options, work: Compilation) -> Run:
@@ -70,12 +72,15 @@ def _compile(traced: TracedGraph, options: Options, work: Compilation) -> Run:
     lifted = lift_requires_grad(traced.graph)
     if lifted is None:
         return _compile_lifted(traced, options, work)
+    draws = any(map(draws_random, traced.graph.graph.nodes))
+    can_rerun = options.backend in AOT_BACKENDS and not traced.reruns_after_error and not draws
     with lifted.inputs_as_in_graph(traced.inputs):
-        return lifted.wrap(_compile_lifted(replace(traced, graph=lifted.graph), options, work))
+        run = _compile_lifted(replace(traced, graph=lifted.graph), options, work)
+        return lifted.wrap(run, eager_run(traced.graph) if can_rerun else None)
 
 
 def _compile_lifted(traced: TracedGraph, options: Options, work: Compilation) -> Run:
-    if options.backend in ("aot_eager", "triton"):
+    if options.backend in AOT_BACKENDS:
         return compile_with_aot(traced, options, work)
     return restoring_inputs(compile_externally(options.backend, traced, work), traced)
 

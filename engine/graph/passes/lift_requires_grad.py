@@ -5,7 +5,7 @@ Other compilers do not support these calls in a graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.node_values import tensors_in
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.fake_tensors import FakeTensor
 
@@ -48,30 +49,45 @@ class LiftedRequiresGrad:
             for i, wanted in zip(concerned, was, strict=True):
                 i.example_value.requires_grad_(wanted)
 
-    def wrap(self, run: Run) -> Run:
+    def wrap(self, run: Run, as_traced: Run | None = None) -> Run:
         """Wrap ``run`` of the graph with the lifted calls.
 
-        If it raises, only the calls that precede all operations have an effect.
+        If it raises before it mutates an input, ``as_traced`` runs: the graph with its own calls, which leaves the
+        effects of those before the error. Without it, only calls that precede all operations have an effect.
         """
         before, after, ahead = self.before, self.after, self.before_all_operations
 
         def call(*inputs: Any) -> Any:
             _apply(before[:ahead], inputs)
-            was = [(inputs[n], inputs[n].requires_grad) for n, _ in before[ahead:]]
+            was = [(n, inputs[n].requires_grad) for n, _ in before[ahead:]]
+            versions = _versions(inputs)
             _apply(before[ahead:], inputs)
             try:
                 made = run(*inputs)
+            except Exception:
+                _apply(reversed(was), inputs)
+                if as_traced is None or versions != _versions(inputs):
+                    raise
             except BaseException:
-                for tensor, wanted in reversed(was):
-                    tensor.requires_grad_(wanted)
+                _apply(reversed(was), inputs)
                 raise
-            _apply(after, inputs)
-            return made
+            else:
+                _apply(after, inputs)
+                return made
+            return as_traced(*inputs)
 
         return call
 
 
-def _apply(switches: RequiresGradCalls, inputs: Sequence[Any]) -> None:
+def _versions(inputs: tuple[Any, ...]) -> list[Any]:
+    """Return the versions of the tensors.
+
+    Inference tensors have none: nobody knows whether they were mutated, so theirs equals nothing.
+    """
+    return [object() if t.is_inference() else t._version for t in tensors_in(inputs)]
+
+
+def _apply(switches: Iterable[tuple[int, bool]], inputs: Sequence[Any]) -> None:
     for n, wanted in switches:
         inputs[n].requires_grad_(wanted)
 

@@ -131,3 +131,31 @@ def told_after_a_view(x):
     seen = x.t()
     x.requires_grad_()
     return seen * 2, seen[0]
+
+
+def rows_and_weights():
+    """A computed tensor whose view may be written, and a leaf."""
+    return torch.randn(3, requires_grad=True) * 1.5, torch.randn(3)
+
+
+def leaf_and_weights():
+    """A leaf that requires grad, whose view may not be written, and another leaf."""
+    return torch.randn(3, requires_grad=True), torch.randn(3)
+
+
+@program(rows_and_weights, leaf_and_weights)
+def switched_before_an_error(x, weights):
+    """What is switched before the operator that raises remains switched."""
+    y = x * 2
+    weights.requires_grad_()
+    x[1:] = 1
+    return y + weights
+
+
+@program(rows_and_weights, leaf_and_weights)
+def switched_after_an_error(x, weights):
+    """What is switched after the operator that raises is not switched."""
+    y = x * 2
+    x[1:] = 1
+    weights.requires_grad_()
+    return y + weights
