@@ -17,10 +17,14 @@ from engine.aot.storage_geometry import offset_of, storage_id, with_hint_sizes
 from engine.aot.version_counters import write_count
 from engine.ir.aot.aot_metadata import IntOrSymInt, OutputAliasInfo, is_same_layout
 from engine.ir.fallback import FallbackRequired
+from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.node_values import example_tensor, tensors_in
 from engine.ir.static_sizes import static_sizes
 from engine.torch_private.dispatch import DisablePythonDispatcher, disable_current_modes
 from engine.torch_private.functionalization import FunctionalTensor, from_functional_tensor, sync_functional
+
+_MUTATING_THEIR_RESULT = frozenset({"linear", "matmul"})
+"""Operators whose native form mutates its own result; the form for fake tensors may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,24 @@ class TracedValues:
         """
         if not fake._is_view() or not fake._has_symbolic_sizes_strides:
             return fake._is_view()
+        made = self._result_at_hint_sizes(fake)
+        return made is None or made._is_view()
+
+    def version_in_eager(self, fake: torch.Tensor) -> int:
+        """Return how often eager's operators mutated a tensor, inside the one that created it too."""
+        writes = write_count(fake)
         maker = self.creators.get(storage_id(fake))
-        return maker is None or maker.meta["example_value"] is not fake or not _is_no_view_at_hint_sizes(maker)
+        if maker is None or facts_of_node(maker).name not in _MUTATING_THEIR_RESULT:
+            return writes - self.factory_versions.get(id(fake), 0)
+        made = self._result_at_hint_sizes(fake)
+        return writes if made is None else made._version + fake._version - self.first_versions[id(fake)]
+
+    def _result_at_hint_sizes(self, fake: torch.Tensor) -> torch.Tensor | None:
+        """Return what the operator that created a tensor returns at the hinted sizes, if known."""
+        maker = self.creators.get(storage_id(fake))
+        if maker is None or maker.meta["example_value"] is not fake:
+            return None
+        return _run_at_hint_sizes(maker)
 
     def was_mutated(self, fake: torch.Tensor) -> bool:
         """Return True if a tensor was mutated after it was created."""
@@ -110,7 +130,7 @@ class FunctionalResults:
         if not self._traced.is_view_in_eager(fake):
             self.non_views.add(index)
         if not fake.is_inference():
-            self.write_counts.append((index, write_count(fake) - self._traced.factory_versions.get(id(fake), 0)))
+            self.write_counts.append((index, self._traced.version_in_eager(fake)))
         return OutputAliasInfo(name, "result", index)
 
     def _in_layout_of(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> torch.Tensor:
@@ -140,14 +160,17 @@ class FunctionalResults:
         return plain
 
 
-def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
-    """Return True if a torch operator returns no view for operands with the hinted sizes."""
+def _run_at_hint_sizes(node: torch.fx.Node) -> torch.Tensor | None:
+    """Return a meta tensor: what a torch operator returns for operands with the hinted sizes.
+
+    None if that is not known.
+    """
     is_method = node.op == "call_method"
-    if not is_method and getattr(node.target, "__module__", "") not in ("_operator", "torch"):
-        return False
+    if not is_method and getattr(node.target, "__module__", "") not in ("_operator", "torch", "torch._C._nn"):
+        return None
     here = {n: with_hint_sizes(f) for n in node.all_input_nodes if (f := example_tensor(n)) is not None}
     if len(here) < len(node.all_input_nodes) or any(h._has_symbolic_sizes_strides for h in here.values()):
-        return False
+        return None
     with disable_current_modes(), DisablePythonDispatcher(), torch.no_grad():
         given = {n: torch.empty_strided(h.shape, h.stride(), dtype=h.dtype, device="meta") for n, h in here.items()}
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
@@ -155,8 +178,8 @@ def _is_no_view_at_hint_sizes(node: torch.fx.Node) -> bool:
         try:
             made = call(args[0]) if is_method else call(*args, **kwargs)
         except RuntimeError:  # the layout of an operand has changed since
-            return False
-    return isinstance(made, torch.Tensor) and not made._is_view()
+            return None
+    return made if isinstance(made, torch.Tensor) else None
 
 
 def _covers_storage(t: torch.Tensor) -> bool:

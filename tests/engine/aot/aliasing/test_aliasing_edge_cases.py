@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import engine
 from tests.torch_internals import TwoTensor
@@ -477,3 +478,19 @@ def test_an_out_tensor_that_is_resized_keeps_its_base(make: Callable[[Any], Any]
         made = engine.compile(fn, backend="aot_eager")(x)
     assert torch.equal(made, fn(x))
     assert "resizes its out= tensor" in str(session.compilations[0])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_products_with_a_vector_are_no_views(dynamic: bool | None, needs_grad: bool) -> None:
+    """Native products squeeze a new result in place, which counts in its version."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return F.linear(x, w), x.matmul(w.t()), x @ w.t(), F.linear(x, w).add_(1), (x @ w.t())[1:]
+
+    x, w = torch.randn(3), torch.randn(4, 3, requires_grad=needs_grad)
+    facts = [
+        [(t._is_view(), t._version, t._base is None) for t in run(x, w)]
+        for run in (fn, engine.compile(fn, backend="aot_eager", dynamic=dynamic))
+    ]
+    assert facts[0] == facts[1]
