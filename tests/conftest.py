@@ -85,13 +85,18 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def site_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The static site with the committed sessions, built once; with ``--site`` that folder."""
+    """The static site with a few sessions, built once; with ``--site`` that folder."""
     if given := request.config.getoption("--site"):
         return pathlib.Path(given)
     from notebook_ext.site.build_site import build_site
+    from notebook_ext.site.lesson_explorers import COMMITTED, committed_explorers
+    from tests.notebook_ext.sample_step_sessions import steps_session
 
     folder = tmp_path_factory.mktemp("site")
-    build_site(folder)
+    steps = tmp_path_factory.mktemp("sessions") / "steps.json"
+    steps_session().save(steps)
+    committed = {lesson: committed_explorers(lesson) for lesson in COMMITTED}
+    build_site(folder, {"01_bytecode_to_graph": {"steps": steps}, **committed})
     return folder
 
 

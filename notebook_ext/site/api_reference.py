@@ -23,6 +23,7 @@ MODULES: Mapping[str, str] = {
 }
 """Modules whose public names, those in ``__all__``, have an entry; each with a sentence."""
 COMMAND_WIDTH = "96"
+SIGNATURE_WIDTH = 90
 _LITERAL = re.compile(r"``(.+?)``|`([^`]+)`")
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields|See also):(.*)$")
 _ENTRY = re.compile(r"^(\*{0,2}[\w.]+(?:, [\w.]+)*): (.*)$", re.DOTALL)
@@ -185,11 +186,39 @@ def _members(owner: str, kind: type) -> Iterator[str]:
         yield f'<p class="docsection">Members of {escape(owner)}</p><dl class="members">{"".join(rows)}</dl>'
 
 
+class _Plain(str):
+    """An annotation that was written as text; its repr has no quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def _signature(value: Any) -> str:
+    """Return the signature as written, with a line for each parameter if it is long."""
     try:
-        return str(inspect.signature(value)).replace("'", "")
+        found = inspect.signature(value)
     except (TypeError, ValueError):
         return "(...)"
+    plain = found.replace(
+        parameters=[p.replace(annotation=_annotation(p.annotation)) for p in found.parameters.values()],
+        return_annotation=_annotation(found.return_annotation),
+    )
+    text = str(plain)
+    if len(text) <= SIGNATURE_WIDTH:
+        return text
+    returned = "" if plain.return_annotation is inspect.Signature.empty else f" -> {plain.return_annotation}"
+    marks = {p.kind for p in plain.parameters.values()}
+    rows = [str(p) for p in plain.parameters.values()]
+    first = next((n for n, p in enumerate(plain.parameters.values()) if p.kind is p.KEYWORD_ONLY), None)
+    if first is not None and inspect.Parameter.VAR_POSITIONAL not in marks:
+        rows.insert(first, "*")
+    return "(\n" + "".join(f"    {row},\n" for row in rows) + f"){returned}"
+
+
+def _annotation(annotation: Any) -> Any:
+    return _Plain(annotation) if type(annotation) is str else annotation
 
 
 def _own_docstring(group: type, method: str) -> str:

@@ -73,7 +73,7 @@ def page_body(page: Page, site: SiteMap, explorers: Mapping[str, str]) -> str:
     parts = [
         markdown_html(text.read(), FileLinks(site, page.address, text.file), slugs, text.shift) for text in page.texts
     ]
-    has_title = len(page.texts) == 1 and not page.texts[0].only
+    has_title = len(page.texts) == 1 and (not page.texts[0].only or page.texts[0].shift < 0)
     return "\n".join(parts if has_title else [f"<h1>{escape(page.title)}</h1>", *parts])
 
 

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from engine.records.counts import breaks_of
 from engine.records.session import Session
 from engine.replace_file import replace_file
 from notebook_ext.notebook_html import OUTPUT_METADATA_KEY
@@ -60,8 +61,19 @@ def recorded_explorers(lesson: pathlib.Path, folder: pathlib.Path) -> Explorers:
 
 def write_explorer(session: pathlib.Path, page: pathlib.Path, title: str) -> None:
     """Write the standalone page that shows a saved session."""
+    loaded = Session.load(session)
     with replace_file(page) as stream:
-        write_page(Session.load(session), stream, title, view="linked")
+        write_page(loaded, stream, title, view=opening_view(loaded))
+
+
+def opening_view(session: Session) -> str:
+    """Return the view that opens first.
+
+    It is the tracer if the session has steps, Home if there is something to fix, else the linked view.
+    """
+    if session.level == "steps":
+        return "tracer"
+    return "home" if session.failures or any(breaks_of(session.compilations)) else "linked"
 
 
 def _run(lesson: pathlib.Path, home: pathlib.Path) -> dict[str, int]:

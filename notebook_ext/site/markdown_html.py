@@ -29,10 +29,13 @@ class Links(Protocol):
 
 NOT_RUN = re.compile(r"^<!-- not run: (.+?) -->$")
 """Comment above a block of Python that no test runs, with the reason."""
+LONG_NAME = 20
+"""Length of names and paths from which a line may break within them."""
 LANGUAGES = {"py": "python", "python": "python", "json": "json", "yaml": "yaml", "bash": "bash", "sh": "bash"}
 _HEADING = re.compile(r"^(#{1,6})\s+(.+?)\s*#*$", re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _FOLD = re.compile(r"&lt;(/?(?:details|summary))&gt;")
+_BREAKABLE = re.compile(r"(?<=\w[/._])(?=\w)")
 _PICTURE = re.compile(r'<picture>.*?<img src="([^"]+)" alt="([^"]+)"></picture>')
 
 
@@ -51,6 +54,10 @@ class _SiteRenderer(mistune.HTMLRenderer):
     def link(self, text: str, url: str, title: str | None = None) -> str:
         target = url if url.startswith("https://") else self._links.address(url)
         return text if target is None else f'<a href="{escape(target)}">{text}</a>'
+
+    def codespan(self, text: str) -> str:
+        shown = escape(text)
+        return f"<code>{_BREAKABLE.sub('<wbr>', shown) if len(text) > LONG_NAME else shown}</code>"
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         alt = escape(plain_text(text))

@@ -28,7 +28,7 @@ class Text:
     """Path in the repository."""
     only: tuple[str, ...] = ()
     shift: int = 0
-    """Levels by which headings become smaller."""
+    """Levels by which headings become smaller; -1 makes the title of a page of its section's."""
 
     def read(self) -> str:
         """Return the Markdown."""
@@ -79,7 +79,12 @@ def _title(path: pathlib.Path) -> str:
 
 HOW_TO = (
     Page("how-to", "install", "Install and first cell", (Text("README.md", ("Install", "Two commands", "Make")),)),
-    Page("how-to", "logs", "Read logs of stock torch.compile", (Text("README.md", ("Logs of stock torch.compile",)),)),
+    Page(
+        "how-to",
+        "logs",
+        "Read logs of stock torch.compile",
+        (Text("README.md", ("Logs of stock torch.compile",), shift=-1),),
+    ),
     Page("how-to", "recipes", "Recipes", (Text("notebooks/reference/RECIPES.md"),)),
     Page("how-to", "ci", "Compile checks in CI", (Text("notebooks/reference/CI.md"),)),
     Page("how-to", "class", "Run a class", (Text("notebooks/reference/WORKSHOP.md"),)),
@@ -109,13 +114,18 @@ def _reference() -> list[Page]:
 
 
 EXPLANATION = (
-    Page("explanation", "how-it-works", "How it works", (Text("CONTRIBUTING.md", ("How a call becomes a kernel",)),)),
+    Page(
+        "explanation",
+        "how-it-works",
+        "How it works",
+        (Text("CONTRIBUTING.md", ("How a call becomes a kernel",), shift=-1),),
+    ),
     Page("explanation", "map", "Map of the packages", module="map"),
     Page(
         "explanation",
         "names",
         "If you know Dynamo, AOTAutograd, Inductor",
-        (Text("CONTRIBUTING.md", ("If you know Dynamo, AOTAutograd, Inductor",)),),
+        (Text("CONTRIBUTING.md", ("If you know Dynamo, AOTAutograd, Inductor",), shift=-1),),
     ),
     Page(
         "explanation",

@@ -79,6 +79,21 @@ def test_from_search_to_a_step_in_an_explorer(open_page: Callable[..., Any]) -> 
     assert explorer.locator(".lm").first.inner_text() != before
 
 
+def test_a_recorded_trace_opens_on_its_steps(open_page: Callable[..., Any]) -> None:
+    """The explorer of a cell with ``--steps`` opens on the tracer, which can step."""
+    page = open_page("tutorials/01_bytecode_to_graph.html")
+    fold = page.locator("details.explorer").first
+    fold.locator("summary").click()
+    widget = fold.locator("iframe").content_frame.locator(".lm")
+    widget.locator(".say").wait_for(state="attached")
+    widget.focus()
+    said = widget.locator(".say")
+    for key, step in (("ArrowRight", 2), ("ArrowRight", 3), ("ArrowLeft", 2)):
+        page.keyboard.press(key)
+        widget.locator(".say", has_text=f"Step {step}: ").wait_for(state="attached")
+    assert "line" in said.inner_text()
+
+
 def test_search_shows_text_and_says_when_there_is_nothing(open_page: Callable[..., Any]) -> None:
     """A query that looks like HTML is text; one without a hit says so."""
     page = open_page("search.html?q=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E")

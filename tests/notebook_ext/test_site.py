@@ -228,6 +228,13 @@ def test_a_block_that_no_test_runs_says_why() -> None:
     assert "No test runs this block: it needs a Hub" in html
 
 
+def test_long_names_may_break_between_their_parts() -> None:
+    """A long path has places for a line break, outside entities; a short name has none."""
+    html = markdown_html("`engine/runtime/dispatch.py` `a_b.c` `a<b.engine/runtime/xy`", links(), Slugs())
+    assert "<code>engine/<wbr>runtime/<wbr>dispatch.<wbr>py</code> <code>a_b.c</code>" in html
+    assert "<code>a&lt;b.<wbr>engine/<wbr>runtime/<wbr>xy</code>" in html
+
+
 def test_repeated_headings_have_different_anchors() -> None:
     """Anchors are those of GitHub; the second of a name gets a number."""
     html = markdown_html("# One\n## Is it `f_x()`?\n## Same\n## Same\n", links(), Slugs())
