@@ -167,7 +167,7 @@ def _entry(name: str, value: Any, slugs: Slugs) -> Iterator[str]:
             f"<tr><td><code>{f.name}</code></td><td><code>{escape(str(f.default))}</code></td></tr>"
             for f in dataclasses.fields(kind)
         )
-        yield f'<div class="wide" tabindex="0" role="region" aria-label="Defaults"><table><thead><tr><th>Setting</th><th>Default</th></tr></thead><tbody>{fields}</tbody></table></div>'
+        yield f'<div class="wide" tabindex="0" role="group" aria-label="Defaults"><table><thead><tr><th>Setting</th><th>Default</th></tr></thead><tbody>{fields}</tbody></table></div>'
     if inspect.isclass(value):
         yield from _members(name, value)
 
@@ -238,6 +238,6 @@ def _options_table(options: tuple[tuple[str, dict[str, Any]], ...]) -> str:
         for flag, details in options
     )
     return (
-        '<div class="wide" tabindex="0" role="region" aria-label="Options"><table><thead><tr><th>Option</th><th>Meaning</th></tr></thead>'
+        '<div class="wide" tabindex="0" role="group" aria-label="Options"><table><thead><tr><th>Option</th><th>Meaning</th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )

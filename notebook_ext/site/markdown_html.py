@@ -77,7 +77,7 @@ class _SiteRenderer(mistune.HTMLRenderer):
         return _FOLD.sub(r"<\1>", escape(html))
 
     def table(self, text: str) -> str:
-        return f'<div class="wide" tabindex="0" role="region" aria-label="Table"><table>{text}</table></div>\n'
+        return f'<div class="wide" tabindex="0" role="group" aria-label="Table"><table>{text}</table></div>\n'
 
     def block_quote(self, text: str) -> str:
         return f"<blockquote>{text}</blockquote>\n"

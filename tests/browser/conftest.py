@@ -5,6 +5,7 @@ An outside request is one that would leave this machine.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+AXE = pathlib.Path(__file__).parents[1] / "js" / "node_modules" / "axe-core" / "axe.min.js"
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -33,6 +35,15 @@ def browser(chromium: str) -> Iterator[Any]:
         started = playwright.chromium.launch(executable_path=chromium, headless=True, args=FLAGS)
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The checker's source; it is Deque's axe-core, and no part of this repository."""
+    if not AXE.exists():
+        assert "CI" not in os.environ, "axe-core must be installed where CI runs: npm ci in tests/js"
+        pytest.skip("axe-core is not here: npm ci in tests/js installs it")
+    return AXE.read_text(encoding="utf-8")
 
 
 class Tab:

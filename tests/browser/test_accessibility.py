@@ -5,8 +5,6 @@ Covers names, roles, contrast and keyboard.
 
 from __future__ import annotations
 
-import os
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,19 +18,9 @@ from tests.notebook_ext.views.test_backward import recorded
 
 pytestmark = pytest.mark.browser
 
-AXE = pathlib.Path(__file__).parents[1] / "js" / "node_modules" / "axe-core" / "axe.min.js"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 Show = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def axe() -> str:
-    """The checker's source; it is Deque's axe-core, and no part of this repository."""
-    if not AXE.exists():
-        assert "CI" not in os.environ, "axe-core must be installed where CI runs: npm ci in tests/js"
-        pytest.skip("axe-core is not here: npm ci in tests/js installs it")
-    return AXE.read_text(encoding="utf-8")
 
 
 def faults(page: Any, axe: str) -> list[str]:

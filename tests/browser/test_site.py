@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.browser.test_accessibility import RULES
+
 pytestmark = pytest.mark.browser
 
 LEAST_CONTRAST = 4.5
@@ -114,6 +116,24 @@ def test_text_has_contrast(open_page: Callable[..., Any], theme: str) -> None:
             low[address] = found[:5]
         page.close()
     assert low == {}
+
+
+def test_pages_have_no_accessibility_fault(open_page: Callable[..., Any], axe: str) -> None:
+    """A checker finds nothing on a page of each kind, with the folds of outputs open.
+
+    Contrast is the subject of another test, which takes less time.
+    """
+    found = {}
+    for address in (PAGES[1], PAGES[3], "search.html?q=guard"):
+        page = open_page(address)
+        page.evaluate('for (const fold of document.querySelectorAll(".output details")) fold.open = true')
+        page.evaluate(axe)
+        found[address] = page.evaluate(
+            "async (tags) => (await axe.run(document, { iframes: false, rules: { 'color-contrast': { enabled: false } }, runOnly: { type: 'tag', values: tags } })).violations.map((v) => `${v.id}: ${v.nodes[0].html.slice(0, 200)}`)",
+            RULES,
+        )
+        page.close()
+    assert not any(found.values()), found
 
 
 def test_nothing_overflows(open_page: Callable[..., Any]) -> None:

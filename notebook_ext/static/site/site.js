@@ -111,6 +111,7 @@ function start() {
       if (fold.open !== Boolean(fold.querySelector("iframe"))) showExplorer(fold);
     });
   }
+  for (const box of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".output pre"))) box.tabIndex = 0;
   const menu = /** @type {HTMLDetailsElement | null} */ (document.querySelector("details.menu"));
   if (menu && matchMedia("(max-width: 60rem)").matches) menu.open = false;
   addEventListener("keydown", (event) => {
