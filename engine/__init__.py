@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         EngineError,
         GraphBreak,
         NotATrace,
+        PlanFailed,
         RecompileLimit,
         Unavailable,
         UnknownBackend,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from engine.observe.load_torch_trace import load_torch_trace
     from engine.observe.observe_torch import observe_torch
     from engine.options import config
+    from engine.planning.plan_step import plan
+    from engine.records.plan import Plan
     from engine.records.session import Session
     from engine.reproducers import reproducer
     from engine.user_passes import register_pass, replace_pattern
@@ -61,7 +64,7 @@ _HOMES = {
     ),
     "engine.editing.edit_graphs": ("edited", "graph_text"),
     "engine.errors": (
-        "BackendError", "ConstraintViolation", "EngineError", "GraphBreak", "NotATrace", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
+        "BackendError", "ConstraintViolation", "EngineError", "GraphBreak", "NotATrace", "PlanFailed", "RecompileLimit", "Unavailable", "UnknownBackend", "UnknownTarget",
     ),
     "engine.ir.annotations": ("allow_in_graph", "disable", "graph_break", "while_tracing"),
     "engine.ir.introspection.tensor_spec": ("TensorSpec",),
@@ -69,6 +72,8 @@ _HOMES = {
     "engine.observe.observe_torch": ("observe_torch",),
     "engine.observe.load_torch_trace": ("load_torch_trace",),
     "engine.options": ("config",),
+    "engine.planning.plan_step": ("plan",),
+    "engine.records.plan": ("Plan",),
     "engine.records.session": ("Session",),
     "engine.user_passes": ("register_pass", "replace_pattern"),
     "engine.reproducers": ("reproducer",),
@@ -81,6 +86,8 @@ __all__ = [
     "EngineError",
     "GraphBreak",
     "NotATrace",
+    "Plan",
+    "PlanFailed",
     "RecompileLimit",
     "Session",
     "TensorSpec",
@@ -109,6 +116,7 @@ __all__ = [
     "measure_kernels",
     "minimize",
     "observe_torch",
+    "plan",
     "record",
     "record_tensor_values",
     "register_backend",

@@ -43,6 +43,13 @@ class BadArgument(EngineError, ValueError):
     """Invalid argument of the public API."""
 
 
+class PlanFailed(EngineError):
+    """Failure of a program while ``engine.plan`` runs it as one rank."""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(f"The program cannot be planned as rank {rank}: {reason}")
+
+
 class GraphBreak(EngineError):
     """Graph break under ``fullgraph=True``, with the reason, the user's line and hints.
 

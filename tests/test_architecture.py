@@ -31,7 +31,7 @@ type = layers
 containers =
     engine
 layers =
-    (editing)
+    (editing) : (planning)
     api
     backward_pipeline : (user_passes) : (reproducers)
     expectations : (diagnosis) : (accuracy) : (pipeline_cache) : (pattern_passes) : observe

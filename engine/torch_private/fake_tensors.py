@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.torch_private.entries import Entry, Feature, Kind, load
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         UnsupportedOperatorException,
     )
     from torch._subclasses.fake_tensor import _BypassDispatchCache as BypassDispatchCache
+
+    unset_fake_temporarily: Any
 
 ENTRIES = (
     Entry(
@@ -64,6 +66,13 @@ ENTRIES = (
         without="results of view operators would be cached wrongly",
         off=Feature.COMPILATION,
         calls=("(a)",),
+    ),
+    Entry(
+        "torch._subclasses.fake_tensor:unset_fake_temporarily",
+        Kind.FUNCTION,
+        "Runs operators on real tensors inside of a fake mode.",
+        without="distributed steps cannot be planned",
+        calls=("()",),
     ),
     Entry(
         "torch._guards:detect_fake_mode",

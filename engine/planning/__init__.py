@@ -1,0 +1,1 @@
+"""Plans a distributed training step without devices, as one rank of many."""

@@ -1,0 +1,281 @@
+"""Plan of a distributed training step: ``engine.plan``."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import pathlib
+import runpy
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from engine import forked_run
+from engine.errors import BadArgument, PlanFailed
+from engine.planning.fake_world import fake_world
+from engine.planning.observe_step import StepObserver, StepsPlanned, user_line_of
+from engine.planning.time_model import Hardware, hardware_from
+from engine.records.plan import Plan, RankClass, rank_class
+
+MAX_SECONDS = 600.0
+"""Seconds that planning one rank may take."""
+FORKS_AT_ONCE = 2
+
+
+def plan(
+    target: Callable[..., Any] | str | pathlib.Path,
+    *args: Any,
+    world: int,
+    mesh: Mapping[str, int] | str | None = None,
+    ranks: Sequence[int] | None = None,
+    steps: int = 2,
+    device: str = "cuda",
+    hardware: Mapping[str, float] | None = None,
+    arguments: Sequence[str] = (),
+    **kwargs: Any,
+) -> Plan:
+    """Plan a distributed training step on one machine, without its devices.
+
+    ``target`` runs as one rank of ``world`` ranks on tensors without elements. Its own ``init_process_group``,
+    ``init_device_mesh``, ``fully_shard``, ``parallelize_module``, DDP and ``torch.cuda`` calls are answered. The run
+    ends after ``steps`` optimizer steps. It runs in a forked process, so nothing of it remains here; what it prints
+    is discarded. Operators are observed as eager runs them, without the compiler's fusions. Collectives and bytes of
+    live storages are exact; times come from a model.
+
+    Args:
+        target: a function, or the path of a script for torchrun.
+        args: arguments of the function. Its tensors and modules take part as tensors without elements.
+        world: number of ranks, at least two.
+        mesh: sizes of the mesh by name, as ``{"dp": 8, "tp": 8}`` or ``"dp=8,tp=8"``. It answers an
+            ``init_device_mesh`` with the same names; a function with a parameter ``mesh`` is given the mesh.
+        ranks: ranks to plan; by default the first and the last. Those that are alike become one class.
+        steps: optimizer steps to run. The last one is shown: state and buckets are as in later steps.
+        device: ``cuda`` or ``cpu``, the device that the ranks have.
+        hardware: constants of the time model to replace, as ``{"inter_bandwidth": 25e9}``.
+        arguments: command line of the script.
+        kwargs: keyword arguments of the function.
+
+    Raises:
+        BadArgument: the world, the mesh or a rank is impossible.
+        PlanFailed: the program raised an error; the message names its line.
+    """
+    program = program_of(target, args, kwargs, arguments)
+    return plan_program(program, world=world, mesh=mesh, ranks=ranks, steps=steps, device=device, hardware=hardware)
+
+
+def plan_program(
+    program: Program,
+    *,
+    world: int,
+    mesh: Mapping[str, int] | str | None = None,
+    ranks: Sequence[int] | None = None,
+    steps: int = 2,
+    device: str = "cuda",
+    hardware: Mapping[str, float] | None = None,
+) -> Plan:
+    """Plan a program, with the arguments and errors of ``plan``."""
+    sizes = checked_mesh(world, mesh)
+    wanted = checked_ranks(world, ranks)
+    constants = hardware_from(hardware)
+    if steps < 1:
+        raise BadArgument("A plan needs at least one step.")
+    if device not in {"cuda", "cpu"}:
+        raise BadArgument(f"A plan is for the device 'cuda' or 'cpu', not {device!r}.")
+
+    def plan_rank(rank: int) -> dict[str, Any]:
+        return _plan_rank(program, rank, world, sizes, steps, device, constants)
+
+    with ThreadPoolExecutor(FORKS_AT_ONCE) as pool:
+        found = list(pool.map(lambda rank: _forked(plan_rank, rank), wanted))
+    classes = merged_classes(found)
+    notes = [] if len(wanted) == world else [_planned_note(wanted, len(classes))]
+    return Plan(program.name, world, sizes, device, dataclasses.asdict(constants), classes, tuple(notes))
+
+
+def _planned_note(wanted: Sequence[int], classes: int) -> str:
+    which = " and ".join(map(str, wanted)) if len(wanted) < 3 else ", ".join(map(str, wanted))
+    alike = "are alike" if classes == 1 and len(wanted) > 1 else "were planned"
+    return f"Ranks {which} {alike}; others were not planned. Name more with ranks=[...]."
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Program to plan: what runs, its name, and the namespaces of its code."""
+
+    name: str
+    run: Callable[[Any], Any]
+    """Runs the program; it is given the mesh."""
+    names: tuple[dict[str, Any], ...] = ()
+
+
+def program_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Sequence[str]) -> Program:
+    """Return the program of a function or script.
+
+    Raises:
+        BadArgument: there is no such script, or ``target`` is neither.
+    """
+    if not callable(target):
+        try:
+            path = pathlib.Path(target).expanduser()
+        except TypeError:
+            kind = type(target).__name__
+            raise BadArgument(f"A plan needs a function or the path of a script, not {kind}.") from None
+        if not path.is_file():
+            raise BadArgument(f"There is no script {str(target)!r} to plan.")
+        return Program(path.name, lambda mesh: _run_script(path, arguments))
+    inner = inspect.unwrap(target)
+
+    def run(mesh: Any) -> Any:
+        takes_mesh = "mesh" in _parameters(inner) and "mesh" not in kwargs
+        given = {**kwargs, "mesh": mesh()} if takes_mesh else kwargs
+        return target(*args, **given)
+
+    return Program(getattr(inner, "__qualname__", type(inner).__name__), run, (getattr(inner, "__globals__", {}),))
+
+
+def _parameters(function: Any) -> Mapping[str, Any]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _run_script(path: pathlib.Path, arguments: Sequence[str]) -> None:
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, str(path.parent))
+    runpy.run_path(str(path), run_name="__main__")
+
+
+# One rank, in the forked process.
+
+
+def _forked(work: Callable[[int], dict[str, Any]], rank: int) -> RankClass:
+    done = forked_run.run_in_fork(lambda: work(rank), seconds=MAX_SECONDS, blocks_effects=False)
+    if done.ending is forked_run.Ending.TIMED_OUT:
+        raise PlanFailed(rank, f"it took more than {MAX_SECONDS:.0f} seconds")
+    if done.ending is not forked_run.Ending.RETURNED:
+        raise PlanFailed(rank, done.problem.removeprefix("the re-run failed: "))
+    if "error" in done.value:
+        raise PlanFailed(rank, done.value["error"])
+    return rank_class(done.value)
+
+
+def _plan_rank(
+    program: Program, rank: int, world: int, sizes: dict[str, int], steps: int, device: str, hardware: Hardware
+) -> dict[str, Any]:
+    observer = StepObserver(hardware, groups_along(rank, sizes), steps)
+    with fake_world(rank, world, sizes, device, observer, list(program.names)):
+        try:
+            program.run(lambda: _device_mesh(sizes, world, device))
+        except StepsPlanned:
+            pass
+        except SystemExit as ended:
+            if ended.code:
+                return {"error": f"it exits with {ended.code!r}"}
+        except Exception as error:
+            return {"error": _described(error, observer)}
+        if not observer.storages.at:
+            return {"error": "it runs no operator, so there is no step to plan"}
+        return dataclasses.asdict(observer.result(rank))
+
+
+def _device_mesh(sizes: dict[str, int], world: int, device: str) -> Any:
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group()
+    return torch.distributed.device_mesh.init_device_mesh(
+        device, tuple(sizes.values()) or (world,), mesh_dim_names=tuple(sizes) or ("world",)
+    )
+
+
+def _described(error: Exception, observer: StepObserver) -> str:
+    file, line = user_line_of(error)
+    where = f" at {file.rpartition('/')[2]}:{line}" if line else ""
+    first = next(iter(str(error).strip().splitlines()), "")
+    uneven = next((note for note in observer.notes if "do not divide" in note), "")
+    return f"{type(error).__name__}{where}: {first}{f' {uneven}' if uneven else ''}"
+
+
+def groups_along(rank: int, sizes: Mapping[str, int]) -> dict[str, list[int]]:
+    """Return the ranks along each dimension of the mesh that ``rank`` belongs to."""
+    result, stride = {}, 1
+    for name, size in reversed(list(sizes.items())):
+        first = rank - rank // stride % size * stride
+        result[name] = [first + i * stride for i in range(size)]
+        stride *= size
+    return result
+
+
+def merged_classes(found: Sequence[RankClass]) -> tuple[RankClass, ...]:
+    """Join ranks that are alike, up to the names of their groups."""
+    classes: dict[Any, RankClass] = {}
+    for one in found:
+        key = (
+            tuple((c.kind, c.dtype, c.bytes, c.group_size, c.phase, c.line) for c in (*one.setup, *one.collectives)),
+            tuple((p.at, p.bytes) for p in one.curve),
+            tuple((o.name, o.calls, o.flops, o.bytes) for o in one.operators),
+        )
+        known = classes.get(key)
+        classes[key] = one if known is None else dataclasses.replace(known, ranks=(*known.ranks, *one.ranks))
+    return tuple(classes.values())
+
+
+# Arguments.
+
+
+def checked_mesh(world: int, mesh: Mapping[str, int] | str | None) -> dict[str, int]:
+    """Return the sizes of the mesh by name.
+
+    Raises:
+        BadArgument: the world is too small, or the mesh is no mesh of all ranks.
+    """
+    if not torch.distributed.is_available():
+        raise BadArgument("This torch is built without torch.distributed, so a distributed step cannot be planned.")
+    if not is_whole(world) or world < 2:
+        raise BadArgument(f"A plan needs a world of at least two ranks, not {world!r}.")
+    sizes: dict[str, int] = _sizes_of(mesh)
+    if wrong := [n for n, s in sizes.items() if not is_whole(s) or s < 1]:
+        raise BadArgument(f"The mesh dimension {wrong[0]!r} needs a positive whole size, not {sizes[wrong[0]]!r}.")
+    if sizes and math.prod(sizes.values()) != world:
+        text = " x ".join(f"{n}={s}" for n, s in sizes.items())
+        raise BadArgument(f"The mesh {text} has {math.prod(sizes.values())} ranks, but the world has {world}.")
+    return sizes
+
+
+def _sizes_of(mesh: Any) -> dict[str, int]:
+    return dict(mesh) if hasattr(mesh, "keys") else parsed_mesh(mesh or "")
+
+
+def is_whole(value: Any) -> bool:
+    """Return True for whole numbers."""
+    return hasattr(value, "__index__")
+
+
+def parsed_mesh(text: str) -> dict[str, int]:
+    """Return the sizes in ``dp=8,tp=8``.
+
+    Raises:
+        BadArgument: the text is of another form.
+    """
+    sizes: dict[str, int] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, size = (p.strip() for p in part.partition("="))
+        if not name.isidentifier() or not size.isdecimal() or name in sizes:
+            raise BadArgument(f"{text!r} is no mesh: write names with sizes, as dp=8,tp=8.")
+        sizes[name] = int(size)
+    return sizes
+
+
+def checked_ranks(world: int, ranks: Sequence[int] | None) -> list[int]:
+    """Return the ranks to plan, without repetition.
+
+    Raises:
+        BadArgument: a rank is not in the world.
+    """
+    wanted = [0, world - 1] if ranks is None else list(dict.fromkeys(ranks))
+    if not wanted or any(not is_whole(r) or not 0 <= r < world for r in wanted):
+        raise BadArgument(f"Ranks to plan are numbers from 0 to {world - 1}, not {wanted!r}.")
+    return wanted

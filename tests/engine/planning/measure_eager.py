@@ -1,0 +1,91 @@
+"""Run a program as one of several gloo processes; count collectives and live bytes.
+
+``python measure_eager.py PROGRAM RANK WORLD RENDEZVOUS_FILE OUT_FILE``
+"""
+
+import json
+import pathlib
+import sys
+import weakref
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3]))
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from training_programs import PROGRAMS
+
+from engine.torch_private.dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from engine.torch_private.fake_tensors import FakeTensor
+from engine.torch_private.lazily_loaded import Work
+from engine.torch_private.pytree import tree_leaves
+
+
+class LiveBytes(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.live = {}
+        self.total = self.peak = 0
+        self.collectives = []
+        self.is_waiting = False
+
+    def see(self, value):
+        tensors = [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
+        for t in tensors:
+            if not (isinstance(t, FakeTensor) or is_traceable_wrapper_subclass(t) or t.is_meta):
+                self.count(t.untyped_storage())
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    def count(self, storage):
+        key = storage._cdata
+        if key not in self.live:
+            self.live[key] = [weakref.ref(storage, lambda _: self.end(key)), 0]
+        self.total += storage.nbytes() - self.live[key][1]
+        self.live[key][1] = storage.nbytes()
+        self.peak = max(self.peak, self.total)
+
+    def end(self, key):
+        self.total -= self.live.pop(key)[1]
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(t not in (torch.Tensor, FakeTensor) for t in types):
+            return NotImplemented
+        if self.is_waiting:
+            return func(*args, **(kwargs or {}))
+        read = self.see((args, kwargs))
+        result = func(*args, **(kwargs or {}))
+        written = self.see(result)
+        if func.namespace == "c10d":
+            written = self.see(args[0])
+            self.collectives.append(max(written, read - written))
+        elif func.namespace == "_c10d_functional" and not any(n in str(func) for n in ("wait_", "_wrap")):
+            self.collectives.append(max(written, read))
+        return result
+
+
+def main(program, rank, world, rendezvous, out):
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(world))
+    live = LiveBytes()
+    resize, wait = torch.UntypedStorage.resize_, Work.wait
+
+    def observed_resize(storage, size):
+        resize(storage, size)
+        live.count(storage)
+
+    def observed_wait(work, *args):
+        live.is_waiting = True  # gloo's own copies are no storages of the program
+        try:
+            return wait(work, *args)
+        finally:
+            live.is_waiting = False
+
+    torch.UntypedStorage.resize_, Work.wait = observed_resize, observed_wait
+    with live:
+        PROGRAMS[program]()
+    pathlib.Path(out).write_text(json.dumps({"peak": live.peak, "collectives": live.collectives}), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
