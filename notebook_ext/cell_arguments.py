@@ -74,12 +74,22 @@ COMPILE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "--world",
+        {
+            "default": None,
+            "type": int,
+            "metavar": "N",
+            "help": "Plan the cell as one rank of N without devices, instead of running it: collectives, memory, modeled time.",
+        },
+    ),
+    ("--mesh", {"default": "", "metavar": "M", "help": "With --world: sizes of the mesh by name, as dp=8,tp=8."}),
+    (
         "-o",
         {
             "default": "",
             "metavar": "NAME",
             "dest": "output",
-            "help": "Also bind the session to NAME; _compile always has the last one.",
+            "help": "Also bind the session or plan to NAME; _compile always has the last session, _plan the last plan.",
         },
     ),
 )
@@ -137,6 +147,8 @@ def to_settings(arguments: argparse.Namespace) -> CompileSettings:
     """
     if arguments.dynamic and arguments.static:
         raise UsageError("--dynamic and --static exclude each other: give one of them, or neither for static first.")
+    if arguments.mesh and arguments.world is None:
+        raise UsageError("--mesh needs --world: give the number of ranks too.")
     if arguments.output and not arguments.output.isidentifier():
         raise UsageError(f"-o needs a Python name to bind the session to, not {arguments.output!r}.")
     if arguments.save and not pathlib.Path(arguments.save).expanduser().absolute().parent.is_dir():

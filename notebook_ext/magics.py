@@ -25,6 +25,7 @@ from notebook_ext import cell_arguments, compile_roots, display, line_magic_outp
 from notebook_ext.compile_run import CompileRun, ExecutingCell
 from notebook_ext.compilers import CellCompiler, CompileSettings
 from notebook_ext.lesson import LessonMagics
+from notebook_ext.plan_cell import LAST_PLAN_NAME, plan_cell
 from notebook_ext.run_cell import Cell
 from notebook_ext.shell_sessions import LAST_SESSION_NAME, ShellSessions
 from notebook_ext.training_drivers import driver_reason
@@ -63,7 +64,7 @@ class CompileMagics(Magics):
         """
         given = cell_arguments.parse_arguments(self.compile_cell, line, "%%compile")
         choice, names = cell_arguments.to_settings(given), tuple(given.names)
-        subject = self._subject(choice, keep=given.keep)
+        subject = self._subject(choice, keep=given.keep) if given.world is None else None
         try:
             parsed = run_cell.parse_cell(self.shell, body)
         except (SyntaxError, ValueError, OverflowError) as error:
@@ -72,6 +73,9 @@ class CompileMagics(Magics):
             if not executing.is_cell_magic:
                 raise
             executing.mark_failed(error)
+            return
+        if subject is None:
+            plan_cell(self.shell, parsed, given)
             return
         compile_roots.check_names(names, self.shell.user_ns, parsed.bound_names)
         self._run(given, subject, parsed, names, CellText(line.strip(), body, parsed.file))
@@ -305,5 +309,6 @@ def unregister(shell: InteractiveShell) -> None:
         manager.registry.pop(magics.__name__, None)
     for key in COMPLETED_MAGICS:
         shell.strdispatchers["complete_command"].strs.pop(key, None)
+    shell.user_ns.pop(LAST_PLAN_NAME, None)
     shell.user_ns.pop(LAST_SESSION_NAME, None)
     shell.user_ns_hidden.pop(LAST_SESSION_NAME, None)
