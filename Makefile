@@ -29,7 +29,7 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-all matrix lab bench coverage lint accept notebooks editions site sessions pictures libraries clean
+.PHONY: help demo test quick test-all matrix lab bench coverage fuzz lint accept notebooks editions site sessions pictures libraries clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ MATRIX = matrix/$(shell "$(PYTHON)" -c 'import sys; print("python%d.%d" % sys.ve
 matrix: ## Run the tests on one pair, PYTHON and TORCH, in an environment of its own; counts go to matrix/<pair>.txt
 	@$(MAKE) --no-print-directory VENV=$(MATRIX) $(MATRIX)/.installed
 	$(MATRIX)/bin/python -m pytest -p tests.version_matrix --counts $(MATRIX).txt -n $(WORKERS) -q $(TESTS)
+
+fuzz: $(STAMP) ## Compare random programs with eager for ten minutes, with the date as the seed (TARGET=programs, kernels or aliasing)
+	$(BIN)/python -m tests.fuzz $(or $(TARGET),programs) --seed $$(date +%Y%m%d)0000 --minutes 10 --output build/fuzz
 
 libraries: $(STAMP) ## Install libraries that live on torch, and compile their models and functions
 	$(BIN)/python -m pip install --quiet --requirement tests/libraries.txt

@@ -11,6 +11,8 @@ from types import MethodType, ModuleType
 from typing import Any
 
 PROGRAMS_FOLDER = pathlib.Path(__file__).parent
+SEARCHED_FOLDERS = [PROGRAMS_FOLDER]
+"""Folders of folders of program files; the fuzzer adds its own."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def outcomes_of(*calls: Callable[[], Any]) -> list[Any]:
 def load_copy(stem: str, copy: str) -> ModuleType:
     """Execute program file ``stem`` again as a new module, so two runs share no globals."""
     name = f"tests.programs.{stem}__{copy}"
-    (file,) = PROGRAMS_FOLDER.glob(f"*/{stem}.py")
+    (file,) = (path for folder in SEARCHED_FOLDERS for path in folder.glob(f"*/{stem}.py"))
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None

@@ -1,0 +1,1 @@
+"""Random programs compared with eager: ``python -m tests.fuzz programs --seed 1``."""

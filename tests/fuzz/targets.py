@@ -1,0 +1,132 @@
+"""Kinds of random texts, and how the engine differs from eager on them."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
+import torch
+
+import engine
+from tests import programs
+from tests.differential import Comparison, beyond_rounding, observe, prepare, tolerances
+from tests.engine.aot.aliasing.compare_programs import check as check_aliasing
+from tests.engine.aot.aliasing.generate_programs import Case, generate
+from tests.fuzz.grammar import write_program
+
+SLIPS = ("NameError", "UnboundLocalError", "SyntaxError")
+"""Exceptions that a smaller program must not raise unless the first one did."""
+ALIASING_KINDS = (("plain", False), ("plain", True), ("wrapped", False), ("wrapped", True), ("sizes", False))
+
+
+class Target(ABC):
+    """A kind of random text, and what the engine makes of it."""
+
+    backends: tuple[str, ...] = ("eager", "aot_eager", "triton")
+
+    @abstractmethod
+    def write(self, seed: int) -> str:
+        """Return the text of one case."""
+
+    @abstractmethod
+    def differences(self, text: str, backend: str, *, is_shrinking: bool = False) -> list[str]:
+        """Return a line per difference from eager; empty if the case is not sound."""
+
+
+class Programs(Target):
+    """Random Python programs, each called several times."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder / "random"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        programs.SEARCHED_FOLDERS.append(folder)
+        self.stem = f"fuzzed_program_{len(programs.SEARCHED_FOLDERS)}"
+
+    def write(self, seed: int) -> str:
+        """Return a program file."""
+        return write_program(seed)
+
+    def differences(self, text: str, backend: str, *, is_shrinking: bool = False) -> list[str]:
+        """Run a program file plainly and compiled."""
+        (self.folder / f"{self.stem}.py").write_text(text, encoding="utf-8")
+        name = f"{self.stem}.fuzzed"
+        warnings.simplefilter("ignore")
+        try:
+            plain = prepare(name, "plain")
+            expected = observe(plain, plain.target)
+        except (SyntaxError, RuntimeError):
+            return []  # no program, or eager's backward raises
+        raised = {o["error"][0] for o in expected.outcomes if "error" in o}
+        if is_shrinking and raised & set(SLIPS):
+            return []
+        compiled = prepare(name, "compiled")
+        engine.reset()
+        actual = observe(compiled, engine.compile(compiled.target, backend=backend))
+        comparison = Comparison(None if backend == "eager" else tolerances(plain.program))
+        comparison.observations(expected, actual)
+        found = beyond_rounding(name, comparison, expected, grad=True)
+        if found:
+            again = prepare(name, "again")
+            if Comparison().observations(expected, observe(again, again.target)):
+                return []  # eager differs from itself
+        return found
+
+
+class Kernels(Programs):
+    """Chains of operators over tensors of any dtype and layout, for the kernels of the CPU."""
+
+    backends = ("triton",)
+
+    def write(self, seed: int) -> str:
+        """Return a program file that applies a chain of named steps."""
+        from tests.engine.lowering.fuzz_graphs import NAMES, TYPES
+
+        rng = random.Random(seed)
+        dtype = rng.choice(TYPES)
+        steps = [(rng.choice(NAMES), rng.randint(0, 2)) for _ in range(rng.randint(1, 12))]
+        rank = rng.randint(1, 3)
+        calls = []
+        for _ in range(rng.randint(1, 3)):
+            shape = tuple(rng.randint(1, 9) for _ in range(rank))
+            layout = rng.choice(("", "", ".permute(*reversed(range(" + str(rank) + ")))", "[::2]"))
+            calls.append(f"lambda: ((torch.randn{shape} * 4).abs().to({dtype}){layout},)")
+        lines = [
+            f'"""Random chain of operators {seed}."""', "import torch", "from tests.engine.lowering.fuzz_graphs import apply_steps",
+            "from tests.programs import program", f"@program({', '.join(calls)}, tolerance={2e-2 if dtype.itemsize == 2 else 1e-4})",
+            "def fuzzed(x):", f"    return apply_steps(x, {steps})",
+        ]  # fmt: skip
+        return "\n".join(lines) + "\n"
+
+
+class Aliasing(Target):
+    """Programs that alias and mutate tensors in every way."""
+
+    def __init__(self) -> None:
+        self.case = generate(0, "plain")
+
+    def write(self, seed: int) -> str:
+        """Return the function of a case; its inputs and its caller are remembered."""
+        kind, is_wider = ALIASING_KINDS[seed % len(ALIASING_KINDS)]
+        self.case = generate(seed, kind, is_wider=is_wider)  # type: ignore[arg-type]
+        return self.case.body
+
+    def differences(self, text: str, backend: str, *, is_shrinking: bool = False) -> list[str]:
+        """Run the case with ``text`` as its function."""
+        warnings.simplefilter("ignore")
+        case: Case = replace(self.case, body=text)
+        found = check_aliasing(case, backend)
+        return [] if is_shrinking and any(slip in line for line in found for slip in SLIPS) else found
+
+
+def warm_up() -> None:
+    """Load what every compile needs, so that children inherit it."""
+    torch.set_num_threads(1)
+    for backend in Target.backends:
+        engine.reset()
+        engine.compile(lambda x: (x * 2).sin().sum(0), backend=backend)(
+            torch.randn(3, 4, requires_grad=True)
+        ).sum().backward()
+    engine.reset()
