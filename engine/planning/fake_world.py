@@ -34,6 +34,15 @@ MEMORY_OF_DEVICE = 80 * 2**30
 """Bytes that ``get_device_properties`` gives as the device's memory."""
 
 
+class PlannedTensorMode(FakeTensorMode):
+    """Mode of tensors without elements that leaves the machine's own GPU alone."""
+
+    @property
+    def avoid_device_init(self) -> bool:
+        """Return True: CUDA is never initialized, also where it is installed."""
+        return True
+
+
 @contextlib.contextmanager
 def fake_world(
     rank: int, world: int, mesh: Mapping[str, int], device: str, observer: StepObserver, names: list[dict[str, Any]]
@@ -59,7 +68,7 @@ def fake_world(
         for register, hook in _hooks(observer):
             stack.callback(register(hook).remove)
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        mode = stack.enter_context(PlannedTensorMode(allow_non_fake_inputs=True))
         _answer(stack, torch.utils, "swap_tensors", _swap_without_memo(mode), names)
         stack.enter_context(observer)
         yield mode
@@ -307,7 +316,8 @@ def _device_answers(local: int, count: int, observer: StepObserver) -> Answers:
         *((torch.cuda, name, answer) for name, answer in cuda.items()),
         *((torch.accelerator, name, answer) for name, answer in accelerator.items()),
         (torch.Tensor, "record_stream", constant(None)),
-        *_indexed_devices(local),
+        (sys.modules[FakeTensorMode.__module__], "init_gpu_context", constant(None)),
+        *_moves(local),
     ]
 
 
@@ -316,10 +326,8 @@ def _bound(base: type[Any], timeline: Timeline) -> type[Any]:
     return type(base.__name__, (base,), {"__init__": lambda self, *args, **kwargs: base.__init__(self, timeline)})
 
 
-def _indexed_devices(local: int) -> Answers:
-    """Give devices their index, which a torch built without CUDA cannot ask for."""
-    if torch.backends.cuda.is_built():
-        return []
+def _moves(local: int) -> Answers:
+    """Move tensors between devices that C++ code does not see."""
     move, here = torch.Tensor.to, torch.device("cuda", local)
 
     def indexed(value: Any) -> torch.device:

@@ -176,8 +176,6 @@ class StepObserver(TorchDispatchMode):
         self.is_paused = False
         self.runs_integers = False
         """True while integers of the host are computed, as for the sizes of buckets."""
-        self.hides_devices = not torch.backends.cuda.is_built()
-        """True if C++ code sees planned tensors on the CPU: a torch without CUDA."""
         self.bucket_device: torch.device | None = None
         """Device of the parameters that DistributedDataParallel makes buckets for."""
         self.has_stepped = False
@@ -264,8 +262,10 @@ class StepObserver(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default and self.hides_devices:
-            return torch.device("cpu")
+        if func is torch.ops.prim.device.default:
+            # C++ code sees planned tensors on the CPU, so that it asks no driver; Python code sees their device.
+            found = func(*args)
+            return torch.device("cpu") if found.type == "cuda" else found
         if self.is_paused:
             return func(*args, **kwargs)
         if not PLAIN_TYPES.issuperset(types):
@@ -292,6 +292,8 @@ class StepObserver(TorchDispatchMode):
         name = str(func)
         if name.rpartition(".")[0] in RANDOM_FILLS:
             return args[0]
+        if name.startswith("fsdp.record_grad_output_stream"):
+            return None
         if self._runs_for_real(name, kwargs, tensors):
             with unset_fake_temporarily():
                 return func(*args, **({**kwargs, "device": torch.device("cpu")} if "device" in kwargs else kwargs))

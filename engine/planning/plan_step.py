@@ -97,8 +97,10 @@ def plan_program(
 
 
 def _planned_note(wanted: Sequence[int], classes: int) -> str:
+    if len(wanted) == 1:
+        return f"Rank {wanted[0]} was planned, others were not. Name more with ranks=[...]."
     which = " and ".join(map(str, wanted)) if len(wanted) < 3 else ", ".join(map(str, wanted))
-    alike = "are alike" if classes == 1 and len(wanted) > 1 else "were planned"
+    alike = "are alike" if classes == 1 else "were planned"
     return f"Ranks {which} {alike}; others were not planned. Name more with ranks=[...]."
 
 

@@ -68,7 +68,8 @@ def hardware_from(given: Mapping[str, float] | None) -> Hardware:
 class PlannedStream:
     """Stream of a device that runs nothing; its work so far ends at ``ready`` seconds."""
 
-    device_type = "cuda"
+    device_type = 1
+    stream_id = device_index = cuda_stream = 0
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline

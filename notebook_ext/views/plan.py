@@ -54,7 +54,7 @@ def _class_html(one: RankClass) -> str:
     notes = "".join(f'<div style="{MUTED}">{_text(note)}</div>' for note in one.notes)
     return (
         f'<div style="margin-top:10px"><b>{format_ranks(one.ranks).capitalize()}</b>: {_text(", ".join(facts))}</div>{notes}'
-        f"<div>Memory over step 1 to {one.steps}</div>{_image(memory_svg(one.curve), 'Live bytes over the operators of the run')}"
+        f"<div>Live memory from the start to step {one.steps}</div>{_image(memory_svg(one.curve), 'Live bytes over the operators of the run')}"
         f"{_legend(one.step_peak)}<div>Time of step {one.steps}</div>{_image(time_svg(one), 'Computation and communication')}"
         f"{_times(one)}{_collectives(one)}"
     )
@@ -149,7 +149,7 @@ def _collectives(one: RankClass) -> str:
         return "<div>The step has no collectives.</div>"
     head = "".join(f'<th style="{CELL}">{name}</th>' for name in heads)
     cut = f"<div>… {len(rows) - MAX_ROWS} more rows</div>" if len(rows) > MAX_ROWS else ""
-    return f'<div style="overflow-x:auto"><table style="border-collapse:collapse;margin:4px 0">{f"<tr>{head}</tr>"}{body}</table></div>{cut}'
+    return f'<div style="overflow-x:auto"><table style="border-collapse:collapse;font-size:13px;margin:4px 0">{f"<tr>{head}</tr>"}{body}</table></div>{cut}'
 
 
 def _line(file: str, line: int) -> str:

@@ -49,7 +49,7 @@ def measured(program, world, folder):
 
 @pytest.mark.parametrize(
     "program",
-    [p if p in {"ddp", "fsdp", "tensor_parallel"} else pytest.param(p, marks=pytest.mark.thorough) for p in PROGRAMS],
+    [p if p == "fsdp" else pytest.param(p, marks=pytest.mark.thorough) for p in PROGRAMS],
 )
 def test_a_plan_agrees_with_real_processes(program, tmp_path):
     """Collectives, bytes and peak of live storages are those of two gloo processes."""
