@@ -77,7 +77,7 @@ class TracedValues:
         if maker is None or facts_of_node(maker).name not in _MUTATING_THEIR_RESULT:
             return writes - self.factory_versions.get(id(fake), 0)
         made = self._result_at_hint_sizes(fake)
-        return writes if made is None else made._version + fake._version - self.first_versions[id(fake)]
+        return writes if made is None else made._version + writes - self.first_versions.get(id(fake), writes)
 
     def _result_at_hint_sizes(self, fake: torch.Tensor) -> torch.Tensor | None:
         """Return what the operator that created a tensor returns at the hinted sizes, if known."""
