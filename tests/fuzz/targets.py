@@ -19,6 +19,11 @@ from tests.fuzz.grammar import write_program
 
 SLIPS = ("NameError", "UnboundLocalError", "SyntaxError")
 """Exceptions that a smaller program must not raise unless the first one did."""
+KNOWN_LIMITS = (
+    # A compiled call is one autograd node: a backward of one result passes, and frees, what made the inputs of all.
+    "Trying to backward through the graph a second time",
+)
+"""Texts of exceptions that only compiled code raises, for a reason that is understood."""
 ALIASING_KINDS = (("plain", False), ("plain", True), ("wrapped", False), ("wrapped", True), ("sizes", False))
 
 
@@ -64,7 +69,12 @@ class Programs(Target):
             return []
         compiled = prepare(name, "compiled")
         engine.reset()
-        actual = observe(compiled, engine.compile(compiled.target, backend=backend))
+        try:
+            actual = observe(compiled, engine.compile(compiled.target, backend=backend))
+        except RuntimeError as error:  # in the backward after a call
+            return (
+                [] if any(text in str(error) for text in KNOWN_LIMITS) else [f"backward raises only compiled: {error}"]
+            )
         comparison = Comparison(None if backend == "eager" else tolerances(plain.program))
         comparison.observations(expected, actual)
         found = beyond_rounding(name, comparison, expected, grad=True)
