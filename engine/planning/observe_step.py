@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pathlib
 import sys
 import sysconfig
@@ -206,6 +207,7 @@ class StepObserver(TorchDispatchMode):
         if self.step >= self.steps:
             raise StepsPlanned
         self.step += 1
+        gc.collect()
         self.has_stepped = False
         self.step_start = self.timeline.now
         self.timeline.default.ready = self.step_start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import inspect
 import math
 import pathlib
@@ -169,6 +170,7 @@ def _forked(work: Callable[[int], dict[str, Any]], rank: int) -> RankClass:
 def _plan_rank(
     program: Program, rank: int, world: int, sizes: dict[str, int], steps: int, device: str, hardware: Hardware
 ) -> dict[str, Any]:
+    gc.disable()  # when cyclic garbage is freed would be chance; the observer frees it at the start of each step
     observer = StepObserver(hardware, groups_along(rank, sizes), steps)
     with fake_world(rank, world, sizes, device, observer, list(program.names)):
         try:

@@ -3,6 +3,7 @@
 ``python measure_eager.py PROGRAM RANK WORLD RENDEZVOUS_FILE OUT_FILE``
 """
 
+import gc
 import json
 import pathlib
 import sys
@@ -81,6 +82,7 @@ def main(program, rank, world, rendezvous, out):
             live.is_waiting = False
 
     torch.UntypedStorage.resize_, Work.wait = observed_resize, observed_wait
+    gc.disable()  # the programs collect at the start of each step, as plans do
     with live:
         PROGRAMS[program]()
     pathlib.Path(out).write_text(json.dumps({"peak": live.peak, "collectives": live.collectives}), encoding="utf-8")

@@ -1,5 +1,7 @@
 """Training steps on several processes, to plan and to run for real."""
 
+import gc
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -17,6 +19,7 @@ def mlp(device="cpu", width=8):
 def train(model, device="cpu", steps=STEPS, **options):
     optimizer = torch.optim.AdamW(model.parameters(), **options)
     for _ in range(steps):
+        gc.collect()
         loss = model(torch.randn(2, 8, device=device)).sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
