@@ -57,7 +57,7 @@ def test_a_plan_agrees_with_real_processes(program, tmp_path):
     plan = engine.plan(PROGRAMS[program], world=2, device="cpu", steps=STEPS + 1, ranks=[0, 1])
     for one in plan.classes:
         for rank in one.ranks:
-            # FSDP's padding of uneven shards is freed at another time in each run of the processes.
+            # In some runs of this test one rank differs by about an uneven shard's padding; the cause is not known.
             slack = 72 if program == "fsdp_uneven" else 0
             assert abs(one.peak_bytes - real[rank]["peak"]) <= slack
     steps = [engine.plan(PROGRAMS[program], world=2, device="cpu", steps=n, ranks=[0]).classes[0] for n in (1, 2, 3)]
