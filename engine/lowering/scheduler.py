@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import (
     IndexExpr,
@@ -174,6 +176,9 @@ class Scheduler:
         self.extern_inputs: dict[int, set[TensorDef]] = {
             id(e): {*e.input_defs(), *self._symbol_definitions(_symbols_of_call(e), e)} for e in externs
         }
+        draws = [e for e in externs if facts_of(e.target).draws_random]
+        for earlier, later in pairwise(draws):  # the generator gives its numbers in program order
+            self.extern_inputs[id(later)].update(earlier.output_defs)
         for extern in externs:
             for base in self.extern_inputs[id(extern)]:
                 self.extern_readers.setdefault(base, []).append(extern)
