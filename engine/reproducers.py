@@ -226,7 +226,7 @@ def _trial_script(
         name = f"argument{number}"
         names.append(name)
         if buffer_arguments([argument]):
-            statements.append(f"{name} = {_buffer(argument, seed + number)}")  # type: ignore[arg-type]
+            statements.append(f"{name} = {_buffer(argument, seed + number, kernel.language)}")  # type: ignore[arg-type]
             written += [name] if argument.written else []  # type: ignore[union-attr]
         else:
             statements.append(f"{name} = {argument!r}")
@@ -243,7 +243,7 @@ def _trial_script(
     return _draft(session, record, title, symptom, program, {"TRITON_INTERPRET": "1"})
 
 
-def _buffer(argument: BufferArgument, seed: int) -> str:
+def _buffer(argument: BufferArgument, seed: int, language: str) -> str:
     span = ""
     value = argument.value
     if value is not None and value.numel() and not value.is_complex():
@@ -252,7 +252,7 @@ def _buffer(argument: BufferArgument, seed: int) -> str:
         if numbers.numel():
             low, high = float(numbers.min()), float(numbers.max())
             span = f", low={low:.6g}, high={high:.6g}"
-    device = '"cuda" if torch.cuda.is_available() else "cpu"'
+    device = '"cpu"' if language == "llvm" else '"cuda" if torch.cuda.is_available() else "cpu"'
     return f"make({argument.shape}, {argument.stride}, {argument.dtype}, {device}, seed={seed}{span})"
 
 
