@@ -48,9 +48,11 @@ if TYPE_CHECKING:
     from engine.ir.introspection.tensor_spec import TensorSpec
     from engine.observe.load_torch_trace import load_torch_trace
     from engine.observe.observe_torch import observe_torch
+    from engine.observe.ranks.load_ranks import load_ranks
     from engine.options import config
     from engine.planning.plan_step import plan
     from engine.records.plan import Plan
+    from engine.records.ranks import RankGroups
     from engine.records.session import Session
     from engine.reproducers import reproducer
     from engine.user_passes import register_pass, replace_pattern
@@ -73,7 +75,9 @@ _HOMES = {
     "engine.observe.load_torch_trace": ("load_torch_trace",),
     "engine.options": ("config",),
     "engine.planning.plan_step": ("plan",),
+    "engine.observe.ranks.load_ranks": ("load_ranks",),
     "engine.records.plan": ("Plan",),
+    "engine.records.ranks": ("RankGroups",),
     "engine.records.session": ("Session",),
     "engine.user_passes": ("register_pass", "replace_pattern"),
     "engine.reproducers": ("reproducer",),
@@ -88,6 +92,7 @@ __all__ = [
     "NotATrace",
     "Plan",
     "PlanFailed",
+    "RankGroups",
     "RecompileLimit",
     "Session",
     "TensorSpec",
@@ -109,6 +114,7 @@ __all__ = [
     "graph_text",
     "guards_of",
     "list_backends",
+    "load_ranks",
     "load_torch_trace",
     "mark_dynamic",
     "mark_static",

@@ -350,6 +350,7 @@ def new_session(level: str = "standard", target: str | None = None, subject: str
         parse_target(target)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     session = Session(subject=subject, level=level, target=target or default_target(), device=device)
+    session.started_at = time.time()
     session.versions = {"python": platform.python_version(), "torch": str(torch.__version__)} | _triton_version()
     return session
 

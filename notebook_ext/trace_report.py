@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.errors import NotATrace
-from engine.observe.load_torch_trace import load_torch_trace
+from engine.observe.ranks.load_ranks import load_sessions
+from engine.records.base import RecordError
 from engine.replace_file import replace_file
 from notebook_ext.views.summary import summary
 from notebook_ext.widgets.standalone_page import write_page
 
 BAR_WIDTH = 30
+MAX_COMPARED = 3
+"""Maximum number of groups of ranks that the page compares with the largest one."""
 REFRESH_SECONDS = 0.1
 """Minimum seconds between two updates of the bar."""
 
@@ -29,11 +32,20 @@ def write_trace_report(log: Path, page: Path | None = None, *, read_sources: boo
     if page.is_dir():
         page = page / f"{log.name}.html"
     try:
-        session = load_torch_trace(log, _progress_bar("reading"), read_sources=read_sources)
+        sessions = load_sessions(log, _progress_bar("reading"), read_sources=read_sources)
+        name, session = next(iter(sessions.items()))
+        others = dict(list(sessions.items())[1 : 1 + MAX_COMPARED])
         page.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(page) as stream:
-            write_page(session, stream, f"{log.name}, recorded by torch.compile", _progress_bar("writing"))
-    except NotATrace as error:
+            write_page(
+                session,
+                stream,
+                f"{log.name}, recorded by torch.compile",
+                _progress_bar("writing"),
+                others=others,
+                name=name,
+            )
+    except (NotATrace, RecordError) as error:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:

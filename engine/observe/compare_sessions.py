@@ -163,8 +163,8 @@ def _compare_aspect(
 ) -> AspectComparison:
     """Compare one aspect: facts that only one side has, with their excess counts."""
     old, new = (
-        Counter(map(_normalize_process_names, facts_of(before))),
-        Counter(map(_normalize_process_names, facts_of(after))),
+        Counter(map(normalize_process_names, facts_of(before))),
+        Counter(map(normalize_process_names, facts_of(after))),
     )
     counts = (short(before), short(after)) if short else (str(old.total()), str(new.total()))
     return AspectComparison(what, *counts, _limit_lines(old - new), _limit_lines(new - old))
@@ -175,7 +175,8 @@ def _limit_lines(counted: Counter[str]) -> tuple[str, ...]:
     return tuple(lines) if len(lines) <= MAX_LINES else (*lines[:MAX_LINES], f"… and {len(lines) - MAX_LINES:,} more")
 
 
-def _normalize_process_names(text: str) -> str:
+def normalize_process_names(text: str) -> str:
+    """Replace what differs in each process: generated numbers, addresses, ids and hashes."""
     text = _GENERATED.sub(r"\1…", text)
     return _HASH.sub("…", _PROCESS_NUMBERS.sub("…", text))
 

@@ -5,18 +5,13 @@ Files are read as streams; large texts are not retained but read from the file o
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import gzip
-import importlib
-import lzma
 import re
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from engine.errors import NotATrace
 from engine.ir.user_code_files import display_name
@@ -25,17 +20,14 @@ from engine.observe.log_reader import LogDamage, LogRecord, read_log_records
 from engine.observe.session_builder import SessionBuilder
 from engine.observe.source_files import cell_in_memory, read_matching_file, reconstruct_file
 from engine.observe.trace_events import parse_event
+from engine.observe.trace_files import open_decompressed, trace_files
 from engine.observe.trace_payloads import BlockReader, FilePayload, TraceFile
 from engine.records.bytecode import SourceFile
 from engine.records.runtime import StageFailure
 from engine.records.session import Session
 
-MAX_UNPACKED_BYTES = 16 << 30
-"""Maximum number of bytes that a compressed trace is decompressed to; the rest is dropped."""
 _RANK = re.compile(r"rank_(\d{1,6})_")
 _LIBRARY = re.compile(r"^(?P<library>.+[/\\]torch)[/\\]_(?:dynamo|logging|functorch|inductor)[/\\]\w+\.py$")
-_SUFFIXES = (".log", ".txt", ".gz", ".bz2", ".xz", ".zst", ".trace")
-
 ProgressCallback = Callable[[int, int], None]
 """Called with the bytes read and the total bytes."""
 
@@ -55,10 +47,10 @@ def load_torch_trace(
     Raises:
         NotATrace: the path does not exist, or contains no torch trace.
     """
-    files = _files(Path(path))
+    files = trace_files(Path(path))
     session = Session(subject="torch")
     total = sum(file.stat().st_size for file in files)
-    load = _TraceLoader(session, total, progress)
+    load = _TraceLoader(session, total, progress, has_several_files=len(files) > 1)
     for number, file in enumerate(files):
         load.load_file(file, number)
     if not load.damage.records:
@@ -82,18 +74,6 @@ def is_torch_trace(path: Path) -> bool:
             return not stream.read(64).lstrip().startswith(b"{")
     except OSError:
         return False
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise NotATrace(f"The file or folder {path} does not exist.")
-    found = sorted(p for p in path.iterdir() if p.is_file())
-    named = [p for p in found if "torch_trace" in p.name or p.name.endswith(_SUFFIXES)]
-    if not (named or found):
-        raise NotATrace(f"The folder {path.name} contains no files.")
-    return named or found
 
 
 @dataclass
@@ -129,10 +109,13 @@ class _TraceProcess:
 class _TraceLoader:
     """State of a load."""
 
-    def __init__(self, session: Session, total: int, progress: ProgressCallback | None) -> None:
+    def __init__(
+        self, session: Session, total: int, progress: ProgressCallback | None, *, has_several_files: bool
+    ) -> None:
         self.session = session
         self.damage = LogDamage()
         self._total = total
+        self._has_several_files = has_several_files
         self._read = 0
         self._progress = progress
         self._processes: dict[tuple[int, int], _TraceProcess] = {}
@@ -143,7 +126,7 @@ class _TraceLoader:
     def load_file(self, path: Path, number: int) -> None:
         """Read one file of the trace."""
         rank = _RANK.search(path.name)
-        stream, whole = _open_decompressed(path)
+        stream, whole = open_decompressed(path)
         if not whole:
             self._notes.append(
                 f"{path.name} is truncated or its compressed data is damaged; only the readable part is shown."
@@ -187,7 +170,15 @@ class _TraceLoader:
             prefix = "" if first else f"r{rank}/" if rank else f"p{len(self._processes)}/"
             taken = {p.builder.prefix for p in self._processes.values()}
             prefix = prefix if prefix not in taken else f"p{len(self._processes)}/"
-            suffix = f" (rank {rank})" if rank else "" if first else f" (process {line.process_id})"
+            suffix = (
+                ""
+                if not self._has_several_files and first
+                else f" (rank {rank})"
+                if rank
+                else ""
+                if first
+                else f" (process {line.process_id})"
+            )
             fold = SessionBuilder(
                 self.session, library="", names=strings, read_file=_empty_source, prefix=prefix, suffix=suffix
             )
@@ -244,61 +235,3 @@ def _find_source(file: str, known_lines: dict[int, str], *, read_sources: bool) 
 def _total_seconds(session: Session) -> float:
     """Return the seconds from the first compilation's start to the last one's end."""
     return max((t.start + t.seconds for c in session.compilations for t in c.timings if not t.parent), default=0.0)
-
-
-# Compressed files.
-
-
-def _open_decompressed(path: Path) -> tuple[BinaryIO, bool]:
-    """Open a file, decompressed into a temporary file if necessary.
-
-    Also returns False if it could not be decompressed completely.
-    """
-    stream = path.open("rb")
-    magic = stream.read(6)
-    stream.seek(0)
-    unpack = _unpacker(magic, path)
-    if unpack is None:
-        return stream, True
-    # Not closed here: it is read as long as the session exists.
-    unpacked = cast("BinaryIO", tempfile.TemporaryFile(prefix="torch-trace-"))  # noqa: SIM115
-    is_whole = True
-    with stream:
-        try:
-            for block in unpack(stream):
-                unpacked.write(block)
-                if unpacked.tell() > MAX_UNPACKED_BYTES:
-                    is_whole = False
-                    break
-        except (OSError, EOFError, ValueError, lzma.LZMAError, RuntimeError):
-            is_whole = False
-    unpacked.seek(0)
-    return unpacked, is_whole
-
-
-def _unpacker(magic: bytes, path: Path) -> Callable[[BinaryIO], Iterator[bytes]] | None:
-    if magic.startswith(b"\x1f\x8b"):
-        return lambda stream: _blocks(cast("BinaryIO", gzip.GzipFile(fileobj=stream)))
-    if magic.startswith(b"BZh"):
-        return lambda stream: _blocks(cast("BinaryIO", bz2.BZ2File(stream)))
-    if magic.startswith(b"\xfd7zXZ"):
-        return lambda stream: _blocks(cast("BinaryIO", lzma.LZMAFile(stream)))
-    if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        return _zstd(path)
-    return None
-
-
-def _zstd(path: Path) -> Callable[[BinaryIO], Iterator[bytes]]:
-    """Return the Zstandard reader, which Python has since 3.14."""
-    try:
-        zstd = importlib.import_module("compression.zstd")
-    except ImportError:
-        raise NotATrace(
-            f"{path.name} is compressed with Zstandard, which this Python cannot read. Decompress it first: unzstd {path.name}"
-        ) from None
-    return lambda stream: _blocks(zstd.ZstdFile(stream))
-
-
-def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    while block := stream.read(1 << 16):
-        yield block

@@ -5,10 +5,12 @@ Damaged lines are skipped and counted.
 
 from __future__ import annotations
 
+import calendar
 import hashlib
 import itertools
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,6 +26,7 @@ IGNORED_KINDS = frozenset({"chromium_event"})
 
 They are a quarter of a trace.
 """
+_YEAR_2000 = 946_684_800
 _RECORD_START = re.compile(rb"\n(?=[^\t])")
 _LOG_PREFIX = re.compile(
     rb"(?P<level>[VIWEC])(?P<date>\d{4}) (?P<time>\d\d:\d\d:\d\d\.\d{1,9}) (?P<process>\d{1,20}) [^\n]{1,400}?:\d{1,9}\] {0,4}(?:\[[^\]\n]{0,80}\] {0,4}){0,3}(?=\{)"
@@ -63,6 +66,18 @@ class LogRecord:
     start: int
     length: int
     payload: bytes
+    stamp: tuple[bytes, bytes] = (b"", b"")
+    """Date ("MMDD") and time of the line."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the line's date and time since the start of a leap year; 0 if unreadable."""
+        whole, _, fraction = self.stamp[1].partition(b".")
+        try:
+            at = time.strptime(f"2000{self.stamp[0].decode()} {whole.decode()}", "%Y%m%d %H:%M:%S")
+        except ValueError:
+            return 0.0
+        return calendar.timegm(at) - _YEAR_2000 + float(b"0." + fraction)
 
 
 @dataclass
@@ -154,7 +169,9 @@ def read_log_records(
         payload = strip_tabs(raw.payload) if raw.payload and is_wanted else b""
         if digest and not raw.is_truncated and is_wanted:
             damage.corrupt_payloads += hashlib.md5(payload, usedforsecurity=False).hexdigest() != digest
-        yield LogRecord(metadata, int(found["process"]), raw.start, len(raw.payload), payload)
+        yield LogRecord(
+            metadata, int(found["process"]), raw.start, len(raw.payload), payload, (found["date"], found["time"])
+        )
 
 
 def _interleaved_record(head: bytes) -> tuple[re.Match[bytes] | None, dict[str, Any] | None]:

@@ -22,9 +22,12 @@ from engine.records.counts import (
 )
 from engine.records.guards import Fix, GuardFailure
 from engine.records.lowering import AutotuneChoice, LoweringRecord
+from engine.records.ranks import divergence_title, format_ranks
 from engine.records.session import Session
 from engine.records.session_data import CompilationRecord, FrameRecord
 
+LATE_SECONDS = 5.0
+"""Seconds that ranks wait for the last one from which on they are a warning."""
 Severity = Literal["error", "warning", "advice"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
 """Most severe first: wrong or not compiled; costs time or memory at each run; advice."""
@@ -352,8 +355,43 @@ def _memory_peak(session: Session) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+# Ranks.
+
+_RANK_FIXES = {
+    "collective order": "Issue the same collectives in the same order on every rank: move them out of branches on the rank or on data",
+    "compile ids": "Give every rank inputs of equal shapes and types, or mark the dimensions that vary as dynamic",
+    "tensor metadata": "Give every rank inputs of equal shapes: pad or drop the last batch, or mark the dimension as dynamic",
+    "cache outcomes": "Share one compile cache among the ranks, or fill it on each machine before the run",
+}
+
+
+def _diverging_ranks(session: Session) -> Iterator[Finding]:
+    if session.ranks is None:
+        return
+    known = {c.id for c in session.compilations}
+    for found in session.ranks.divergences:
+        severity: Severity = "error" if found.aspect == "collective order" else "warning"
+        cause = f"{found.here or 'nothing'} instead of {found.there or 'nothing'}" if found.here or found.there else ""
+        yield Finding(
+            "rank-divergence", severity, divergence_title(found), _clean(cause), _hint(_RANK_FIXES.get(found.aspect, "")), "",
+            found.span, "ranks", found.compilation if found.compilation in known else "", len(found.ranks),
+        )  # fmt: skip
+    if session.ranks.missing:
+        yield Finding("missing-ranks", "warning", f"{_counted(len(session.ranks.missing), 'rank')} left no recording", format_ranks(session.ranks.missing), view="ranks")  # fmt: skip
+    for problem in session.ranks.problems:
+        yield Finding("rank-recordings", "warning", _clean(problem), view="ranks")
+    late = max(session.ranks.arrivals, key=lambda a: a.waited, default=None)
+    if late is not None and late.waited >= LATE_SECONDS:
+        waiting = f" at {late.collectives[0]}" if late.collectives else ""
+        yield Finding(
+            "late-rank", "warning", f"Rank {late.last} is {late.waited:.3g} s late for compile id {late.compilation}, {late.what}",
+            f"The other ranks wait for it{waiting}", view="ranks", seconds=late.waited,
+        )  # fmt: skip
+
+
 RULES: tuple[Callable[[Session], Iterator[Finding]], ...] = (
     _nothing_compiled,
+    _diverging_ranks,
     _skipped,
     _wrong_kernels,
     _internal_errors,

@@ -71,6 +71,7 @@ def findings_json(session: Session) -> dict[str, Any]:
         "headline": findings_headline(found),
         "findings": [{**f.to_dict(), "place": place_of(session, f.span)} for f in found],
         "notes": list(session.notes),
+        **({"ranks": {**session.ranks.to_dict(), "arrivals": []}} if session.ranks is not None else {}),
     }
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.records.ranks import format_ranks
+
 MEMORY_CATEGORIES = (
     "parameters",
     "gathered parameters",
@@ -238,17 +240,6 @@ def format_duration(seconds: float) -> str:
         if seconds >= factor:
             return f"{seconds / factor:.2f} {unit}"
     return f"{seconds * 1e6:.1f} us" if seconds else "0"
-
-
-def format_ranks(ranks: tuple[int, ...]) -> str:
-    """Return rank numbers as text, with ranges: ``ranks 0-3, 7``."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], rank]
-        else:
-            parts.append([rank])
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} " + ", ".join("-".join(map(str, p)) for p in parts)
 
 
 def collective_rows(collectives: tuple[PlannedCollective, ...]) -> list[tuple[PlannedCollective, int, int, float]]:

@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import operator
+import os
 import pathlib
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from engine.records.autograd import BackwardCall, BackwardRecord
 from engine.records.base import SCHEMA_VERSION, RecordError, from_jsonable
 from engine.records.bytecode import SourceFile
 from engine.records.migrate import migrate_session
+from engine.records.ranks import RankGroups
 from engine.records.repro_script import repro_script
 from engine.records.runtime import ArtifactRecord, CallRecord, SkippedRecord, StageFailure
 from engine.records.session_data import CompilationRecord, FrameRecord, SessionData
@@ -142,6 +144,10 @@ class Session:
         self.versions: dict[str, str] = {}
         self.seconds = 0.0
         self.started = time.perf_counter()
+        self.started_at = 0.0
+        """Wall clock seconds of the start; 0 if unknown."""
+        self.ranks: RankGroups | None = None
+        """Ranks of the program, if it was loaded from the recordings of several."""
         self.calls_dropped = 0
         self.is_cancelled = False
         """True if the user cancelled compilation: frames not compiled yet run as Python."""
@@ -335,6 +341,8 @@ class Session:
                 level=self.level,
                 seconds=self.seconds,
                 calls_dropped=self.calls_dropped,
+                started_at=self.started_at,
+                ranks=self.ranks,
                 **records,
             )
 
@@ -343,8 +351,13 @@ class Session:
         return self.to_data().to_dict()
 
     def save(self, path: str | pathlib.Path) -> pathlib.Path:
-        """Write the session as JSON and return the path; the file contains the user's source code."""
+        """Write the session as JSON and return the path; the file contains the user's source code.
+
+        In a folder the file is named after the rank of this process, for ``engine.load_ranks``.
+        """
         path = pathlib.Path(path)
+        if path.is_dir():
+            path = path / f"session_rank_{os.environ.get('RANK', '0')}.json"
         text = json.dumps(self.to_dict(), ensure_ascii=False)
         with replace_file(path) as stream:
             stream.write(text.encode(errors="replace"))  # UTF-8 cannot encode lone surrogates
@@ -395,6 +408,7 @@ class Session:
         session.versions = dict(data.versions)
         session.seconds = data.seconds
         session.calls_dropped = data.calls_dropped
+        session.started_at, session.ranks = data.started_at, data.ranks
         for kind, key in RECORD_KEYS.items():
             session._records[kind] = {key(r) if key else n: r for n, r in enumerate(getattr(data, kind))}
         return session

@@ -12,6 +12,7 @@ from engine.records.graph import GraphRecord
 from engine.records.guards import GuardsRecord, ObservedSymbolRecord
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import CpuProgramRecord, LoweringRecord
+from engine.records.ranks import RankGroups
 from engine.records.runtime import ArtifactRecord, CallRecord, DiskCacheRecord, SkippedRecord, StageFailure, Timing
 from engine.records.trace import TraceRecord
 
@@ -109,3 +110,7 @@ class SessionData(Record):
     artifacts: tuple[ArtifactRecord, ...] = ()
     backwards: tuple[BackwardRecord, ...] = ()
     backward_calls: tuple[BackwardCall, ...] = ()
+    started_at: float = 0.0
+    """Wall clock seconds of the session's start; 0 if unknown."""
+    ranks: RankGroups | None = None
+    """Ranks that this session was recorded by, if it is one of several."""

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import NotATrace
-from engine.observe.load_torch_trace import is_torch_trace, load_torch_trace
+from engine.observe.ranks.load_ranks import load_sessions
 from engine.records.base import RecordError
 from engine.records.findings import SEVERITIES
 from engine.records.findings_text import findings_json, findings_text, has_finding
-from engine.records.session import Session
 
 
 def doctor_command(arguments: Sequence[str]) -> int:
@@ -32,7 +31,7 @@ def doctor_command(arguments: Sequence[str]) -> int:
     status = 0
     for path in given.logs:
         try:
-            session = load_torch_trace(path) if is_torch_trace(path) else Session.load(path)
+            session = next(iter(load_sessions(path).values()))
         except (NotATrace, RecordError, OSError) as error:
             print(error, file=sys.stderr)
             status = 2

@@ -23,6 +23,7 @@ from notebook_ext.views.guards import guards, names_entry
 from notebook_ext.views.home import home
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked.row_links import default_target, linked, pane_text, targets_of
+from notebook_ext.views.ranks import ranks
 from notebook_ext.views.recipes import recipes
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.search_index import search_index
@@ -84,7 +85,7 @@ def part(session: Session, key: str, others: OtherSessions | None = None, name: 
     ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``aot|ENTRY``,
     ``graph|ENTRY|STAGE``, ``layout|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``,
     ``home``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``compilations``, ``backward``, ``index``,
-    ``recipes``.
+    ``recipes``, ``ranks``.
     ``other|NUMBER|KEY`` is a part of another session. ``comparison|FIRST|SECOND`` compares two sessions by
     number; an empty number is the displayed session.
 
@@ -140,6 +141,7 @@ _SESSION_VIEWS = {
     "backward": backward,
     "index": search_index,
     "recipes": recipes,
+    "ranks": ranks,
 }
 
 

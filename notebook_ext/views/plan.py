@@ -15,8 +15,8 @@ from engine.records.plan import (
     collective_rows,
     format_bytes,
     format_duration,
-    format_ranks,
 )
+from engine.records.ranks import format_ranks
 from notebook_ext.views.format_text import one_line, pluralize
 
 COLORS = ("#0b63a5", "#6cb4ee", "#b04500", "#00705a", "#8f3f78", "#a88400", "#868686", "#4b5966")

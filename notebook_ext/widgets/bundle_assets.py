@@ -45,6 +45,7 @@ LAZY_VIEW_MODULES = {
     "compare": ("diff.js", "compare.js"),
     "compilations": ("compilations.js",),
     "backward": ("family.js", "backward.js"),
+    "ranks": ("ranks.js",),
     "edit": ("edit.js",),
 }
 """Modules of each view that is fetched when it opens."""
@@ -73,6 +74,8 @@ _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
 _NAME = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*(?:/\*\*(?:[^*]|\*(?!/))*\*/\s*|//.*)\n", re.MULTILINE)
 _INDENT = re.compile(r"\n\s+")
+_JOINED_LINES = re.compile(r"(?<=[;{,(\[])\n(?!$|export |const |let |class |function |async )")
+"""Newlines after which no statement of a module starts."""
 _CAST = re.compile(r"/\*\* @type \{[^\n]*?\} \*/ ")
 
 
@@ -138,4 +141,4 @@ def _read(file: str) -> str:
 
 def _stripped(text: str) -> str:
     text = _EXPORT.sub("", _IMPORT.sub("", text))
-    return _INDENT.sub("\n", _CAST.sub("", _COMMENT.sub("", text)))
+    return _JOINED_LINES.sub("", _INDENT.sub("\n", _CAST.sub("", _COMMENT.sub("", text))))

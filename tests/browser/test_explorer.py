@@ -40,6 +40,7 @@ VIEWS = (
     "compare",
     "compilations",
     "backward",
+    "ranks",
 )
 
 Show = Callable[..., Any]

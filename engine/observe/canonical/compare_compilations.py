@@ -49,6 +49,14 @@ def compare_graph_lists(
     return AspectComparison("graphs", *sizes, tuple(_limit(lines[0])), tuple(_limit(lines[1])), line=line)
 
 
+def differing_nodes(first: CompilationRecord, second: CompilationRecord) -> tuple[NodeRecord | None, NodeRecord | None]:
+    """Return the first node that each compilation has alone; None if there is none."""
+    for difference in _compare(first, second, is_one_compiler=True):
+        if difference.first or difference.second:
+            return next(iter(difference.first), None), next(iter(difference.second), None)
+    return None, None
+
+
 def _pair(before: tuple[CompilationRecord, ...], after: tuple[CompilationRecord, ...], is_one_compiler: bool) -> Pairs:
     """Pair compilations with equal graphs first, the others in order."""
     left = list(after)

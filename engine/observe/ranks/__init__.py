@@ -1,0 +1,1 @@
+"""Comparison of the ranks of one distributed program."""

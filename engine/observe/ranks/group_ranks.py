@@ -1,0 +1,125 @@
+"""Groups of equal ranks, the first divergence of each, and the waits for the last rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from engine.observe.ranks.rank_contents import RankContents
+from engine.records.ranks import (
+    AFTER_CACHES,
+    ASPECTS,
+    AspectGroups,
+    RankArrivals,
+    RankDivergence,
+    RankGroup,
+    RankGroups,
+    format_ranks,
+)
+
+MAX_ARRIVALS = 40
+"""Maximum number of listed programs: those with the longest waits."""
+MAX_RANK = 1 << 20
+
+
+def group_ranks(contents: Sequence[RankContents], problems: Iterable[str] = ()) -> RankGroups:
+    """Group ranks by their contents, of which there is one for each rank, in order."""
+    ranks = tuple(c.rank for c in contents)
+    by_digest = _grouped(contents, "")
+    largest, others = by_digest[0], by_digest[1:]
+    divergences = [d for group in others if (d := _divergence(group, largest)) is not None]
+    world = min(max(ranks[-1] + 1, largest[0].world_size()), MAX_RANK)
+    return RankGroups(
+        ranks,
+        tuple(RankGroup(_ranks(g), g[0].file.name) for g in by_digest),
+        tuple(AspectGroups(a, tuple(map(_ranks, _grouped(contents, a)))) for a in ASPECTS),
+        tuple(divergences),
+        tuple(_arrivals(contents, largest[0])),
+        tuple(sorted(set(range(world)) - set(ranks))),
+        (*problems, *_problems(contents, largest)),
+    )
+
+
+def _ranks(group: Sequence[RankContents]) -> tuple[int, ...]:
+    return tuple(c.rank for c in group)
+
+
+def _grouped(contents: Sequence[RankContents], aspect: str) -> list[list[RankContents]]:
+    """Return groups of equals: by size, then by the lowest rank."""
+    found: dict[str, list[RankContents]] = {}
+    for rank in contents:
+        found.setdefault(rank.digest(aspect), []).append(rank)
+    return sorted(found.values(), key=lambda g: (-len(g), g[0].rank))
+
+
+def _divergence(group: Sequence[RankContents], largest: Sequence[RankContents]) -> RankDivergence | None:
+    mine, theirs = group[0], largest[0]
+    differing = tuple(a for a in ASPECTS if mine.digest(a) != theirs.digest(a))
+    if "cache outcomes" in differing:
+        differing = tuple(a for a in differing if a not in AFTER_CACHES)
+    if mine.unfinished and _is_prefix(mine, theirs):
+        return None  # the log ends too early: a problem, not another program
+    compilation, aspect = _first_difference(mine, theirs)
+    return RankDivergence(_ranks(group), _ranks(largest), compilation, aspect, differing)
+
+
+def _is_prefix(mine: RankContents, theirs: RankContents) -> bool:
+    ends = mine.unfinished
+    return all(
+        facts == theirs.compilations.get(c, [])[: len(facts) if c == ends else None]
+        for c, facts in mine.compilations.items()
+    )
+
+
+def _first_difference(mine: RankContents, theirs: RankContents) -> tuple[str, str]:
+    """Return the first compile id at which two ranks differ, and the aspect."""
+    for own, other in zip_longest(mine.compilations, theirs.compilations):
+        if own != other:
+            is_extra = other is None or (own is not None and own not in theirs.compilations)
+            return own if is_extra or (own is None and other is None) else other or own, "compile ids"
+        pairs = [[[d for a, d in c.compilations[own] if a == aspect] for c in (mine, theirs)] for aspect in ASPECTS]
+        differing = [a for a, (first, second) in zip(ASPECTS, pairs, strict=True) if first != second]
+        if differing:
+            return own, differing[0]
+        if mine.compilations[own] != theirs.compilations[own]:
+            return own, "order of events"
+    return "", "order of events"
+
+
+def _arrivals(contents: Sequence[RankContents], largest: RankContents) -> list[RankArrivals]:
+    """Return the arrivals at each program of the largest group for which two ranks have times."""
+    found = []
+    for key in largest.ready:
+        times = [c.ready.get(key) for c in contents]
+        known = [(t, c.rank) for t, c in zip(times, contents, strict=True) if t is not None]
+        if len(known) < 2:
+            continue
+        first, (latest, last) = min(known)[0], max(known)
+        after = tuple(None if t is None else round(t - first, 6) for t in times)
+        calls = largest.collectives.get((key[0], key[1] if key[1] == "backward" else "forward"), ())
+        found.append(RankArrivals(*key, calls, last, round(latest - first, 6), after))
+    longest = {id(a) for a in sorted(found, key=lambda a: (not a.collectives, -a.waited))[:MAX_ARRIVALS]}
+    return [a for a in found if id(a) in longest]
+
+
+def _problems(contents: Sequence[RankContents], largest: Sequence[RankContents]) -> Iterable[str]:
+    versions: dict[str, list[RankContents]] = {}
+    for rank in contents:
+        if rank.version:
+            versions.setdefault(rank.version, []).append(rank)
+    if len(versions) > 1:
+        named = ", ".join(f"{v[:40]} ({format_ranks(_ranks(c))})" for v, c in versions.items())
+        yield f"The ranks run different versions of torch: {named}"
+    complete = not largest[0].unfinished
+    ends: dict[str, list[RankContents]] = {}
+    for rank in contents:
+        if rank.unfinished and complete:
+            ends.setdefault(rank.unfinished, []).append(rank)
+    for compilation, ranks in ends.items():
+        yield f"The log of {format_ranks(_ranks(ranks))} ends within compile id {compilation}: it is cut, or the process ended there"
+    damaged: dict[tuple[str, ...], list[RankContents]] = {}
+    for rank in contents:
+        if rank.damage:
+            damaged.setdefault(rank.damage, []).append(rank)
+    for sentences, ranks in damaged.items():
+        yield f"The log of {format_ranks(_ranks(ranks))} is damaged: {', '.join(sentences)}"

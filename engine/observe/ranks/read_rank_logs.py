@@ -1,0 +1,133 @@
+"""Reader of the ``TORCH_TRACE`` logs of many ranks, as digests."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine.observe.event_names import CACHE_EVENT_PATTERN, FAILURE_EVENTS, GRAPH_EVENTS
+from engine.observe.json_values import as_int, as_list, as_object, as_text
+from engine.observe.log_reader import LogDamage, LogRecord, read_log_records
+from engine.observe.ranks.rank_contents import RankContents, collectives_of, normalized_digest, text_digest
+from engine.observe.trace_events import TraceEvent, parse_event
+from engine.observe.trace_files import open_decompressed
+from engine.observe.trace_payloads import BlockReader, TraceFile
+
+RANK_IN_NAME = re.compile(r"rank_?(\d{1,6})(?!\d)")
+_RANK_IN_LOG = re.compile(rb'"rank": (\d{1,6})[,}]')
+_END_BYTES = 1 << 16
+_TRACED = (
+    "compiled_autograd_graph", "dynamo_output_graph", "optimize_ddp_split_graph", "aot_joint_graph", "aot_inference_graph",
+    "aot_forward_graph", "aot_backward_graph", "exported_program",
+)  # fmt: skip
+"""Graphs that are logged whether or not Inductor's caches hit."""
+_TEXT_ASPECTS = {
+    **{name: "graphs" if name in _TRACED else "kernels" for name in GRAPH_EVENTS},
+    **dict.fromkeys(FAILURE_EVENTS, "failures"),
+    "dynamo_graph_break_reason": "graph breaks",
+    "dynamo_cpp_guards_str": "guards",
+    "inductor_output_code": "kernels",
+    "recompile_reasons": "compile ids",
+    "inductor_collective_schedule": "collective schedule",
+    "inductor_runtime_and_tensor_meta": "collective schedule",
+}
+_DESCRIBED = ("dtype", "size", "stride", "requires_grad", "is_parameter", "layout", "is_view")
+_PHASES = {"aot_backward_graph": "backward", "bwd_compilation_metrics": "backward"}
+
+
+def rank_of(path: Path) -> int | None:
+    """Return the rank of a log by its name, or by its last records; None if it has none.
+
+    A process that logs before it joins its group has no rank in the name of its file.
+    """
+    if (found := RANK_IN_NAME.search(path.name)) is not None:
+        return int(found[1])
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - _END_BYTES))
+        ranks = _RANK_IN_LOG.findall(stream.read())
+    return int(ranks[-1]) if ranks else None
+
+
+class RankLogReader:
+    """Reads logs one after another; caches the digests of texts by torch's own digest."""
+
+    def __init__(self, seen: Callable[[int], None] = lambda _: None) -> None:
+        self._seen = seen
+        self._texts: dict[tuple[str, str, int], tuple[str, tuple[str, ...]]] = {}
+        self._strings: dict[int, str] = {}
+
+    def read(self, path: Path, rank: int) -> RankContents:
+        """Return the contents of one log."""
+        found, damage = RankContents(rank, path), LogDamage()
+        self._strings = {}
+        stream, is_whole = open_decompressed(path)
+        with stream:
+            file = TraceFile(stream)
+        last: LogRecord | None = None
+        for line in read_log_records(BlockReader(file), damage, self._seen):
+            found.start, last = found.start or line.seconds, line
+            if "str" in line.metadata:
+                self._add_string(line.metadata["str"])
+            elif (event := parse_event(line.metadata, None)) is not None:
+                self._add(found, event, line)
+        found.end = last.seconds if last is not None else 0.0
+        found.damage = (*damage.messages(), *(() if is_whole else ("its compressed data is cut or damaged",)))
+        return found
+
+    def _add_string(self, value: Any) -> None:
+        values = as_list(value)
+        if len(values) == 2 and (number := as_int(values[1])) is not None:
+            self._strings[number] = as_text(values[0])
+
+    def _add(self, found: RankContents, event: TraceEvent, line: LogRecord) -> None:
+        name, compilation = event.name, event.compilation
+        if name == "torch_version":
+            found.version = _version(line.payload)
+        if not compilation:
+            return
+        phase = _PHASES.get(name, "forward")
+        if name == "dynamo_start":
+            found.add(compilation, "compile ids", self._frame(event))
+            found.unfinished = compilation
+        elif name in ("compilation_metrics", "bwd_compilation_metrics"):
+            found.ready[compilation, phase] = line.seconds
+            found.unfinished = "" if found.unfinished == compilation else found.unfinished
+        elif name == "describe_tensor":
+            facts = [event.facts.get(key) for key in _DESCRIBED]
+            device = as_text(event.facts.get("device")).partition("index")[0]
+            found.add(compilation, "tensor metadata", text_digest(f"{facts} {device}".encode()))
+        elif CACHE_EVENT_PATTERN.match(name):
+            found.add(compilation, "cache outcomes", name)
+        elif (aspect := _TEXT_ASPECTS.get(name)) is not None:
+            digest, collectives = self._digest(event, line, aspect)
+            found.add(compilation, aspect, f"{name} {digest}")
+            if collectives:
+                found.add(compilation, "collective order", f"{name} {collectives}")
+                found.collectives.setdefault((compilation, phase), collectives)
+
+    def _frame(self, event: TraceEvent) -> str:
+        """Return function, file and line of the compiled frame, or of the lines that called it."""
+        frames = map(as_object, as_list(event.facts.get("stack")))
+        names = (
+            (f.get("name"), self._strings.get(as_int(f.get("filename")) or 0, "").rpartition("/")[2], f.get("line"))
+            for f in frames
+        )
+        return text_digest(repr(list(names)).encode(errors="replace"))
+
+    def _digest(self, event: TraceEvent, line: LogRecord, aspect: str) -> tuple[str, tuple[str, ...]]:
+        key = (aspect, event.digest, line.length)
+        if not event.digest or key not in self._texts:
+            text = line.payload or repr(event.metadata).encode(errors="replace")
+            calls = collectives_of(text) if aspect == "graphs" else ()
+            self._texts[key] = normalized_digest(text, aspect), calls
+        return self._texts[key]
+
+
+def _version(payload: bytes) -> str:
+    try:
+        return as_text(as_object(json.loads(payload)).get("pytorch_version"))
+    except (ValueError, RecursionError):
+        return ""

@@ -1,0 +1,229 @@
+"""Recordings of many ranks: equal ones are read once, and first divergences are named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import engine
+from engine.observe.ranks import load_ranks as load_ranks_module
+from engine.observe.ranks.load_ranks import LoadedRanks
+from engine.records.findings import find_problems
+from notebook_ext.__main__ import main
+from notebook_ext.views.explorer_parts import part
+from tests.engine.observe import rank_programs
+
+Logs = Mapping[str, list[bytes]]
+PROGRAM = Path(rank_programs.__file__)
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
+    """Logs of two processes for each variant of the program."""
+    return rank_programs.rank_logs(tmp_path_factory.mktemp("ranks"))
+
+
+def fill(folder: Path, count: int, log: bytes, others: Mapping[int, bytes] | None = None, run: str = "a") -> Path:
+    """Write one log for each rank, with its number, a process id and times of its own."""
+    folder.mkdir(exist_ok=True)
+    for rank in range(count):
+        data = (others or {}).get(rank, log)
+        if not data:
+            continue
+        data = re.sub(rb'"rank": \d+', b'"rank": %d' % rank, data)
+        data = re.sub(rb"(?m)^(V\d{4} \d\d:\d\d:\d\d\.)\d+ \d+", rb"\g<1>%06d %d" % (rank, 4000 + rank), data)
+        (folder / f"dedicated_log_torch_trace_rank_{rank}_{run}.log").write_bytes(data)
+    return folder
+
+
+def line_of(code: str) -> int:
+    """The line of the program that starts with this code."""
+    return next(i for i, row in enumerate(PROGRAM.read_text().split("\n"), 1) if row.strip().startswith(code))
+
+
+def test_ranks_of_one_program_are_equal(tmp_path: Path, logs: Logs) -> None:
+    """The logs of two real processes are one group, although ids, times and folders differ."""
+    for variant in ("base", "recompile", "miss", "hit"):
+        folder = tmp_path / variant
+        folder.mkdir()
+        for rank, log in enumerate(logs[variant]):
+            (folder / f"dedicated_log_torch_trace_rank_{rank}_x.log").write_bytes(log)
+        groups = engine.load_ranks(folder).groups
+        assert [g.ranks for g in groups.groups] == [(0, 1)]
+        assert not groups.divergences
+        assert not groups.problems
+        assert not groups.missing
+
+
+DIVERGING = {
+    "order": ("base", "0/0", "collective order", "gathered = ", "error"),
+    "graph": ("base", "0/0", "graphs", "y = y @ weight", "warning"),
+    "recompile": ("base", "0/1", "compile ids", "def step", "warning"),
+    "miss": ("hit", "0/0", "cache outcomes", "def step", "warning"),
+}
+"""Variant -> that of the other ranks, compile id, aspect, line, severity."""
+
+
+@pytest.mark.parametrize("variant", DIVERGING)
+def test_one_of_64_ranks_differs(tmp_path: Path, logs: Logs, variant: str) -> None:
+    """The rank in the middle, the compile id, what differs and its line are named."""
+    base, compilation, aspect, code, severity = DIVERGING[variant]
+    folder = fill(tmp_path / "logs", 64, logs[base][0], {31: logs[variant][1]})
+    loaded = engine.load_ranks(folder)
+    others = tuple(r for r in range(64) if r != 31)
+    assert [g.ranks for g in loaded.groups.groups] == [others, (31,)]
+    (found,) = loaded.groups.divergences
+    assert (found.ranks, found.others, found.compilation, found.aspect) == ((31,), others, compilation, aspect)
+    assert found.span is not None
+    assert (Path(found.span.file).name, found.span.line) == (PROGRAM.name, line_of(code))
+    assert found.here != found.there
+    (finding,) = [f for f in find_problems(loaded.session) if f.kind == "rank-divergence"]
+    assert finding.title == f"Rank 31 differs from 63 others from compile id {compilation} on: {aspect}"
+    assert finding.severity == severity
+
+
+def test_names_hold_no_rank(tmp_path: Path, logs: Logs) -> None:
+    """Functions have the same names in the sessions of all groups."""
+    loaded = engine.load_ranks(fill(tmp_path / "logs", 4, logs["base"][0], {2: logs["graph"][0]}))
+    assert [[f.name for f in s.frames] for s in loaded.sessions.values()] == [["step"], ["step"]]
+    assert list(loaded.sessions) == ["ranks 0-1, 3", "rank 2"]
+
+
+def test_cost_of_many_ranks(tmp_path: Path, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,024 ranks, one log of each group is loaded, and equal contents are kept once."""
+    loaded_files = []
+    load = load_ranks_module.load_torch_trace
+    monkeypatch.setattr(
+        load_ranks_module, "load_torch_trace", lambda path, **kw: loaded_files.append(path.name) or load(path, **kw)
+    )
+    folder = fill(tmp_path / "logs", 1024, logs["base"][0], {500: logs["graph"][1]})
+    groups = engine.load_ranks(folder).groups
+    assert len(groups.ranks) == 1024
+    assert [len(g.ranks) for g in groups.groups] == [1023, 1]
+    assert loaded_files == [g.file for g in groups.groups]
+    assert groups.divergences[0].ranks == (500,)
+
+
+def test_arrivals_name_the_last_rank(tmp_path: Path, logs: Logs) -> None:
+    """The rank that arrives last is named, with the collectives that the others wait at."""
+    late = re.sub(
+        rb"(?m)^(V\d{4} )(\d\d)(:\d\d:\d\d\.)",
+        lambda m: b"%s%02d%s" % (m[1], (int(m[2]) + 1) % 24, m[3]),
+        logs["base"][0],
+    )
+    groups = engine.load_ranks(fill(tmp_path / "logs", 4, logs["base"][0], {2: late})).groups
+    forward = next(a for a in groups.arrivals if a.what == "forward")
+    assert abs(forward.waited) > 3000
+    assert forward.collectives == ("all_reduce('sum', '0')", "all_gather_into_tensor(2, '0')")
+    assert len(forward.arrivals) == 4
+    assert min(t for t in forward.arrivals if t is not None) == 0
+
+
+def problems_of(loaded: LoadedRanks) -> str:
+    """All problems as one text."""
+    return " | ".join(loaded.groups.problems)
+
+
+def test_bad_recordings_are_reported(tmp_path: Path, logs: Logs) -> None:
+    """Missing, cut, empty and foreign logs: one sentence each; the rest is compared."""
+    base = logs["base"][0]
+    middle = base.index(b'"aot_joint_graph"')
+    other_torch = base.replace(b"2.", b"9.", 1) if b'"torch_version"' not in base else base
+    cut = base[: base.rindex(b"\n", 0, middle)]
+    folder = fill(
+        tmp_path / "logs", 8, base, {1: b"", 3: cut, 5: b"\x00junk\n<script>alert(1)</script>\n", 6: other_torch}
+    )
+    (folder / "dedicated_log_torch_trace_other.log").write_bytes(b"")
+    loaded = engine.load_ranks(folder)
+    text = problems_of(loaded)
+    assert loaded.groups.missing == (1, 5)
+    assert "rank 3 ends within compile id 0/0" in text
+    assert "the log of rank 5 is empty or no log" in text
+    assert "1 files name no rank" in text
+    assert loaded.groups.groups[0].ranks == (0, 2, 4, 6, 7)
+    assert not loaded.groups.divergences
+
+
+def test_mixed_versions_are_reported(tmp_path: Path, logs: Logs) -> None:
+    """Ranks that run another torch are named with both versions."""
+    version = re.search(rb'"pytorch_version": ?"([^"]+)"', logs["base"][0])
+    assert version is not None
+    other = logs["base"][0].replace(version[1], b"1.0.0")
+    loaded = engine.load_ranks(fill(tmp_path / "logs", 4, logs["base"][0], {2: other}))
+    assert "different versions of torch" in problems_of(loaded)
+    assert "1.0.0 (rank 2)" in problems_of(loaded)
+
+
+def test_two_runs_in_one_folder(tmp_path: Path, logs: Logs) -> None:
+    """The newest run is compared; the older recordings are counted and named."""
+    older = re.sub(rb"(?m)^V\d{4} \d\d", b"V0101 00", logs["graph"][0])
+    folder = fill(tmp_path / "logs", 3, older, run="old")
+    fill(folder, 3, logs["base"][0], run="new")
+    loaded = engine.load_ranks(folder)
+    assert [g.ranks for g in loaded.groups.groups] == [(0, 1, 2)]
+    assert all("new" in g.file for g in loaded.groups.groups)
+    assert "several runs: 3 older recordings" in problems_of(loaded)
+
+
+def test_sessions_of_torchrun(tmp_path: Path) -> None:
+    """Sessions that two processes under torchrun save are grouped, with their waits."""
+    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAM)]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*program, "record", str(tmp_path)], capture_output=True, text=True, env=env, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in tmp_path.glob("*.json")) == ["session_rank_0.json", "session_rank_1.json"]
+    loaded = engine.load_ranks(tmp_path)
+    (found,) = loaded.groups.divergences
+    assert found.aspect == "compile ids"
+    assert found.compilation == "1/0"
+    assert [a.what for a in loaded.groups.arrivals if a.compilation == "0/0"] == ["call 1", "call 2"]
+    assert all(a.collectives for a in loaded.groups.arrivals if a.compilation == "0/0")
+
+
+def test_doctor_and_page(tmp_path: Path, logs: Logs, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands take the folder: findings, exit status, JSON, a page with the view."""
+    folder = fill(tmp_path / "logs", 64, logs["base"][0], {3: logs["order"][1]})
+    assert main(["doctor", str(folder)]) == 1
+    place = f"({PROGRAM.name}:{line_of('gathered = ')})"
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"[error] Rank 3 differs from 63 others from compile id 0/0 on: collective order {place}" in text
+    assert main(["doctor", "--json", str(folder)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["ranks"]["divergences"][0]["ranks"] == [3]
+    assert main([str(folder), "-o", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert '"ranks"' in page
+    assert "difference||0" in page
+
+
+def test_hostile_names_are_text(tmp_path: Path, logs: Logs) -> None:
+    """Names from a log reach doctor and the page as plain text on one line."""
+    hostile = logs["graph"][1].replace(b'"name": "step"', b'"name": "<img src=x onerror=alert(1)>\\u001b[31m"')
+    folder = fill(tmp_path / "logs", 3, logs["base"][0], {1: hostile})
+    view = part(engine.load_ranks(folder).session, "ranks")
+    assert any(s["title"] == "First divergences" for s in view["sections"])
+    assert "\x1b" not in json.dumps(view, ensure_ascii=False)
+
+
+def test_saved_session_keeps_its_ranks(tmp_path: Path, logs: Logs) -> None:
+    """A session that was loaded from ranks is saved and loaded with their groups."""
+    session = engine.load_ranks(fill(tmp_path / "logs", 3, logs["base"][0], {1: logs["graph"][1]})).session
+    assert engine.Session.load(session.save(tmp_path / "session.json")).ranks == session.ranks
+
+
+def test_folder_without_ranks(tmp_path: Path) -> None:
+    """A folder without recordings of ranks is refused with the remedy."""
+    (tmp_path / "notes.txt").write_text("nothing")
+    with pytest.raises(engine.NotATrace, match="TORCH_TRACE=folder torchrun"):
+        engine.load_ranks(tmp_path)
+    with pytest.raises(engine.NotATrace, match="does not exist"):
+        engine.load_ranks(tmp_path / "missing")
