@@ -1,6 +1,6 @@
-"""Catalogs of reasons for graph breaks and fallbacks: one Markdown page per reason.
+"""Catalogs of reasons for graph breaks and fallbacks: a Markdown file per topic.
 
-A page has a title, the cause in one paragraph, a list of hints, and two programs ``f(x)``: with and
+It holds one page per reason, parted by ``---``. A page has the reason's id and title, the cause in one paragraph, a list of hints, and two programs ``f(x)``: with and
 without the reason. ``No fix:`` states why there are no hints or no second program.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _PAGE = re.compile(
-    r"# (?P<title>[^\n]+)\n\n(?P<cause>[^\n]+)\n"
+    r"# (?P<id>[\w-]+): (?P<title>[^\n]+)\n\n(?P<cause>[^\n]+)\n"
     r"(?:\n(?P<hints>(?:- [^\n]+\n)+))?"
     r"(?:\nNo fix: (?P<no_fix>[^\n]+)\n)?"
     r"(?:\nBefore:\n\n```python\n(?P<before>.*?)\n```\n)?"
@@ -24,7 +24,7 @@ _PAGE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One page of a catalog. ``topic`` is its folder."""
+    """One page of a catalog. ``topic`` is its file."""
 
     topic: str
     title: str
@@ -45,39 +45,42 @@ class Reason:
 class ReasonCatalog(Mapping[str, Reason]):
     """Maps ids to reasons.
 
-    Pages are the files ``topic/id.md``, each read when it is first needed.
+    The files ``topic.md`` are read at the first look-up, and a page is parsed at its own first look-up.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
 
     @functools.cached_property
-    def _paths(self) -> dict[str, pathlib.Path]:
-        return {path.stem: path for path in sorted(self._folder.glob("*/*.md"))}
+    def _pages(self) -> dict[str, tuple[str, str]]:
+        """Topic and text of each page by id."""
+        found = {}
+        for path in sorted(self._folder.glob("*.md")):
+            for page in path.read_text(encoding="utf-8").split("\n---\n\n"):
+                found[page.removeprefix("# ").partition(":")[0]] = (path.stem, page)
+        return found
 
     def __getitem__(self, id: str) -> Reason:
-        return read_page(self._paths[id])
+        return read_page(*self._pages[id])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._paths)
+        return iter(self._pages)
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self._pages)
 
 
 @functools.cache
-def read_page(path: pathlib.Path) -> Reason:
+def read_page(topic: str, text: str) -> Reason:
     """Read a page as plain text; its prose may quote code in backticks.
 
     Raises:
         ValueError: the page does not have the form of a reason.
     """
-    found = _PAGE.fullmatch(path.read_text(encoding="utf-8"))
+    found = _PAGE.fullmatch(text)
     if found is None:
-        raise ValueError(f"{path} is not the page of a reason")
+        raise ValueError(f"this page of {topic}.md does not have the form of a reason: {text[:80]!r}")
     part = {name: text or "" for name, text in found.groupdict().items()}
     prose = {name: part[name].replace("`", "") for name in ("title", "cause", "hints", "no_fix")}
     hints = tuple(line.removeprefix("- ") for line in prose["hints"].splitlines())
-    return Reason(
-        path.parent.name, prose["title"], prose["cause"], hints, prose["no_fix"], part["before"], part["after"]
-    )
+    return Reason(topic, prose["title"], prose["cause"], hints, prose["no_fix"], part["before"], part["after"])

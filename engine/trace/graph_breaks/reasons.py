@@ -1,6 +1,6 @@
 """Catalog of graph break reasons, and the records made from it.
 
-A site raises ``Unsupported(id, sentence)``. The id is a page ``catalog/<topic>/<id>.md`` that states the
+A site raises ``Unsupported(id, sentence)``. The id is of a page in ``catalog/<topic>.md`` that states the
 cause and what to do; the sentence names the user's values. Ids are stable: a page is never given another
 meaning. Records contain the text of the page, so saved sessions do not need the catalog.
 """
