@@ -32,31 +32,34 @@ from engine.torch_private.pytree import tree_leaves
 
 MAX_POINTS = 240
 """Points of a memory curve."""
-KINDS = {
-    "allreduce": "all_reduce",
-    "all_reduce": "all_reduce",
-    "allgather": "all_gather",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-    "shard_dim_alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "monitored_barrier": "barrier",
-    "send": "send",
-    "isend": "send",
-    "recv": "recv",
-    "irecv": "recv",
+OPERATORS_BY_KIND = {
+    "all_reduce": "allreduce_ allreduce_coalesced_ all_reduce all_reduce_ all_reduce_coalesced all_reduce_coalesced_",
+    "all_gather": (
+        "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ all_gather_into_tensor"
+        " all_gather_into_tensor_out all_gather_into_tensor_coalesced"
+    ),
+    "reduce_scatter": (
+        "reduce_scatter_ _reduce_scatter_base_ reduce_scatter_tensor_coalesced_ reduce_scatter_tensor"
+        " reduce_scatter_tensor_out reduce_scatter_tensor_coalesced"
+    ),
+    "all_to_all": "alltoall_ alltoall_base_ all_to_all_single shard_dim_alltoall",
+    "broadcast": "broadcast_ broadcast",
+    "reduce": "reduce_",
+    "gather": "gather_",
+    "scatter": "scatter_",
+    "barrier": "barrier monitored_barrier_",
+    "send": "send isend",
+    "recv": "recv_ recv_any_source_ irecv",
 }
-"""Kind of a collective by the start of its operator's name; the longest start counts."""
+KINDS = {name: kind for kind, names in OPERATORS_BY_KIND.items() for name in names.split()}
+"""Kind of a collective by its operator's name."""
 MESH_FILES, MESH_DEPTH = ("device_mesh.py", "_mesh_layout.py"), 12
 """Files whose integers are computed, and how many frames above an operator they may be."""
 RANDOM_FILLS = frozenset(f"aten.{name}_" for name in ("uniform", "normal", "random", "bernoulli", "exponential"))
-NO_MEMORY_TRAFFIC = ("aten.empty", "aten._unsafe_view", "aten.set_", "aten._local_scalar_dense", "prim.")
+NO_MEMORY_TRAFFIC = frozenset(
+    f"aten.{name}"
+    for name in "empty empty_like empty_strided empty_permuted _unsafe_view set_ set_data _local_scalar_dense".split()
+)
 IGNORED_FOLDERS = tuple(
     str(pathlib.Path(folder)) for folder in (sysconfig.get_paths()["stdlib"], torch.__path__[0], pathlib.Path(__file__).parents[1])
 )  # fmt: skip
@@ -291,12 +294,12 @@ class StepObserver(TorchDispatchMode):
         return result
 
     def _run(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
-        name = str(func)
-        if name.rpartition(".")[0] in RANDOM_FILLS:
+        packet = str(func.overloadpacket)
+        if packet in RANDOM_FILLS:
             return args[0]
-        if name.startswith("fsdp.record_grad_output_stream"):
+        if packet == "fsdp.record_grad_output_stream":
             return None
-        if self._runs_for_real(name, kwargs, tensors):
+        if self._runs_for_real(packet, kwargs, tensors):
             with unset_fake_temporarily():
                 return func(*args, **({**kwargs, "device": torch.device("cpu")} if "device" in kwargs else kwargs))
         if self.runs_integers and "device" in kwargs and self.bucket_device is not None:
@@ -310,8 +313,8 @@ class StepObserver(TorchDispatchMode):
             self.notes[f"{where} reads a value; the plan assumes 1 for numbers and False for truth values."] = None
             return ASSUMED_VALUES[func](args[0])
 
-    def _runs_for_real(self, name: str, kwargs: Any, tensors: list[torch.Tensor]) -> bool:
-        if name.startswith("aten.randperm"):
+    def _runs_for_real(self, packet: str, kwargs: Any, tensors: list[torch.Tensor]) -> bool:
+        if packet == "aten.randperm":
             return True
         if tensors:
             return all(self.storages.track(t.untyped_storage()).is_host for t in tensors) or (
@@ -332,10 +335,10 @@ class StepObserver(TorchDispatchMode):
         self, func: Any, args: Any, kwargs: Any, result: Any, before: list[torch.Tensor], after: list[torch.Tensor]
     ) -> None:
         if func.namespace in {"_c10d_functional", "_dtensor"}:
-            if "wait_tensor" not in str(func):
-                self._note_collective(func, args, kwargs, before, after, waits=False)
-            else:
+            if func is torch.ops._c10d_functional.wait_tensor.default:
                 self._wait_for(before[0])
+            else:
+                self._note_collective(func, args, kwargs, before, after, waits=False)
             return
         if moves_nothing(func):
             return
@@ -358,7 +361,7 @@ class StepObserver(TorchDispatchMode):
         for t in tensors:
             self.storages.track(t.untyped_storage()).is_communicated = True
         self._note_collective(func, args, kwargs, tensors, [], waits=waits)
-        if self.runs_integers and "allgather" in str(func):
+        if self.runs_integers and func is torch.ops.c10d.allgather_.default:
             gather_alike(args[0], args[1])
         self.note_peak()
         future: torch.futures.Future[Any] = torch.futures.Future()
@@ -376,8 +379,7 @@ class StepObserver(TorchDispatchMode):
         *,
         waits: bool,
     ) -> None:
-        name = func.overloadpacket.__name__.strip("_")
-        kind = KINDS[max((k for k in KINDS if name.startswith(k)), key=len, default="barrier")]
+        kind = KINDS.get(func.overloadpacket.__name__, "barrier")
         given = arguments_by_name(func, args, kwargs)
         handle = given.get("process_group")
         group = c10d._resolve_process_group(given["group_name"]) if handle is None else ProcessGroup.unbox(handle)
@@ -488,7 +490,7 @@ def moves_nothing(func: Any) -> bool:
     """Return True for operators that move no data: views and allocations."""
     returns = func._schema.returns
     is_view = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-    return is_view or str(func).startswith(NO_MEMORY_TRAFFIC)
+    return is_view or func.namespace == "prim" or str(func.overloadpacket) in NO_MEMORY_TRAFFIC
 
 
 def user_line() -> tuple[str, int]:

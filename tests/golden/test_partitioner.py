@@ -84,6 +84,16 @@ def test_saved_sizes(show: Show) -> None:
     show(f, torch.ones(6, 4, requires_grad=True), dynamic=True)
 
 
+@shows("engine/aot/partitioner/save_symbols.py")
+def test_save_symbols(show: Show) -> None:
+    """A size that the backward's inputs have only inside a sum is saved as a number."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([x[x > 0], y]).exp().sum()
+
+    show(f, torch.ones(6, requires_grad=True), torch.ones(8, requires_grad=True))
+
+
 @shows("engine/aot/partitioner/pack_masks.py")
 def test_pack_masks(show: Show) -> None:
     """A random mask of zeros and ones is saved as one byte per element instead of a float."""

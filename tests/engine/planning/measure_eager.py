@@ -13,14 +13,12 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3]))
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-from training_programs import PROGRAMS
 
 from engine.torch_private.dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.lazily_loaded import Work
 from engine.torch_private.pytree import tree_leaves
+from tests.engine.planning.training_programs import PROGRAMS
 
 
 class LiveBytes(TorchDispatchMode):
