@@ -9,7 +9,7 @@ import torch
 
 from engine.ir.node_values import called_overload
 
-ResultRule = Callable[[Mapping[str, Any], Any], Any]
+ResultRule = Callable[[Mapping[str, Any], Any], tuple[Any, ...]]
 """Corrects the fake results of a call, given its arguments by name."""
 
 
@@ -24,20 +24,8 @@ def _int64_indices(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
     return (values, *(t if t.dtype == torch.int64 else torch.empty_like(t, dtype=torch.int64) for t in rest))
 
 
-def _castable_product(given: Mapping[str, Any], found: Any) -> Any:
-    """Return the result; raise eager's RuntimeError if ``self`` cannot hold a product."""
-    into = given["self"]
-    dtype = torch.result_type(into, given["other"])
-    if not torch.can_cast(dtype, into.dtype):
-        names = (torch.empty(0, dtype=t, device="meta").type().rpartition(".")[2] for t in (dtype, into.dtype))
-        result, wanted = (name.removesuffix("Tensor") for name in names)
-        raise RuntimeError(f"result type {result} can't be cast to the desired output type {wanted}")
-    return found
-
-
 _RULES: dict[str, ResultRule] = {
     "_native_multi_head_attention": _attention_without_weights,
-    "mul_": _castable_product,
     **dict.fromkeys(
         ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _int64_indices
     ),
