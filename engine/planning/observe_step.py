@@ -379,7 +379,10 @@ class StepObserver(TorchDispatchMode):
         *,
         waits: bool,
     ) -> None:
-        kind = KINDS.get(func.overloadpacket.__name__, "barrier")
+        kind = KINDS.get(func.overloadpacket.__name__)
+        if kind is None:
+            self.notes[f"The plan does not know {func}: its time and bytes are left out."] = None
+            return
         given = arguments_by_name(func, args, kwargs)
         handle = given.get("process_group")
         group = c10d._resolve_process_group(given["group_name"]) if handle is None else ProcessGroup.unbox(handle)
