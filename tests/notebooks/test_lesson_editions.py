@@ -64,13 +64,19 @@ def test_links_of_an_edition_lead_somewhere(edition: str, editions: pathlib.Path
 
 
 def test_reveal_asks_for_a_prediction_first(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     """``%reveal`` asks for a choice first; with one, or with ``now``, it shows the answer."""
     (tmp_path / REVEALS).mkdir()
     (tmp_path / REVEALS / "one.json").write_text(json.dumps({"ops": 'ops.reveal("3", "Three rounds.")'}))
     monkeypatch.chdir(tmp_path)
-    shell = InteractiveShell()
+    # What is displayed goes to the shell of the process, which another test may have left there.
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    request.addfinalizer(InteractiveShell.clear_instance)
     shell.run_cell("%load_ext notebook_ext")
 
     def shown(code: str) -> str:
