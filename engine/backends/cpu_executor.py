@@ -21,7 +21,7 @@ from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
 from engine.kernels.print_kernel import print_kernel
 from engine.lowering.cpu.single_operators import operators_for_aten
-from engine.lowering.driver import lower
+from engine.lowering.driver import RewrittenGraph, lower, run_passes
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
 from engine.runtime.cpu_launcher import cpu_launcher
@@ -71,49 +71,72 @@ def _tensors(graph: AotGraph) -> Iterator[torch.Tensor]:
         yield from tensors_in(node.meta.get("val"))
 
 
-def lower_for_cpu(graph: AotGraph, options: Options, refused: dict[str, str]) -> LoweredProgram:
-    """Return a graph's program for this CPU; ``refused``: reasons by node that ATen runs."""
-    fused_random = bool(options.extra.get("fused_random", False))
-    return lower(graph, CPU_TARGET, print_kernel, fused_random=fused_random, forced_fallbacks=refused)
+class _CpuLowering:
+    """Lowers one graph for this CPU until each operator is where it is fastest."""
+
+    def __init__(self, graph: AotGraph, options: Options) -> None:
+        self._graph = graph
+        self._fused_random = bool(options.extra.get("fused_random", False))
+        self._refused: dict[str, str] = {}
+        """Why ATen runs a node, by node."""
+
+    @functools.cached_property
+    def _rewritten(self) -> RewrittenGraph:
+        return run_passes(self._graph, fused_random=self._fused_random, is_cpu=True)
+
+    def refuse_nodes(self, error: errors.KernelBuildError) -> None:
+        """Leave the nodes of a kernel that cannot be built to ATen.
+
+        Raises:
+            KernelBuildError: ATen runs all of them already.
+        """
+        if self._refused.keys() >= set(error.nodes):
+            raise error
+        self._refused |= dict.fromkeys(error.nodes, str(error))
+
+    def program(self) -> LoweredProgram | None:
+        """Return the program of the graph, or None if no operator gains by a kernel."""
+        while True:
+            try:
+                program = self._lower()
+            except errors.KernelBuildError as error:
+                self.refuse_nodes(error)
+                continue
+            left = operators_for_aten(program.kernels, self._graph.module)
+            if left.keys() >= {node for kernel in program.kernels for node in kernel.nodes}:
+                return None
+            if left.keys() <= self._refused.keys():
+                return program
+            self._refused |= left
+
+    def _lower(self) -> LoweredProgram:
+        return lower(
+            self._graph,
+            CPU_TARGET,
+            print_kernel,
+            fused_random=self._fused_random,
+            forced_fallbacks=self._refused,
+            rewritten=self._rewritten,
+        )
 
 
 def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None:
     """Return the executor of a graph's kernels; None if all its nodes are ATen's."""
-    refused: dict[str, str] = {}
     bind = functools.partial(cpu_launcher, store=_object_store())
+    lowering = _CpuLowering(graph, options)
     while True:
         with work.stage("CPU lowering"):
-            program = _program(graph, options, refused)
+            program = lowering.program()
         if program is None:
             return None
         try:
             with work.stage("LLVM"):
                 run = program_executor(program, bind, is_boxed=graph.is_boxed)
         except errors.KernelBuildError as error:
-            if refused.keys() >= set(error.nodes):
-                raise
+            lowering.refuse_nodes(error)
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")
-            refused |= dict.fromkeys(error.nodes, str(error))
             continue
         return record_cpu_program(with_recorded_fallback(run, graph), program, graph, work)
-
-
-def _program(graph: AotGraph, options: Options, refused: dict[str, str]) -> LoweredProgram | None:
-    """Return a graph's program, or None without kernels; ``refused`` gets ATen's nodes."""
-    while True:
-        try:
-            program = lower_for_cpu(graph, options, refused)
-        except errors.KernelBuildError as error:
-            if refused.keys() >= set(error.nodes):
-                raise
-            refused |= dict.fromkeys(error.nodes, str(error))
-            continue
-        left = operators_for_aten(program.kernels, graph.module)
-        if left.keys() >= {node for kernel in program.kernels for node in kernel.nodes}:
-            return None
-        if left.keys() <= refused.keys():
-            return program
-        refused |= left
 
 
 def _object_store() -> DiskStore | None:

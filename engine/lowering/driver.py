@@ -35,6 +35,9 @@ from engine.torch_private.entries import Feature, require
 
 aten = torch.ops.aten
 
+RewrittenGraph = tuple[PassRecorder, tuple[FusionDecision, ...]]
+"""What ``run_passes`` returns: the rewritten graph with its pass records, and fusion decisions."""
+
 
 def lower(
     graph: AotGraph,
@@ -45,6 +48,7 @@ def lower(
     forced_fallbacks: Mapping[str, str] = MappingProxyType({}),
     chooser: TemplateChooser = LIBRARY_CHOOSER,
     candidate_blockings: CandidateBlockings | None = None,
+    rewritten: RewrittenGraph | None = None,
 ) -> LoweredProgram:
     """Lower a functional graph to kernels for ``target`` ("cuda:90", "hip:gfx942").
 
@@ -52,13 +56,14 @@ def lower(
     numbers themselves; a seed then yields other numbers than in eager. ``forced_fallbacks``: node ids that ATen
     must run, with the reason; views are lowered nevertheless. ``chooser``: decides where a template replaces a
     library call, and picks one of the ``candidate_blockings`` of a kernel (None: the default blocking).
+    ``rewritten``: the result of ``run_passes``, if they have run.
 
     Raises:
         LoweringError: the graph contains something that a program cannot express.
     """
     try:
         require(Feature.KERNELS)
-        watch, exchanged = run_passes(graph, fused_random=fused_random, is_cpu=target == CPU_TARGET)
+        watch, exchanged = rewritten or run_passes(graph, fused_random=fused_random, is_cpu=target == CPU_TARGET)
         for placeholder in graph.saved_placeholders:  # An earlier lowering may have set another row stride.
             reset_saved_row_stride(placeholder)
         saved = dict(enumerate(graph.saved_placeholders, graph.num_user_outputs or 0))
@@ -91,9 +96,7 @@ def lower(
         ) from error
 
 
-def run_passes(
-    graph: AotGraph, *, fused_random: bool, is_cpu: bool = False
-) -> tuple[PassRecorder, tuple[FusionDecision, ...]]:
+def run_passes(graph: AotGraph, *, fused_random: bool, is_cpu: bool = False) -> RewrittenGraph:
     """Run the graph passes that precede lowering; return pass records and fusion decisions.
 
     ``watch.module`` is the rewritten graph.

@@ -30,13 +30,16 @@ def row_major_strides(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
 
 
 def build_unfused(made: TensorDef) -> LoopBuilder:
-    """Build the ops of one element of a definition, with nothing fused."""
+    """Return the ops of one element of a definition, with nothing fused; they are built once."""
+    if made.unfused is not None:
+        return made.unfused
     builder = LoopBuilder()
     index = tuple(variable(LoopVar(f"i{d}", n)) for d, n in enumerate(made.loop_ranges))
     if made.kind == "reduction":
         inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges))
         builder = LoopBuilder((), frozenset(inner), flatten([variable(v) for v in inner], row_major_strides(inner)))
     builder.inline_body(made, index)
+    made.unfused = builder
     return builder
 
 

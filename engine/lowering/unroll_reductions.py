@@ -67,4 +67,4 @@ def _unroll(made: TensorDef) -> None:
             found = b.call("add", found, part)
         return found
 
-    made.kind, made.body, made.ranges, made.reduction = "pointwise", total, (), ""
+    made.kind, made.body, made.ranges, made.reduction, made.unfused = "pointwise", total, (), "", None

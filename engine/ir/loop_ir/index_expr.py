@@ -624,10 +624,12 @@ def _merge_remainder(index: IndexExpr, atom: Mod, coefficient: Size) -> IndexExp
 
 def flatten(index: Iterable[IndexExpr], strides: Iterable[Size], offset: Size = 0) -> IndexExpr:
     """Return the memory position of an element."""
-    total = constant(offset)
+    terms: dict[Atom, Size] = {}
     for i, stride in zip(index, strides, strict=True):
-        total = total + i * stride
-    return total
+        for atom, coefficient in i.terms.items():
+            terms[atom] = as_size(terms.get(atom, 0) + coefficient * stride)
+        offset = as_size(offset + i.const * stride)
+    return _merge_div_mod(IndexExpr(terms, offset))
 
 
 def last_offset(shape: Iterable[Size], strides: Iterable[Size]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,6 +59,8 @@ class TensorDef:
 
     This holds for inputs and results of ATen calls.
     """
+    unfused: LoopBuilder | None = field(default=None, repr=False)
+    """The ops of one element with nothing fused, once ``build_unfused`` has built them."""
 
     @property
     def is_computed(self) -> bool:
