@@ -85,8 +85,3 @@ def has_version_counter(i: GraphInput) -> bool:
 def input_write_count(i: GraphInput) -> int:
     """Return how often the traced graph writes to an input."""
     return write_count(i.fake) - i.initial_version
-
-
-def version_or_zero(t: torch.Tensor) -> int:
-    """Return a tensor's version; 0 for inference tensors, which have no version counter."""
-    return 0 if t.is_inference() else t._version

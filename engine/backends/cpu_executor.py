@@ -84,8 +84,8 @@ class _CpuLowering:
     def _rewritten(self) -> RewrittenGraph:
         return run_passes(self._graph, fused_random=self._fused_random, is_cpu=True)
 
-    def refuse_nodes(self, error: errors.KernelBuildError) -> None:
-        """Leave the nodes of a kernel that cannot be built to ATen.
+    def leave_to_aten(self, error: errors.KernelBuildError) -> None:
+        """Let ATen run the nodes of a kernel that cannot be built.
 
         Raises:
             KernelBuildError: ATen runs all of them already.
@@ -100,7 +100,7 @@ class _CpuLowering:
             try:
                 program = self._lower()
             except errors.KernelBuildError as error:
-                self.refuse_nodes(error)
+                self.leave_to_aten(error)
                 continue
             left = operators_for_aten(program.kernels, self._graph.module)
             if left.keys() >= {node for kernel in program.kernels for node in kernel.nodes}:
@@ -133,7 +133,7 @@ def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None
             with work.stage("LLVM"):
                 run = program_executor(program, bind, is_boxed=graph.is_boxed)
         except errors.KernelBuildError as error:
-            lowering.refuse_nodes(error)
+            lowering.leave_to_aten(error)
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")
             continue
         return record_cpu_program(with_recorded_fallback(run, graph), program, graph, work)

@@ -23,7 +23,8 @@ def print_kernel(kernel: LoopKernel | AttentionLaunch, target: str) -> Generated
     """
     if target != CPU_TARGET:
         return print_triton(kernel, target)
+    loops = cast(LoopKernel, kernel)
     try:
-        return print_llvm(cast(LoopKernel, kernel), host_unit())
+        return print_llvm(loops, host_unit())
     except NotPrintable as error:
-        raise KernelBuildError(cast(LoopKernel, kernel).name, error, kernel.nodes) from error
+        raise KernelBuildError(loops.name, error, loops.nodes) from error

@@ -34,7 +34,7 @@ class KernelDeduplicator:
 
     def kernel_source(self, kernel: LoopKernel) -> GeneratedKernel:
         """Return a kernel as it is launched here; kernels with equal loops share one text."""
-        roles = _buffers_in_order(kernel)
+        roles = kernel.buffers_in_order
         key = structural_key(kernel)
         known = self._printed.get(key)
         if known is not None:
@@ -61,6 +61,10 @@ class KernelDeduplicator:
         ops = tuple(LoopOp(op.id, op.text, nodes) for op in source.ops)
         return replace(source, args=args, ops=ops, nodes=nodes)
 
+    def combined_source(self, kernel: LoopKernel, printed: GeneratedKernel) -> GeneratedKernel:
+        """Return a kernel with its companions in one text, in place of its own text."""
+        return self._emit(replace(kernel, id=printed.id, name=printed.name), self.target)
+
     def _unique_name(self, kernel: LoopKernel) -> str:
         """Return a unique name: the kernel's ops, and a number if the name is taken."""
         name = _kernel_name(kernel)
@@ -78,16 +82,12 @@ def _kernel_name(kernel: LoopKernel) -> str:
     return f"fused_{joined}" if len(kernel.nodes) > 1 else f"{joined}_kernel"
 
 
-def _buffers_in_order(kernel: LoopKernel) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(op.buffer for op in kernel.ops if op.buffer))
-
-
 def structural_key(kernel: LoopKernel) -> Hashable:
     """Return a key of all that determines a kernel's text.
 
     Buffers count by their position, and values by their ``repr`` (1 is not 1.0).
     """
-    roles = _buffers_in_order(kernel)
+    roles = kernel.buffers_in_order
     place = {name: number for number, name in enumerate(roles)}
     ops = tuple(
         (

@@ -36,7 +36,7 @@ from engine.torch_private.entries import Feature, require
 aten = torch.ops.aten
 
 RewrittenGraph = tuple[PassRecorder, tuple[FusionDecision, ...]]
-"""What ``run_passes`` returns: the rewritten graph with its pass records, and fusion decisions."""
+"""The rewritten graph with its pass records, and the fusion decisions of the passes."""
 
 
 def lower(

@@ -27,6 +27,7 @@ from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_values import tensors_in
 from engine.lowering.build_loop_kernel import build_loop_kernel, op_words
 from engine.lowering.choose_blocks import BlockTuner, symbols_from_inputs
+from engine.lowering.combine_launches import combine_launches
 from engine.lowering.context import ExternNode, LoweredTensor, definitions_in
 from engine.lowering.cpu.build_loop_nest import build_loop_nest
 from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
@@ -78,6 +79,11 @@ def schedule_to_program(
     may_raise = (lambda _: False) if target.startswith(GPU_TARGETS) else raises_value_errors
     buffers, stored = plan_mutations(builder.steps, builder.loops, buffers, outputs, written, may_raise)
     buffers, reuses = plan_buffer_reuse(builder.steps, builder.loops, buffers, outputs)
+    steps, combined = (
+        (builder.steps, ())
+        if target == CPU_TARGET
+        else combine_launches(builder.steps, builder.loops, buffers, printed, walk.stage)
+    )
     externs = tuple(
         ExternCall(
             _first_or_empty(e.origins),
@@ -92,13 +98,13 @@ def schedule_to_program(
     lowered = walk.lowered_node_count + builder.template_count
     choices = (*schedule.choices, *cutter.choices)
     lowering_record = LoweringRecord(
-        target, schedule.decisions, externs, lowered, walk.compute_node_count, autotune_choices=choices
+        target, (*schedule.decisions, *combined), externs, lowered, walk.compute_node_count, autotune_choices=choices
     )
     program = LoweredProgram(
         target,
         tuple(name for name, _ in walk.inputs),
         buffers,
-        tuple(builder.steps),
+        tuple(steps),
         outputs,
         walk.symbols.inputs,
         lowering_record,

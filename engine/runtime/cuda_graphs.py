@@ -7,8 +7,10 @@ output is alive, a call records again or launches normally; inputs whose address
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import eq
 from typing import Any, Protocol
 
 import torch
@@ -84,6 +86,11 @@ class RecordedOutput:
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
     value: Any = None
 
+    @property
+    def whole_input(self) -> int:
+        """The position of the input that the output is; -1 for a view of one and for all others."""
+        return self.input_index if self.tensor is None and self.view is None else -1
+
     def reconstruct(self, given: Sequence[Any]) -> Any:
         """Return the output as a new tensor object."""
         if self.tensor is not None:
@@ -121,9 +128,20 @@ class ReplayInstance:
     written_inputs: frozenset[int] = frozenset()
     """Positions of inputs that the launches write."""
 
+    @functools.cached_property
+    def _returned_inputs(self) -> tuple[int, ...]:
+        """For each output, the position of the input that it is; -1 for others."""
+        return tuple(out.whole_input for out in self.recorded_outputs)
+
+    @functools.cached_property
+    def _other_outputs(self) -> tuple[tuple[int, RecordedOutput, int], ...]:
+        """Outputs that are no inputs, with their position and that of the first equal output."""
+        plans = enumerate(zip(self.recorded_outputs, self.first_alias, strict=True))
+        return tuple((n, plan, first) for n, (plan, first) in plans if plan.whole_input < 0)
+
     def matches_addresses(self, addresses: Sequence[int]) -> bool:
         """Return True if the static inputs have their recorded addresses."""
-        return tuple([addresses[n] for n in self.static_inputs]) == self.static_addresses
+        return all(map(eq, map(addresses.__getitem__, self.static_inputs), self.static_addresses))
 
     def has_no_live_outputs(self) -> bool:
         """Return True if no output of an earlier replay is alive."""
@@ -138,9 +156,9 @@ class ReplayInstance:
             for n, buffer in zip(self.copied_inputs, self.input_buffers, strict=True):
                 if n in self.written_inputs:
                     given[n].copy_(buffer, non_blocking=True)
-        made: list[Any] = []
-        for n, (result, alias_of) in enumerate(zip(self.recorded_outputs, self.first_alias, strict=True)):
-            made.append(result.reconstruct(given) if alias_of == n else made[alias_of])
+        made = [given[n] if n >= 0 else None for n in self._returned_inputs]
+        for n, result, first in self._other_outputs:
+            made[n] = result.reconstruct(given) if first == n else made[first]
         return tuple(made)
 
 

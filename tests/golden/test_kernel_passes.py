@@ -46,6 +46,19 @@ def test_print_pointwise(show: Show) -> None:
     show(f, torch.ones(1000), torch.ones(1000))
 
 
+@shows("engine/kernels/triton/combined_printer.py", "engine/lowering/combine_launches.py")
+def test_print_combined(show: Show) -> None:
+    """Launches equal computations on tensors of different sizes together.
+
+    Each program finds the tensor that its block belongs to.
+    """
+
+    def f(a: Tensor, b: Tensor, c: Tensor) -> list[Tensor]:
+        return [x.sigmoid() * 2 for x in (a, b, c)]
+
+    show(f, torch.ones(64, 32), torch.ones(7), torch.ones(1000))
+
+
 @shows("engine/kernels/triton/printer.py", "engine/kernels/triton/block_heuristics.py")
 def test_print_row_reduction(show: Show) -> None:
     """Reduces a short row in one block.

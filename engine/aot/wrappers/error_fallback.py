@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from engine.aot.node_properties import may_mutate
-from engine.aot.version_counters import version_or_zero, write_count
+from engine.aot.version_counters import has_version_counter, write_count
 from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.ir.introspection.operator_facts import draws_random
@@ -46,19 +46,20 @@ def wrap_eager_run(traced: Run) -> Run:
 
 @dataclass(frozen=True)
 class ErrorFallback:
-    """Traced graph, flag for random numbers to sample again, and mutated inputs.
+    """Traced graph, flag for random numbers to sample again, and mutated inputs with a version.
 
     Without a traced graph, the caller runs the original code again.
     """
 
     run_eager: Run | None
     draws_random: bool
-    mutated_inputs: tuple[int, ...]
+    counted_inputs: tuple[int, ...]
 
 
 def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
     """Retain the traced graph if an input may be mutated; None if an error needs no action."""
     written = tuple(n for n, i in enumerate(call.inputs) if i.is_tensor and _may_be_mutated(call, i))
+    counted = tuple(n for n in written if has_version_counter(call.inputs[n]))
     draws = any(draws_random(n) for n in call.graph.graph.nodes)
     if not written and not (draws and call.reruns_after_error):
         return None
@@ -69,7 +70,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
         for name in (call.inputs[n].name for n in written)
     )
     run_eager = None if call.reruns_after_error else types.MethodType(type(call.graph).forward, call.graph)
-    return PreCompileResult(call, actions, ErrorFallback(run_eager, draws, written))
+    return PreCompileResult(call, actions, ErrorFallback(run_eager, draws, counted))
 
 
 def _may_be_mutated(call: TracedCall, i: GraphInput) -> bool:
@@ -85,7 +86,7 @@ def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
     """
     fallback: ErrorFallback = change.runtime_metadata
     inputs = ", ".join(f"i{n}" for n in range(len(change.call.inputs)))
-    versions = "".join(f"version(i{n}), " for n in fallback.mutated_inputs)
+    versions = "".join(f"i{n}._version, " for n in fallback.counted_inputs)
     draws = fallback.draws_random
     restored = ("set_rng_state(state)",) if draws else ()
     here = (
@@ -116,7 +117,6 @@ def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
         on_error=by_caller if fallback.run_eager is None else here,
         namespace={
             "as_traced": fallback.run_eager,
-            "version": version_or_zero,
             "EagerRunError": EagerRunError,
             "get_rng_state": torch.get_rng_state,
             "set_rng_state": torch.set_rng_state,

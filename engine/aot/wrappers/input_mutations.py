@@ -61,22 +61,51 @@ def mutate_inputs(plan: AotMetadata) -> WrapperCode:
         if not _version_matches_eager(i):
             names["set_version"] = set_version_counter
             before.append(f"c{n} = i{n}._version")
-        if i.is_mutated:
+        if i.is_mutated and not i.has_version_counter:
             copy = f"i{n}.copy_(r{i.result_index})"
-            if i.has_version_counter:  # Kernels may have written the input itself.
-                copy = f"written.append(i{n}) if r{i.result_index} is i{n} else {copy}"
             after += ["with no_grad():", f"    {copy}"] if i.mutation_hidden_from_autograd else [copy]
         if i.mutation_hidden_from_autograd:
             names["no_grad"] = torch.no_grad
+    after += _copies(plan)
+    for n, i in enumerate(plan.inputs):
         if i.new_layout is not None:
             layout = f"{sizes_expr(i.new_layout.sizes)}, {sizes_expr(i.new_layout.strides)}"
             after.append(f"i{n}.as_strided_({layout}, {offset_expr(f'i{n}', i.new_layout.offset)})")
     if any(i.is_mutated and i.has_version_counter for i in plan.inputs):
-        names["increment_version"] = torch.autograd.graph.increment_version
-        before.append("written = []")
+        names |= {"increment_version": torch.autograd.graph.increment_version, "copy_results": copy_results}
         after.append("if written: increment_version(written)")
     counted = sorted((i.version_bumps, n) for n, i in enumerate(plan.inputs) if not _version_matches_eager(i))
-    after += [f"set_version((i{n},), (c{n} + {writes},))" for writes, n in counted]
+    if counted:
+        tensors, counts = (f"i{n}, " for _, n in counted), (f"c{n} + {writes}, " for writes, n in counted)
+        after.append(f"set_version(({''.join(tensors)}), ({''.join(counts)}))")
     # Regenerate the grad_fn now: after a layout change (``.data =``), the view would cover other elements of its base.
     after += [f"i{n}.grad_fn" for n, i in enumerate(plan.inputs) if i.regenerates_grad_fn]
     return WrapperCode(before=tuple(before), after=tuple(after), namespace=names)
+
+
+def _copies(plan: AotMetadata) -> list[str]:
+    """Return code that copies new values into inputs.
+
+    ``written`` gets the inputs that kernels have written themselves.
+    """
+    counted = [(n, i) for n, i in enumerate(plan.inputs) if i.is_mutated and i.has_version_counter]
+    seen = [(n, i.result_index) for n, i in counted if not i.mutation_hidden_from_autograd]
+    hidden = [f"(i{n}, r{i.result_index})" for n, i in counted if i.mutation_hidden_from_autograd]
+    lines = []
+    if seen:
+        inputs, are_written = "".join(f"i{n}, " for n, _ in seen), " and ".join(f"r{r} is i{n}" for n, r in seen)
+        pairs = ", ".join(f"(i{n}, r{r})" for n, r in seen)
+        lines.append(f"written = ({inputs}) if {are_written} else copy_results({pairs})")
+    elif hidden:
+        lines.append("written = ()")
+    if hidden:
+        lines += ["with no_grad():", f"    written += copy_results({', '.join(hidden)})"]
+    return lines
+
+
+def copy_results(*pairs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Copy new values into inputs; return the inputs that kernels have written themselves."""
+    for given, made in pairs:
+        if made is not given:
+            given.copy_(made)
+    return tuple(given for given, made in pairs if made is given)

@@ -414,6 +414,7 @@ def share_one_version_counter(first: torch.Tensor, *others: torch.Tensor) -> boo
 def _version_counter_code(plan: SyntheticBaseMetadata) -> WrapperCode:
     """Return code that restores every version counter, then adds what eager counts."""
     before = tuple(f"c{n} = i{n}._version" for n, _ in plan.version_writes)
-    back = tuple(f"set_version((i{n},), (c{n},))" for n, _ in plan.version_writes)
+    tensors, counts = (f"i{n}, " for n, _ in plan.version_writes), (f"c{n}, " for n, _ in plan.version_writes)
+    back = (f"set_version(({''.join(tensors)}), ({''.join(counts)}))",) if plan.version_writes else ()
     on = tuple(f"set_version((i{n},), (i{n}._version + {w},))" for n, w in plan.version_writes if w)
     return WrapperCode(before=before, after=(*back, *on), namespace={"set_version": set_version_counter})

@@ -116,6 +116,13 @@ class LoopKernel:
     """Block configuration, or None for the default for its sizes."""
     nest: LoopNest | None = None
     """Loops of a CPU kernel, whose ops use its variables instead of ``x`` and ``r``."""
+    companions: tuple[LoopKernel, ...] = ()
+    """Kernels that share its launch; they have other buffers and another size of ``x``."""
+
+    @property
+    def buffers_in_order(self) -> tuple[str, ...]:
+        """The buffers in the order of their first use."""
+        return tuple(dict.fromkeys(op.buffer for op in self.ops if op.buffer))
 
     @property
     def static_sizes(self) -> tuple[int | None, int | None]:

@@ -55,7 +55,7 @@ class LoopPrinter:
         self.print_body()
         args = (*parameters.pointer_args, *parameters.size_args(), *self.blocks.block_args())
         signature = ", ".join(f"{a.name}: tl.constexpr" if a.kind == "constexpr" else a.name for a in args)
-        head = [*self._head(), "@triton.jit", f"def {parameters.kernel_name}({signature}):"]
+        head = [*self.head(), "@triton.jit", f"def {parameters.kernel_name}({signature}):"]
         lines = [*map(SourceLine, head), *self.lines]
         values = {buffer: pointer.removesuffix("_ptr") for buffer, pointer in parameters.pointers.items()}
         return GeneratedKernel(
@@ -76,7 +76,7 @@ class LoopPrinter:
             fallback_configs=smaller_configurations(self.block),
         )
 
-    def _head(self) -> list[str]:
+    def head(self) -> list[str]:
         """Return the lines before the kernel: imports and helpers."""
         head = ["import triton", "import triton.language as tl"]
         if self.expressions.uses_libdevice:

@@ -10,6 +10,7 @@ from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.kernels.source_builder import match_lines
 from engine.kernels.triton.attention_template import attention_source
 from engine.kernels.triton.block_heuristics import looped_variant, smaller_configurations
+from engine.kernels.triton.combined_printer import combined_source
 from engine.kernels.triton.loop_printer import LoopPrinter
 from engine.kernels.triton.matmul_template import MatmulPrinter
 
@@ -25,6 +26,8 @@ def print_triton(kernel: LoopKernel | AttentionLaunch, target: str) -> Generated
     """
     if isinstance(kernel, AttentionLaunch):
         return attention_source(kernel)
+    if kernel.companions:
+        return combined_source(kernel)
     if kernel.matmul is not None:
         return MatmulPrinter(kernel, kernel.matmul).source()
     printer = LoopPrinter(kernel)

@@ -1333,3 +1333,24 @@ def gradient_scaler(x: Any, y: Any) -> Any:
     bad = torch.where(x > 0, x, math.inf)
     given = [(x, 0.5, 4.0, 0), (x, 1.0, 4.0, 2), (x, 0.5, 3e38, 2), (bad, 0.5, 4.0, 2), (bad, 1.0, 4.0, 1)]
     return tuple(step(a, y, *more) for a, *more in given)
+
+
+@case(
+    *(normal(*shape) for shape in ((40, 30), (7,), (3, 5), (), (2049,), (16,))),
+    *(normal(*shape) for shape in ((40, 30), (7,), (3, 5), (), (2049,), (16,))),
+    dynamic=False,
+)
+def updates_of_many_tensors(*given: Any) -> Any:
+    """Updates of a list of tensors: their kernels are launched together."""
+    weights, grads = given[:6], given[6:]
+    scale = torch.stack([g.abs().amax() for g in grads]).amax()
+    return [w - 0.1 * torch.tanh(g / (scale + 1.0)) for w, g in zip(weights, grads, strict=True)]
+
+
+@case(normal(2000), normal(30, 30), normal(700), normal(64), dynamic=False)
+def updates_that_depend_on_each_other(a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Equal computations, some of which need the results of others or of a product."""
+    first = [torch.sin(x) * 2 for x in (a, b, c, d)]
+    second = [torch.sin(b @ first[1]) * 2, torch.sin(first[2].flip(0)) * 2, torch.sin(first[3].cumsum(0)) * 2]
+    third = [torch.sin(second[0].flip(0)) * 2, torch.sin(second[1].flip(0)) * 2]
+    return [*first, *second, *third]

@@ -1,0 +1,173 @@
+"""Combine launches of equal computations on different tensors into one launch.
+
+A step of an optimizer is an example: each of its kernels updates one parameter, most of them in less time than a
+launch takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from engine.ir.kernels.lowered_program import Buffer, Launch, ProgramStep
+from engine.ir.loop_ir.index_expr import LoopVar, variable
+from engine.ir.loop_ir.loop_kernel import LoopKernel
+from engine.ir.loop_ir.ops import LoopIROp
+from engine.lowering.dedup_kernels import KernelDeduplicator, structural_key
+from engine.lowering.memory.buffer_reuse import bytes_of, returns_fresh_memory
+from engine.records.lowering import FusionDecision
+
+MAX_COMBINED_BYTES = 1 << 25
+"""A kernel that moves more bytes takes much longer than its launch."""
+MAX_DELAYED_BYTES = 1 << 20
+"""Bytes of memory that a launch may keep alive while it waits for the others."""
+MAX_POINTERS = 240
+"""Pointers of one launch, whose parameters take at most 4 KB."""
+ANY_SIZE = LoopVar("any", 1 << 30)
+"""Stands for the loops of kernels that differ only in their number of elements."""
+
+
+def combine_launches(
+    steps: Sequence[ProgramStep],
+    loops: Mapping[int, LoopKernel],
+    buffers: Mapping[str, Buffer],
+    printed: KernelDeduplicator,
+    stage: str,
+) -> tuple[list[ProgramStep], tuple[FusionDecision, ...]]:
+    """Return the steps with launches combined, and the reasons.
+
+    A launch waits for later ones of equal computations until a step depends on it. ``loops`` maps the number of a
+    step to its loop kernel. ``stage``: the graph's; what a backward reads is freed after its last use.
+    """
+    memory = _Memory(steps, buffers, is_freed=("input", "intermediate") if stage == "backward" else ("intermediate",))
+    keys = {
+        number: key
+        for number, kernel in loops.items()
+        if (key := _key_on_any_size(kernel)) is not None and memory.delayed_bytes(steps[number]) <= MAX_DELAYED_BYTES
+    }
+    found = _combinations(steps, keys, memory)
+    keys = {number: keys[number] for combined in found if len(combined.numbers) > 1 for number in combined.numbers}
+    if not keys:
+        return list(steps), ()
+    ordered: list[ProgramStep] = []
+    decisions = []
+    for combined in _combinations(steps, keys, memory):
+        first = steps[combined.numbers[0]]
+        if len(combined.numbers) == 1:
+            ordered.append(first)
+            continue
+        members, (launch,) = tuple(loops[n] for n in combined.numbers), first.launches
+        kernel = replace(members[0], companions=members[1:])
+        ordered.append(Launch(printed.combined_source(kernel, launch.kernel)))
+        decisions.append(
+            FusionDecision(
+                members[0].nodes,
+                tuple(dict.fromkeys(node for member in members[1:] for node in member.nodes)),
+                True,
+                f"They compute the same on {len(members)} tensors: one launch serves all of them.",
+            )
+        )
+    return ordered, tuple(decisions)
+
+
+@dataclass
+class _Combination:
+    """Steps that become one launch, by number; any other step stands alone, without a key."""
+
+    key: Hashable
+    numbers: list[int]
+    touched: set[str]
+    written: set[str]
+    pointers: int
+
+    def conflicts_with(self, other: _Combination) -> bool:
+        """Return True if one writes what the other reads or writes: their order matters."""
+        return not (self.written.isdisjoint(other.touched) and self.touched.isdisjoint(other.written))
+
+    def add(self, other: _Combination) -> None:
+        """Add the steps of another combination."""
+        self.numbers += other.numbers
+        self.touched |= other.touched
+        self.written |= other.written
+        self.pointers += other.pointers
+
+
+def _combinations(steps: Sequence[ProgramStep], keys: Mapping[int, Hashable], memory: _Memory) -> list[_Combination]:
+    """Return the launches and calls in a valid order; steps without a key keep theirs."""
+    done: list[_Combination] = []
+    waiting: list[_Combination] = []
+    for number, step in enumerate(steps):
+        alone = _Combination(keys.get(number), [number], *memory.accesses(step))
+        ready = max((n for n, other in enumerate(waiting, 1) if other.conflicts_with(alone)), default=0)
+        if alone.key is None:
+            done += [*waiting[:ready], alone]
+            del waiting[:ready]
+            continue
+        home = next((c for c in waiting[ready:] if _can_join(alone, c)), None)
+        if home is None:
+            waiting.append(alone)
+        else:
+            home.add(alone)
+    return [*done, *waiting]
+
+
+def _can_join(alone: _Combination, combined: _Combination) -> bool:
+    return alone.key == combined.key and alone.pointers + combined.pointers <= MAX_POINTERS
+
+
+class _Memory:
+    """Knows which buffers of a program share memory."""
+
+    def __init__(self, steps: Sequence[ProgramStep], buffers: Mapping[str, Buffer], *, is_freed: Sequence[str]) -> None:
+        self._buffers = buffers
+        self._freed_kinds = is_freed
+        self._owner: dict[str, str] = {}
+        for buffer in buffers.values():
+            if buffer.reuses:
+                self._unite(buffer.name, buffer.reuses)
+        for call in (call for step in steps for call in step.calls if not returns_fresh_memory(call)):
+            names = [name for name in call.touched_buffers() if name in buffers]
+            for name in names[1:]:
+                self._unite(names[0], name)
+
+    def _unite(self, first: str, second: str) -> None:
+        self._owner[self._root(first)] = self._root(second)
+
+    def _root(self, name: str) -> str:
+        while name in self._owner and self._owner[name] != name:
+            name = self._owner[name]
+        return name
+
+    def accesses(self, step: ProgramStep) -> tuple[set[str], set[str], int]:
+        """Return the memory that a step touches, that it writes, and its number of pointers."""
+        touched = list(step.touched_buffers())
+        written = [a.buffer for launch in step.launches for a in launch.kernel.args if a.is_written]
+        written += [name for call in step.calls for name in call.result_buffers if name is not None]
+        return set(map(self._root, touched)), set(map(self._root, written)), len(touched)
+
+    def delayed_bytes(self, step: ProgramStep) -> int:
+        """Return the bytes that stay alive as long as a step has not run."""
+        freed = [self._buffers[name] for name in step.touched_buffers()]
+        return sum(bytes_of(b) or 0 for b in freed if b.kind in self._freed_kinds)
+
+
+def _key_on_any_size(kernel: LoopKernel) -> Hashable | None:
+    """Return a key of the computation on each element; None if it needs a launch alone."""
+    numel, _ = kernel.static_sizes
+    if numel is None or kernel.r is not None or kernel.matmul is not None or kernel.initial_values:
+        return None
+    if kernel.uses_int64_index or (kernel.bytes_moved or 0) > MAX_COMBINED_BYTES:
+        return None
+    ops = [_on_any_size(op, kernel.x) for op in kernel.ops]
+    if any(op is None for op in ops):
+        return None
+    return structural_key(replace(kernel, ops=tuple(ops), x=ANY_SIZE, block_config=None))  # type: ignore[arg-type]
+
+
+def _on_any_size(op: LoopIROp, x: LoopVar) -> LoopIROp | None:
+    """Return an op for any size; None if its index is not just the loop's variable."""
+    if op.name in ("check", "atomic_add"):
+        return None
+    if op.index is None or op.index.is_constant:
+        return op
+    return replace(op, index=variable(ANY_SIZE)) if op.index == variable(x) else None
