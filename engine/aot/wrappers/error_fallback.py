@@ -46,7 +46,7 @@ def wrap_eager_run(traced: Run) -> Run:
 
 @dataclass(frozen=True)
 class ErrorFallback:
-    """Traced graph, flag for random numbers to sample again, and mutated inputs with a version.
+    """Traced graph, flag to sample random numbers again, and mutated inputs with a version.
 
     Without a traced graph, the caller runs the original code again.
     """
