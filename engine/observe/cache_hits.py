@@ -18,6 +18,7 @@ from weakref import ref
 import torch
 
 from engine.observe.dynamo_guards import explain_code
+from engine.observe.source_files import is_generated_file
 from engine.observe.trace_events import frame_id_of
 from engine.records.bytecode import Span
 from engine.records.guards import CallExplanation
@@ -123,7 +124,8 @@ def _user_line(frame: FrameType | None) -> Span | None:
     for _ in range(MAX_STACK_DEPTH):
         if frame is None:
             break
-        if not frame.f_code.co_filename.startswith((_TORCH_DIR, "<")):
-            return Span(frame.f_code.co_filename, frame.f_lineno)
+        file = frame.f_code.co_filename
+        if not file.startswith(_TORCH_DIR) and not is_generated_file(file):
+            return Span(file, frame.f_lineno)
         frame = frame.f_back
     return None

@@ -29,6 +29,24 @@ _NUMBER = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?")
 _GUARD = re.compile(r"^(?P<bars>(?:\| )*)\+- (?P<kind>\w+): ?(?P<rest>.*)$")
 _SOURCE = re.compile(r"source=(?P<source>.+?), accessed_by=(?P<by>.+)$")
 
+_CHECK_TENSOR = re.compile(
+    r"^check_tensor\([^,]+, \w+, DispatchKeySet\((?P<key>\w*)[^)]*\), torch\.(?P<dtype>\w+), device=(?P<index>\w+), "
+    r"requires_grad=(?P<grad>\w+), size=(?P<size>\[.*?\]), stride=(?P<stride>\[.*?\])\)$"
+)
+_MARKING = re.compile(r"^hasattr\(.+, '_dynamo_(?P<marking>\w+)_indices'\) == False$")
+_MARKING_WORDS = {
+    "dynamic": "dynamic",
+    "weak_dynamic": "dynamic where possible",
+    "unbacked": "unbacked",
+    "strict_unbacked": "strictly unbacked",
+    "static": "static",
+}
+_CALLED_CHECKS = {
+    "___check_global_state()": "torch's global state as at the compilation: grad mode, autocast, threads, default dtype",
+    "___check_torch_function_mode_stack()": "the same torch function modes as at the compilation",
+}
+"""Expectations of checks whose printed call says nothing about them."""
+
 PathResolver = Callable[[str], str | None]
 """Resolves a path suffix, as torch prints it, to a user file's path; None for other files."""
 
@@ -100,7 +118,7 @@ def _guard_failure(text: str, resolve: PathResolver) -> GuardFailure:
     frames = list(_FRAME.finditer(rest))
     span = Span(frames[-1]["file"], int(frames[-1]["line"])) if frames else _user_span(head, resolve)
     origin, kind, expected, actual = _parse_reason(code.strip())
-    sentence = _sentence(code.strip(), origin, expected, actual)
+    sentence = _sentence(code.strip(), origin, kind, expected, actual)
     return GuardFailure(entry, "", origin, kind, expected, actual, sentence, span, _fixes(origin, kind, expected))
 
 
@@ -161,7 +179,11 @@ def _local_source(name: str) -> str:
     return name if name.startswith(("L[", "G[")) else re.sub(r"^\w+", lambda m: f"L[{m[0]!r}]", name)
 
 
-def _sentence(code: str, origin: str, expected: str, actual: str) -> str:
+def _sentence(code: str, origin: str, kind: str, expected: str, actual: str) -> str:
+    wanted, _, dimension = expected.partition(" in dimension ")
+    if dimension and actual:
+        what = kind.removeprefix("tensor ")
+        return f"{user_expr(origin)} has {what} {actual} in dimension {dimension}; the compiled code expects {wanted}."
     if expected and actual:
         return f"{user_expr(origin)} is {actual}; the compiled code expects {expected}."
     if expected:
@@ -220,15 +242,31 @@ def _leaf(id: str, parent: _GuardManager, kind: str, rest: str, resolve: PathRes
     code, _, comment = rest.partition("  #")
     why = _GUARD_COMMENT.sub("", comment).strip(" #").split("  #")[0].strip()
     return GuardRecord(
-        id, parent.source, parent.path, kind, _expected(code.strip()), code.strip(), f"read by: {why}" if why else "", _user_span(rest, resolve)
+        id, parent.source, parent.path, kind, _expected(code.strip(), parent.source), code.strip(), f"read by: {why}" if why else "", _user_span(rest, resolve)
     )  # fmt: skip
 
 
-def _expected(code: str) -> str:
-    if code.startswith("check_tensor("):
-        return re.sub(r"^check_tensor\([^,]+, \w+, DispatchKeySet\([^)]*\), (.*)\)$", r"\1", code)
-    if (match := _EQUALS.match(code)) and "(" not in match["expected"]:
+def _expected(code: str, source: str) -> str:
+    """Return what a guard expects, in words where torch prints a call."""
+    if match := _CHECK_TENSOR.match(code):
+        return _expected_tensor(match)
+    if match := _MARKING.match(code):
+        marking = _MARKING_WORDS.get(match["marking"], match["marking"].replace("_", " "))
+        return f"no dimension marked {marking}"
+    if code.startswith("check_no_aliasing("):
+        return f"different tensors: {', '.join(map(user_expr, code[18:-1].split(', ')))}"
+    if (text := _CALLED_CHECKS.get(code.partition(" against ")[0])) is not None:
+        return text
+    if source and (match := _EQUALS.match(code)) and "(" not in match["expected"]:
         return match["expected"]
     if "type=" in code:
         return code.partition("type=")[2]
     return code
+
+
+def _expected_tensor(match: re.Match[str]) -> str:
+    """Return a tensor's expected metadata in the form of ``describe_value``, with its strides."""
+    device = match["key"].lower() + ("" if match["index"] == "None" else f":{match['index']}")
+    size, stride = (match[part].replace("None", "any") for part in ("size", "stride"))
+    grad = ", requires grad" if match["grad"] == "True" else ""
+    return f"{match['dtype']}{size} on {device}, stride {stride}{grad}"

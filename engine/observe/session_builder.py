@@ -200,14 +200,17 @@ class SessionBuilder:
 
     def _stack_of(self, frames: Any) -> CallStack:
         """Return the names and spans of a recorded stack, outermost first; add its user files."""
-        found: CallStack = []
+        found: list[tuple[str, Span, str]] = []
         for frame in filter(None, map(as_object, as_list(frames))):
             file, number = frame.get("filename"), as_int(frame.get("line")) or 0
             interned = as_int(file)
             path = str(file) if interned is None else self._intern_lookup(interned)
-            found.append((str(frame.get("name", "?")), Span(path, number)))
-            self.sources.add_line(path, number, str(frame.get("loc") or ""))
-        return found
+            found.append((str(frame.get("name", "?")), Span(path, number), str(frame.get("loc") or "")))
+        user = strip_notebook_frames(tuple(span for _, span, _ in found))
+        found = found[len(found) - len(user) :]
+        for _, span, code in found:
+            self.sources.add_line(span.file, span.line, code)
+        return [(name, span) for name, span, _ in found]
 
     # Inputs of a compilation.
 

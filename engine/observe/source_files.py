@@ -19,7 +19,14 @@ MAX_LINE_NUMBER = 200_000
 MAX_FILE_BYTES = 4_000_000
 
 
-_NOTEBOOK_FRAME = re.compile(r"[\\/](?:ipykernel|IPython|notebook_ext)[\\/]|[\\/]ipykernel_launcher\.py$")
+_NOTEBOOK_FRAME = re.compile(r"(?<!tests)[\\/](?:ipykernel|IPython|notebook_ext)[\\/]|[\\/]ipykernel_launcher\.py$")
+_CELL_PREFIX = "<ipython-input-"
+"""Start of the file name of a cell that IPython runs in a terminal."""
+
+
+def is_generated_file(file: str) -> bool:
+    """Return True for the file name of generated code; a notebook cell is not generated."""
+    return file.startswith("<") and not file.startswith(_CELL_PREFIX)
 
 
 def strip_notebook_frames(stack: tuple[Span, ...]) -> tuple[Span, ...]:
@@ -43,7 +50,7 @@ class SourceFiles:
 
     def is_user_file(self, file: str) -> bool:
         """Return True if a file is neither torch's nor generated."""
-        return not file.startswith("<") and file != "?" and not (self.torch_dir and file.startswith(self.torch_dir))
+        return not is_generated_file(file) and file != "?" and not (self.torch_dir and file.startswith(self.torch_dir))
 
     def add_line(self, file: str, line: int = 0, code: str = "") -> None:
         """Register a user file once, and the text of one of its lines."""

@@ -82,7 +82,7 @@ class TimingsView {
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(part.rows.length - 1, this.at));
     const longest = Math.max(...part.rows.map((/** @type {any} */ r) => r.seconds), 1e-9);
-    put(this.context, h("b", {}, plural(part.rows.length, "compilation")), h("span", { class: "mut" }, plural(part.calls.length, "call") + " · compile time on this machine, not kernel run time"), h("span", { class: "sp" }), button("−", "-", () => this.scale(1 / 1.5), { "aria-label": "Wider" }), button("+", "+", () => this.scale(1.5), { "aria-label": "Closer" }));
+    put(this.context, h("b", {}, plural(part.rows.length, "compilation")), h("span", { class: "mut" }, (part.calls.length ? plural(part.calls.length, "call") + " · " : "") + "compile time on this machine, not kernel run time"), h("span", { class: "sp" }), button("−", "-", () => this.scale(1 / 1.5), { "aria-label": "Wider" }), button("+", "+", () => this.scale(1.5), { "aria-label": "Closer" }));
     this.#clock(part);
     put(
       this.body,

@@ -262,7 +262,7 @@ def _case(
     if failed >= 0 and not rejection.results:
         verdicts[:failed] = [["pass", ""] for _ in range(failed)]
     if failed >= 0:
-        verdicts[failed] = ["fail", sanitize(rejection.actual)]
+        verdicts[failed] = ["fail", verdicts[failed][1] or sanitize(rejection.actual)]
     place = source_lines.line_name(session, caller)
     return {
         "call": index + 1,

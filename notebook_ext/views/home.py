@@ -206,7 +206,9 @@ def _figures(session: Session) -> list[dict[str, str]]:
         rows.append((f"Kernels for {one_line(_target(session), 20)}", f"{number.kernels:,}", "kernels"))
     else:
         rows += [("Kernels", f"{kernels:,}", "kernels"), ("ATen calls", f"{calls:,}", "kernels")]
-    rows.append(("Calls", f"{len(session.calls) + session.calls_dropped:,}", "recompiles"))
+    roots = {f.id for f in session.frames if not f.parent}
+    calls_of_roots = sum(c.frame in roots for c in session.calls) + session.calls_dropped
+    rows.append(("Calls", f"{calls_of_roots:,}", "recompiles"))
     if session.seconds:
         rows.append(("Time", format_seconds(session.seconds), "timings"))
     return [{"name": n, "value": v, "target": t} for n, v, t in rows]

@@ -11,7 +11,8 @@ from engine.observe.parse_aot_metadata import parse_aot_metadata
 from engine.observe.parse_graph import parse_graph, parse_nodes, parse_tensor_type
 from engine.observe.parse_messages import parse_break, parse_guards, parse_recompile_reasons
 from engine.observe.parse_output_code import parse_kernels, parse_lowering
-from engine.observe.source_files import strip_notebook_frames
+from engine.observe.source_files import is_generated_file, strip_notebook_frames
+from engine.observe.timings import parse_timings
 from engine.observe.trace_events import frame_id_of, parse_compile_id, parse_event
 from engine.observe.trace_payloads import InMemoryPayload
 from engine.records.bytecode import Span
@@ -253,3 +254,42 @@ def test_what_the_notebooks_kernel_did_is_no_part_of_a_stack() -> None:
     assert strip_notebook_frames((*shell, Span("/env/notebook_ext/cell.py", 2), *own)) == own
     assert strip_notebook_frames(own) == own
     assert strip_notebook_frames(()) == ()
+
+
+def test_printed_guards_are_read_whole() -> None:
+    """What a guard expects is in words: a tensor's metadata, markings, distinct tensors."""
+    text = """\
++- LAMBDA_GUARD: utils_device.CURRENT_DEVICE == None
++- GuardManager: source=L['x'], accessed_by=FrameLocalsGuardAccessor(key='x')
+| +- TENSOR_MATCH: check_tensor(L['x'], Tensor, DispatchKeySet(CUDA, AutogradCUDA), torch.float16, device=1, requires_grad=True, size=[None, 16], stride=[16, 1])
+| +- DIMENSION_DYNAMIC_MARKING_GUARD: hasattr(L['x'], '_dynamo_weak_dynamic_indices') == False
+| +- NO_TENSOR_ALIASING: check_no_aliasing(L['x'], L['w'])
+"""
+    assert [g.expected for g in parse_guards(text, whole).guards] == [
+        "utils_device.CURRENT_DEVICE == None",
+        "float16[any, 16] on cuda:1, stride [16, 1], requires grad",
+        "no dimension marked dynamic where possible",
+        "different tensors: x, w",
+    ]
+
+
+def test_stages_of_a_compilation_do_not_overlap() -> None:
+    """A parent's last stage ends with it, the others follow each other from its start."""
+    facts = {"start_time": 12.0, "entire_frame_compile_time_s": 10.0, "backend_compile_time_s": 6.0}
+    facts |= {"dynamo_time_before_restart_s": 1.0, "pre_grad_pass_time_us": 1e6, "inductor_compile_time_s": 4.0}
+    facts |= {"triton_compile_time_us": 1e6}
+    found = {t.stage: (t.start, t.start + t.seconds, t.parent) for t in parse_timings(facts, 10.0, is_forward=True)}
+    assert found == {
+        "compile": (2.0, 12.0, ""),
+        "before the last restart": (2.0, 3.0, "compile"),
+        "backend": (6.0, 12.0, "compile"),
+        "pre-grad passes": (6.0, 7.0, "backend"),
+        "inductor": (8.0, 12.0, "backend"),
+        "kernel compilation": (11.0, 12.0, "inductor"),
+    }
+
+
+def test_a_cell_of_a_terminal_is_a_users_file() -> None:
+    """IPython gives a cell a name in angle brackets, as generated code has."""
+    assert not is_generated_file("<ipython-input-7-854ed3eef98f>")
+    assert is_generated_file("<eval_with_key>.3")
