@@ -1,6 +1,7 @@
-"""Building blocks of lessons: predictions, exercises, tables, puzzles, editions."""
+"""Building blocks of lessons: predictions, exercises, races, tables, puzzles, editions."""
 
 from engine.records.counts import counts
-from notebook_ext.lesson.predictions import LessonMagics, Prediction, predict, race
+from notebook_ext.lesson.predictions import LessonMagics, Prediction, predict
+from notebook_ext.lesson.races import race, show_times
 
-__all__ = ["LessonMagics", "Prediction", "counts", "predict", "race"]
+__all__ = ["LessonMagics", "Prediction", "counts", "predict", "race", "show_times"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,12 +12,12 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from engine.errors import BadArgument
-from notebook_ext.display import DETERMINISTIC_ENV, has_widgets
+from notebook_ext.display import has_widgets
 from notebook_ext.glossary import explain_term
 from notebook_ext.lesson import editions, puzzles
 from notebook_ext.views.format_text import one_line
 
-__all__ = ["LessonMagics", "Prediction", "predict", "race"]
+__all__ = ["LessonMagics", "Prediction", "predict"]
 
 SOLVED, NOT_YET = "Solved", "Not yet"
 BOX = "border-left:3px solid {hue};padding:2px 10px;margin:4px 0"
@@ -95,26 +93,6 @@ def predict(question: str, choices: Sequence[object]) -> Prediction:
     made = Prediction(question, choices)
     made.ask(get_ipython())
     return made
-
-
-def race(plain: Callable[..., Any], compiled: Callable[..., Any], *args: Any, rounds: int = 9) -> float:
-    """Time two functions in turn, print the ratio of their best times, and return it.
-
-    Above 1 the compiled one is faster. A notebook that is run for its saved output prints no number.
-    """
-    compiled(*args)  # compiles it
-    pairs = [(_seconds(plain, *args), _seconds(compiled, *args)) for _ in range(rounds)]
-    first, second = (min(taken) for taken in zip(*pairs, strict=True))
-    ratio: float = first / second
-    shown = "as measured on your machine" if os.environ.get(DETERMINISTIC_ENV) else f"{ratio:.1f}"
-    print(f"time of the plain function / time of the compiled one: {shown}")
-    return ratio
-
-
-def _seconds(function: Callable[..., Any], *args: Any) -> float:
-    start = time.perf_counter()
-    function(*args)
-    return time.perf_counter() - start
 
 
 @magics_class

@@ -11,12 +11,15 @@ import torch
 import engine
 from engine.records.counts import counts
 from engine.records.session import Session
+from engine.trace.graph_breaks.reasons import BREAK_REASONS
 from notebook_ext.views.breaks import breaks
 
 __all__ = [
     "break_lines",
     "print_aot_values",
+    "print_break_examples",
     "print_breaks",
+    "print_fusion_decisions",
     "print_graph",
     "print_partition",
     "print_recompile_causes",
@@ -83,6 +86,27 @@ def print_breaks(session: Session) -> None:
     for found in breaks(session)["breaks"]:
         print(found["place"], "·", found["title"])
         print(found["pointed"])
+
+
+def print_break_examples(*reasons: str) -> None:
+    """Print each reason for a graph break: its title, its example, and the repaired example."""
+    for reason in reasons:
+        entry = BREAK_REASONS[reason]
+        print(f"# {entry.title}\n{entry.example_before} \n# repaired:\n{entry.example_after} \n")
+
+
+def print_fusion_decisions(session: Session) -> None:
+    """Print which operations the scheduler fused, below its reason, with the bytes saved."""
+    reason, lowering = "", session.compilations[0].lowering
+    for decision in lowering.decisions if lowering else ():
+        if decision.reason != reason:
+            reason = decision.reason
+            print(reason)
+        first = [n.rpartition(":")[2] for n in decision.first]
+        second = [n.rpartition(":")[2] for n in decision.second if n not in decision.first]
+        pair = f"{', '.join(first)} with {second[0] if second else 'its other part'}"
+        saved = f"saves {decision.bytes_saved / 1e3:,.0f} kB" if decision.bytes_saved else ""
+        print("    fused    " if decision.fused else "    NOT fused", pair.ljust(28), saved)
 
 
 def break_lines(session: Session) -> list[int]:

@@ -20,6 +20,12 @@ NOTEBOOKS = tuple(sorted(NOTEBOOKS_DIR.glob("[0-9][0-9]_*.ipynb")))
 SHORT_PATH = ("00", "02", "03", "04", "08", "10")
 """The 150-minute path."""
 
+SMALL_COMPILER_CELLS = (
+    *("graph-code", "operations-code", "interpreter-code", "handlers-code", "operators-code", "control-code"),
+    *("guards-code", "simplify-code", "loops-code", "llvm-code", "machine-code", "compile-code"),
+)
+"""The cells of lesson 12 that are the compiler."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -36,6 +42,11 @@ class Run:
 def read(path: pathlib.Path) -> Any:
     """A notebook as it is committed."""
     return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+
+
+def plain_python(source: str) -> str:
+    """A cell without its magics."""
+    return "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("%"))
 
 
 def solutions(path: pathlib.Path) -> dict[str, str]:

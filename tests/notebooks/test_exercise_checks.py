@@ -18,7 +18,14 @@ import pytest
 import torch
 
 import engine
-from tests.notebooks.notebook_runner import NOTEBOOKS, NOTEBOOKS_DIR, read, solutions
+from tests.notebooks.notebook_runner import (
+    NOTEBOOKS,
+    NOTEBOOKS_DIR,
+    SMALL_COMPILER_CELLS,
+    plain_python,
+    read,
+    solutions,
+)
 
 ANSWERS = pathlib.Path(__file__).with_name("answers")
 BEGIN = re.compile(r"^=== (\d+) (right|wrong)(?:: (.+))?$", re.MULTILINE)
@@ -28,6 +35,7 @@ CONTEXT: Mapping[str, tuple[str, ...]] = {
     "09_ptx_and_sass": (),
     "10_debug_a_model": ("setup", "model", "batches"),
     "11_stock_torch_compile": ("setup", "trace"),
+    "12_small_compiler": ("setup", *SMALL_COMPILER_CELLS),
 }
 """Cells whose names the exercises use, by notebook; others need their setup."""
 LISTINGS = """
@@ -44,11 +52,6 @@ def answers(path: pathlib.Path) -> Iterator[tuple[str, bool, str, str]]:
     parts = BEGIN.split(text)[1:]
     for exercise, kind, words, code in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=True):
         yield exercise, kind == "right", words or "", code.strip() + "\n"
-
-
-def plain_python(source: str) -> str:
-    """A cell without its magics."""
-    return "\n".join(line for line in source.splitlines() if not line.lstrip().startswith("%"))
 
 
 def message(cells: Mapping[str, str], names: dict[str, Any], exercise: str, code: str) -> str:

@@ -1,0 +1,61 @@
+"""Races between two ways to compute the same: times measured on the learner's machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from notebook_ext.display import DETERMINISTIC_ENV
+
+__all__ = ["race", "show_times"]
+
+BAR_WIDTH = 40
+NOT_SAVED = "as measured on your machine"
+"""Text in the place of a time where a notebook runs for its saved output."""
+
+
+def race(
+    plain: Callable[..., Any],
+    compiled: Callable[..., Any],
+    *args: Any,
+    rounds: int = 9,
+    names: tuple[str, str] = ("plain", "compiled"),
+) -> float:
+    """Time two functions in turn, show a bar for the best time of each, and return the ratio.
+
+    Above 1 the second one is faster. Its first call, which compiles it, is not timed.
+    """
+    compiled(*args)
+    pairs = [(_seconds(plain, *args), _seconds(compiled, *args)) for _ in range(rounds)]
+    first, second = (min(taken) for taken in zip(*pairs, strict=True))
+    show_times({names[0]: first, names[1]: second})
+    ratio: float = first / second
+    return ratio
+
+
+def show_times(seconds: dict[str, float]) -> None:
+    """Print a bar per time, and how many times as fast as the first one each is."""
+    width, longest = max(map(len, seconds)), max(seconds.values())
+    first = next(iter(seconds.values()))
+    for name, taken in seconds.items():
+        if os.environ.get(DETERMINISTIC_ENV):
+            print(f"{name:{width}}  time: {NOT_SAVED}")
+            continue
+        bar = "█" * max(1, round(BAR_WIDTH * taken / longest))
+        ratio = "" if taken is first else f"   {first / taken:.1f} times as fast"
+        print(f"{name:{width}}  {bar} {_readable(taken)}{ratio}")
+
+
+def _readable(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def _seconds(function: Callable[..., Any], *args: Any) -> float:
+    start = time.perf_counter()
+    function(*args)
+    return time.perf_counter() - start
