@@ -66,6 +66,6 @@ def literal(value: bool | float, dtype: torch.dtype) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
 
 
-def iota(lanes: int, scalar: str = "i64", step: int = 1) -> str:
-    """Return the constant vector ``0, step, 2 * step, ...``, without its type."""
-    return "<" + ", ".join(f"{scalar} {k * step}" for k in range(lanes)) + ">"
+def iota(lanes: int, scalar: str = "i64", step: int = 1, start: int = 0) -> str:
+    """Return the constant vector ``start, start + step, ...``, without its type."""
+    return "<" + ", ".join(f"{scalar} {start + k * step}" for k in range(lanes)) + ">"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from engine.kernels.dependences import op_inputs
 MIN_PARALLEL_ITERATIONS = 64
 """Outer loops are merged until threads have this many iterations to share."""
 MAX_COPIES = 4
+UNKNOWN_SIZE = 64
+"""Stands for a symbolic size where loops are compared."""
 CHEAP_OPS = 24
 """Kernels of at most this arithmetic cost per element are unrolled fully."""
 
@@ -146,19 +149,19 @@ def _choose_lane_var(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNes
     """Return the variable along which most memory is accessed contiguously."""
     candidates = [*nest.outer, *(() if scans else nest.inner)]
     variables = loop_vars_of(kernel.ops, nest)
-    ranked = [(_score(kernel, live, variables, v), n, v) for n, v in enumerate(candidates)]
+    ranked = [(_score(live, variables, v), n, v) for n, v in enumerate(candidates)]
     best = max(ranked, key=lambda entry: entry[:2], default=None)
     return None if best is None or (best[0] <= 0 and scans) else best[2]
 
 
-def _score(
-    kernel: LoopKernel, live: Iterable[LoopIROp], variables: Mapping[int, frozenset[LoopVar]], var: LoopVar
-) -> float:
+def _score(live: Sequence[LoopIROp], variables: Mapping[int, frozenset[LoopVar]], var: LoopVar) -> float:
+    """Return how well memory is accessed along a variable, by how often each access runs."""
     total = 0.0
-    for op in live:
-        if not op.buffer or op.index is None:
-            continue
-        weight = 2.0 if op.name in WRITE_OPS else 1.0
+    accesses = [op for op in live if op.buffer and op.index is not None]
+    counts = [math.prod(static_size(v.size) or UNKNOWN_SIZE for v in variables[op.number]) for op in accesses]
+    for op, count in zip(accesses, counts, strict=True):
+        assert op.index is not None
+        weight = (2.0 if op.name in WRITE_OPS else 1.0) * count / max(counts)
         stride = lane_stride(op.index, var)
         picks = any(var in variables[n] for n in op.index.indirect_ops())
         if stride is None or picks:
@@ -184,6 +187,5 @@ def _copies(live: Iterable[LoopIROp], var: LoopVar, lanes: int) -> int:
     cost = sum(op.cost for op in live)
     copies = MAX_COPIES if cost <= CHEAP_OPS else 2 if cost <= 2 * CHEAP_OPS else 1
     size = static_size(var.size)
-    while size is not None and copies > 1 and lanes * copies > size:
-        copies //= 2
-    return copies
+    vectors = None if size is None else -(-size // lanes)
+    return vectors if vectors is not None and vectors <= 2 * copies else copies

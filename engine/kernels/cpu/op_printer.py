@@ -44,8 +44,8 @@ class OpPrinter:
         self.variables: dict[LoopVar, tuple[str, ...]] = {}
         """Names of the open loops' variables; one per copy for the vector loop."""
         self.copies = 1
-        self.lane_mask = ""
-        """Mask of the lanes that exist, in the last iterations of the vector loop; empty for all."""
+        self.lane_masks: tuple[str, ...] = ()
+        """Mask of the lanes that exist in each copy, at the end of the vector loop; empty for all."""
         self.tiles: dict[int, tuple[str, str]] = {}
         """Transposed tiles by load: the stack slot, and the number of the vector."""
         self.checks: list[LoopIROp] = []
@@ -178,11 +178,15 @@ class OpPrinter:
         self.writer.ops = ()
         return slot
 
+    def lane_mask(self, copy: int) -> str:
+        """Return the mask of the lanes that exist in a copy; empty for all."""
+        return self.lane_masks[copy] if self.lane_masks else ""
+
     def mask(self, op: LoopIROp, copy: int, *, is_vector: bool) -> str:
         """Return the mask of a memory access: its condition and the existing lanes."""
         lanes = self.plan.lanes if is_vector else 1
         own = "" if op.mask is None else self.lane_name(op.mask, copy, lanes)
-        rest = self.lane_mask if is_vector else ""
+        rest = self.lane_mask(copy) if is_vector else ""
         if own and rest:
             return self.writer.assign("mask", f"and {wide('i1', lanes)} {own}, {rest}")
         return own or rest
@@ -242,8 +246,8 @@ class OpPrinter:
         zero = splat(value_type(divisor.dtype), "0", lanes)
         bad = self.writer.assign("is_zero", f"icmp eq {kind} {self.lane_name(divisor, copy, lanes)}, {zero}")
         if lanes > 1:
-            if self.lane_mask:
-                bad = self.writer.assign("is_zero", f"and {test} {bad}, {self.lane_mask}")
+            if rest := self.lane_mask(copy):
+                bad = self.writer.assign("is_zero", f"and {test} {bad}, {rest}")
             bad = self.writer.call("is_zero", f"llvm.vector.reduce.or.v{lanes}i1", "i1", [(test, bad)])
         if op not in self.checks:
             self.checks.append(op)

@@ -204,7 +204,7 @@ class NestPrinter:
         for _ in self._lane_loops(var, "0", None):
             self._print_ready(now)
             p.variables[tile_var] = (first,)
-            loads = [op for op in self.live_ops if not p.lane_mask and is_transposed(op, var, tile_var)]
+            loads = [op for op in self.live_ops if not p.lane_masks and is_transposed(op, var, tile_var)]
             slots = {op.number: p.print_tile(op) for op in loads}
             with self._loop("row", "0", str(self.plan.lanes)) as row:
                 p.variables[tile_var] = (self.writer.assign(tile_var.name, f"add i64 {first}, {row}"),)
@@ -280,7 +280,15 @@ class NestPrinter:
         plan, p, write = self.plan, self.printer, self.writer
         end = stop or p.addresses.size_name(var.size)
         size, whole = static_size(var.size) if stop is None else None, plan.lanes * plan.copies
-        if size is None or size >= whole:
+        if size is not None and size <= whole:
+            with p.values.scope():
+                p.copies = plan.copies
+                p.variables[var] = tuple(str(c * plan.lanes) for c in range(plan.copies))
+                p.lane_masks = self._masks_below(size) if size < whole else ()
+                yield
+                p.copies, p.lane_masks = 1, ()
+            return
+        if size is None or size > whole:
             limit = write.assign("limit", f"sub i64 {end}, {whole - 1}")
             with self._loop(var.name, start, limit, whole) as name:
                 p.copies = plan.copies
@@ -294,10 +302,16 @@ class NestPrinter:
         with self._loop(f"{var.name}.rest", start, end, plan.lanes) as name:
             p.variables[var] = (name,)
             if size is None or size % plan.lanes:
-                p.lane_mask = self._mask_below(name, end)
+                p.lane_masks = (self._mask_below(name, end),)
             p.forget_comment()
             yield
-            p.lane_mask = ""
+            p.lane_masks = ()
+
+    def _masks_below(self, size: int) -> tuple[str, ...]:
+        """Return the mask of each copy of a row of one iteration; the last copy is not full."""
+        left = size - self.plan.lanes * (self.plan.copies - 1)
+        exists = ", ".join(f"i1 {'true' if n < left else 'false'}" for n in range(self.plan.lanes))
+        return (*[""] * (self.plan.copies - 1), f"<{exists}>")
 
     def _mask_below(self, name: str, end: str) -> str:
         """Return the mask of the lanes whose index is below the end of the loop."""

@@ -9,7 +9,7 @@ import torch
 
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
 from engine.kernels.cpu.lane_values import Value
-from engine.kernels.cpu.llvm_types import NotPrintable, literal, splat, type_suffix, value_type, wide
+from engine.kernels.cpu.llvm_types import NotPrintable, iota, literal, splat, type_suffix, value_type, wide
 from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.dependences import transitive_inputs
 
@@ -87,9 +87,9 @@ class ReductionPass:
             p.writer.ops = (op.number,)
             for copy in range(p.copies if lanes > 1 else 1):
                 slot, given = self._slots[op.number][copy], p.lane_name(op.args[0], copy, lanes)
-                if p.lane_mask and p.plan.lane_var in p.plan.inner:
+                if (rest := p.lane_mask(copy)) and p.plan.lane_var in p.plan.inner:
                     identity = splat(scalar, _identity(str(op.value), dtype), lanes)
-                    given = p.arithmetic.select("given", p.lane_mask, kind, lanes, given, identity)
+                    given = p.arithmetic.select("given", rest, kind, lanes, given, identity)
                 before = p.writer.assign("before", f"load {kind}, ptr {slot}")
                 after = p.arithmetic.combine(str(op.value), dtype, lanes, before, given)
                 p.writer.line(f"store {kind} {after}, ptr {slot}")
@@ -144,9 +144,27 @@ class ReductionPass:
             function, start = ("fadd", -0.0) if how == "sum" else ("fmul", 1.0)
             given = [(scalar, literal(start, dtype)), (kind, name)]
             return p.writer.call(p.hint(op), f"llvm.vector.reduce.{function}.{suffix}", scalar, given, "reassoc ")
+        if is_float:
+            return self._halve(op, name, lanes, dtype)
         unsigned = dtype in (torch.uint8, torch.bool)
-        function = {"sum": "add", "prod": "mul"}.get(how) or ("f" if is_float else "u" if unsigned else "s") + how
+        function = {"sum": "add", "prod": "mul"}.get(how) or ("u" if unsigned else "s") + how
         return p.writer.call(p.hint(op), f"llvm.vector.reduce.{function}.{suffix}", scalar, [(kind, name)])
+
+    def _halve(self, op: LoopIROp, name: str, lanes: int, dtype: torch.dtype) -> str:
+        """Reduce the lanes in few steps: each combines the halves of a vector.
+
+        LLVM's own reduction to an extreme takes one step for each lane.
+        """
+        p, scalar, how = self.printer, value_type(dtype), str(op.value)
+        while lanes > 2:
+            kind, lanes = wide(scalar, lanes), lanes // 2
+            halves = [
+                f"shufflevector {kind} {name}, {kind} poison, <{lanes} x i32> {iota(lanes, 'i32', start=start)}"
+                for start in (0, lanes)
+            ]
+            name = p.arithmetic.combine(how, dtype, lanes, *(p.writer.assign("half", text) for text in halves))
+        last = [p.writer.assign("lane", f"extractelement {wide(scalar, 2)} {name}, i32 {n}") for n in range(2)]
+        return p.arithmetic.combine(how, dtype, 1, *last)
 
 
 def carry_dtype(op: LoopIROp) -> torch.dtype:

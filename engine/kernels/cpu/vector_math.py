@@ -157,7 +157,10 @@ def _horner(kind: str, variable: str, coefficients: tuple[float, ...], lanes: in
 
 
 def _exp_text(lanes: int) -> str:
-    """Return exp as 2 ** n * exp(rest), by a polynomial of degree 6 (Cephes)."""
+    """Return exp as 2 ** n * exp(rest), by a polynomial of degree 6 (Cephes).
+
+    A product that underflows takes a hundred times as long as another, so results of 0 are selected.
+    """
     kind, whole, suffix = wide("float", lanes), wide("i32", lanes), type_suffix("float", lanes)
     f = functools.partial(_float, lanes)
     i = functools.partial(_word, lanes)
@@ -168,7 +171,7 @@ def _exp_text(lanes: int) -> str:
         f"  %is_high = fcmp ogt {kind} %given, {f(89.0)}",
         f"  %below = select {mask} %is_high, {kind} {f(89.0)}, {kind} %given",
         f"  %is_low = fcmp olt {kind} %below, {f(-104.0)}",
-        f"  %x = select {mask} %is_low, {kind} {f(-104.0)}, {kind} %below",
+        f"  %x = select {mask} %is_low, {kind} {f(0.0)}, {kind} %below",
         f"  %moved = {fma}({kind} %x, {kind} {f(1.4426950408889634)}, {kind} {f(12582912.0)})",
         f"  %n = fsub {kind} %moved, {f(12582912.0)}",
         f"  %high = {fma}({kind} %n, {kind} {f(-0.693145751953125)}, {kind} %x)",
@@ -189,7 +192,8 @@ def _exp_text(lanes: int) -> str:
     lines += [
         f"  %half = fmul {kind} %p{last}, %first.scale",
         f"  %made = fmul {kind} %half, %second.scale",
-        f"  ret {kind} %made",
+        f"  %result = select {mask} %is_low, {kind} {f(0.0)}, {kind} %made",
+        f"  ret {kind} %result",
         "}",
         f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})",
     ]
