@@ -130,6 +130,7 @@ class Session:
     graph = StageText("All graphs as Python")
     aot = StageText("AOT wrappers, saved values, recorded contents")
     autograd = StageText("Captured backwards and their runs")
+    memory = StageText("Live memory of each program, step by step")
     lowering = StageText("Fusion decisions with reasons, and ATen calls")
     kernels = StageText("Triton text of each kernel, with listings per target")
     runtime = StageText("Calls, timings, failures and skipped frames")
