@@ -240,6 +240,10 @@ class Session:
         found: CompilationRecord = self._records["compilations"][id]
         return found
 
+    save_timeline = LaterMethod(
+        "engine.records.timeline.save_timeline",
+        "Write the timeline for Perfetto, or for speedscope to a name that ends with ``.speedscope.json``.",
+    )
     reproducer = LaterMethod(
         "engine.reproducers", "Return one file that shows again what was recorded; see ``engine.reproducer``."
     )

@@ -257,14 +257,15 @@ class KernelsView {
     const roof = this.part.peaks[this.target];
     if (!roof) return h("section", {}, h("h4", {}, "Roofline"), h("p", { class: "mut" }, `No GPU with target ${this.target || "unknown"} is known.`));
     const rows = this.rows.filter((/** @type {any} */ x) => x.estimates[this.target]);
-    const points = rows.map((/** @type {any} */ x) => x.estimates[this.target]);
+    const points = rows.map((/** @type {any} */ x) => (x.measured && x.flops ? { intensity: x.estimates[this.target].intensity, flops: x.flops / x.measured.seconds, isMeasured: true } : x.estimates[this.target]));
+    const measuredCount = points.filter((/** @type {any} */ p) => p.isMeasured).length;
     const { x, y, path, ticks } = rooflinePlaces(roof, points, ROOF);
     const own = rows.indexOf(r);
-    const dot = (/** @type {any} */ e, /** @type {number} */ i) => h("circle", { class: "kd" + (i === own ? " sel" : ""), cx: x(e.intensity), cy: y(e.flops), r: i === own ? 6 : 4, onclick: () => { this.go(this.rows.indexOf(rows[i])); this.frame.focus(); } });
+    const dot = (/** @type {any} */ e, /** @type {number} */ i) => h("circle", { class: "kd" + (i === own ? " sel" : "") + (e.isMeasured ? " run" : ""), cx: x(e.intensity), cy: y(e.flops), r: i === own ? 6 : 4, onclick: () => { this.go(this.rows.indexOf(rows[i])); this.frame.focus(); } });
     const mine = own >= 0 ? points[own] : null;
     return h(
       "section", { tabindex: "0" },
-      h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, " · ≈ estimated")),
+      h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, measuredCount ? ` · ${measuredCount} measured, ${points.length - measuredCount} estimated` : " · ≈ estimated")),
       h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} FLOP/byte, about ${metric(mine.flops)}FLOP/s` : "Roofline" },
         ticks.x.map((v) => [h("path", { class: "grid", d: `M${x(v)} ${ROOF.top}V${ROOF.height - ROOF.bottom}` }), h("text", { x: x(v), y: ROOF.height - 20, "text-anchor": "middle" }, v)]),
         ticks.y.map((v) => [h("path", { class: "grid", d: `M${ROOF.left} ${y(v)}H${ROOF.width - ROOF.right}` }), h("text", { x: ROOF.left - 5, y: y(v) + 4, "text-anchor": "end" }, metric(v))]),

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.records.counts import compilation_counts, has_graph
 from engine.records.session import CompilationRecord, Session
+from engine.records.timeline.save_timeline import perfetto_trace, speedscope_profile
 from notebook_ext.glossary import terms_by_view
 from notebook_ext.views.aot_wrappers import aot_wrappers
 from notebook_ext.views.backward import backward
@@ -86,7 +87,7 @@ def part(session: Session, key: str, others: OtherSessions | None = None, name: 
     ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``aot|ENTRY``, ``memory|ENTRY``,
     ``graph|ENTRY|STAGE``, ``layout|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``,
     ``home``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``compilations``, ``backward``, ``index``,
-    ``recipes``, ``ranks``.
+    ``recipes``, ``ranks``, ``perfetto``, ``speedscope``.
     ``other|NUMBER|KEY`` is a part of another session. ``comparison|FIRST|SECOND`` compares two sessions by
     number; an empty number is the displayed session.
 
@@ -144,6 +145,8 @@ _SESSION_VIEWS = {
     "index": search_index,
     "recipes": recipes,
     "ranks": ranks,
+    "perfetto": perfetto_trace,
+    "speedscope": speedscope_profile,
 }
 
 
