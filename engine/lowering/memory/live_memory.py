@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
-
-import sympy
-import torch
 
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, LoweredProgram, ProgramStep, buffer_refs
-from engine.ir.loop_ir.index_expr import product
-from engine.ir.loop_ir.program_symbols import expression_of
+from engine.ir.loop_ir.index_expr import concrete_size, product
 from engine.ir.node_values import called_overload
 from engine.records.lowering import MemoryBlock, MemoryRecord, MemoryStep
 
@@ -99,22 +94,22 @@ def _describe(step: ProgramStep) -> tuple[str, tuple[str, ...]]:
     return name, (call.node,) if call.node else ()
 
 
-def _size_hints(program: LoweredProgram) -> Mapping[sympy.Symbol, int]:
+def _size_hints(program: LoweredProgram) -> Mapping[str, int]:
     """Return the size hint of each symbol, from the placeholders of the lowered graph."""
-    graph = program.reference_graph
-    if graph is None or not program.symbol_sources:
+    if program.reference_graph is None:
         return {}
-    values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder"]
+    values = [node.meta.get("val") for node in program.reference_graph.graph.find_nodes(op="placeholder")]
     found = {}
-    for position, dim in program.symbol_sources.values():
+    for symbol, (position, dim) in program.symbol_sources.items():
         size = values[position].shape[dim] if dim >= 0 else values[position]
-        if isinstance(size, torch.SymInt) and size.node.has_hint():
-            found[expression_of(size)] = int(size.node.hint)
+        if size.node.is_int() and size.node.has_hint():
+            found[symbol] = int(size.node.hint)
     return found
 
 
-def _bytes_of(buffer: Buffer, hints: Mapping[sympy.Symbol, int]) -> int:
+def _bytes_of(buffer: Buffer, hints: Mapping[str, int]) -> int:
     """Return the bytes of a buffer at its size hints; 0 if a size has none."""
-    size: Any = product((*buffer.shape, buffer.dtype.itemsize))
-    size = size.xreplace(hints) if isinstance(size, sympy.Expr) else size
-    return int(size) if not isinstance(size, sympy.Expr) or size.is_Integer else 0
+    try:
+        return concrete_size(product((*buffer.shape, buffer.dtype.itemsize)), hints.__getitem__)
+    except KeyError:
+        return 0
