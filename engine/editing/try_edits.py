@@ -50,6 +50,8 @@ class EditTrial:
 
     before: Session | None = None
     after: Session | None = None
+    entry: str = ""
+    """Compilation of the edits in both sessions; empty in a replay, whose ids are other ones."""
     difference: str = ""
     problem: str = ""
     edit: str = ""
@@ -65,7 +67,16 @@ class EditTrial:
         if self.unused:
             return self.unused[0]
         text = f"{self.difference[:1].upper()}{self.difference[1:]}"
+        if self.entry:
+            return f"{text}." if text else "The kernel's results are those of ATen."
         return f"{text}." if text else "Results, mutations and gradients are those of eager."
+
+    def compilations(self, session: Session, compilation: str) -> tuple[CompilationRecord | None, ...]:
+        """Return the counterparts of a recorded compilation before and after the edits."""
+        sides = (self.before, self.after)
+        if self.entry:
+            return tuple(None if side is None else side.compilation(self.entry) for side in sides)
+        return tuple(None if side is None else counterpart(session, compilation, side) for side in sides)
 
 
 def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> EditTrial:
@@ -101,11 +112,8 @@ def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> E
 
 def editable_graphs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
     """Return the texts of a compilation's graphs that can be edited, by stage."""
-    return {
-        g.stage: graph_text(session, compilation.id, g.stage)
-        for g in compilation.graphs
-        if g.stage in STAGES and g.nodes
-    }
+    stages = [g.stage for g in compilation.graphs if g.stage in STAGES and g.nodes]
+    return {stage: graph_text(session, compilation.id, stage) for stage in stages}
 
 
 def counterpart(session: Session, compilation: str, other: Session) -> CompilationRecord | None:

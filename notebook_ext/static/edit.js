@@ -84,6 +84,7 @@ class EditView {
   }
 
   get hint() {
+    if (/^[kc]\d/.test(this.data.stage)) return "Change the text, then Apply: the kernel is compiled and run in another process, on values of its recorded inputs, and each access is checked.";
     return this.data.entry === CELL_ENTRY
       ? "Change the cell, then Apply: it runs in another process, and its stages are compared. The notebook keeps its values."
       : "Change the text, then Apply: this stage is replaced and later stages are compiled anew, in another process, on new inputs of the recorded shapes.";
@@ -120,7 +121,7 @@ class EditView {
       other ? h("p", {}, "This entry was compiled without your edit. ", other.text ? button("Use the edit here", "", () => { this.request("open", entry, other.stage); this.drafts.set(`${entry}|${other.stage}`, other.text); }, { title: "Put the edited text of the other entry into this one" }) : null) : null,
       !trial ? h("p", { class: "mut" }, this.hint) : [
         h("p", { class: trial.ok ? "ok" : "bad", "data-result": "" }, (trial.ok ? "✓ " : "✗ ") + trial.sentence),
-        trial.times.length ? h("p", {}, "One call: ", h("b", {}, trial.times[0]), " before, ", h("b", {}, trial.times[1]), " with the edit (medians, in turns, one thread).") : null,
+        trial.times.length ? h("p", {}, `${trial.timed}: `, h("b", {}, trial.times[0]), " before, ", h("b", {}, trial.times[1]), " with the edit (medians, in turns, one thread).") : null,
         trial.name ? h("p", {}, button("Compare in full", "", () => { this.frame.open("compare"); this.frame.focus(); }, { title: `Compare this session with "${trial.name}"` })) : null,
         trial.differences.length ? trial.differences.map((/** @type {any} */ d) => this.#stage(d)) : trial.line ? null : h("p", { class: "mut" }, "No stage differs."),
       ],

@@ -60,6 +60,7 @@ class KernelsView {
       key("ArrowDown ArrowUp", "next or previous kernel", (k) => this.go(this.at + (k === "ArrowDown" ? 1 : -1))),
       key("Enter", "open it in the linked view", () => this.link()),
       key("t", "next target", () => this.turn()),
+      key("e", "edit the text of the kernel", () => this.edit()),
       key("d", "compare two targets, or with the previous version", () => this.compare()),
     ];
   }
@@ -76,6 +77,18 @@ class KernelsView {
 
   get row() {
     return this.part && this.rows[this.at];
+  }
+
+  /** True if the text of the kernel can be edited. */
+  get canEdit() {
+    return Boolean(this.row) && !this.part.is_observed && !("edit" in this.frame.overview.empty);
+  }
+
+  /** Open the text of the kernel in the Edit view. */
+  edit() {
+    if (!this.canEdit) return this.frame.say("This kernel cannot be edited here.");
+    this.frame.open("edit", this.row.compilation, this.row.kernel);
+    this.frame.focus();
   }
 
   /** The kernels for the target: those for the CPU are others than those for a GPU. @returns {any[]} */
@@ -160,6 +173,7 @@ class KernelsView {
       (part.is_run || isCpu) && rows.length && !rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: `Time each kernel on this ${isCpu ? "CPU" : "GPU"}` }) : null,
       waiting && this.frame.model.hasKernel === false ? h("span", { class: "new" }, `${waiting} not compiled when this was saved`) : waiting ? [h("span", { class: "new" }, `${waiting} still compiling`), button("Cancel", "", () => this.frame.act("cancel"), { title: "Stop compiling kernels; finished ones stay" })] : null,
       rows.length && !isCpu && part.further.length ? choice("Compile for another target", [["", "another target …"], ...part.further.map((/** @type {string} */ t) => /** @type {[string, string]} */ ([t, t]))], "", (v) => v && this.further(v)) : null,
+      this.canEdit ? button("Edit", "e", () => this.edit(), { title: "Change this kernel's text, and see what comes of it. Key: e" }) : null,
       rows.length && !part.is_observed ? this.frame.scriptButton(this.row.compilation, this.row.kernel) : null,
       rows.length ? button("Compare", "d", () => this.compare()) : null,
     );

@@ -125,3 +125,20 @@ def test_the_cell_is_a_stage_too(session: engine.Session) -> None:
     assert (found["entry"], found["text"], found["head"]) == (CELL, "y = total(x)\n", "%%compile --keep\n")
     broken = editor.answer("apply", CELL, CELL, "y = 1\nz = (")
     assert broken["trial"]["line"] == 2
+
+
+def test_a_kernel_is_edited_and_kept(session: engine.Session, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    """Its listings differ; edits of graphs stack apart from it; the file applies it."""
+    monkeypatch.chdir(tmp_path)
+    editor = StageEditor(session)
+    entry = session.compilations[0].id
+    found = apply(editor, entry, "k0", "x * 3.0", "x + x + x")
+    assert found["trial"]["ok"], found["trial"]
+    assert found["edits"] == ["Kernel k0"]
+    changed = [d["title"] for d in found["trial"]["differences"]]
+    assert {"Kernel k0 (triton)", "PTX of kernel k0"} <= set(changed)
+    assert session.artifacts[-1].name == f"edit of kernel k0 {entry}"
+    assert "edited_total.py" in editor.answer("keep", entry, "k0", "")["said"]
+    assert "x + x + x" in (tmp_path / "edited_total.py").read_text()
+    assert apply(editor, entry, "fx", "x * 3", "x * 4")["edits"] == ["Traced graph"]
+    assert editor.answer("undo", entry, "k0", "")["edits"] == []
