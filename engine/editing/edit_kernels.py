@@ -6,6 +6,7 @@ import ast
 import hashlib
 import re
 from dataclasses import replace
+from typing import Any
 
 from engine.errors import BadArgument
 from engine.ir.kernels.generated_kernel import GeneratedKernel
@@ -78,7 +79,7 @@ def triton_problem(kernel: GeneratedKernel, text: str) -> tuple[str, int] | None
     except (SyntaxError, ValueError) as error:
         return f"this does not parse: {getattr(error, 'msg', error)}", getattr(error, "lineno", None) or 1
     names = [a.name for a in kernel.args]
-    found = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == kernel.name), None)
+    found: Any = next((n for n in tree.body if getattr(n, "name", "") == kernel.name and hasattr(n, "args")), None)
     wanted = f"def {kernel.name}({', '.join(names)})"
     if found is None:
         return f"it must define the kernel that is launched: {wanted}", 1

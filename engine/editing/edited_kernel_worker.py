@@ -30,10 +30,10 @@ from engine.runtime.triton_interpreter.checked_accesses import OutOfArguments, c
 from engine.runtime.verify import kernels_in_worker
 from engine.runtime.verify.guard_pages import GuardedBuffer
 from engine.runtime.verify.kernels_in_worker import (
-    BufferArgument,
     KernelComparison,
     KernelTrial,
     RedzonedBuffer,
+    buffer_arguments,
     compare_results,
 )
 
@@ -87,29 +87,35 @@ def run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, notes: 
         run = _load(trial.name, with_noted_lines(trial.text, address), launch)
         statuses: list[int] = []
         comparison = compare_results(
-            trial, lambda *v: statuses.append(_launch(run, v)), GuardedBuffer, functools.partial(_write_table, memory)
+            trial,
+            lambda *v: statuses.append(_launch(run, launch.kinds, v)),
+            GuardedBuffer,
+            functools.partial(_write_table, memory),
         )
         if any(statuses):
             return EditedRun(problem="A check of the kernel's indices fails.")
         runs = [_load(trial.name, text, launch) for text in (original, trial.text)]
     except CannotCompile as error:
         return EditedRun(problem=f"{error}.")
-    return EditedRun(comparison, seconds=_times(trial, runs), target=compile_for_cpu(trial.name, trial.text))
+    return EditedRun(
+        comparison, seconds=_times(trial, launch.kinds, runs), target=compile_for_cpu(trial.name, trial.text)
+    )
 
 
 def _load(name: str, text: str, launch: CpuLaunch) -> Callable[..., int]:
     return load_function(name, compile_object(name, text), launch.kinds, chunk=launch.chunk)
 
 
-def _launch(run: Callable[..., int], values: tuple[Any, ...]) -> int:
-    return run(*(v.data_ptr() if isinstance(v, torch.Tensor) else v for v in values))
+def _launch(run: Callable[..., int], kinds: tuple[str, ...], values: tuple[Any, ...]) -> int:
+    return run(*(v.data_ptr() if kind == "pointer" else v for kind, v in zip(kinds, values, strict=True)))
 
 
-def _times(trial: KernelTrial, runs: list[Callable[..., int]]) -> tuple[float, ...]:
+def _times(trial: KernelTrial, kinds: tuple[str, ...], runs: list[Callable[..., int]]) -> tuple[float, ...]:
     """Return the seconds of a launch of each kernel, in turns, on plain copies."""
-    buffers = {a.buffer: RedzonedBuffer(a).tensor for a in trial.arguments if isinstance(a, BufferArgument)}
-    values = tuple(buffers[a.buffer] if isinstance(a, BufferArgument) else a for a in trial.arguments)
-    found = [[seconds_of(functools.partial(_launch, run, values)) for run in runs] for _ in range(3)]
+    buffers = {a.buffer: RedzonedBuffer(a).tensor for a in buffer_arguments(trial.arguments)}
+    pairs: list[tuple[str, Any]] = list(zip(kinds, trial.arguments, strict=True))
+    values = tuple(buffers[a.buffer] if kind == "pointer" else a for kind, a in pairs)
+    found = [[seconds_of(functools.partial(_launch, run, kinds, values)) for run in runs] for _ in range(3)]
     return tuple(map(min, zip(*found, strict=True)))
 
 
@@ -193,7 +199,7 @@ def run_triton_kernel(trial: KernelTrial, notes: str, seconds: float) -> EditedR
 
     After ``seconds`` the process ends, and the file of notes holds its stack.
     """
-    written = frozenset(a.buffer for a in trial.arguments if isinstance(a, BufferArgument) and a.written)
+    written = frozenset(a.buffer for a in buffer_arguments(trial.arguments) if a.written)
     addresses: dict[str, range] = {}
 
     def interpret(*values: Any) -> None:
@@ -218,7 +224,7 @@ def _innermost_message(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     text = (str(error).strip().splitlines() or [""])[0]
-    return text if isinstance(error, OutOfArguments) else f"{type(error).__name__}: {text}".rstrip(": ")
+    return text if error.__class__ is OutOfArguments else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def _line_in(error: BaseException, file: str) -> int:

@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from engine.editing.edit_calls import CALL
 from engine.editing.edit_graphs import STAGES, edit_file_text, graph_text
 from engine.editing.edit_kernels import editable_kernels, is_kernel_text
-from engine.editing.try_edits import EditTrial, editable_graphs, try_edits
+from engine.editing.try_edits import EditTrial, code_of_call, editable_call, editable_graphs, try_call, try_edits
 from engine.editing.try_kernel_edits import start_worker, try_kernel_edits
 from engine.errors import BadArgument
 from engine.records.runtime import ArtifactRecord
@@ -33,7 +34,7 @@ class EditGroup(NamedTuple):
 
 def group_of(entry: str, stage: str) -> EditGroup:
     """Return the group of an edit of a stage."""
-    return EditGroup(entry, "graphs" if stage in STAGES else CELL if stage == CELL else "kernels")
+    return EditGroup(entry, "graphs" if stage in STAGES else stage if stage in (CELL, CALL) else "kernels")
 
 
 class StageEditor:
@@ -79,7 +80,7 @@ class StageEditor:
             "trial": self._shown(group),
             "other": self._other(group),
             "said": said,
-            "head": "" if self._cell is None else f"%%compile {self._cell.options}".rstrip() + "\n",
+            "code": code_of_call(self._session, entry, self._text(entry, stage)) if stage == CALL else "",
         }
 
     def _choices(self) -> list[dict[str, str]]:
@@ -93,7 +94,8 @@ class StageEditor:
         if compilation.compiler != "engine":
             return {}
         kernels = {k.id: graph_text(self._session, compilation.id, k.id) for k in editable_kernels(compilation)}
-        return editable_graphs(self._session, compilation) | kernels
+        call = editable_call(self._session, compilation.id)
+        return editable_graphs(self._session, compilation) | ({CALL: call} if call else {}) | kernels
 
     def _edits(self, group: EditGroup) -> dict[str, str]:
         history = self._history.get(group)
@@ -106,7 +108,7 @@ class StageEditor:
         if stage in edits:
             return edits[stage]
         if entry == CELL and self._cell is not None:
-            return self._cell.body
+            return self._cell.source
         trial = self._trials.get(group)
         if trial is not None and trial.after is not None:
             found = trial.compilations(self._session, entry)[1]
@@ -145,6 +147,8 @@ class StageEditor:
     def _try_edits(self, group: EditGroup, edits: dict[str, str]) -> EditTrial:
         if group.kind == CELL and self._try_cell:
             return self._try_cell(edits[CELL])
+        if group.kind == CALL:
+            return try_call(self._session, group.entry, edits[CALL])
         if group.kind == "kernels":
             return try_kernel_edits(self._session, group.entry, edits)
         return try_edits(self._session, group.entry, edits)
@@ -193,7 +197,8 @@ class StageEditor:
     def _keep(self, group: EditGroup) -> str:
         """Write the edits of a group to a file in the working folder; return what was done."""
         entry, edits, trial = group.entry, self._edits(group), self._trials.get(group)
-        if entry == CELL or not edits or trial is None or trial.problem or trial.unused:
+        is_text = group.kind in (CELL, CALL)
+        if is_text or not edits or trial is None or trial.problem or trial.unused:
             return "There is no edit to keep: apply one first."
         compilation = self._session.compilation(entry)
         name = re.sub(r"\W+", "_", frame_name(self._session, compilation.frame)).strip("_").lower() or "graph"
@@ -213,7 +218,7 @@ class StageEditor:
 
 def _title(stage: str) -> str:
     """Return the name of a stage; other stages than graphs and the cell are kernels."""
-    return STAGE_TITLES.get(stage) or ("The cell" if stage == CELL else f"Kernel {stage}")
+    return STAGE_TITLES.get(stage) or {CELL: "The cell", CALL: "Inputs and options"}.get(stage, f"Kernel {stage}")
 
 
 def _cell_sentence(trial: EditTrial) -> str:

@@ -106,7 +106,7 @@ def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> N
     page.set_viewport_size({"width": 1400, "height": 900})
     edit_a_kernel(page)
     page.locator('.lm .edit select[aria-label="Stage to edit"]').select_option("cell|cell")
-    page.wait_for_function("document.querySelector('.lm .edit textarea').value.startsWith('def bias_gelu')")
+    page.wait_for_function("document.querySelector('.lm .edit textarea').value.startsWith('%%compile\\ndef bias_gelu')")
     replace(page, "F.gelu", "F.relu")
     assert "The cell's results differ: out changes." in page.locator(".lm .edit [data-result]").inner_text()
     assert page.locator(".lm .edit .res summary", has_text="ATen graph").count() == 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
-from engine.ir.kernels.lowered_program import Launch, LoweredProgram, ProgramStep
+from engine.ir.kernels.lowered_program import LoweredProgram, ProgramStep
 
 
 class KernelEdit(Protocol):
@@ -31,7 +31,7 @@ def with_edited_kernels(program: LoweredProgram, edits: Sequence[KernelEdit]) ->
 
 
 def _with_edits(step: ProgramStep, edits: Sequence[KernelEdit]) -> ProgramStep:
-    if not isinstance(step, Launch):
-        return step
-    made = next((m for edit in edits if (m := edit(step.kernel)) is not None), None)
-    return step if made is None else replace(step, kernel=made)
+    for launch in step.launches:
+        made = next((m for edit in edits if (m := edit(launch.kernel)) is not None), None)
+        return step if made is None else replace(launch, kernel=made)
+    return step
