@@ -2,6 +2,6 @@
 
 from engine.records.counts import counts
 from notebook_ext.lesson.predictions import LessonMagics, Prediction, predict
-from notebook_ext.lesson.races import race, show_times
+from notebook_ext.lesson.races import count_operators, race, show_times
 
-__all__ = ["LessonMagics", "Prediction", "counts", "predict", "race", "show_times"]
+__all__ = ["LessonMagics", "Prediction", "count_operators", "counts", "predict", "race", "show_times"]

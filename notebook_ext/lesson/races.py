@@ -1,15 +1,20 @@
-"""Races between two ways to compute the same: times measured on the learner's machine."""
+"""Figures measured on the learner's machine: races, times, and operators of a call."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pathlib
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from torch.profiler import profile
 
 from notebook_ext.display import DETERMINISTIC_ENV
 
-__all__ = ["race", "show_times"]
+__all__ = ["count_operators", "race", "show_times"]
 
 BAR_WIDTH = 40
 NOT_SAVED = "as measured on your machine"
@@ -46,6 +51,26 @@ def show_times(seconds: dict[str, float]) -> None:
         bar = "█" * max(1, round(BAR_WIDTH * taken / longest))
         ratio = "" if taken is first else f"   {first / taken:.1f} times as fast"
         print(f"{name:{width}}  {bar} {_readable(taken)}{ratio}")
+
+
+def count_operators(function: Callable[..., Any], *args: Any) -> Counter[str]:
+    """Return how often each operator runs in one call, by ``torch.profiler``."""
+    with _without_stderr(), profile() as seen:
+        function(*args)
+    return Counter({event.key.removeprefix("aten::"): event.count for event in seen.key_averages()})
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Discard what native code writes to stderr: the profiler writes process ids there."""
+    kept = os.dup(2)
+    try:
+        with pathlib.Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _readable(seconds: float) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+import torch
 
 from engine.errors import BadArgument
-from notebook_ext.lesson import Prediction, race
+from notebook_ext.lesson import Prediction, count_operators, race
 from notebook_ext.widgets.question import QuestionWidget
 
 
@@ -101,3 +104,11 @@ def test_a_race_shows_both_times(capsys, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("COMPILE_EXPLORER_STEADY", "1")
     race(lambda n: n, lambda n: n, 1)
     assert capsys.readouterr().out.endswith("compiled  time: as measured on your machine\n")
+
+
+def test_operators_of_a_call_are_counted() -> None:
+    """Each operator counts once a call; stderr is back afterwards."""
+    before = os.fstat(2)
+    seen = count_operators(lambda x: x.sin() + x.sin(), torch.ones(3))
+    assert (seen["sin"], seen["add"], seen["cos"]) == (2, 1, 0)
+    assert os.path.samestat(os.fstat(2), before)

@@ -129,4 +129,16 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "use-eager": ["branches     line 2: > on a tensor", "two_results  line 12: the instruction BUILD_TUPLE"],
         "race": "compiled  time: as measured",
     },
+    "13_slow_to_fast": {
+        "baseline": "eager  time: as measured",
+        "profile": "15 matrix products",
+        "causes": "3 × run",
+        "repaired": "recompiles=0",
+        "kernels": ["close to the first model: True", "fused_silu_mul"],
+        "race": "compiled  time: as measured",
+        "saved": "MB are saved",
+        "checkpointed": "and checkpoints",
+        "numerics": "below 0.001: True",
+        "bisect": "within tolerance",
+    },
 }

@@ -15,7 +15,7 @@ import pytest
 from tests.notebooks.notebook_runner import NOTEBOOKS, NOTEBOOKS_DIR, SHORT_PATH, read, solutions
 
 EACH = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-LONGEST = {"10": 40}
+LONGEST = {"10": 40, "13": 40}
 """Most minutes of a lesson, where they are not 25."""
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 

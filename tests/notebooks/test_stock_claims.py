@@ -565,6 +565,49 @@ def scale_becomes_a_symbol() -> None:
     assert graphs_after(lambda x, scale: x * scale, *[(torch.ones(2), s) for s in (1.5, 2.5, 3.5)]) == [1, 2, 2]
 
 
+@claim("13", "Stock also compiles `Repaired` once for four lengths if the length is marked.")
+def marked_lengths() -> None:
+    """One compilation."""
+    model = torch.nn.Sequential(torch.nn.Embedding(16, 8), torch.nn.Linear(8, 16))
+    batches = [torch.zeros(4, length, dtype=torch.long) for length in (64, 64, 96, 128)]
+    for tokens in batches:
+        torch._dynamo.mark_dynamic(tokens, 1)
+    with torch.no_grad():
+        assert graphs_after(model, *[(tokens,) for tokens in batches])[-1] == 1
+
+
+@claim(
+    "13",
+    'The modes have the same names there: `"reduce-overhead"` and `"max-autotune"` are in `torch._inductor.list_mode_options()`.',
+)
+def mode_names() -> None:
+    """Both."""
+    assert {"reduce-overhead", "max-autotune"} <= set(importlib.import_module("torch._inductor").list_mode_options())
+
+
+@claim(
+    "13",
+    "`torch._functorch.config.activation_memory_budget = 0.5` lets stock's partitioner recompute more, without `checkpoint`.",
+)
+def smaller_budget() -> None:
+    """Fewer bytes of activations reach the backward."""
+    config, partitioners = (importlib.import_module(f"torch._functorch.{n}") for n in ("config", "partitioners"))
+
+    def loss(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return ((x @ a).tanh() @ b).tanh().sum()
+
+    def saved(budget: float) -> int:
+        tensors = [torch.randn(s, requires_grad=True) for s in ((64, 8), (8, 64), (64, 8))]
+        with config.patch(activation_memory_budget=budget):
+            _, backward, result = aot_graphs(
+                loss, *tensors, partition_fn=partitioners.min_cut_rematerialization_partition
+            )
+            result.backward()
+        return sum(n.meta["val"].numel() for n in backward[0].graph.nodes if n.op == "placeholder")
+
+    assert saved(0.5) < saved(1.0)
+
+
 def test_every_lesson_compares_with_stock() -> None:
     """Each lesson has one box, and each of its bullets is tested."""
     written = {
