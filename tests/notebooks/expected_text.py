@@ -141,4 +141,13 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "numerics": "below 0.001: True",
         "bisect": "within tolerance",
     },
+    "14_extend": {
+        "plain": "breaks=1",
+        "custom-run": ["lesson.from_table(x, table)", "equal to the first version: True"],
+        "backend": "[3, 3]",
+        "pattern-run": "aten.silu(x)",
+        "wrong": ["equal to eager: True", "PassUndone"],
+        "export": ["calls noted by it: 0", "Guard failed: factor == 2"],
+        "race": "compiled  time: as measured",
+    },
 }

@@ -608,6 +608,40 @@ def smaller_budget() -> None:
     assert saved(0.5) < saved(1.0)
 
 
+@claim("14", "A `torch.library.custom_op` is one node in stock's graph, too, and no break.")
+def custom_operator() -> None:
+    """One graph."""
+
+    @torch.library.custom_op("lesson_claims::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy() * 2)
+
+    twice.register_fake(torch.empty_like)
+    assert graphs_after(lambda x: twice(x) + 1, (torch.ones(2),), fullgraph=True) == [1]
+
+
+@claim(
+    "14",
+    "`torch._dynamo.config` has no list of passes; Inductor's is `torch._inductor.config.post_grad_custom_post_pass`.",
+)
+def custom_pass() -> None:
+    """Off by default."""
+    assert importlib.import_module("torch._inductor.config").post_grad_custom_post_pass is None
+    assert not [name for name in dir(torch._dynamo.config) if "custom_post_pass" in name]
+
+
+@claim("14", "A backend of yours has the same signature there.")
+def backend_signature() -> None:
+    """A graph module and a list of inputs."""
+    found: list[Any] = []
+    torch.compiler.reset()
+    torch.compile(centered, backend=lambda graph, inputs: found.append((graph, inputs)) or graph.forward)(
+        torch.ones(2, 4)
+    )
+    assert isinstance(found[0][0], torch.fx.GraphModule)
+    assert isinstance(found[0][1], list)
+
+
 def test_every_lesson_compares_with_stock() -> None:
     """Each lesson has one box, and each of its bullets is tested."""
     written = {
