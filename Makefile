@@ -8,8 +8,9 @@
 #   TESTS="..."         what make matrix passes to pytest (default: all tests but the slow ring)
 
 IS_SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
-PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
-  "$$p" -c '$(IS_SUPPORTED)' >/dev/null 2>&1 && echo "$$p" && break; done)
+# Searched at its first use, and once.
+PYTHON ?= $(eval PYTHON := $(shell for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
+  "$$p" -c '$(IS_SUPPORTED)' >/dev/null 2>&1 && echo "$$p" && break; done))$(PYTHON)
 TORCH ?= 2.15.0
 REQUIREMENT := $(if $(findstring torch,$(TORCH)),$(TORCH),torch==$(TORCH))
 ifeq ($(CI),true)
@@ -21,7 +22,8 @@ endif
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest
+# Each worker starts with half of the files, so that what a file's tests share is made once, and takes over from a slower one.
+PYTEST := $(BIN)/python -m pytest --dist worksteal
 WORKERS ?= 2
 TESTS ?=
 
@@ -51,7 +53,7 @@ MATRIX = matrix/$(shell "$(PYTHON)" -c 'import sys; print("python%d.%d" % sys.ve
 
 matrix: ## Run the tests on one pair, PYTHON and TORCH, in an environment of its own; counts go to matrix/<pair>.txt
 	@$(MAKE) --no-print-directory VENV=$(MATRIX) $(MATRIX)/.installed
-	$(MATRIX)/bin/python -m pytest -p tests.version_matrix --counts $(MATRIX).txt -n $(WORKERS) -q $(TESTS)
+	$(MATRIX)/bin/python -m pytest --dist worksteal -p tests.version_matrix --counts $(MATRIX).txt -n $(WORKERS) -q $(TESTS)
 
 fuzz: $(STAMP) ## Compare random programs with eager for ten minutes, with the date as the seed (TARGET=programs, kernels or aliasing)
 	$(BIN)/python -m tests.fuzz $(or $(TARGET),programs) --seed $$(date +%Y%m%d)0000 --minutes 10 --output build/fuzz
