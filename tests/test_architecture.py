@@ -358,18 +358,23 @@ def test_limits_and_their_exceptions_bite() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", python_files("engine"), ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_engine_needs_neither_notebook_nor_stock_compiler(path: pathlib.Path) -> None:
+def forbidden_imports(path: pathlib.Path) -> list[str]:
+    """Return the imports of an engine file that only a notebook or the stock compiler may have."""
+    name = path.relative_to(ROOT).as_posix()
+    names = imported(path)
+    wrong = [n for n in names if is_under(n, NOTEBOOK_PACKAGES)]
+    if not name.startswith(MAY_USE_STOCK):
+        wrong += [n for n in names if is_under(n, STOCK_COMPILER) and not is_allowed_stock(name, n)]
+    return [f"{name} imports {n}" for n in sorted(wrong)]
+
+
+def test_the_engine_needs_neither_notebook_nor_stock_compiler() -> None:
     """Engine modules import no notebook package, and few import stock ``torch.compile``.
 
     Only observe/ and the inductor backend may import stock torch.compile.
     """
-    names = imported(path)
-    name = path.relative_to(ROOT).as_posix()
-    assert not [n for n in names if is_under(n, NOTEBOOK_PACKAGES)]
-    if not name.startswith(MAY_USE_STOCK):
-        stock = [n for n in names if is_under(n, STOCK_COMPILER)]
-        assert not [n for n in stock if not is_allowed_stock(name, n)], stock
+    wrong = [line for path in python_files("engine") for line in forbidden_imports(path)]
+    assert not wrong, "\n".join(wrong)
 
 
 def is_allowed_stock(file: str, module: str) -> bool:
@@ -384,10 +389,15 @@ def is_allowed_stock(file: str, module: str) -> bool:
     return is_under(module, allowed.get(file, ()))
 
 
-@pytest.mark.parametrize("path", python_files("engine/records"), ids=lambda path: path.name)
-def test_records_open_without_torch(path: pathlib.Path) -> None:
+def test_records_open_without_torch() -> None:
     """Records import no torch, so that a saved session opens where torch is not installed."""
-    assert not [n for n in imported(path) if is_under(n, ("torch", "triton"))]
+    wrong = [
+        f"{path.name} imports {n}"
+        for path in python_files("engine/records")
+        for n in imported(path)
+        if is_under(n, ("torch", "triton"))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_engine_imports_without_torch_or_notebook() -> None:
@@ -400,14 +410,18 @@ def test_engine_imports_without_torch_or_notebook() -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.parametrize(
-    "path", python_files("engine", "notebook_ext", "tests"), ids=lambda p: str(p.relative_to(ROOT))
-)
-def test_modules_open_with_a_sentence_and_leave_nothing_open(path: pathlib.Path) -> None:
+def module_faults(path: pathlib.Path) -> list[str]:
+    """Return what is missing or left over in a module."""
+    text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT)
+    opens = not text.strip() or ast.get_docstring(ast.parse(text))
+    note = re.search(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b", text)
+    return [*([] if opens else [f"{name} has no docstring"]), *([f"{name} holds a {note[0]}"] if note else [])]
+
+
+def test_modules_open_with_a_sentence_and_leave_nothing_open() -> None:
     """Every module says what it is for, and none holds a note of work left over."""
-    text = path.read_text(encoding="utf-8")
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), "no module docstring"
-    assert not re.search(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b", text)
+    wrong = [line for path in python_files("engine", "notebook_ext", "tests") for line in module_faults(path)]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_expected_files_have_a_test() -> None:
