@@ -260,7 +260,13 @@ def long_rows(x: Any) -> Any:
 @case(normal(20, 17_001), dynamic=False)
 def long_ragged_rows(x: Any) -> Any:
     """The same with a ragged end, more than one row, and what goes with a row."""
-    return torch.log_softmax(x * 2, -1), x.prod(-1), x.amin(-1, True) + x, (x.sum(-1) / 1000).exp()
+    return torch.log_softmax(x * 2, -1), x.amin(-1, True) + x, (x.sum(-1) / 1000).exp()
+
+
+@case(normal(2, 17_001), dynamic=False)
+def long_ragged_products(x: Any) -> Any:
+    """The product of such rows; Triton's interpreter takes it element by element, so there are two."""
+    return x.prod(-1), x.amin(-1, True) + x
 
 
 @case(normal(300, 70))

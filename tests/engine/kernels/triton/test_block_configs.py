@@ -17,21 +17,23 @@ from engine.kernels.triton.block_configs import MAX_CANDIDATES, candidate_blocki
 from engine.kernels.triton.block_heuristics import MAX_LOAD_SHARED_BYTES, load_shared_bytes
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
-from tests.engine.lowering.interpreter_results import run_in_interpreter
+from tests.engine.lowering.interpreter_results import run_in_batches
 from tests.engine.lowering.trace_aten import trace_to_aten
 from tests.markers import needs_triton
 
 BF16 = torch.bfloat16
 CASES = (
-    "scatter_add_and_index_add", "batch_norm", "few_long_columns", "buffer_reuse_chain", "long_ragged_rows", "transposed_reads", "two_pass_softmax", "cummax_and_cummin", "transposes",
+    "scatter_add_and_index_add", "batch_norm", "few_long_columns", "buffer_reuse_chain", "long_ragged_rows", "long_ragged_products", "transposed_reads", "two_pass_softmax", "cummax_and_cummin", "transposes",
 )  # fmt: skip
 
 
 @needs_triton
 @pytest.mark.parametrize("name", CASES)
-def test_every_candidate_computes_the_same(name: str) -> None:
+def test_every_candidate_computes_the_same(
+    name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Each kernel of these cases in another of its ways, in Triton's interpreter."""
-    found = run_in_interpreter("--cuts", *CASES)
+    found = run_in_batches(request, tmp_path_factory, "--cuts")
     wrong = {k: v for k, v in found.items() if k.partition(":")[0] == name and v}
     assert any(k.startswith(f"{name}:") for k in found)
     assert wrong == {}
