@@ -78,9 +78,19 @@ class Loaded:
 
     def arguments(self, index: int) -> Call:
         """Fresh arguments of one call; the same at every time of asking."""
-        torch.manual_seed(SEED + index)
+        set_seed(SEED + index)
         made = self.program.calls[index]()
         return made if isinstance(made, Call) else Call(made)
+
+
+def set_seed(seed: int) -> None:
+    """Seed torch's generators.
+
+    Without a GPU, ``torch.manual_seed`` formats the stack three times, once per kind of device: longer than a
+    small program takes.
+    """
+    seed_generators = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+    seed_generators(seed)
 
 
 def prepare(name: str, copy: str) -> Loaded:
@@ -91,7 +101,7 @@ def prepare(name: str, copy: str) -> Loaded:
     assert program is not None, name
     target = program.target
     if isinstance(target, type) and issubclass(target, torch.nn.Module):
-        torch.manual_seed(SEED)
+        set_seed(SEED)
         target = target()
     return Loaded(program, target, module)
 
@@ -102,13 +112,13 @@ def observe(loaded: Loaded, run: Callable[..., Any], *, grad: bool = True) -> Ob
     With ``grad=False`` gradients are off.
     """
     seen = Observation(target=loaded.target)
-    torch.manual_seed(SEED)
+    set_seed(SEED)
     random.seed(SEED)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for index in range(len(loaded.program.calls)):
             arguments = loaded.arguments(index)
-            torch.manual_seed(SEED)
+            set_seed(SEED)
             seen.outcomes.append(observe_call(run, arguments, grad=grad))
     seen.warned = [
         f"{w.category.__name__}: {w.message}" for w in caught if w.category is UserWarning and "tests" in w.filename
