@@ -22,6 +22,11 @@ needs_triton = pytest.mark.skipif(
 """
 
 
+def slow_except_sample(name: str, share: int) -> tuple[pytest.MarkDecorator, ...]:
+    """Return the mark of the slow ring, except for one name in ``share``, always the same ones."""
+    return (pytest.mark.slow,) if zlib.crc32(name.encode()) % share else ()
+
+
 def thorough_items(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield most cases of tests that have many; which ones depends on nothing but their names."""
     cases = defaultdict(list)

@@ -18,6 +18,7 @@ import engine
 from engine import session_jobs
 from engine.records.session import Session
 from tests.differential import Comparison, Loaded, Observation, beyond_rounding, observe, prepare, tolerances
+from tests.markers import slow_except_sample
 from tests.programs import load_copy, program_names, program_of
 
 FOLDER = pathlib.Path(__file__).parent / "expected" / "programs"
@@ -27,6 +28,12 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}-torch{'.'.jo
 SHORTFALLS_OF_THIS_VERSION = None if VERSION == "python3.11-torch2.13" else FOLDER / f"shortfalls-{VERSION}.txt"
 """Shortfalls of other versions, a line each; "none" for one that is not there."""
 BACKENDS = ("eager", "aot_eager", "triton")
+OTHER_BACKENDS_SHARE = 8
+"""One program in so many runs with the other backends outside the slow ring.
+
+Backend "triton" runs the same tracer, the same AOT stage and more. Tracing alone is compared to the last bit
+without a recording.
+"""
 NAMES = program_names()
 VERIFIED = (
     "arithmetic.dtype_promotion",
@@ -123,13 +130,19 @@ def run(name: str, backend: str, *, grad: bool) -> CompiledRun:
     return CompiledRun(loaded, compiled, seen, session)
 
 
-def recompiles_on_repeat(ran: CompiledRun, *, grad: bool) -> int:
+def recompiles_on_repeat(loaded: Loaded, compiled: Any, *, grad: bool = True) -> int:
     """How many compilations repeating the last call needs."""
     with engine.record() as session, torch.set_grad_enabled(grad), contextlib.redirect_stdout(io.StringIO()):
-        arguments = ran.loaded.arguments(len(ran.loaded.program.calls) - 1)
+        arguments = loaded.arguments(len(loaded.program.calls) - 1)
         with contextlib.suppress(Exception):  # the program's own, compared before
-            ran.compiled(*arguments.args, **arguments.kwargs)
+            compiled(*arguments.args, **arguments.kwargs)
     return len(session.compilations)
+
+
+def recompiles(loaded: Loaded, compiled: Any) -> list[str]:
+    """Return the shortfall that repeating the last call compiles, if the program should not."""
+    is_recompiled = loaded.program.compiles_once and recompiles_on_repeat(loaded, compiled)
+    return ["a repeated call compiled again"] if is_recompiled else []
 
 
 def cases() -> Iterator[Any]:
@@ -143,7 +156,9 @@ def cases() -> Iterator[Any]:
         program = program_of(getattr(loaded[stem], function))
         assert program is not None
         for backend in BACKENDS:
-            marks = [pytest.mark.skip(reason=program.skip[backend])] if backend in program.skip else []
+            marks = () if backend == "triton" else slow_except_sample(name, OTHER_BACKENDS_SHARE)
+            if backend in program.skip:
+                marks = (pytest.mark.skip(reason=program.skip[backend]),)
             yield pytest.param(name, backend, True, id=f"{name}-{backend}", marks=marks)
         if isinstance(program.target, type) or stem == "training_steps":
             yield pytest.param(name, "triton", False, id=f"{name}-triton-no_grad")
@@ -152,7 +167,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.usefixtures("no_background")
 @pytest.mark.parametrize(("name", "backend", "grad"), list(cases()))
 def test_compiled_matches_eager(name: str, backend: str, grad: bool, ledger: KnownShortfalls) -> None:
-    """Compiled code matches eager in all observable behavior and is reused at the next call.
+    """Compiled code matches eager in all observable behavior.
 
     Compared are results, effects, text, exceptions, gradients and random state.
     """
@@ -165,21 +180,22 @@ def test_compiled_matches_eager(name: str, backend: str, grad: bool, ledger: Kno
     comparison.observations(expected, ran.seen)
     found = beyond_rounding(name, comparison, expected, grad=grad)
     assert not found, "\n".join(found)
-    again = recompiles_on_repeat(ran, grad=grad) if plain.program.compiles_once else 0
-    ledger.check(f"{name} [{backend}{'' if grad else ' no_grad'}]", shortfall(ran, backend, again))
+    parts = recompiles(ran.loaded, ran.compiled) if backend == "eager" else []
+    parts += shortfalls(ran, counts_breaks=grad and backend != "aot_eager")
+    ledger.check(f"{name} [{backend}{'' if grad else ' no_grad'}]", "; ".join(parts))
 
 
-def shortfall(ran: CompiledRun, backend: str, again: int = 0) -> str:
-    """Return shortfalls of a correct run besides failed stages, once, for backend "eager".
+def shortfalls(ran: CompiledRun, *, counts_breaks: bool) -> list[str]:
+    """Return shortfalls of a correct run: stages that failed and, if asked, breaks.
 
-    Places where the graph broke beyond the wanted number, and compilations that repeating the last call needed.
+    Places where the graph broke beyond the wanted number.
     Rounds of a loop over an iterator from outside are not counted: no compiler knows its items before it is
     asked, and whether there is one depends on Python's version.
     """
-    parts = ["a repeated call compiled again"] if again and backend == "eager" else []
+    parts = []
     told = [b for c in ran.session.compilations if c.trace is not None for b in c.trace.breaks]
     breaks = {b.span: b.kind for b in told if b.kind != "outside-iterator"}
-    if backend == "eager" and len(breaks) != ran.loaded.program.breaks:
+    if counts_breaks and len(breaks) != ran.loaded.program.breaks:
         kinds = ", ".join(sorted(set(breaks.values())))
         parts.append(
             f"broke in {len(breaks)} places, {ran.loaded.program.breaks} wanted" + (f" ({kinds})" if kinds else "")
@@ -187,12 +203,12 @@ def shortfall(ran: CompiledRun, backend: str, again: int = 0) -> str:
     failures = [*ran.session.failures, *(f for c in ran.session.compilations for f in c.failures)]
     if failures:
         parts.append("failed: " + ", ".join(sorted({f.stage for f in failures})))
-    return "; ".join(parts)
+    return parts
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_matches_eager_without_recording(name: str) -> None:
-    """With no recording open, compiled code is as correct as with one.
+def test_matches_eager_without_recording(name: str, ledger: KnownShortfalls) -> None:
+    """With no recording open, compiled code is as correct as with one, and is reused.
 
     This holds in the calls that compile and in a second round of the same calls.
     """
@@ -203,6 +219,7 @@ def test_matches_eager_without_recording(name: str) -> None:
         expected, actual = observe(plain, plain.target), observe(compiled, run_compiled)
         found = Comparison().observations(expected, actual)
         assert not found, "\n".join(found)
+    ledger.check(f"{name} [eager without recording]", "; ".join(recompiles(compiled, run_compiled)))
 
 
 def test_known_shortfalls_name_existing_programs() -> None:

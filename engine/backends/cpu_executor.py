@@ -16,7 +16,6 @@ from engine.cache.disk_store import DiskStore
 from engine.compilation import Compilation
 from engine.graph.effect_tokens import is_with_effects
 from engine.ir.aot.aot_graph import AotGraph
-from engine.ir.kernels.kernel_edits import with_edited_kernels
 from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
@@ -130,7 +129,6 @@ def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None
             program = lowering.program()
         if program is None:
             return None
-        program = with_edited_kernels(program, graph.passes.kernel_edits)
         try:
             with work.stage("LLVM"):
                 run = program_executor(program, bind, is_boxed=graph.is_boxed)

@@ -187,7 +187,7 @@ def programs(found: Coverage, *, only: tuple[str, ...] = (), is_verified: bool =
                 contextlib.suppress(Exception),
             ):
                 ran = run(name, "triton", grad=grad)
-                recompiles_on_repeat(ran, grad=grad)
+                recompiles_on_repeat(ran.loaded, ran.compiled, grad=grad)
                 if is_verified:
                     found.count_outcomes(name, engine.verify(ran.session))
 

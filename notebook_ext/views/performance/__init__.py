@@ -1,1 +1,0 @@
-"""Views of time and memory: timeline, live memory, roofline."""
