@@ -23,7 +23,7 @@ needs_triton = pytest.mark.skipif(
 
 
 def slow_except_sample(name: str, share: int) -> tuple[pytest.MarkDecorator, ...]:
-    """Return the mark of the slow ring, except for one name in ``share``, always the same ones."""
+    """Return the mark of the slow ring, except for one name in ``share``."""
     return (pytest.mark.slow,) if zlib.crc32(name.encode()) % share else ()
 
 

@@ -359,7 +359,7 @@ def test_limits_and_their_exceptions_bite() -> None:
 
 
 def forbidden_imports(path: pathlib.Path) -> list[str]:
-    """Return the imports of an engine file that only a notebook or the stock compiler may have."""
+    """Return imports of a notebook package or the stock compiler that a file may not have."""
     name = path.relative_to(ROOT).as_posix()
     names = imported(path)
     wrong = [n for n in names if is_under(n, NOTEBOOK_PACKAGES)]

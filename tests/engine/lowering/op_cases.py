@@ -265,7 +265,7 @@ def long_ragged_rows(x: Any) -> Any:
 
 @case(normal(2, 17_001), dynamic=False)
 def long_ragged_products(x: Any) -> Any:
-    """The product of such rows; Triton's interpreter takes it element by element, so there are two."""
+    """Products of two such rows, which Triton's interpreter takes element by element."""
     return x.prod(-1), x.amin(-1, True) + x
 
 
