@@ -204,6 +204,64 @@ class Windowed(nn.Module):
         return self.head(x.mean((1, 2)))
 
 
+class BiasedWindow(nn.Module):
+    """Attention in a window, with a learned bias by relative position and a mask of shifted windows."""
+
+    def __init__(self, width: int, heads: int, window: int, *, shifted: bool) -> None:
+        super().__init__()
+        self.heads, self.window, self.shift = heads, window, window // 2 if shifted else 0
+        self.qkv, self.out, self.norm = nn.Linear(width, 3 * width), nn.Linear(width, width), nn.LayerNorm(width)
+        self.table = nn.Parameter(torch.randn((2 * window - 1) ** 2, heads) * 0.02)
+        place = torch.stack(torch.meshgrid(torch.arange(window), torch.arange(window), indexing="ij")).flatten(1)
+        apart = (place[:, :, None] - place[:, None, :]) + window - 1
+        self.register_buffer("apart", apart[0] * (2 * window - 1) + apart[1])
+
+    def mask(self, high: int, wide: int, x: torch.Tensor) -> torch.Tensor:
+        w, s = self.window, self.shift
+        rows = torch.arange(high, device=x.device)
+        part = ((rows >= high - w).long() + (rows >= high - s).long())[:, None] * 3
+        columns = torch.arange(wide, device=x.device)
+        part = part + (columns >= wide - w).long() + (columns >= wide - s).long()
+        part = part.view(high // w, w, wide // w, w).transpose(1, 2).reshape(-1, w * w)
+        return torch.where(part[:, None, :] == part[:, :, None], 0.0, -100.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, high, wide, width = x.shape
+        w, s = self.window, self.shift
+        h = torch.roll(self.norm(x), (-s, -s), (1, 2)) if s else self.norm(x)
+        h = h.view(batch, high // w, w, wide // w, w, width).transpose(2, 3).reshape(-1, w * w, width)
+        q, k, v = self.qkv(h).view(-1, w * w, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        bias = self.table[self.apart.view(-1)].view(w * w, w * w, -1).permute(2, 0, 1)[None]
+        if s:
+            mask = self.mask(high, wide, x)
+            bias = (bias + mask[:, None]).repeat(batch, 1, 1, 1)
+        h = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype))
+        h = self.out(h.transpose(1, 2).reshape(-1, w * w, width))
+        h = h.view(batch, high // w, wide // w, w, w, width).transpose(2, 3).reshape(batch, high, wide, width)
+        return x + (torch.roll(h, (s, s), (1, 2)) if s else h)
+
+
+class BiasedWindows(nn.Module):
+    """A Swin-like stack: windows with a bias, every other one shifted, and MLPs between them."""
+
+    def __init__(self, layers: int = 4, width: int = 128, heads: int = 4, window: int = 8) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, 4)
+        self.windows = nn.ModuleList(BiasedWindow(width, heads, window, shifted=n % 2 == 1) for n in range(layers))
+        self.mlps = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(layers)
+        )
+        self.head = nn.Linear(width, 1000)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.patches(images).permute(0, 2, 3, 1)
+        for window, mlp in zip(self.windows, self.mlps, strict=True):
+            x = window(x)
+            x = x + mlp(x)
+        return self.head(x.mean((1, 2)))
+
+
 class Diffusion(nn.Module):
     """A diffusion transformer: each block is modulated by a condition."""
 

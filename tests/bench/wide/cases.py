@@ -92,6 +92,7 @@ MODELS: dict[str, Case] = {
     "vision transformer": Case(attention.VisionTransformer, one(lambda: floats(32, 3, 224, 224))),
     "vision transformer infer": Case(attention.VisionTransformer, one(lambda: floats(8, 3, 224, 224)), trains=False),
     "windowed": Case(attention.Windowed, one(lambda: floats(16, 3, 256, 256))),
+    "windowed with bias": Case(attention.BiasedWindows, one(lambda: floats(16, 3, 256, 256))),
     "diffusion": Case(attention.Diffusion, one(lambda: floats(16, 256, 512), lambda: torch.rand(16))),
     "speech": Case(attention.Speech, one(lambda: floats(16, 80, 1024))),
     "fast path": Case(other.Standard, one(lambda: floats(16, 256, 512), lambda: padded(16, 256) == 0), trains=False),
@@ -102,6 +103,7 @@ MODELS: dict[str, Case] = {
         other.ResNet, one(lambda: floats(16, 3, 224, 224)), trains=False, dtype=BF16, autocast=False, channels_last=True
     ),
     "squeezed": Case(other.Squeezed, one(lambda: floats(32, 3, 128, 128)), channels_last=True),
+    "mobile": Case(other.Mobile, one(lambda: floats(64, 3, 160, 160)), channels_last=True),
     "convnext": Case(other.ConvNext, one(lambda: floats(32, 3, 224, 224)), channels_last=True),
     "unet": Case(other.UNet, one(lambda: floats(8, 3, 128, 128))),
     "unet infer": Case(

@@ -85,6 +85,48 @@ class Squeezed(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class Inverted(nn.Module):
+    """An inverted residual: a wide depthwise convolution between two of width one, with a gate."""
+
+    def __init__(self, given: int, made: int, kernel: int, stride: int, *, gated: bool) -> None:
+        super().__init__()
+        wide = 4 * given
+        self.up = nn.Sequential(nn.Conv2d(given, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.Hardswish())
+        self.depth = nn.Sequential(
+            nn.Conv2d(wide, wide, kernel, stride, kernel // 2, groups=wide, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.Hardswish(),
+        )
+        self.gate = (
+            nn.Sequential(nn.Conv2d(wide, given, 1), nn.ReLU(), nn.Conv2d(given, wide, 1), nn.Hardsigmoid())
+            if gated
+            else None
+        )
+        self.down = nn.Sequential(nn.Conv2d(wide, made, 1, bias=False), nn.BatchNorm2d(made))
+        self.adds = stride == 1 and given == made
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.depth(self.up(x))
+        h = h if self.gate is None else h * self.gate(F.adaptive_avg_pool2d(h, 1))
+        h = self.down(h)
+        return x + h if self.adds else h
+
+
+class Mobile(nn.Module):
+    """A MobileNet-like classifier: inverted residuals at falling resolutions."""
+
+    def __init__(self, widths: tuple[int, ...] = (16, 24, 40, 80, 112)) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.Hardswish())
+        blocks: list[nn.Module] = []
+        for n, (a, b) in enumerate(itertools.pairwise((16, *widths))):
+            blocks += [Inverted(a, b, 3 + n % 2 * 2, 2 if n else 1, gated=n > 1), Inverted(b, b, 3, 1, gated=n > 1)]
+        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(widths[-1], 1000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(F.adaptive_avg_pool2d(self.blocks(self.stem(x)), 1).flatten(1))
+
+
 class ConvNext(nn.Module):
     """Large depthwise convolutions and layer norms over channels last."""
 
