@@ -27,6 +27,8 @@ from engine.torch_private.tensors import storage_Use_Count, to_dlpack
 
 Run = Callable[..., tuple[Any, ...]]
 use_count: Callable[[int], int] = storage_Use_Count
+copy_all = torch.ops.aten._foreach_copy_.default
+"""Copies a list of tensors into another; the last argument is ``non_blocking``."""
 
 MAX_RECORDINGS_PER_SHAPE = 4
 """Maximum number of live recordings of one program per input shape."""
@@ -36,8 +38,10 @@ MAX_SHAPES = 16
 """Maximum number of input shapes of one program that are recorded."""
 CHEAP_COPY_BYTES = 256 << 20
 """Bytes of inputs with changing addresses that are copied at each call without waiting."""
+CHEAP_COPIES = 2
+"""Number of such inputs. A backward reads many tensors, which move until its forward is recorded."""
 STABLE_ADDRESS_WAIT = 2
-"""Calls that wait for stable addresses of larger inputs before those are copied."""
+"""Calls that wait for stable addresses of more or larger inputs before those are copied."""
 MAX_COPIED_OUTPUT_BYTES = 4 << 20
 """Maximum size in bytes of an output that is copied out of the graph's memory.
 
@@ -147,6 +151,15 @@ class ReplayInstance:
         """Return True if no output of an earlier replay is alive."""
         return all(use_count(storage) == count for storage, count in self.output_storages)
 
+    def is_replaced_by(self, copied: set[int], addresses: Sequence[int]) -> bool:
+        """Return True if a recording that copies these inputs serves the same calls, and no output is alive."""
+        shared = [(n, a) for n, a in zip(self.static_inputs, self.static_addresses, strict=True) if n not in copied]
+        return (
+            copied > set(self.copied_inputs)
+            and all(addresses[n] == address for n, address in shared)
+            and self.has_no_live_outputs()
+        )
+
     def __call__(self, given: Sequence[Any]) -> tuple[Any, ...]:
         """Replay for these inputs."""
         if self.copied_inputs:
@@ -187,6 +200,10 @@ class _ShapeState:
         if old is not None:
             self.instances.remove(old)
         return old is not None
+
+    def drop_replaced(self, addresses: tuple[int, ...] | list[int]) -> None:
+        """Free the memory of recordings whose calls the next recording serves too."""
+        self.instances = [i for i in self.instances if not i.is_replaced_by(self.changing_inputs, addresses)]
 
 
 class CudaGraphReplay:
@@ -254,6 +271,7 @@ class CudaGraphReplay:
         if not self._should_record(shape, given, addresses) or not shape.can_record(addresses):
             return None
         shape.attempts_left -= 1
+        shape.drop_replaced(addresses)
         try:
             instance = self._record(shape, given, addresses)
         except Exception as error:
@@ -283,7 +301,8 @@ class CudaGraphReplay:
             return True  # all recordings for these addresses have live outputs
         heavier = [(self._changed_addresses(shape, known, addresses), known) for known in shape.earlier_addresses]
         nearest = min((moved for moved, _ in heavier), key=lambda moved: _bytes(given, moved))
-        if nearest and _bytes(given, nearest) > CHEAP_COPY_BYTES and shape.calls_to_wait:
+        is_cheap = len(nearest) <= CHEAP_COPIES and _bytes(given, nearest) <= CHEAP_COPY_BYTES
+        if not is_cheap and shape.calls_to_wait:
             shape.calls_to_wait -= 1
             shape.earlier_addresses.append(tuple(addresses))
             return False
@@ -388,12 +407,16 @@ def _bytes(given: Sequence[Any], positions: set[int]) -> int:
 
 def copy_inputs(buffers: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Copy inputs into a recording's static buffers; overlapping elements are written once."""
-    for buffer, value in zip(buffers, values, strict=True):
-        if 0 in buffer.stride():
-            distinct = tuple([slice(0, 1) if s == 0 else slice(None) for s in buffer.stride()])
-            buffer[distinct].copy_(value[distinct], non_blocking=True)
-        else:
-            buffer.copy_(value, non_blocking=True)
+    pairs = [_distinct_elements(b, v) if 0 in b.stride() else (b, v) for b, v in zip(buffers, values, strict=True)]
+    if pairs:
+        into, source = map(list, zip(*pairs, strict=True))
+        copy_all(into, source, True)
+
+
+def _distinct_elements(buffer: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the elements of both without those that overlap others in the buffer."""
+    distinct = tuple([slice(0, 1) if s == 0 else slice(None) for s in buffer.stride()])
+    return buffer[distinct], value[distinct]
 
 
 class CudaGraphRecorder:

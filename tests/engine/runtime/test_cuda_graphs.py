@@ -79,6 +79,41 @@ def test_what_lies_still_is_read_where_it_lies() -> None:
     assert told == ["Its kernels are replayed as one CUDA graph; 0 of 2 inputs are copied."]
 
 
+def test_many_inputs_that_moved_once_are_read_where_they_are() -> None:
+    """A backward waits until its forward's outputs stay at their addresses, and then copies none of them."""
+    told: list[str] = []
+    run = CudaGraphReplay(lambda *saved: (sum(saved),), Tape(), on_status=told.append)
+    run(*(torch.ones(4) for _ in range(5)))
+    saved = [torch.full((4,), float(n)) for n in range(5)]
+    assert all(run(*saved)[0].equal(torch.full((4,), 10.0)) for _ in range(4))
+    assert told == ["Its kernels are replayed as one CUDA graph; 0 of 5 inputs are copied."]
+
+
+def test_a_recording_that_copies_more_replaces_another() -> None:
+    """An input that moves after the recording is copied by a new one; the memory of the old one is freed."""
+    run = CudaGraphReplay(double, Tape())
+    w, x = torch.randn(4), torch.randn(4)
+    for _ in range(3):
+        run(x, w)
+    (shape,) = run._shapes.values()
+    (first,) = shape.instances
+    others = [torch.randn(4) for _ in range(3)]
+    assert all(run(other, w)[2].equal(other * w) for other in others)
+    (second,) = shape.instances
+    assert (first.copied_inputs, second.copied_inputs) == ((), (0,))
+    assert run(x, w)[2].equal(x * w)
+
+
+def test_a_recording_with_live_outputs_is_not_replaced() -> None:
+    """An output that the caller holds stays as it is when an input moves."""
+    run = CudaGraphReplay(double, Tape())
+    w, x, other = torch.randn(4), torch.randn(4), torch.randn(4)
+    run(x, w)
+    held = run(x, w)
+    assert run(other, w)[2].equal(other * w)
+    assert held[2].equal(x * w)
+
+
 def test_results_that_are_held_stay_as_they_are() -> None:
     """Each call finds memory that nobody holds, and in the end runs plainly."""
     tape = Tape()
