@@ -20,6 +20,8 @@ PERSISTENT_LIMIT = 32_768
 MAX_PERSISTENT_SCAN = 16_384
 """Longest persistent row with a scan."""
 LOOP_BLOCK = 8_192
+MAX_SCAN_COLUMNS, SCAN_COLUMNS_ELEMENTS = 32, 16_384
+"""Most adjacent columns that one program scans together, and most elements that it holds."""
 SCAN_BLOCK = 2_048
 """Elements per iteration of a looped scan."""
 MAX_PERSISTENT_ONE_PASS = 8_192
@@ -94,6 +96,8 @@ def default_blocking(kernel: LoopKernel) -> BlockConfig:
         rows = (
             max(1, min(SHORT_ROWS_ELEMENTS // block, power_of_two(x // MIN_BUSY_PROGRAMS), 64)) if block < 1024 else 1
         )
+        if has_scan and _reads_columns(kernel):
+            rows = max(rows, min(SCAN_COLUMNS_ELEMENTS // block, power_of_two(x), MAX_SCAN_COLUMNS))
         return BlockConfig(rows, block, False, _num_warps(rows * block))
     return BlockConfig(1, SCAN_BLOCK, True, 8) if has_scan else BlockConfig(1, LOOP_BLOCK, True, 16)
 
@@ -163,7 +167,12 @@ def is_outer_reduction(kernel: LoopKernel) -> bool:
     x, _ = kernel.static_sizes
     is_wide = x is None or x >= 16
     has_scan = any(op.name == "scan" for op in kernel.ops)
-    return is_wide and not has_scan and _contiguous_elements_read(kernel, X) > _contiguous_elements_read(kernel, R)
+    return is_wide and not has_scan and _reads_columns(kernel)
+
+
+def _reads_columns(kernel: LoopKernel) -> bool:
+    """Return True if more elements are adjacent in memory across rows than along a row."""
+    return _contiguous_elements_read(kernel, X) > _contiguous_elements_read(kernel, R)
 
 
 def _outer_reduction_blocking(kernel: LoopKernel, x: int, r: int | None) -> BlockConfig:

@@ -1,6 +1,8 @@
-"""Pass: adds the bias of a convolution by an addition that fuses with what follows."""
+"""Pass: adds the bias of a convolution, and sums its gradient, in kernels that fuse with their neighbors."""
 
 from __future__ import annotations
+
+import operator
 
 import torch
 import torch.fx
@@ -12,13 +14,15 @@ from engine.torch_private.fake_tensors import FakeTensorMode, detect_fake_mode
 aten = torch.ops.aten
 
 BIAS_POSITION = 2
-"""Position of the bias in the arguments of a convolution."""
+"""Position of the bias in the arguments of a convolution, and of its gradient in the results of the backward."""
+MASK_POSITION = 10
+"""Position of ``output_mask`` in the arguments of the backward: the gradients to compute."""
 
 
 def separate_conv_bias(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Replace convolutions with a bias by one without and an addition, in place.
+    """Replace convolutions with a bias by one without and an addition, in place; sum gradients of biases.
 
-    On a GPU, ATen adds the bias in a kernel of its own anyway.
+    On a GPU, ATen does either in a kernel of its own anyway.
     """
     is_changed = False
     for node in module.graph.find_nodes(op="call_function", target=aten.convolution.default):
@@ -27,6 +31,8 @@ def separate_conv_bias(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         if biases and mode is not None:
             _separate(module.graph, node, biases[0], mode)
             is_changed = True
+    for node in list(module.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)):
+        is_changed |= _separate_gradient(module.graph, node)
     if is_changed:
         module.recompile()
     return module
@@ -47,3 +53,28 @@ def _separate(graph: torch.fx.Graph, node: torch.fx.Node, bias: torch.fx.Node, m
     added.meta["val"] = result
     for new in (by_channel, added):
         set_provenance(new, provenance_of(node))
+
+
+def _separate_gradient(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
+    """Sum the gradient of one convolution's bias from the gradient of its result; return True if it has one."""
+    gradient = nodes_in(node.args[0])[0]
+    mode, computed = detect_fake_mode([gradient.meta["val"]]), list(node.args[MASK_POSITION])  # type: ignore[arg-type]
+    used = [user for user in node.users if user.target is operator.getitem and user.args[1] == BIAS_POSITION]
+    if mode is None or not computed[BIAS_POSITION] or not used:
+        return False
+    (wanted,) = used
+    if wanted.meta["val"].dtype != gradient.meta["val"].dtype:
+        return False
+    dims = [d for d in range(gradient.meta["val"].dim()) if d != 1]
+    with graph.inserting_after(node):
+        summed = graph.create_node("call_function", aten.sum.dim_IntList, (gradient, dims), name=f"{node.name}_bias")
+    summed.meta["val"] = wanted.meta["val"]
+    set_provenance(summed, provenance_of(node))
+    wanted.replace_all_uses_with(summed)
+    graph.erase_node(wanted)
+    computed[BIAS_POSITION] = False
+    node.update_arg(MASK_POSITION, computed)
+    node.meta["val"] = (*node.meta["val"][:BIAS_POSITION], None)
+    if not node.users:
+        graph.erase_node(node)
+    return True

@@ -41,3 +41,35 @@ def test_a_kernel_adds_the_bias_with_the_activation() -> None:
     on_cpu = lower(graph, CPU_TARGET, print_triton)
     (call,) = [call for step in on_cpu.steps for call in step.calls if "convolution" in str(call.target)]
     assert call.args[2] is not None
+
+
+def gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Return the gradients of a convolution; the gradient of its result is computed from ``x``."""
+    grad = x[:, :1, 1:-1, 1:-1].sin() * bias.view(1, -1, 1, 1)
+    stride = [1, 1]
+    return torch.ops.aten.convolution_backward(
+        grad, x, weight, [6], stride, [0, 0], stride, False, [0, 0], 1, [True, True, True]
+    )
+
+
+def test_a_kernel_sums_the_gradient_of_the_bias() -> None:
+    """On a GPU the convolution's backward computes the other gradients; the values are the same."""
+    weight = torch.randn(6, 4, 3, 3)
+    graph = trace_to_aten(gradients, (X, weight, BIAS))
+    module = separate_conv_bias(decompose(graph))
+    for made, wanted in zip(module(X, weight, BIAS), gradients(X, weight, BIAS), strict=True):
+        torch.testing.assert_close(made, wanted)
+    program = lower(graph, "cuda:90", print_triton)
+    (call,) = [call for step in program.steps for call in step.calls if "convolution" in str(call.target)]
+    assert call.args[10] == [True, True, False]
+    assert any("tl.sum" in kernel.text for kernel in program.kernels)
+
+
+def test_a_backward_for_the_bias_alone_is_a_sum() -> None:
+    """Without another gradient no convolution runs."""
+
+    def only_bias(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor | None:
+        return gradients(x, weight, bias)[2]
+
+    program = lower(trace_to_aten(only_bias, (X, torch.randn(6, 4, 3, 3), BIAS)), "cuda:90", print_triton)
+    assert not any("convolution" in str(call.target) for step in program.steps for call in step.calls)
