@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -65,8 +66,16 @@ def definitions_in(values: Any) -> set[TensorDef]:
 class LoweringContext:
     """State of lowering one graph: the definitions so far and the current node."""
 
-    def __init__(self, compilation: str, *, is_cpu: bool = False) -> None:
+    def __init__(
+        self,
+        compilation: str,
+        *,
+        is_cpu: bool = False,
+        layouts: Mapping[torch.fx.Node, tuple[int, ...]] = MappingProxyType({}),
+    ) -> None:
         self.is_cpu = is_cpu
+        self.layouts = layouts
+        """Strides of nodes' values, if they differ from eager's."""
         self.compilation = compilation
         self.defs: list[TensorDef] = []
         self.externs: list[ExternNode] = []
@@ -197,7 +206,7 @@ class LoweringContext:
             sizes_equal(as_size(a), b) for a, b in zip(value.shape, shape, strict=True)
         ):
             return contiguous_strides(shape)
-        dense = dense_stride(value)
+        dense = self.layouts.get(self.current_node) or dense_stride(value)
         return dense if self.is_cpu else pad_row_stride(self.current_node, dense)
 
 

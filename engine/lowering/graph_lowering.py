@@ -23,6 +23,7 @@ from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
 from engine.ir.node_values import called_overload, constant_number, results_of, tensor_meta, tensors_in
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.ir.user_code_files import display_name, is_cell
+from engine.lowering.choose_layouts import choose_layouts
 from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext, definitions_in, lowered_tensors
 from engine.lowering.cpu.aten_operators import cpu_fallback
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
@@ -83,7 +84,8 @@ class GraphLowering:
         self.stage = stage
         self.saved_placeholders = saved
         self.module = module
-        self.context = LoweringContext(compilation, is_cpu=is_cpu)
+        layouts = {} if is_cpu else choose_layouts(module.graph)
+        self.context = LoweringContext(compilation, is_cpu=is_cpu, layouts=layouts)
         self.context.name_counts.update({n.name: 1 for n in module.graph.nodes})
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs: list[tuple[str, Any]] = []
