@@ -19,6 +19,7 @@ from engine.ir.loop_ir.index_expr import (
     IndexExpr,
     LoopVar,
     Size,
+    contiguous_strides,
     exact_quotient,
     flatten,
     is_bijection,
@@ -30,7 +31,7 @@ from engine.ir.loop_ir.index_expr import (
     variable,
 )
 from engine.ir.loop_ir.tensor_def import Coordinates, MemoryRead, TensorDef
-from engine.ir.static_sizes import static_sizes
+from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import ExternNode, StepVisitor, lowered_tensors
 from engine.lowering.fusion_cost import (
     MAX_RECOMPUTE_COST,
@@ -356,12 +357,12 @@ class Scheduler:
     def _try_merge(self, first: FusionGroup, second: FusionGroup, shared: TensorDef) -> FusionGroup | None:
         if first.reduction_vars is None and second.reduction_vars is not None:
             first, second = second, first
-        values = loop_mapping(first, second)
-        if values is None or len(first.members) + len(second.members) > MAX_MEMBERS:
+        if len(first.members) + len(second.members) > MAX_MEMBERS:
             return None
-        wanted = {tuple(i.replace(values) for i in d.index) for d in second.reads_of(shared)}
-        have = {d.index for d in first.reads_of(shared)}
-        if not wanted & have or self.has_path(first, second) or self.has_path(second, first):
+        values = loop_mapping(first, second)
+        if values is None or not _read_same_elements(first, second, shared, values):
+            values = element_mapping(first, second, shared)
+        if values is None or self.has_path(first, second) or self.has_path(second, first):
             return None
         stored = {**first.stores, **{m: tuple(i.replace(values) for i in index) for m, index in second.stores.items()}}
         self._group_count += 1
@@ -385,7 +386,7 @@ class Scheduler:
                 _group_origins(first),
                 _group_origins(second),
                 True,
-                f"Both have the same loops and read {shared.name}, which is then loaded once.",
+                f"Both visit the same elements and read {shared.name}, which is then loaded once.",
                 bytes_saved(shared, 1),
             )
         )
@@ -658,6 +659,41 @@ def loop_mapping(first: FusionGroup, second: FusionGroup) -> dict[LoopVar, Index
         }
     if first.reduction_vars is None and second.reduction_vars is None and sizes_equal(first.numel, second.numel):
         return _flat_mapping(first.loop_vars, second.loop_vars)
+    return None
+
+
+def _read_same_elements(
+    first: FusionGroup, second: FusionGroup, shared: TensorDef, values: dict[LoopVar, IndexExpr]
+) -> bool:
+    """Return True if both kernels read a common element of ``shared`` in each iteration."""
+    wanted = {tuple(i.replace(values) for i in d.index) for d in second.reads_of(shared)}
+    return bool(wanted & {d.index for d in first.reads_of(shared)})
+
+
+def element_mapping(first: FusionGroup, second: FusionGroup, shared: TensorDef) -> dict[LoopVar, IndexExpr] | None:
+    """Express an elementwise kernel's variables by those of a reduction; None if their elements differ.
+
+    Each iteration of either reads one element of ``shared``, and the elementwise kernel in the order of memory.
+    """
+    if first.reduction_vars is None or second.reduction_vars is not None or first.has_scan or second.has_scan:
+        return None
+    rows, variables = static_product(v.size for v in first.outer_vars), [v for v in second.loop_vars if v.size != 1]
+    if rows is None or rows < MIN_REDUCTION_ROWS:
+        return None
+    logical = contiguous_strides(shared.shape)
+    for read in second.reads_of(shared):
+        place, memory = flatten(read.index, logical), flatten(read.index, shared.stride)
+        steps = static_sizes(memory.terms.get(v, 0) for v in variables)
+        order = sorted(variables, key=lambda v, terms=place.terms: -(static_size(terms.get(v, 0)) or 0))  # type: ignore[misc]
+        is_whole = is_bijection(read.index, shared.shape, second.loop_vars) and place.terms.keys() == set(variables)
+        if not is_whole or steps is None or list(steps) != sorted(steps, reverse=True):
+            continue
+        for other in first.reads_of(shared):
+            at = flatten(other.index, logical)
+            values = dict(zip(order, unflatten(at, tuple(v.size for v in order)), strict=True))
+            values |= {v: IndexExpr() for v in second.loop_vars if v.size == 1}
+            if is_bijection(other.index, shared.shape, first.loop_vars) and place.replace(values) == at:
+                return values
     return None
 
 

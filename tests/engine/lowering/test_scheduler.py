@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from engine.ir.kernels.lowered_program import AtenCall, BufferRef, Launch, LoweredProgram
@@ -142,6 +143,31 @@ def test_sums_of_columns_of_two_layouts_are_split() -> None:
     first, second = lowered(scale_grad, torch.randn(8, 192, 40, 40), torch.randn(8, 40, 40, 192)).kernels
     assert first.grid[0] >= 128
     assert second.grid[0] <= 192
+
+
+def test_an_activation_joins_the_sum_beside_its_gradient() -> None:
+    """The activation that a backward computes again is stored where its input is read for the sum.
+
+    The sum's loops are parts, columns and rows of a part; those of the activation have another shape.
+    """
+
+    def backward(g: Any, x: Any) -> Any:
+        grad = torch.ops.aten.gelu_backward(g, x)
+        return F.gelu(x.view(8, -1, x.shape[1])), grad, grad.float().sum(0)
+
+    g, x = torch.randn(4096, 128), torch.randn(4096, 128)
+    first, _ = lowered(backward, g, x).kernels
+    assert first.text.count("tl.load(arg1_ptr") == 1
+    assert first.text.count("tl.store(") == 3
+
+
+def test_an_activation_in_another_layout_stays_apart() -> None:
+    """A kernel that walks a tensor in another order is not merged: it would store elements apart in memory."""
+
+    def backward(x: Any) -> Any:
+        return x.float().sum(0), x.t().contiguous().sin()
+
+    assert len(lowered(backward, torch.randn(4096, 128)).kernels) == 3
 
 
 def test_a_split_variance_reads_its_input_once() -> None:
