@@ -21,6 +21,8 @@ MAX_COMBINED_BYTES = 1 << 25
 """A kernel that moves more bytes takes much longer than its launch."""
 MAX_DELAYED_BYTES = 1 << 20
 """Bytes of memory that a launch may keep alive while it waits for the others."""
+MAX_EARLY_BYTES = 1 << 26
+"""Bytes of all results that are computed earlier than they are read, such as cast parameters."""
 MAX_POINTERS = 240
 """Pointers of one launch, whose parameters take at most 4 KB."""
 ANY_SIZE = LoopVar("any", 1 << 30)
@@ -36,8 +38,9 @@ def combine_launches(
 ) -> tuple[list[ProgramStep], tuple[FusionDecision, ...]]:
     """Return the steps with launches combined, and the reasons.
 
-    A launch waits for later ones of equal computations until a step depends on it. ``loops`` maps the number of a
-    step to its loop kernel. ``stage``: the graph's; what a backward reads is freed after its last use.
+    A launch waits for later ones of equal computations until a step depends on it; one that reads only inputs joins an
+    earlier one. ``loops`` maps the number of a step to its loop kernel. ``stage``: the graph's; what a backward reads
+    is freed after its last use.
     """
     memory = _Memory(steps, buffers, is_freed=("input", "intermediate") if stage == "backward" else ("intermediate",))
     keys = {
@@ -45,13 +48,14 @@ def combine_launches(
         for number, kernel in loops.items()
         if (key := _key_on_any_size(kernel)) is not None and memory.delayed_bytes(steps[number]) <= MAX_DELAYED_BYTES
     }
-    found = _combinations(steps, keys, memory)
+    order = _order_with_early_steps(steps, keys, memory)
+    found = _combinations(steps, order, keys, memory)
     keys = {number: keys[number] for combined in found if len(combined.numbers) > 1 for number in combined.numbers}
     if not keys:
         return list(steps), ()
     ordered: list[ProgramStep] = []
     decisions = []
-    for combined in _combinations(steps, keys, memory):
+    for combined in _combinations(steps, order, keys, memory):
         first = steps[combined.numbers[0]]
         if len(combined.numbers) == 1:
             ordered.append(first)
@@ -92,23 +96,50 @@ class _Combination:
         self.pointers += other.pointers
 
 
-def _combinations(steps: Sequence[ProgramStep], keys: Mapping[int, Hashable], memory: _Memory) -> list[_Combination]:
+def _order_with_early_steps(steps: Sequence[ProgramStep], keys: Mapping[int, Hashable], memory: _Memory) -> list[int]:
+    """Return the numbers of the steps; those that read only inputs follow the first of their key."""
+    early: dict[Hashable, list[int]] = {}
+    left = MAX_EARLY_BYTES
+    for number, key in keys.items():
+        size = memory.written_bytes(steps[number])
+        if memory.can_run_early(number, steps[number]) and size <= min(left, MAX_DELAYED_BYTES):
+            early.setdefault(key, []).append(number)
+            left -= size
+    moved = {number for numbers in early.values() for number in numbers[1:]}
+    following = {numbers[0]: numbers for numbers in early.values()}
+    return [n for number in range(len(steps)) if number not in moved for n in following.get(number, [number])]
+
+
+def _combinations(
+    steps: Sequence[ProgramStep], order: Sequence[int], keys: Mapping[int, Hashable], memory: _Memory
+) -> list[_Combination]:
     """Return the launches and calls in a valid order; steps without a key keep theirs."""
     done: list[_Combination] = []
     waiting: list[_Combination] = []
-    for number, step in enumerate(steps):
-        alone = _Combination(keys.get(number), [number], *memory.accesses(step))
-        ready = max((n for n, other in enumerate(waiting, 1) if other.conflicts_with(alone)), default=0)
+    for number in order:
+        alone = _Combination(keys.get(number), [number], *memory.accesses(steps[number]))
+        before = _needed_before(alone, waiting)
         if alone.key is None:
-            done += [*waiting[:ready], alone]
-            del waiting[:ready]
+            done += [*(c for n, c in enumerate(waiting) if n in before), alone]
+            waiting = [c for n, c in enumerate(waiting) if n not in before]
             continue
+        ready = max(before, default=-1) + 1
         home = next((c for c in waiting[ready:] if _can_join(alone, c)), None)
         if home is None:
             waiting.append(alone)
         else:
             home.add(alone)
     return [*done, *waiting]
+
+
+def _needed_before(step: _Combination, waiting: Sequence[_Combination]) -> set[int]:
+    """Return the positions of the waiting launches that a step depends on, directly or not."""
+    found: set[int] = set()
+    for position in reversed(range(len(waiting))):
+        other = waiting[position]
+        if other.conflicts_with(step) or any(other.conflicts_with(waiting[n]) for n in found):
+            found.add(position)
+    return found
 
 
 def _can_join(alone: _Combination, combined: _Combination) -> bool:
@@ -129,6 +160,12 @@ class _Memory:
             names = [name for name in call.touched_buffers() if name in buffers]
             for name in names[1:]:
                 self._unite(names[0], name)
+        self._first_touch: dict[str, int] = {}
+        self._written: set[str] = set()
+        for number, (touched, written, _) in enumerate(map(self.accesses, steps)):
+            self._written |= written
+            for root in touched:
+                self._first_touch.setdefault(root, number)
 
     def _unite(self, first: str, second: str) -> None:
         self._owner[self._root(first)] = self._root(second)
@@ -144,6 +181,20 @@ class _Memory:
         written = [a.buffer for launch in step.launches for a in launch.kernel.args if a.is_written]
         written += [name for call in step.calls for name in call.result_buffers if name is not None]
         return set(map(self._root, touched)), set(map(self._root, written)), len(touched)
+
+    def can_run_early(self, number: int, step: ProgramStep) -> bool:
+        """Return True if a step reads only inputs that no step writes, and writes memory that no earlier step uses."""
+        touched, written, _ = self.accesses(step)
+        read = touched - written
+        are_inputs = all(
+            self._buffers[name].kind == "input" for name in step.touched_buffers() if self._root(name) in read
+        )
+        return are_inputs and read.isdisjoint(self._written) and all(self._first_touch[r] == number for r in written)
+
+    def written_bytes(self, step: ProgramStep) -> int:
+        """Return the bytes of a step's results."""
+        written = (self._buffers[a.buffer] for launch in step.launches for a in launch.kernel.args if a.is_written)
+        return sum(bytes_of(b) or 0 for b in written)
 
     def delayed_bytes(self, step: ProgramStep) -> int:
         """Return the bytes that stay alive as long as a step has not run."""

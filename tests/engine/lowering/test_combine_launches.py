@@ -76,6 +76,37 @@ def test_a_step_in_between_comes_after_what_it_reads() -> None:
     assert [len(step.calls) for step in found.steps] == [0, 1, 0]
 
 
+def test_casts_of_parameters_share_a_launch() -> None:
+    """A cast that a later product reads is computed with the first one, in front of the products."""
+
+    def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for w in weights:
+            x = x @ w.bfloat16()
+        return x
+
+    x, weights = torch.randn(8, 32).bfloat16(), [torch.randn(32, 32) for _ in range(3)]
+    found = program(function, x, *weights)
+    (kernel,) = found.kernels
+    assert [len(step.calls) for step in found.steps] == [0, 1, 1, 1]
+    assert len([a for a in kernel.args if a.is_written]) == 3
+
+
+def test_a_counter_waits_past_launches_that_a_product_needs() -> None:
+    """Updates that nothing reads share a launch, although each product needs a launch between them."""
+
+    def function(x: torch.Tensor, *given: torch.Tensor) -> tuple[Any, ...]:
+        counts, weights = given[:3], given[3:]
+        made = []
+        for count, w in zip(counts, weights, strict=True):
+            made.append(count + 1)
+            x = (x @ w).sin() * 2
+        return (x, *made)
+
+    counts = [torch.tensor(n) for n in range(3)]
+    found = program(function, torch.randn(8, 32), *counts, *(torch.randn(32, 32) for _ in range(3)))
+    assert sum("add" in kernel.name for kernel in found.kernels) == 1
+
+
 @pytest.mark.parametrize(
     "function",
     [
