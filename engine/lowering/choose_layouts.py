@@ -17,7 +17,7 @@ import torch.fx
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_values import called_overload, tensor_meta
 from engine.ir.static_sizes import static_sizes
-from engine.lowering.pad_strides import MATMUL_OPS, VIEW_OPS
+from engine.lowering.pad_strides import VIEW_OPS
 
 aten = torch.ops.aten
 
@@ -120,7 +120,8 @@ def _actual_strides(node: torch.fx.Node, chosen: Mapping[torch.fx.Node, Order]) 
     if tuple(strides) == base.meta["val"].stride() or static_sizes((*shape, *strides)) is None:
         return value.stride()  # type: ignore[no-any-return]
     seen = torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
-    return node.target(seen, *node.args[1:]).stride()  # type: ignore[operator]
+    view: torch.Tensor = node.target(seen, *node.args[1:])  # type: ignore[operator]
+    return view.stride()
 
 
 def _same_shape(first: torch.fx.Node, second: torch.fx.Node) -> bool:

@@ -359,9 +359,9 @@ class Scheduler:
             first, second = second, first
         if len(first.members) + len(second.members) > MAX_MEMBERS:
             return None
-        values = loop_mapping(first, second)
+        values, alike = loop_mapping(first, second), "have the same loops"
         if values is None or not _read_same_elements(first, second, shared, values):
-            values = element_mapping(first, second, shared)
+            values, alike = element_mapping(first, second, shared), "visit the same elements"
         if values is None or self.has_path(first, second) or self.has_path(second, first):
             return None
         stored = {**first.stores, **{m: tuple(i.replace(values) for i in index) for m, index in second.stores.items()}}
@@ -386,7 +386,7 @@ class Scheduler:
                 _group_origins(first),
                 _group_origins(second),
                 True,
-                f"Both visit the same elements and read {shared.name}, which is then loaded once.",
+                f"Both {alike} and read {shared.name}, which is then loaded once.",
                 bytes_saved(shared, 1),
             )
         )

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from engine.ir.kernels.lowered_program import AtenCall, BufferRef, Launch, LoweredProgram

@@ -148,3 +148,15 @@ def test_long_columns_are_read_ahead() -> None:
         assert not record.error
         assert record.resources is not None
         assert (record.resources.shared_bytes or 0) <= DEVICE_LIMITS[target].max_shared_per_block
+
+
+@needs_triton
+def test_a_scan_along_rows_of_memory_takes_adjacent_columns() -> None:
+    """A running sum over a middle dimension reads whole memory lines, without spilling registers."""
+    with torch.device("meta"):
+        given = torch.empty(8, 1024, 512)
+    (kernel,) = lower(trace_to_aten(lambda x: x.exp().cumsum(1), (given,)), "cuda:90", print_triton).kernels
+    assert kernel.grid == (256,)
+    record = compile_kernel(kernel, "cuda:90")
+    assert record.resources is not None
+    assert record.resources.spills == 0
