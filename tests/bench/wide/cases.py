@@ -104,6 +104,8 @@ MODELS: dict[str, Case] = {
     ),
     "squeezed": Case(other.Squeezed, one(lambda: floats(32, 3, 128, 128)), channels_last=True),
     "mobile": Case(other.Mobile, one(lambda: floats(64, 3, 160, 160)), channels_last=True),
+    "dense": Case(other.Dense, one(lambda: floats(32, 3, 160, 160)), channels_last=True),
+    "temporal": Case(other.Temporal, one(lambda: floats(32, 32, 1024))),
     "convnext": Case(other.ConvNext, one(lambda: floats(32, 3, 224, 224)), channels_last=True),
     "unet": Case(other.UNet, one(lambda: floats(8, 3, 128, 128))),
     "unet infer": Case(

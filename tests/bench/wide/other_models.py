@@ -148,6 +148,51 @@ class ConvNext(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class Dense(nn.Module):
+    """A DenseNet-like stack: each layer reads the concatenation of all before it."""
+
+    def __init__(self, growth: int = 32, layers: int = 6, stages: int = 3) -> None:
+        super().__init__()
+        self.stem, given, parts = nn.Conv2d(3, 64, 7, 2, 3), 64, []
+        for _ in range(stages):
+            for _ in range(layers):
+                parts.append(self.block(given, growth, 3))
+                given += growth
+            parts.append(nn.Sequential(self.block(given, given // 2, 1), nn.AvgPool2d(2)))
+            given //= 2
+        self.parts, self.head = nn.ModuleList(parts), nn.Linear(given, 1000)
+
+    def block(self, given: int, made: int, kernel: int) -> nn.Module:
+        return nn.Sequential(nn.BatchNorm2d(given), nn.ReLU(), nn.Conv2d(given, made, kernel, 1, kernel // 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for part in self.parts:
+            made = part(x)
+            x = made if made.shape[-1] != x.shape[-1] else torch.cat((x, made), 1)
+        return self.head(x.mean((2, 3)))
+
+
+class Temporal(nn.Module):
+    """Dilated convolutions over time with norms over channels, and a running mean of what came before."""
+
+    def __init__(self, width: int = 256, layers: int = 6) -> None:
+        super().__init__()
+        self.into, self.head = nn.Conv1d(32, width, 1), nn.Conv1d(width, 8, 1)
+        self.steps = nn.ModuleList(
+            nn.Conv1d(width, 2 * width, 3, padding="same", dilation=1 << n) for n in range(layers)
+        )
+        self.norms = nn.ModuleList(nn.GroupNorm(1, width) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.into(x)
+        count = torch.arange(1, x.shape[2] + 1, device=x.device)
+        for step, norm in zip(self.steps, self.norms, strict=True):
+            value, gate = step(norm(x)).chunk(2, 1)
+            x = x + value.tanh() * gate.sigmoid()
+        return self.head(x + x.float().cumsum(2).to(x.dtype) / count)
+
+
 class UNet(nn.Module):
     """Down and up again, with group norms and skips."""
 
