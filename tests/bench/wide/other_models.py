@@ -174,7 +174,7 @@ class Dense(nn.Module):
 
 
 class Temporal(nn.Module):
-    """Dilated convolutions over time with norms over channels, and a running mean of what came before."""
+    """Dilated convolutions over time, norms over channels, and a running mean."""
 
     def __init__(self, width: int = 256, layers: int = 6) -> None:
         super().__init__()

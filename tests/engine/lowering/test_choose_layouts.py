@@ -17,7 +17,7 @@ X = torch.randn(8, 64, 24, 24).contiguous(memory_format=torch.channels_last)
 
 
 def residual_grad(grad: Any, x: Any) -> tuple[Any, ...]:
-    """Add the gradient of a mean to a channels-last tensor; reduce the sum twice, to the channels."""
+    """Add the gradient of a mean to a channels-last tensor, and reduce the sum."""
     spread = grad[:, :, None, None].expand(x.shape) / x.shape[2]
     total = spread + x
     centered = total * 2 + x.permute(0, 2, 3, 1).sin().permute(0, 3, 1, 2)

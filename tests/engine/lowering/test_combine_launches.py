@@ -77,7 +77,7 @@ def test_a_step_in_between_comes_after_what_it_reads() -> None:
 
 
 def test_casts_of_parameters_share_a_launch() -> None:
-    """A cast that a later product reads is computed with the first one, in front of the products."""
+    """A cast for a later product is computed with the first one."""
 
     def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
         for w in weights:
@@ -92,7 +92,7 @@ def test_casts_of_parameters_share_a_launch() -> None:
 
 
 def test_a_counter_waits_past_launches_that_a_product_needs() -> None:
-    """Updates that nothing reads share a launch, although each product needs a launch between them."""
+    """Updates that nothing reads share a launch across products that need others."""
 
     def function(x: torch.Tensor, *given: torch.Tensor) -> tuple[Any, ...]:
         counts, weights = given[:3], given[3:]

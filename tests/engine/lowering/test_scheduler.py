@@ -145,7 +145,7 @@ def test_sums_of_columns_of_two_layouts_are_split() -> None:
 
 
 def test_an_activation_joins_the_sum_beside_its_gradient() -> None:
-    """The activation that a backward computes again is stored where its input is read for the sum.
+    """A recomputed activation is stored where its input is read for the sum.
 
     The sum's loops are parts, columns and rows of a part; those of the activation have another shape.
     """
@@ -161,7 +161,7 @@ def test_an_activation_joins_the_sum_beside_its_gradient() -> None:
 
 
 def test_an_activation_in_another_layout_stays_apart() -> None:
-    """A kernel that walks a tensor in another order is not merged: it would store elements apart in memory."""
+    """A kernel that walks a tensor in another order would store elements apart."""
 
     def backward(x: Any) -> Any:
         return x.float().sum(0), x.t().contiguous().sin()

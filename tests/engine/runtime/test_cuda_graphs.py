@@ -80,7 +80,7 @@ def test_what_lies_still_is_read_where_it_lies() -> None:
 
 
 def test_many_inputs_that_moved_once_are_read_where_they_are() -> None:
-    """A backward waits until its forward's outputs stay at their addresses, and then copies none of them."""
+    """A backward waits until its inputs stay at their addresses, and copies none."""
     told: list[str] = []
     run = CudaGraphReplay(lambda *saved: (sum(saved),), Tape(), on_status=told.append)
     run(*(torch.ones(4) for _ in range(5)))
@@ -90,7 +90,7 @@ def test_many_inputs_that_moved_once_are_read_where_they_are() -> None:
 
 
 def test_a_recording_that_copies_more_replaces_another() -> None:
-    """An input that moves after the recording is copied by a new one; the memory of the old one is freed."""
+    """An input that moves is copied by a new recording; the old one is freed."""
     run = CudaGraphReplay(double, Tape())
     w, x = torch.randn(4), torch.randn(4)
     for _ in range(3):

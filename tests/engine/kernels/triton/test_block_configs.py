@@ -152,7 +152,7 @@ def test_long_columns_are_read_ahead() -> None:
 
 @needs_triton
 def test_a_scan_along_rows_of_memory_takes_adjacent_columns() -> None:
-    """A running sum over a middle dimension reads whole memory lines, without spilling registers."""
+    """A running sum over a middle dimension reads whole lines without spilling."""
     with torch.device("meta"):
         given = torch.empty(8, 1024, 512)
     (kernel,) = lower(trace_to_aten(lambda x: x.exp().cumsum(1), (given,)), "cuda:90", print_triton).kernels

@@ -44,7 +44,7 @@ def test_a_kernel_adds_the_bias_with_the_activation() -> None:
 
 
 def gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients of a convolution; the gradient of its result is computed from ``x``."""
+    """Return a convolution's gradients; that of its result comes from ``x``."""
     grad = x[:, :1, 1:-1, 1:-1].sin() * bias.view(1, -1, 1, 1)
     stride = [1, 1]
     return torch.ops.aten.convolution_backward(
@@ -53,7 +53,7 @@ def gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tupl
 
 
 def test_a_kernel_sums_the_gradient_of_the_bias() -> None:
-    """On a GPU the convolution's backward computes the other gradients; the values are the same."""
+    """On a GPU the backward call computes the other gradients; all values stay."""
     weight = torch.randn(6, 4, 3, 3)
     graph = trace_to_aten(gradients, (X, weight, BIAS))
     module = separate_conv_bias(decompose(graph))
