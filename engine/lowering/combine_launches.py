@@ -22,7 +22,7 @@ MAX_COMBINED_BYTES = 1 << 25
 MAX_DELAYED_BYTES = 1 << 20
 """Bytes of memory that a launch may keep alive while it waits for the others."""
 MAX_EARLY_BYTES = 1 << 26
-"""Bytes of all results that are computed earlier than they are read, such as cast parameters."""
+"""Bytes of all results that are computed earlier than needed, as casts of parameters."""
 MAX_POINTERS = 240
 """Pointers of one launch, whose parameters take at most 4 KB."""
 ANY_SIZE = LoopVar("any", 1 << 30)
@@ -97,7 +97,7 @@ class _Combination:
 
 
 def _order_with_early_steps(steps: Sequence[ProgramStep], keys: Mapping[int, Hashable], memory: _Memory) -> list[int]:
-    """Return the numbers of the steps; those that read only inputs follow the first of their key."""
+    """Order the steps: those that read only inputs follow the first of their key."""
     early: dict[Hashable, list[int]] = {}
     left = MAX_EARLY_BYTES
     for number, key in keys.items():
@@ -183,7 +183,7 @@ class _Memory:
         return set(map(self._root, touched)), set(map(self._root, written)), len(touched)
 
     def can_run_early(self, number: int, step: ProgramStep) -> bool:
-        """Return True if a step reads only inputs that no step writes, and writes memory that no earlier step uses."""
+        """Return True if a step reads unwritten inputs, and no earlier step uses its memory."""
         touched, written, _ = self.accesses(step)
         read = touched - written
         are_inputs = all(

@@ -23,12 +23,12 @@ from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
 from engine.ir.node_values import called_overload, constant_number, results_of, tensor_meta, tensors_in
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.ir.user_code_files import display_name, is_cell
-from engine.lowering.choose_layouts import choose_layouts
 from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext, definitions_in, lowered_tensors
 from engine.lowering.cpu.aten_operators import cpu_fallback
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion_cost import build_unfused
 from engine.lowering.library_ops import is_library_op, library_fallback
+from engine.lowering.memory.choose_layouts import choose_layouts
 from engine.lowering.ops import find_complex_lowering, find_lowering
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, non_overlapping_stride, symbolic_shape
 from engine.lowering.strided_views import strided_view_of

@@ -671,7 +671,7 @@ def _read_same_elements(
 
 
 def element_mapping(first: FusionGroup, second: FusionGroup, shared: TensorDef) -> dict[LoopVar, IndexExpr] | None:
-    """Express an elementwise kernel's variables by those of a reduction; None if their elements differ.
+    """Express an elementwise kernel's variables by a reduction's; None if not possible.
 
     Each iteration of either reads one element of ``shared``, and the elementwise kernel in the order of memory.
     """

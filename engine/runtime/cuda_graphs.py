@@ -39,7 +39,7 @@ MAX_SHAPES = 16
 CHEAP_COPY_BYTES = 256 << 20
 """Bytes of inputs with changing addresses that are copied at each call without waiting."""
 CHEAP_COPIES = 2
-"""Number of such inputs. A backward reads many tensors, which move until its forward is recorded."""
+"""Number of such inputs. Those of a backward move until its forward is recorded."""
 STABLE_ADDRESS_WAIT = 2
 """Calls that wait for stable addresses of more or larger inputs before those are copied."""
 MAX_COPIED_OUTPUT_BYTES = 4 << 20
@@ -152,7 +152,7 @@ class ReplayInstance:
         return all(use_count(storage) == count for storage, count in self.output_storages)
 
     def is_replaced_by(self, copied: set[int], addresses: Sequence[int]) -> bool:
-        """Return True if a recording that copies these inputs serves the same calls, and no output is alive."""
+        """Return True if one that copies these inputs serves its calls, and no output lives."""
         shared = [(n, a) for n, a in zip(self.static_inputs, self.static_addresses, strict=True) if n not in copied]
         return (
             copied > set(self.copied_inputs)

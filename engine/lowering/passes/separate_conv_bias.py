@@ -1,4 +1,4 @@
-"""Pass: adds the bias of a convolution, and sums its gradient, in kernels that fuse with their neighbors."""
+"""Pass: adds the bias of a convolution, and sums its gradient, in fused kernels."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from engine.torch_private.fake_tensors import FakeTensorMode, detect_fake_mode
 aten = torch.ops.aten
 
 BIAS_POSITION = 2
-"""Position of the bias in the arguments of a convolution, and of its gradient in the results of the backward."""
+"""Position of the bias among a convolution's arguments, and of its gradient's."""
 MASK_POSITION = 10
 """Position of ``output_mask`` in the arguments of the backward: the gradients to compute."""
 
 
 def separate_conv_bias(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Replace convolutions with a bias by one without and an addition, in place; sum gradients of biases.
+    """Separate biases from convolutions, and their gradients from the backwards.
 
     On a GPU, ATen does either in a kernel of its own anyway.
     """
@@ -56,7 +56,7 @@ def _separate(graph: torch.fx.Graph, node: torch.fx.Node, bias: torch.fx.Node, m
 
 
 def _separate_gradient(graph: torch.fx.Graph, node: torch.fx.Node) -> bool:
-    """Sum the gradient of one convolution's bias from the gradient of its result; return True if it has one."""
+    """Sum the gradient of one convolution's bias; return True if it has one."""
     gradient = nodes_in(node.args[0])[0]
     mode, computed = detect_fake_mode([gradient.meta["val"]]), list(node.args[MASK_POSITION])  # type: ignore[arg-type]
     used = [user for user in node.users if user.target is operator.getitem and user.args[1] == BIAS_POSITION]

@@ -205,7 +205,7 @@ class Windowed(nn.Module):
 
 
 class BiasedWindow(nn.Module):
-    """Attention in a window, with a learned bias by relative position and a mask of shifted windows."""
+    """Attention in a window, with a learned position bias; shifted ones have a mask."""
 
     def __init__(self, width: int, heads: int, window: int, *, shifted: bool) -> None:
         super().__init__()

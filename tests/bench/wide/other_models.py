@@ -86,7 +86,7 @@ class Squeezed(nn.Module):
 
 
 class Inverted(nn.Module):
-    """An inverted residual: a wide depthwise convolution between two of width one, with a gate."""
+    """An inverted residual: a wide depthwise convolution between two 1x1, with a gate."""
 
     def __init__(self, given: int, made: int, kernel: int, stride: int, *, gated: bool) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ def choose_layouts(graph: torch.fx.Graph) -> dict[torch.fx.Node, tuple[int, ...]
 
 
 def _free_order(node: torch.fx.Node) -> Order | None:
-    """Return the order of a dense elementwise result whose layout nothing shows; None for other nodes."""
+    """Return the order of a dense elementwise result whose layout nothing shows."""
     if not _is_elementwise(node) or not all(_suits_any_layout(node, user) for user in node.users):
         return None
     return _dense_order(node)
@@ -77,7 +77,7 @@ def _dense_order(node: torch.fx.Node) -> Order | None:
 
 
 def _order(value: torch.Tensor, stride: Sequence[Any]) -> Order | None:
-    """Return the order of a dense tensor of three or more dimensions with static sizes, else None."""
+    """Return the order of a dense tensor of MIN_DIMS or more static dimensions."""
     if value.is_complex() or value.dim() < MIN_DIMS:
         return None
     shape, strides = static_sizes(value.shape), static_sizes(stride)
@@ -120,7 +120,7 @@ def _actual_strides(node: torch.fx.Node, chosen: Mapping[torch.fx.Node, Order]) 
     if tuple(strides) == base.meta["val"].stride() or static_sizes((*shape, *strides)) is None:
         return value.stride()  # type: ignore[no-any-return]
     seen = torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
-    view: torch.Tensor = node.target(seen, *node.args[1:])  # type: ignore[operator]
+    view: torch.Tensor = node.target(seen, *node.args[1:])
     return view.stride()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from engine.kernels.triton.printer import print_triton
-from engine.lowering.choose_layouts import choose_layouts
 from engine.lowering.driver import lower
+from engine.lowering.memory.choose_layouts import choose_layouts
 from engine.lowering.passes.decompose import decompose
 from tests.engine.lowering.trace_aten import trace_to_aten
 
