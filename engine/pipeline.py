@@ -18,6 +18,7 @@ from engine.ir.compiler_protocol import CacheEntry, CompileRequest
 from engine.ir.current_session import current_session
 from engine.ir.introspection.describe_values import describe_arguments
 from engine.ir.introspection.torch_global_state import without_torch_function_modes
+from engine.ir.kernels.kernel_edits import KernelEdit
 from engine.ir.pass_set import PassSet, UserPass, active_passes
 from engine.ir.traced_frame import TracedFrame
 from engine.link_frame import link_frame
@@ -42,6 +43,7 @@ class Pipeline:
         self.dispatch_callee = make_callee(self)
         self.edits: tuple[UserPass, ...] = ()
         """Edits of graphs, which run after the registered passes."""
+        self.kernel_edits: tuple[KernelEdit, ...] = ()
         self.root_wrapper: Callable[[Run], Run] | None = None
         """Wrapper around each root function that the user compiles."""
 
@@ -56,7 +58,7 @@ class Pipeline:
         inputs = None if current_session() is None else describe_arguments(request.arguments)
         record = CompilationRecord(id, request.frame_id, request.miss_reason, inputs)
         with without_capture(), record_compilation(record, backend_name(self.options.backend)) as work:
-            work.passes = PassSet((*active_passes.passes, *self.edits), compare_on_copies)
+            work.passes = PassSet((*active_passes.passes, *self.edits), compare_on_copies, self.kernel_edits)
             with work.stage("trace"):
                 traced = self._trace(request, work)
             called: tuple[Any, ...] = ()

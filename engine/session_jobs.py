@@ -112,7 +112,7 @@ def unique_kernels(kernels: Sequence[GeneratedKernel]) -> tuple[GeneratedKernel,
     return tuple({k.id: k for k in kernels}.values())
 
 
-def _with_kernels(compilation: CompilationRecord, change: Callable[[KernelRecord], KernelRecord]) -> CompilationRecord:
+def with_kernels(compilation: CompilationRecord, change: Callable[[KernelRecord], KernelRecord]) -> CompilationRecord:
     """Return a compilation with all its kernels changed, for a GPU and for the CPU."""
     changed = replace(compilation, kernels=tuple(map(change, compilation.kernels)))
     if not compilation.cpu_kernels:
@@ -127,7 +127,7 @@ def _with_target_record(compilation: CompilationRecord, kernel: str, record: Tar
         others = tuple(t for t in k.targets if t.target != record.target)
         return replace(k, targets=(*others, record)) if k.id == kernel else k
 
-    return _with_kernels(compilation, changed)
+    return with_kernels(compilation, changed)
 
 
 def wait(session: Session, timeout: float | None = None) -> bool:
@@ -212,8 +212,8 @@ def time_session_kernels(session: Session) -> int:
 
 
 def _with_timings(compilation: CompilationRecord, found: dict[str, KernelTimingRecord]) -> CompilationRecord:
-    return _with_kernels(compilation, lambda k: replace(k, measured=found.get(k.id, k.measured)))
+    return with_kernels(compilation, lambda k: replace(k, measured=found.get(k.id, k.measured)))
 
 
 def _with_verify(compilation: CompilationRecord, found: dict[str, VerifyRecord]) -> CompilationRecord:
-    return _with_kernels(compilation, lambda k: replace(k, verify=found.get(k.id, k.verify)))
+    return with_kernels(compilation, lambda k: replace(k, verify=found.get(k.id, k.verify)))

@@ -16,6 +16,7 @@ from engine.cache.disk_store import DiskStore
 from engine.compilation import Compilation
 from engine.graph.effect_tokens import is_with_effects
 from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.kernels.kernel_edits import with_edited_kernels
 from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
@@ -129,6 +130,7 @@ def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None
             program = lowering.program()
         if program is None:
             return None
+        program = with_edited_kernels(program, graph.passes.kernel_edits)
         try:
             with work.stage("LLVM"):
                 run = program_executor(program, bind, is_boxed=graph.is_boxed)

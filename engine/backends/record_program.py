@@ -10,10 +10,12 @@ from engine import session_jobs
 from engine.compilation import Compilation, RecordUpdater
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
+from engine.ir.node_metadata import provenance_of
 from engine.ir.node_values import map_tensors, tensors_in
 from engine.kernels.targets import default_target
 from engine.kernels.to_records import kernel_records
-from engine.records.lowering import CpuProgramRecord
+from engine.lowering.memory.live_memory import live_memory
+from engine.records.lowering import CpuProgramRecord, LoweringRecord, MemoryRecord
 from engine.records.session import CompilationRecord
 
 Run = Callable[..., Any]
@@ -28,7 +30,18 @@ def record_program(program: LoweredProgram, graph: AotGraph, work: Compilation) 
         return
     work.program, work.graph = program, graph
     if work.session is not None:
-        work.update_record(lowering=program.record, kernels=kernel_records(program.kernels))
+        work.update_record(lowering=_with_memory(program, graph), kernels=kernel_records(program.kernels))
+
+
+def _with_memory(program: LoweredProgram, graph: AotGraph) -> LoweringRecord:
+    """Return the record of a program with its live memory."""
+    return replace(program.record, memory=_memory(program, graph))
+
+
+def _memory(program: LoweredProgram, graph: AotGraph) -> MemoryRecord:
+    """Return the live memory of a program, with what its forward saved for it."""
+    saved = {n.name for n in graph.module.graph.nodes if n.op == "placeholder" and provenance_of(n).nodes}
+    return live_memory(program, "call" if graph.stage == "aten" else graph.stage, saved)
 
 
 def record_cpu_program(run: Run, program: LoweredProgram, graph: AotGraph, work: Compilation) -> Run:
@@ -40,7 +53,9 @@ def record_cpu_program(run: Run, program: LoweredProgram, graph: AotGraph, work:
         return record_backward_program(run, program, graph, work.later)
     work.cpu_program, work.graph = program, graph
     kernels = kernel_records(program.kernels, "llvm")
-    made = CpuProgramRecord(kernels, program.record.decisions, program.record.externs)
+    made = CpuProgramRecord(
+        kernels, program.record.decisions, program.record.externs, memory=(_memory(program, graph),)
+    )
     work.update_record(lowering=work.record.with_cpu_program(made).lowering)
     return run
 
@@ -81,10 +96,11 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
             kernels = (*known.kernels, *kernel_records(program.kernels, "llvm"))
             decisions = (*known.decisions, *program.record.decisions)
             externs = (*known.externs, *program.record.externs)
-            made = CpuProgramRecord(kernels, decisions, externs, has_backward=True, reason=known.reason)
+            memory = (*known.memory, _memory(program, graph))
+            made = CpuProgramRecord(kernels, decisions, externs, True, known.reason, memory)
             return compilation.with_cpu_program(made)
         kernels = (*compilation.kernels, *kernel_records(program.kernels))
-        return replace(compilation, backward_lowering=program.record, kernels=kernels)
+        return replace(compilation, backward_lowering=_with_memory(program, graph), kernels=kernels)
 
     record.update(add)
     waiting = [True]

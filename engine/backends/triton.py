@@ -13,6 +13,7 @@ from engine.backends.program_runner import program_runner
 from engine.backends.record_program import note_target_mismatch, record_backward_program, record_program
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.kernels.kernel_edits import with_edited_kernels
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.options import Options
 from engine.records.lowering import LoweringRecord
@@ -82,7 +83,8 @@ class TritonBackend:
         return record_backward_program(run or self._without_gpu(graph), program, graph, work.later)
 
     def _lower(self, graph: AotGraph, refused: dict[str, str] | None = None) -> LoweredProgram:
-        return lower_to_program(graph, self._options, self._work.session, refused or {}, on_gpu=self._on_gpu)
+        program = lower_to_program(graph, self._options, self._work.session, refused or {}, on_gpu=self._on_gpu)
+        return with_edited_kernels(program, graph.passes.kernel_edits)
 
     def _build(self, program: LoweredProgram, graph: AotGraph) -> tuple[LoweredProgram, Run]:
         """Return a program and its executor; ATen replaces kernels that cannot be built."""

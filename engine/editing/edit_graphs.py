@@ -13,6 +13,7 @@ from typing import Any
 import torch.fx
 
 from engine import api, errors
+from engine.editing.edit_kernels import KernelTextEdit, editable_kernels, is_kernel_text, kernel_text
 from engine.graph.user_passes.read_graph import graph_digest, lines_of, read_graph
 from engine.ir.pass_set import UserPass
 from engine.ir.unwrap_compiled import unwrap_compiled
@@ -27,21 +28,28 @@ _HEAD = re.compile(r"# (\w+) graph (\S*) of (.*): (\w+)$")
 
 
 def graph_text(session: Session, compilation: str, stage: str = "aten") -> str:
-    """Return a recorded graph as Python text for ``engine.edited``.
+    """Return a recorded graph as Python text, or the text of a kernel, for ``engine.edited``.
 
     Args:
         session: a live or loaded session.
         compilation: id of the compilation ("0/0").
-        stage: "fx" (the traced graph), "aten" (a call without gradients) or "joint" (with gradients).
+        stage: "fx" (the traced graph), "aten" (a call without gradients), "joint" (with gradients), or the id of a
+            kernel ("k0").
 
     Raises:
-        BadArgument: there is no such graph.
+        BadArgument: there is no such graph or kernel.
     """
     found = next((c for c in session.compilations if c.id == compilation), None)
     graph = next((g for g in found.graphs if g.stage == stage and g.nodes), None) if found is not None else None
-    if graph is None or found is None or stage not in STAGES:
-        raise errors.BadArgument(f"{compilation} has no {stage!r} graph to edit: choose one of {', '.join(STAGES)}.")
+    kernel = next((k for k in editable_kernels(found) if k.id == stage), None) if found is not None else None
+    if found is None or (kernel is None and (graph is None or stage not in STAGES)):
+        raise errors.BadArgument(
+            f"{compilation} has no {stage!r} graph to edit: choose one of {', '.join(STAGES)} or the id of a kernel."
+        )
     name = next((f.name for f in session.frames if f.id == found.frame), "")
+    if kernel is not None:
+        return kernel_text(kernel, compilation, name)
+    assert graph is not None
     digest = graph_digest(n.text for n in graph.nodes)
     inputs = [n.name for n in graph.nodes if n.op == "placeholder"]
     lines = [f"# {stage} graph {compilation} of {name}: {digest}", f"def graph({', '.join(inputs)}):"]
@@ -97,11 +105,14 @@ class EditedFunction:
 
     def __init__(self, fn: Callable[..., Any], texts: Mapping[str, str], options: Options) -> None:
         functools.update_wrapper(self, fn, updated=())
-        self._edits = [GraphEdit(text, f"<edit {name}>") for name, text in texts.items()]
+        kernels = {name: KernelTextEdit(text) for name, text in texts.items() if is_kernel_text(text)}
+        graphs = [GraphEdit(text, f"<edit {name}>") for name, text in texts.items() if name not in kernels]
+        self._edits: list[GraphEdit | KernelTextEdit] = [*graphs, *kernels.values()]
         self._texts = dict(texts)
         self._options = options
         pipeline = Pipeline(options)
-        pipeline.edits = tuple(e.as_pass() for e in self._edits)
+        pipeline.edits = tuple(e.as_pass() for e in graphs)
+        pipeline.kernel_edits = tuple(kernels.values())
         self._run = api.compile_with(unwrap_compiled(fn), pipeline)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -110,7 +121,7 @@ class EditedFunction:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The edits that no compiled graph was printed like, each as a sentence."""
+        """The edits that no compiled graph or kernel was printed like, each as a sentence."""
         return tuple(e.unused for e in self._edits if e.unused)
 
     def keep(self, path: str | pathlib.Path) -> pathlib.Path:
@@ -122,9 +133,9 @@ class EditedFunction:
 
 
 def edit_file_text(texts: Mapping[str, str], backend: str) -> str:
-    """Return a Python file whose ``apply(fn)`` compiles a function with edited graphs."""
+    """Return a Python file whose ``apply(fn)`` compiles with edited graphs and kernels."""
     return (
-        '"""Edited graphs. They were checked on the inputs of one call; other inputs were not checked."""\n\n'
+        '"""Edited graphs and kernels. They were checked on the inputs of one call; other inputs were not checked."""\n\n'
         f"import engine\n\nTEXTS = {dict(texts)!r}\n\n\n"
         f"def apply(fn):\n    return engine.edited(fn, TEXTS, backend={backend!r})\n"
     )
@@ -138,10 +149,10 @@ def edited(
     dynamic: bool | None = None,
     target: str | None = None,
 ) -> EditedFunction:
-    """Compile a function with edited text in the place of some of its graphs.
+    """Compile a function with edited text in the place of some of its graphs and kernels.
 
-    A text is that of ``engine.graph_text``, edited. It replaces the graphs that print as it did before, and later
-    stages go on from there. Unchanged lines keep their source lines, values and symbols. The result's layouts
+    A text is that of ``engine.graph_text``, edited. It replaces the graphs or kernels that print as it did before, and
+    later stages go on from there. A kernel runs in this process as it is written, with nothing checked. Unchanged lines keep their source lines, values and symbols. The result's layouts
     must be those of the graph before, or the edit is undone with a ``PassUndone`` warning that names the line.
     Values are compared too; a difference is a ``WrongResult`` warning.
 

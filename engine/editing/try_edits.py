@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from engine import api, session_jobs
+from engine.editing.edit_calls import CALL, UnreadableCall, call_code, call_text, read_call
 from engine.editing.edit_graphs import STAGES, GraphEdit, graph_text
 from engine.errors import BadArgument, PassUndone
 from engine.forked_run import run_in_fork
 from engine.ir.pass_set import UserPass
+from engine.options import Options
 from engine.pipeline import Pipeline
 from engine.records.base import from_jsonable
 from engine.records.session import CompilationRecord, Session, SessionData
@@ -50,6 +52,8 @@ class EditTrial:
 
     before: Session | None = None
     after: Session | None = None
+    entry: str = ""
+    """Compilation of the edits in both sessions; empty in a replay, whose ids are other ones."""
     difference: str = ""
     problem: str = ""
     edit: str = ""
@@ -65,7 +69,19 @@ class EditTrial:
         if self.unused:
             return self.unused[0]
         text = f"{self.difference[:1].upper()}{self.difference[1:]}"
+        if self.entry:
+            return f"{text}." if text else "The kernel's results are those of ATen."
         return f"{text}." if text else "Results, mutations and gradients are those of eager."
+
+    def compilations(self, session: Session, compilation: str) -> tuple[CompilationRecord | None, ...]:
+        """Return the counterparts of a recorded compilation before and after the edits."""
+        sides = (self.before, self.after)
+        if self.before is session:
+            after = None if self.after is None else counterpart(session, compilation, self.after)
+            return session.compilation(compilation), after
+        if self.entry:
+            return tuple(None if side is None else side.compilation(self.entry) for side in sides)
+        return tuple(None if side is None else counterpart(session, compilation, side) for side in sides)
 
 
 def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> EditTrial:
@@ -88,7 +104,7 @@ def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> E
         arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
     except ValueUnavailable as error:
         return EditTrial(problem=f"The call cannot be replayed: {error}.")
-    trial = _Trial(dispatch, calls[-1], arguments)
+    trial = _Trial(dispatch, calls[-1], arguments, dispatch.compiler.options)
     found = run_in_fork(lambda: trial.run(edits))
     if found.problem:
         return EditTrial(problem=f"The edited call has no result: {found.problem}.")
@@ -99,13 +115,67 @@ def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> E
     return EditTrial(**made)
 
 
+def editable_call(session: Session, compilation: str) -> str:
+    """Return the call that led to a compilation as text; empty if it was not recorded.
+
+    Raises:
+        BadArgument: there is no such compilation.
+    """
+    try:
+        dispatch, calls = _calls_of(session, compilation)
+    except ValueUnavailable:
+        return ""
+    return call_text(dispatch.function.__name__, calls[-1].arguments, dispatch.compiler.options)
+
+
+def code_of_call(session: Session, compilation: str, text: str) -> str:
+    """Return Python that makes an edited call; empty if it cannot be read."""
+    try:
+        dispatch, calls = _calls_of(session, compilation)
+        edited = read_call(text, calls[-1].arguments, dispatch.compiler.options)
+    except (ValueUnavailable, UnreadableCall):
+        return ""
+    return call_code(dispatch.function.__name__, edited.arguments, edited.options)
+
+
+def try_call(session: Session, compilation: str, text: str) -> EditTrial:
+    """Compile the function of a compilation for an edited call, in a forked process.
+
+    The trial's ``before`` is the session itself.
+
+    Args:
+        session: recorded in this process.
+        compilation: id of the compilation ("0/0").
+        text: edited text of ``editable_call``.
+
+    Raises:
+        BadArgument: there is no such compilation.
+    """
+    try:
+        dispatch, calls = _calls_of(session, compilation)
+        edited = read_call(text, calls[-1].arguments, dispatch.compiler.options)
+        given = [*(c.arguments for c in calls[:-1]), edited.arguments]
+        arguments = [{n: resolve_argument(v) for n, v in one.items()} for one in given]
+    except UnreadableCall as error:
+        return EditTrial(problem=f"Line {error.line}: {error}.", edit=CALL, line=error.line)
+    except ValueUnavailable as error:
+        return EditTrial(problem=f"The call cannot be replayed: {error}.")
+    trial = _Trial(dispatch, calls[-1], arguments, edited.options)
+    found = run_in_fork(trial.run_call)
+    if found.problem:
+        line = edited.lines.get("fullgraph", 0) if found.error == "GraphBreak" else 0
+        reason = found.problem.partition("\n")[0].rstrip(".")
+        return EditTrial(problem=f"The edited call has no result: {reason}.", edit=CALL, line=line)
+    if "problem" in found.value:
+        return EditTrial(problem=found.value["problem"])
+    after = Session.from_data(from_jsonable(SessionData, found.value["after"], "after"))
+    return EditTrial(session, after, difference=found.value["difference"])
+
+
 def editable_graphs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
     """Return the texts of a compilation's graphs that can be edited, by stage."""
-    return {
-        g.stage: graph_text(session, compilation.id, g.stage)
-        for g in compilation.graphs
-        if g.stage in STAGES and g.nodes
-    }
+    stages = [g.stage for g in compilation.graphs if g.stage in STAGES and g.nodes]
+    return {stage: graph_text(session, compilation.id, stage) for stage in stages}
 
 
 def counterpart(session: Session, compilation: str, other: Session) -> CompilationRecord | None:
@@ -154,6 +224,20 @@ class _Trial:
     dispatch: DispatcherState
     call: RecordedCall
     arguments: Sequence[Mapping[str, Any]]
+    options: Options
+
+    def run_call(self) -> dict[str, Any]:
+        """Compile for the calls and compare the last one with eager; return JSON values."""
+        function = self._callable(self.dispatch.function)
+        try:
+            with self.call.modes.active():
+                function(*self._inputs())
+        except Exception as error:
+            return {"problem": f"In eager this call raises {type(error).__name__}: {str(error).rstrip('.')}."}
+        after, edited = self._compile(())
+        with self.call.modes.active():
+            difference = difference_of_calls(function, self._callable(edited), self._inputs)
+        return {"after": after.to_dict(), "difference": difference}
 
     def run(self, edits: Sequence[GraphEdit]) -> dict[str, Any]:
         """Compile without and with the edits; return the fields of the trial as JSON values."""
@@ -176,7 +260,7 @@ class _Trial:
 
     def _compile(self, edits: tuple[UserPass, ...]) -> tuple[Session, Run]:
         """Record a compilation of the calls; kernels for a GPU are not compiled further."""
-        pipeline = Pipeline(self.dispatch.compiler.options)
+        pipeline = Pipeline(self.options)
         pipeline.edits = edits
         compiled = make_dispatcher(self.dispatch.function, pipeline)
         with api.record() as session, self.call.modes.active():

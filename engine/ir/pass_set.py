@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.fx
 
+from engine.ir.kernels.kernel_edits import KernelEdit
 from engine.records.bytecode import Span
 
 PASS_STAGES = {
@@ -50,10 +51,14 @@ class UserPass:
 
 @dataclass(frozen=True)
 class PassSet:
-    """Registered passes in order; ``compare`` compares two graphs for passes with ``verify``."""
+    """Registered passes in order, and edits of kernels.
+
+    ``compare`` compares two graphs for passes with ``verify``.
+    """
 
     passes: tuple[UserPass, ...] = ()
     compare: Compare | None = None
+    kernel_edits: tuple[KernelEdit, ...] = ()
 
     def at(self, stage: str) -> tuple[UserPass, ...]:
         """Return the passes of a stage."""
@@ -77,8 +82,8 @@ class PassSet:
 
     @property
     def key(self) -> str:
-        """Digest of all passes and their order; empty without passes."""
-        return _key_of(self.passes)
+        """Digest of all passes and their order, and of edited kernels; empty without them."""
+        return ":".join([_key_of(self.passes), *(e.key for e in self.kernel_edits)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -192,11 +192,21 @@ def _compile_error_message(unit: CompileUnit, target: str, error: Exception) -> 
             f"Triton could not compile {unit.name} for {target}: {file} cannot be used ({why}). "
             "Free some disk space, or set TRITON_CACHE_DIR to a folder that can be written."
         )
-    line = getattr(getattr(error, "node", None), "lineno", None)
+    line = _line_of_error(unit, error)
     message = getattr(error, "error_message", None) or str(cause) or type(cause).__name__
     message_lines = [part.strip() for part in str(message).strip().splitlines() if part.strip()]
     at = f" at line {line}" if line else ""
     return f"Triton could not compile {unit.name} for {target}{at}: {_first_error_line(message_lines)}"
+
+
+def _line_of_error(unit: CompileUnit, error: Exception) -> int | None:
+    """Return the line of a kernel's text that Triton rejects.
+
+    Triton counts from the function's first line.
+    """
+    line = getattr(getattr(error, "node", None), "lineno", None)
+    start = unit.text.find(getattr(error, "src", None) or unit.text)
+    return None if line is None else line + unit.text.count("\n", 0, max(0, start))
 
 
 def _first_error_line(lines: list[str]) -> str:

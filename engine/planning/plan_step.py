@@ -170,6 +170,7 @@ def _forked(work: Callable[[int], dict[str, Any]], rank: int) -> RankClass:
 def _plan_rank(
     program: Program, rank: int, world: int, sizes: dict[str, int], steps: int, device: str, hardware: Hardware
 ) -> dict[str, Any]:
+    gc.freeze()  # garbage of the parent is not freed in a copy: its threads are not here, its files are shared
     gc.disable()  # when cyclic garbage is freed would be chance; the observer frees it at the start of each step
     observer = StepObserver(hardware, groups_along(rank, sizes), steps)
     with fake_world(rank, world, sizes, device, observer, list(program.names)):

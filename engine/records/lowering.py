@@ -1,4 +1,4 @@
-"""Records of lowering: fusion decisions, ATen calls, buffer reuse, autotuning."""
+"""Records of lowering: fusion decisions, ATen calls, memory, autotuning."""
 
 from __future__ import annotations
 
@@ -73,6 +73,59 @@ class AutotuneChoice(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryStep(Record):
+    """One kernel launch or ATen call, with its nodes and the bytes live while it runs."""
+
+    name: str
+    nodes: tuple[str, ...]
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBlock(Record):
+    """One tensor in memory, from step ``first`` to step ``last``, which count from 0.
+
+    ``kind`` is "input" (the caller holds it), "saved" (a backward's input that its forward saved), "tangent",
+    "intermediate" or "output". ``node`` is the id of the ATen node that computes it; empty for an input.
+    """
+
+    name: str
+    bytes: int
+    kind: str
+    first: int
+    last: int
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord(Record):
+    """Live memory of a program, at the sizes of the compiled call.
+
+    Inputs that the caller holds are listed, but do not count. Temporary memory inside ATen calls is unknown.
+    """
+
+    stage: str
+    """"call", or "forward" or "backward" of a training call."""
+    steps: tuple[MemoryStep, ...] = ()
+    blocks: tuple[MemoryBlock, ...] = ()
+
+    @property
+    def peak_step(self) -> int:
+        """The first step with the most live bytes; -1 without steps."""
+        return max(range(len(self.steps)), key=lambda n: self.steps[n].live_bytes, default=-1)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that are live at once."""
+        return max((step.live_bytes for step in self.steps), default=0)
+
+    def live_blocks(self, step: int) -> list[MemoryBlock]:
+        """Return the blocks that count at a step, largest first."""
+        live = [b for b in self.blocks if b.first <= step <= b.last and b.kind != "input"]
+        return sorted(live, key=lambda b: -b.bytes)
+
+
+@dataclass(frozen=True, slots=True)
 class CpuProgramRecord(Record):
     """Programs of a compilation's graphs that ran on the CPU of the recording machine.
 
@@ -86,6 +139,8 @@ class CpuProgramRecord(Record):
     has_backward: bool = False
     reason: str = ""
     """Reason why ATen computed the results of a graph on the CPU, in one sentence."""
+    memory: tuple[MemoryRecord, ...] = ()
+    """Live memory of the forward, then of the backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +170,5 @@ class LoweringRecord(Record):
     """Disk cache outcome of the program, or the reason; empty if the cache is off."""
     cpu: CpuProgramRecord | None = None
     """The program that computed the results on the CPU, beside kernels that a GPU would run."""
+    memory: MemoryRecord | None = None
+    """Live memory of the program; None if no program was recorded."""

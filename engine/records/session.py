@@ -130,6 +130,7 @@ class Session:
     graph = StageText("All graphs as Python")
     aot = StageText("AOT wrappers, saved values, recorded contents")
     autograd = StageText("Captured backwards and their runs")
+    memory = StageText("Live memory of each program, step by step")
     lowering = StageText("Fusion decisions with reasons, and ATen calls")
     kernels = StageText("Triton text of each kernel, with listings per target")
     runtime = StageText("Calls, timings, failures and skipped frames")
@@ -239,6 +240,10 @@ class Session:
         found: CompilationRecord = self._records["compilations"][id]
         return found
 
+    save_timeline = LaterMethod(
+        "engine.records.timeline.save_timeline",
+        "Write the timeline for Perfetto, or for speedscope to a name that ends with ``.speedscope.json``.",
+    )
     reproducer = LaterMethod(
         "engine.reproducers", "Return one file that shows again what was recorded; see ``engine.reproducer``."
     )

@@ -11,7 +11,7 @@ from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import GraphRecord
 from engine.records.guards import GuardsRecord, ObservedSymbolRecord
 from engine.records.kernels import KernelRecord
-from engine.records.lowering import CpuProgramRecord, LoweringRecord
+from engine.records.lowering import CpuProgramRecord, LoweringRecord, MemoryRecord
 from engine.records.ranks import RankGroups
 from engine.records.runtime import ArtifactRecord, CallRecord, DiskCacheRecord, SkippedRecord, StageFailure, Timing
 from engine.records.trace import TraceRecord
@@ -82,6 +82,16 @@ class CompilationRecord(Record):
     def cpu_kernels(self) -> tuple[KernelRecord, ...]:
         """Kernels that computed the results on the CPU."""
         return self.cpu_program.kernels
+
+    @property
+    def memory(self) -> tuple[MemoryRecord, ...]:
+        """Live memory of the programs that ran on the CPU, else of those for the target.
+
+        The programs for the target also stand for a graph that ATen ran.
+        """
+        ran, lowerings = self.cpu_program.memory, (self.lowering, self.backward_lowering)
+        planned = tuple(x.memory for x in lowerings if x is not None and x.memory is not None)
+        return ran if len(ran) >= len(planned) else planned
 
     def with_cpu_program(self, program: CpuProgramRecord) -> CompilationRecord:
         """Return the compilation with another program for the CPU."""

@@ -54,6 +54,7 @@ _STAGE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "aot": (("aot", "call_values"), ()),
     "autograd": ((), ("backwards", "backward_calls")),
     "lowering": (("lowering", "backward_lowering"), ()),
+    "memory": (("memory",), ()),
     "kernels": (("kernels",), ("target",)),
     "runtime": (("timings", "failures"), ("calls", "skipped", "failures", "notes", "seconds")),
 }
@@ -221,6 +222,17 @@ def _lowering(session: Session, compilation: CompilationRecord) -> Lines:
         )
 
 
+def _memory(_: Session, compilation: CompilationRecord) -> Lines:
+    for found in compilation.memory:
+        if not found.steps:
+            continue
+        peak = found.peak_step
+        yield f"{found.stage}: peak {found.peak_bytes:,} bytes at step {peak + 1} of {len(found.steps)}, {found.steps[peak].name}"
+        yield from (f"  {b.bytes:>14,} {b.kind:<12} {b.name}" for b in found.live_blocks(peak))
+        yield "  bytes live at each step:"
+        yield from (f"  {n:>6} {step.live_bytes:>14,} {step.name}" for n, step in enumerate(found.steps, 1))
+
+
 def _registers(used: KernelResources) -> str:
     if used.lanes is None:
         return f", {used.registers} registers, {used.spills} spilled" if used.registers is not None else ""
@@ -266,6 +278,7 @@ _STAGE_LINES: dict[str, Callable[[Session], Lines]] = {
     "aot": _per_compilation(_aot),
     "autograd": _autograd,
     "lowering": _per_compilation(_lowering),
+    "memory": _per_compilation(_memory),
     "kernels": _per_compilation(_kernels),
     "runtime": _runtime,
 }

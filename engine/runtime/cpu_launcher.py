@@ -27,10 +27,14 @@ def cpu_launcher(
     Raises:
         CannotCompile: LLVM rejects the kernel.
     """
-    kinds = tuple(
+    return _compiled(source.name, source.text, argument_kinds(source), source.grid[1], store)
+
+
+def argument_kinds(source: GeneratedKernel) -> tuple[str, ...]:
+    """Return the kinds of a kernel's arguments: "pointer", "float" or "size"."""
+    return tuple(
         "pointer" if a.kind == "pointer" else "float" if a.triton_type.startswith("fp") else "size" for a in source.args
     )
-    return _compiled(source.name, source.text, kinds, source.grid[1], store)
 
 
 @functools.lru_cache(maxsize=4096)

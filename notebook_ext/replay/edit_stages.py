@@ -5,10 +5,13 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from engine.editing.edit_graphs import edit_file_text
-from engine.editing.try_edits import EditTrial, counterpart, editable_graphs, try_edits
+from engine.editing.edit_calls import CALL
+from engine.editing.edit_graphs import STAGES, edit_file_text, graph_text
+from engine.editing.edit_kernels import editable_kernels, is_kernel_text
+from engine.editing.try_edits import EditTrial, code_of_call, editable_call, editable_graphs, try_call, try_edits
+from engine.editing.try_kernel_edits import start_worker, try_kernel_edits
 from engine.errors import BadArgument
 from engine.records.runtime import ArtifactRecord
 from engine.records.session import CompilationRecord, Session
@@ -22,6 +25,18 @@ CELL = "cell"
 TryText = Callable[[str], EditTrial]
 
 
+class EditGroup(NamedTuple):
+    """Edits that stack: those of an entry's graphs, or those of its kernels."""
+
+    entry: str
+    kind: str
+
+
+def group_of(entry: str, stage: str) -> EditGroup:
+    """Return the group of an edit of a stage."""
+    return EditGroup(entry, "graphs" if stage in STAGES else stage if stage in (CELL, CALL) else "kernels")
+
+
 class StageEditor:
     """Edits of one session's graphs and of its cell, each with its history.
 
@@ -32,8 +47,8 @@ class StageEditor:
         self._session = session
         self._cell = cell
         self._try_cell = try_cell
-        self._history: dict[str, list[dict[str, str]]] = {}
-        self._trials: dict[str, EditTrial] = {}
+        self._history: dict[EditGroup, list[dict[str, str]]] = {}
+        self._trials: dict[EditGroup, EditTrial] = {}
         self.tried: dict[str, Session] = {}
 
     def answer(self, action: str, entry: str, stage: str, text: str) -> dict[str, Any]:
@@ -46,89 +61,100 @@ class StageEditor:
         if (entry, stage) not in places:
             entry, stage = next((p for p in places if p[0] == entry), places[0])
         said = ""
+        if is_kernel_text(self._text(entry, stage)):
+            start_worker()
         if action == "apply":
             self._apply(entry, stage, text)
-        elif action == "undo" and self._history.get(entry):
-            self._history[entry].pop()
-            self._try(entry)
+        group = group_of(entry, stage)
+        if action == "undo" and self._history.get(group):
+            self._history[group].pop()
+            self._try(group)
         elif action == "keep":
-            said = self._keep(entry)
+            said = self._keep(group)
         return {
             "entry": entry,
             "stage": stage,
             "choices": choices,
             "text": self._text(entry, stage),
-            "edits": [STAGE_TITLES.get(s, "The cell") for s in self._edits(entry)],
-            "trial": self._shown(entry),
-            "other": self._other(entry),
+            "edits": [_title(s) for s in self._edits(group)],
+            "trial": self._shown(group),
+            "other": self._other(group),
             "said": said,
-            "head": "" if self._cell is None else f"%%compile {self._cell.options}".rstrip() + "\n",
+            "code": code_of_call(self._session, entry, self._text(entry, stage)) if stage == CALL else "",
         }
 
     def _choices(self) -> list[dict[str, str]]:
         found = [{"entry": CELL, "stage": CELL, "title": "The cell"}] if self._cell is not None else []
         for c in self._session.compilations:
             name = f"{frame_name(self._session, c.frame)} entry {c.id.rpartition('/')[2]}"
-            found += [{"entry": c.id, "stage": s, "title": f"{name}: {STAGE_TITLES[s]}"} for s in self._graphs(c)]
+            found += [{"entry": c.id, "stage": s, "title": f"{name}: {_title(s)}"} for s in self._graphs(c)]
         return found
 
     def _graphs(self, compilation: CompilationRecord) -> dict[str, str]:
-        return editable_graphs(self._session, compilation) if compilation.compiler == "engine" else {}
+        if compilation.compiler != "engine":
+            return {}
+        kernels = {k.id: graph_text(self._session, compilation.id, k.id) for k in editable_kernels(compilation)}
+        call = editable_call(self._session, compilation.id)
+        return editable_graphs(self._session, compilation) | ({CALL: call} if call else {}) | kernels
 
-    def _edits(self, entry: str) -> dict[str, str]:
-        history = self._history.get(entry)
+    def _edits(self, group: EditGroup) -> dict[str, str]:
+        history = self._history.get(group)
         return history[-1] if history else {}
 
     def _text(self, entry: str, stage: str) -> str:
         """Return the text to edit: as edited, else as it is after the edits of earlier stages."""
-        edits = self._edits(entry)
+        group = group_of(entry, stage)
+        edits = self._edits(group)
         if stage in edits:
             return edits[stage]
         if entry == CELL and self._cell is not None:
-            return self._cell.body
-        trial = self._trials.get(entry)
+            return self._cell.source
+        trial = self._trials.get(group)
         if trial is not None and trial.after is not None:
-            found = counterpart(self._session, entry, trial.after)
+            found = trial.compilations(self._session, entry)[1]
             if found is not None and stage in (texts := editable_graphs(trial.after, found)):
                 return texts[stage]
         return self._graphs(self._session.compilation(entry))[stage]
 
     def _apply(self, entry: str, stage: str, text: str) -> None:
-        before = self._edits(entry)
+        group = group_of(entry, stage)
+        before = self._edits(group)
         if text != before.get(stage):
-            self._history.setdefault(entry, []).append({**before, stage: text})
-        self._try(entry)
-        trial = self._trials[entry]
+            self._history.setdefault(group, []).append({**before, stage: text})
+        self._try(group)
+        trial = self._trials[group]
         if not trial.problem:
-            name = (
-                f"edit of {STAGE_TITLES.get(stage, 'the cell').lower()} {entry}"
-                if entry != CELL
-                else "edit of the cell"
-            )
-            self._session.add_artifact(ArtifactRecord(name, text))
+            name = _title(stage)
+            place = "" if entry == CELL else f" {entry}"
+            self._session.add_artifact(ArtifactRecord(f"edit of {name[:1].lower()}{name[1:]}{place}", text))
 
-    def _try(self, entry: str) -> None:
-        """Try the edits of an entry; without any, forget its trial."""
-        edits = self._edits(entry)
+    def _try(self, group: EditGroup) -> None:
+        """Try the edits of a group; without any, forget its trial."""
+        edits = self._edits(group)
         if not edits:
-            self._trials.pop(entry, None)
+            self._trials.pop(group, None)
             return
         try:
-            trial = (
-                self._try_cell(edits[CELL])
-                if entry == CELL and self._try_cell
-                else try_edits(self._session, entry, edits)
-            )
+            trial = self._try_edits(group, edits)
         except BadArgument as error:
             trial = EditTrial(problem=str(error), edit=next(reversed(edits)), line=1)
         except SyntaxError as error:
             trial = EditTrial(problem=f"Line {error.lineno}: {error.msg}.", edit=CELL, line=error.lineno or 1)
-        self._trials[entry] = trial
+        self._trials[group] = trial
         if trial.after is not None and not trial.problem:
             self.tried[f"edit {len(self.tried) + 1}"] = trial.after
 
-    def _shown(self, entry: str) -> dict[str, Any] | None:
-        trial = self._trials.get(entry)
+    def _try_edits(self, group: EditGroup, edits: dict[str, str]) -> EditTrial:
+        if group.kind == CELL and self._try_cell:
+            return self._try_cell(edits[CELL])
+        if group.kind == CALL:
+            return try_call(self._session, group.entry, edits[CALL])
+        if group.kind == "kernels":
+            return try_kernel_edits(self._session, group.entry, edits)
+        return try_edits(self._session, group.entry, edits)
+
+    def _shown(self, group: EditGroup) -> dict[str, Any] | None:
+        entry, trial = group.entry, self._trials.get(group)
         if trial is None:
             return None
         return {
@@ -137,6 +163,7 @@ class StageEditor:
             "stage": trial.edit,
             "line": trial.line,
             "times": [format_seconds(s) for s in trial.seconds],
+            "timed": "One launch" if trial.entry else "One call",
             "differences": [] if trial.problem else self._differences(entry, trial),
             "name": next((n for n, s in self.tried.items() if s is trial.after), ""),
         }
@@ -146,15 +173,17 @@ class StageEditor:
             return []
         if entry == CELL:
             return session_differences(trial.before, trial.after)
-        return stage_differences(*(counterpart(self._session, entry, s) for s in (trial.before, trial.after)))
+        return stage_differences(*trial.compilations(self._session, entry))
 
-    def _other(self, entry: str) -> dict[str, str] | None:
+    def _other(self, group: EditGroup) -> dict[str, str] | None:
         """Return the edited entry of the function, if this one lacks its edits."""
-        if entry == CELL or self._edits(entry):
+        entry = group.entry
+        if entry == CELL or self._edits(group):
             return None
         frame = self._session.compilation(entry).frame
-        for other, history in self._history.items():
-            if other in (CELL, entry) or not history or self._session.compilation(other).frame != frame:
+        for (other, kind), history in self._history.items():
+            is_other = kind == group.kind and other != entry and history
+            if not is_other or self._session.compilation(other).frame != frame:
                 continue
             stage, text = next(iter(history[-1].items()))
             return {"entry": other, "stage": stage, "text": self._carried(entry, stage, text)}
@@ -165,10 +194,11 @@ class StageEditor:
         own = self._graphs(self._session.compilation(entry)).get(stage, "")
         return own.partition("\n")[0] + "\n" + text.partition("\n")[2] if own else ""
 
-    def _keep(self, entry: str) -> str:
-        """Write the edits of an entry to a file in the working folder; return what was done."""
-        edits, trial = self._edits(entry), self._trials.get(entry)
-        if entry == CELL or not edits or trial is None or trial.problem or trial.unused:
+    def _keep(self, group: EditGroup) -> str:
+        """Write the edits of a group to a file in the working folder; return what was done."""
+        entry, edits, trial = group.entry, self._edits(group), self._trials.get(group)
+        is_text = group.kind in (CELL, CALL)
+        if is_text or not edits or trial is None or trial.problem or trial.unused:
             return "There is no edit to keep: apply one first."
         compilation = self._session.compilation(entry)
         name = re.sub(r"\W+", "_", frame_name(self._session, compilation.frame)).strip("_").lower() or "graph"
@@ -184,6 +214,11 @@ class StageEditor:
         if trial.difference:
             checked = f"Its results are not those of eager: {trial.difference}."
         return f"Written to {path.name}: 'from {path.stem} import apply', then apply(function). {checked}"
+
+
+def _title(stage: str) -> str:
+    """Return the name of a stage; other stages than graphs and the cell are kernels."""
+    return STAGE_TITLES.get(stage) or {CELL: "The cell", CALL: "Inputs and options"}.get(stage, f"Kernel {stage}")
 
 
 def _cell_sentence(trial: EditTrial) -> str:

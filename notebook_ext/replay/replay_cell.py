@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import sys
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import torch
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from engine.editing.try_edits import EditTrial
@@ -17,6 +19,7 @@ from engine.records.counts import counts
 from engine.records.session import Session, SessionData
 from engine.session_jobs import stop_event_of
 from notebook_ext import run_cell
+from notebook_ext.cell_arguments import parse_arguments, to_settings
 from notebook_ext.compilers import CellCompiler, CompileSettings, make_compiler
 from notebook_ext.replay.compare_results import described_values, first_difference
 from notebook_ext.views.cell_edits import CellText
@@ -155,24 +158,57 @@ class CellReplay:
         # Tracing, guards and breaks of the backend eager are those of every backend.
         return compare_replays(*self._replays(edited, replace(self._settings, backend="eager", target=None)))
 
-    def try_text(self, body: str) -> EditTrial:
-        """Replay the cell with another body, and compile it as the cell was."""
-        before, after = self._replays(replace(self._cell, body=body), self._settings)
+    def try_text(self, text: str) -> EditTrial:
+        """Replay the cell with another text, whose first line may have other options.
+
+        Raises:
+            SyntaxError: the text is no Python.
+        """
+        head, _, rest = text.partition("\n")
+        is_headed = head.startswith("%%compile")
+        body, settings, names = (rest if is_headed else text), self._settings, self._names
+        try:
+            ast.parse(self._shell.transform_cell(body))
+        except SyntaxError as error:
+            error.lineno = (error.lineno or 1) + is_headed
+            raise
+        if is_headed:
+            try:
+                settings, names = self._read_options(head.removeprefix("%%compile"))
+            except UsageError as error:
+                return EditTrial(problem=f"Line 1: {error}", edit="cell", line=1)
+        before = self._replay_once(self._settings)
+        after = _replay(self._shell, settings, names, replace(self._cell, body=body))
         for found in (before, after):
             if isinstance(found, str) or found["error"]:
-                return EditTrial(
-                    problem=f"The cell has no result: {found if isinstance(found, str) else found['error']}."
-                )
+                reason = found if isinstance(found, str) else found["error"]
+                return EditTrial(problem=f"The cell has no result: {reason}.")
         first, second = (Session.from_data(from_jsonable(SessionData, x["session"], "replay")) for x in (before, after))
         return EditTrial(first, second, difference=first_difference(before["values"], after["values"]))
 
     def _replays(self, edited: CellText, settings: CompileSettings) -> tuple[Any, Any]:
         """Replay the cell as it is, once, and edited."""
-        if settings not in self._before:
-            self._before[settings] = _replay(self._shell, settings, self._names, self._cell)
         is_dynamic = "--dynamic" in edited.options.split()
         changed = replace(settings, dynamic=True) if is_dynamic else settings
-        return self._before[settings], _replay(self._shell, changed, self._names, edited)
+        return self._replay_once(settings), _replay(self._shell, changed, self._names, edited)
+
+    def _replay_once(self, settings: CompileSettings) -> Any:
+        """Replay the cell as it is, once for equal settings."""
+        if settings not in self._before:
+            self._before[settings] = _replay(self._shell, settings, self._names, self._cell)
+        return self._before[settings]
+
+    def _read_options(self, line: str) -> tuple[CompileSettings, tuple[str, ...]]:
+        """Return the settings and names of an edited ``%%compile`` line.
+
+        Raises:
+            UsageError: an option does not exist, or its value is invalid.
+        """
+        magic = self._shell.find_cell_magic("compile")
+        found = parse_arguments(magic, line, "%%compile")
+        settings = to_settings(found)
+        make_compiler(settings)  # raises for unknown backends and targets
+        return settings, tuple(found.names)
 
     @property
     def cell(self) -> CellText:

@@ -1,4 +1,4 @@
-// Copies text to the clipboard, also if the page may not use the clipboard API.
+// Takes text out of the page: to the clipboard, also if the page may not use its API, or to a file.
 
 /**
  * Copy a text; return false if the browser does not allow it.
@@ -29,4 +29,15 @@ export async function copyText(text, near) {
  */
 export function shownText(el) {
   return el.innerText.replace(/\n{3,}/g, "\n\n").trim();
+}
+
+/** Download a file. @param {string} name @param {string} text @param {string} type */
+export function save(name, text, type) {
+  const url = URL.createObjectURL(new Blob([text], { type })), link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

@@ -11,6 +11,7 @@ import { VIEWS } from "./shared/views.js";
 /** Signs of diff lines and their classes. @type {Record<string, string>} */
 const EDIT_SIGNS = { "+": "add", "-": "del", "…": "gap" };
 const CELL_ENTRY = "cell";
+const CALL_STAGE = "call";
 
 class EditView {
   /** @param {Frame} frame */
@@ -84,6 +85,8 @@ class EditView {
   }
 
   get hint() {
+    if (this.data.stage === CALL_STAGE) return "Change a shape, dtype, value or option, then Apply: the function is compiled for this call in another process, and its stages are compared with those recorded.";
+    if (/^[kc]\d/.test(this.data.stage)) return "Change the text, then Apply: the kernel is compiled and run in another process, on values of its recorded inputs, and each access is checked.";
     return this.data.entry === CELL_ENTRY
       ? "Change the cell, then Apply: it runs in another process, and its stages are compared. The notebook keeps its values."
       : "Change the text, then Apply: this stage is replaced and later stages are compiled anew, in another process, on new inputs of the recorded shapes.";
@@ -92,7 +95,7 @@ class EditView {
   bar() {
     const { data } = this, busy = Boolean(this.waiting) || null;
     if (!data) return put(this.context, h("span", { class: "mut" }, "Loading …"));
-    const isCell = data.entry === CELL_ENTRY;
+    const isText = data.entry === CELL_ENTRY || data.stage === CALL_STAGE;
     put(
       this.context,
       choice("Stage to edit", data.choices.map((/** @type {any} */ c) => [`${c.entry}|${c.stage}`, c.title]), this.draft, (v) => { const [entry, stage] = v.split("|"); this.request("open", entry, stage); }),
@@ -100,8 +103,8 @@ class EditView {
       h("span", { class: "sp" }),
       button(this.waiting === "apply" ? "Compiling …" : "Apply", "a", () => this.apply(), { disabled: busy, title: "Compile with this text. Key: a, or Ctrl Enter in the text" }),
       button("Undo", "u", () => this.undo(), { disabled: busy || !data.edits.length || null }),
-      isCell
-        ? [canAddCell(this.frame.root) ? button("New cell below", "", () => this.newCell(), { title: "Put the edited cell below this one; it does not run yet" }) : null, button("Copy cell", "", () => this.copyCell())]
+      isText
+        ? [canAddCell(this.frame.root) ? button("New cell below", "", () => this.newCell(), { title: `Put the ${this.noun} below this cell; it does not run yet` }) : null, button(`Copy ${this.noun}`, "", () => this.copyCell())]
         : [button("Keep", "w", () => this.keep(), { disabled: busy || !data.edits.length || null, title: "Write a Python file that applies these edits after a restart. Key: w" }), this.frame.scriptButton(data.entry, data.stage)],
     );
   }
@@ -120,7 +123,7 @@ class EditView {
       other ? h("p", {}, "This entry was compiled without your edit. ", other.text ? button("Use the edit here", "", () => { this.request("open", entry, other.stage); this.drafts.set(`${entry}|${other.stage}`, other.text); }, { title: "Put the edited text of the other entry into this one" }) : null) : null,
       !trial ? h("p", { class: "mut" }, this.hint) : [
         h("p", { class: trial.ok ? "ok" : "bad", "data-result": "" }, (trial.ok ? "✓ " : "✗ ") + trial.sentence),
-        trial.times.length ? h("p", {}, "One call: ", h("b", {}, trial.times[0]), " before, ", h("b", {}, trial.times[1]), " with the edit (medians, in turns, one thread).") : null,
+        trial.times.length ? h("p", {}, `${trial.timed}: `, h("b", {}, trial.times[0]), " before, ", h("b", {}, trial.times[1]), " with the edit (medians, in turns, one thread).") : null,
         trial.name ? h("p", {}, button("Compare in full", "", () => { this.frame.open("compare"); this.frame.focus(); }, { title: `Compare this session with "${trial.name}"` })) : null,
         trial.differences.length ? trial.differences.map((/** @type {any} */ d) => this.#stage(d)) : trial.line ? null : h("p", { class: "mut" }, "No stage differs."),
       ],
@@ -163,18 +166,28 @@ class EditView {
 
   keep() {
     if (!this.data || this.waiting) return;
-    if (this.data.entry === CELL_ENTRY) return this.frame.say("Copy the cell, or put it into a new cell below.");
+    if (this.data.entry === CELL_ENTRY || this.data.stage === CALL_STAGE) return this.frame.say(`Copy the ${this.noun}, or put it into a new cell below.`);
     this.request("keep", this.data.entry, this.data.stage);
   }
 
+  /** What the buttons copy: the edited cell, or Python that makes the edited call. */
+  get noun() {
+    return this.data.stage === CALL_STAGE ? "call" : "cell";
+  }
+
+  /** The text to copy; that of a call is of the edit that was applied last. */
+  get code() {
+    return this.data.stage === CALL_STAGE ? this.data.code : this.area.value;
+  }
+
   async copyCell() {
-    const isDone = await copyText(this.area.value, this.frame.root);
-    this.frame.say(isDone ? "Copied the cell's text." : "The browser does not allow this page to copy: select the text by hand.");
+    const isDone = await copyText(this.code, this.frame.root);
+    this.frame.say(isDone ? `Copied the ${this.noun}.` : "The browser does not allow this page to copy: select the text by hand.");
   }
 
   async newCell() {
-    const isDone = await addCellBelow(this.frame.root, this.data.head + this.area.value);
-    if (isDone) this.frame.say("The edited cell is below this one. It has not run yet.");
+    const isDone = await addCellBelow(this.frame.root, this.code);
+    if (isDone) this.frame.say(`The edited ${this.noun} is below this cell. It has not run yet.`);
     else this.copyCell();
   }
 

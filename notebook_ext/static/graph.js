@@ -2,7 +2,8 @@
 
 import { sourceLine } from "./shared/reasons.js";
 import { LONG, NODE, boxOf, closedAtFirst, drawnEdges, framed, hiddenIn, nesting, places, rewrites } from "./layered.js";
-import { Minimap, dotText, save, svgText } from "./picture.js";
+import { save } from "./copy.js";
+import { Minimap, dotText, svgText } from "./picture.js";
 import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { Rows } from "./shared/rows.js";

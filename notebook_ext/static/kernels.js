@@ -60,6 +60,7 @@ class KernelsView {
       key("ArrowDown ArrowUp", "next or previous kernel", (k) => this.go(this.at + (k === "ArrowDown" ? 1 : -1))),
       key("Enter", "open it in the linked view", () => this.link()),
       key("t", "next target", () => this.turn()),
+      key("e", "edit the text of the kernel", () => this.edit()),
       key("d", "compare two targets, or with the previous version", () => this.compare()),
     ];
   }
@@ -76,6 +77,18 @@ class KernelsView {
 
   get row() {
     return this.part && this.rows[this.at];
+  }
+
+  /** True if the text of the kernel can be edited. */
+  get canEdit() {
+    return Boolean(this.row) && !this.part.is_observed && !("edit" in this.frame.overview.empty);
+  }
+
+  /** Open the text of the kernel in the Edit view. */
+  edit() {
+    if (!this.canEdit) return this.frame.say("This kernel cannot be edited here.");
+    this.frame.open("edit", this.row.compilation, this.row.kernel);
+    this.frame.focus();
   }
 
   /** The kernels for the target: those for the CPU are others than those for a GPU. @returns {any[]} */
@@ -160,6 +173,7 @@ class KernelsView {
       (part.is_run || isCpu) && rows.length && !rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: `Time each kernel on this ${isCpu ? "CPU" : "GPU"}` }) : null,
       waiting && this.frame.model.hasKernel === false ? h("span", { class: "new" }, `${waiting} not compiled when this was saved`) : waiting ? [h("span", { class: "new" }, `${waiting} still compiling`), button("Cancel", "", () => this.frame.act("cancel"), { title: "Stop compiling kernels; finished ones stay" })] : null,
       rows.length && !isCpu && part.further.length ? choice("Compile for another target", [["", "another target …"], ...part.further.map((/** @type {string} */ t) => /** @type {[string, string]} */ ([t, t]))], "", (v) => v && this.further(v)) : null,
+      this.canEdit ? button("Edit", "e", () => this.edit(), { title: "Change this kernel's text, and see what comes of it. Key: e" }) : null,
       rows.length && !part.is_observed ? this.frame.scriptButton(this.row.compilation, this.row.kernel) : null,
       rows.length ? button("Compare", "d", () => this.compare()) : null,
     );
@@ -257,14 +271,15 @@ class KernelsView {
     const roof = this.part.peaks[this.target];
     if (!roof) return h("section", {}, h("h4", {}, "Roofline"), h("p", { class: "mut" }, `No GPU with target ${this.target || "unknown"} is known.`));
     const rows = this.rows.filter((/** @type {any} */ x) => x.estimates[this.target]);
-    const points = rows.map((/** @type {any} */ x) => x.estimates[this.target]);
+    const points = rows.map((/** @type {any} */ x) => (x.measured && x.flops ? { intensity: x.estimates[this.target].intensity, flops: x.flops / x.measured.seconds, isMeasured: true } : x.estimates[this.target]));
+    const measuredCount = points.filter((/** @type {any} */ p) => p.isMeasured).length;
     const { x, y, path, ticks } = rooflinePlaces(roof, points, ROOF);
     const own = rows.indexOf(r);
-    const dot = (/** @type {any} */ e, /** @type {number} */ i) => h("circle", { class: "kd" + (i === own ? " sel" : ""), cx: x(e.intensity), cy: y(e.flops), r: i === own ? 6 : 4, onclick: () => { this.go(this.rows.indexOf(rows[i])); this.frame.focus(); } });
+    const dot = (/** @type {any} */ e, /** @type {number} */ i) => h("circle", { class: "kd" + (i === own ? " sel" : "") + (e.isMeasured ? " run" : ""), cx: x(e.intensity), cy: y(e.flops), r: i === own ? 6 : 4, onclick: () => { this.go(this.rows.indexOf(rows[i])); this.frame.focus(); } });
     const mine = own >= 0 ? points[own] : null;
     return h(
       "section", { tabindex: "0" },
-      h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, " · ≈ estimated")),
+      h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, measuredCount ? ` · ${measuredCount} measured, ${points.length - measuredCount} estimated` : " · ≈ estimated")),
       h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} FLOP/byte, about ${metric(mine.flops)}FLOP/s` : "Roofline" },
         ticks.x.map((v) => [h("path", { class: "grid", d: `M${x(v)} ${ROOF.top}V${ROOF.height - ROOF.bottom}` }), h("text", { x: x(v), y: ROOF.height - 20, "text-anchor": "middle" }, v)]),
         ticks.y.map((v) => [h("path", { class: "grid", d: `M${ROOF.left} ${y(v)}H${ROOF.width - ROOF.right}` }), h("text", { x: ROOF.left - 5, y: y(v) + 4, "text-anchor": "end" }, metric(v))]),

@@ -97,12 +97,3 @@ export function dotText(nodes, edges, groups, groupOf) {
   const top = nodes.flatMap((_, i) => (groupOf[i] < 0 ? [node(i)] : []));
   return ["digraph {", 'node [shape=box, fontname="sans-serif", fontsize=11];', ...top, ...groups.flatMap((g, i) => (g.parent < 0 ? cluster(i) : [])), ...edges.map(([a, b]) => `n${a} -> n${b};`), "}", ""].join("\n");
 }
-
-/** Download a file. @param {string} name @param {string} text @param {string} type */
-export function save(name, text, type) {
-  const url = URL.createObjectURL(new Blob([text], { type })), link = h("a", { href: url, download: name });
-  document.body.append(link);
-  link.click();
-  link.remove();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
-}

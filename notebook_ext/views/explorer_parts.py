@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.records.counts import compilation_counts, has_graph
 from engine.records.session import CompilationRecord, Session
+from engine.records.timeline.save_timeline import perfetto_trace, speedscope_profile
 from notebook_ext.glossary import terms_by_view
 from notebook_ext.views.aot_wrappers import aot_wrappers
 from notebook_ext.views.backward import backward
@@ -23,13 +24,14 @@ from notebook_ext.views.guards import guards, names_entry
 from notebook_ext.views.home import home
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked.row_links import default_target, linked, pane_text, targets_of
+from notebook_ext.views.performance.memory import memory
+from notebook_ext.views.performance.timings import timings
 from notebook_ext.views.ranks import ranks
 from notebook_ext.views.recipes import recipes
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.search_index import search_index
 from notebook_ext.views.source_lines import frame_name
 from notebook_ext.views.summary import summary
-from notebook_ext.views.timings import timings
 from notebook_ext.views.tracer_steps import tracer_steps
 
 OtherSessions = Mapping[str, Session]
@@ -82,10 +84,10 @@ def initial_parts(session: Session) -> dict[str, Any]:
 def part(session: Session, key: str, others: OtherSessions | None = None, name: str = DEFAULT_NAME) -> Any:
     """Return one part by its key: the name of a view and its arguments, separated by ``|``.
 
-    ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``aot|ENTRY``,
+    ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``aot|ENTRY``, ``memory|ENTRY``,
     ``graph|ENTRY|STAGE``, ``layout|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``,
     ``home``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``compilations``, ``backward``, ``index``,
-    ``recipes``, ``ranks``.
+    ``recipes``, ``ranks``, ``perfetto``, ``speedscope``.
     ``other|NUMBER|KEY`` is a part of another session. ``comparison|FIRST|SECOND`` compares two sessions by
     number; an empty number is the displayed session.
 
@@ -127,6 +129,7 @@ _ENTRY_VIEWS: dict[str, Callable[..., dict[str, Any]]] = {
     "places": graphviz_layout,
     "tracer": tracer_steps,
     "aot": aot_wrappers,
+    "memory": memory,
     "facts": compilation_facts,
     "file": artifact_text,
     "brief": entry_summary,
@@ -142,6 +145,8 @@ _SESSION_VIEWS = {
     "index": search_index,
     "recipes": recipes,
     "ranks": ranks,
+    "perfetto": perfetto_trace,
+    "speedscope": speedscope_profile,
 }
 
 
@@ -164,7 +169,7 @@ def session_keys() -> Iterator[str]:
 
 def entry_keys(compilation: CompilationRecord) -> Iterator[str]:
     """Yield the keys of one compilation's parts without pane texts."""
-    yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "aot", "facts", "brief"))
+    yield from (f"{view}|{compilation.id}" for view in ("guards", "tracer", "aot", "memory", "facts", "brief"))
     yield f"linked|{compilation.id}|"
     for target in targets_of(compilation)[1:]:
         yield f"linked|{compilation.id}|{target}"

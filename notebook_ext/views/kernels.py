@@ -9,9 +9,10 @@ from engine.records.graph import NodeRecord
 from engine.records.kernels import KernelRecord, KernelResources, TargetRecord
 from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views import roofline, source_lines
+from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, sanitize
 from notebook_ext.views.linked.row_links import CPU, default_target, for_target, targets_of
+from notebook_ext.views.performance import roofline
 
 EXTRA_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
 """Targets that the kernels of a live session can also be compiled for."""

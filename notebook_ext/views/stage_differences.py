@@ -15,6 +15,8 @@ MAX_ROWS = 200
 """Number of diff lines that are sent for one stage."""
 STAGE_TITLES = {"fx": "Traced graph", "aten": "ATen graph", "joint": "Joint graph", "forward": "Forward graph", "backward": "Backward graph"}  # fmt: skip
 
+LISTING_TITLES = {"asm": "Assembly", "ptx": "PTX", "sass": "SASS", "amdgcn": "AMDGCN"}
+
 
 def stage_differences(before: CompilationRecord | None, after: CompilationRecord | None) -> list[dict[str, Any]]:
     """Return the stages that differ, in the order of the pipeline: title and diff."""
@@ -45,11 +47,11 @@ def _texts(compilation: CompilationRecord) -> dict[str, str]:
     }
     kernels = unique_kernels(compilation)
     listed = {f"Kernel {k.id} ({k.language})": k.text for k in (*compilation.cpu_kernels, *kernels)}
-    assembly = {
-        f"Assembly of kernel {k.id}": listing.text
-        for k in compilation.cpu_kernels
+    listings = {
+        f"{LISTING_TITLES[listing.stage]} of kernel {k.id}": listing.text
+        for k in (*compilation.cpu_kernels, *kernels)
         for target in k.targets
         for listing in target.listings
-        if listing.stage == "asm"
+        if listing.stage in LISTING_TITLES
     }
-    return graphs | listed | assembly
+    return graphs | listed | listings

@@ -164,7 +164,9 @@ class Explorer(anywidget.AnyWidget):
                 if key.startswith(("other|", "difference|")):
                     continue  # Sessions of earlier runs do not change.
                 if (
-                    not key.startswith(("linked|", "text|", "graph|", "places|", "tracer|", "aot|", "brief|"))
+                    not key.startswith(
+                        ("linked|", "text|", "graph|", "places|", "tracer|", "aot|", "memory|", "brief|")
+                    )
                     or key.split("|")[1] in changed
                 ):
                     self._send_part(key, only_changed=True)

@@ -50,6 +50,25 @@ def replace(page: Any, old: str, new: str) -> None:
     page.wait_for_selector(".lm .edit [data-result]", timeout=60_000)
 
 
+def edit_a_kernel(page: Any) -> None:
+    """From the Kernels tab by keyboard: a wrong access is a sentence at its line."""
+    choose_view(page, "kernels")
+    page.wait_for_selector(".lm .kernels tr.sel")
+    page.locator(".lm .kernels [tabindex='0']").first.focus()
+    page.keyboard.press("e")
+    page.wait_for_function(
+        "/kernel [kc]0 of/.test(document.querySelector('.lm .edit textarea')?.value)", timeout=20_000
+    )
+    area = page.locator(".lm .edit textarea")
+    is_triton = "import triton" in area.input_value()
+    replace(
+        page, *(("b_ptr + ", "b_ptr + 1 + ") if is_triton else ("ptr %b_ptr, i64 %r0\n", "ptr %b_ptr, i64 90000\n"))
+    )
+    assert page.locator(".lm .edit [data-result]").inner_text().startswith("✗ Line ")
+    assert "past the end of b." in page.locator(".lm .edit [data-result]").inner_text()
+    keep(page, "edit-kernel-fault")
+
+
 def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> None:
     """Apply gives a verdict and the later stages; an error marks its line.
 
@@ -85,8 +104,9 @@ def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> N
     page.locator(".lm .edit .ctx button", has_text="Undo").click()
     page.wait_for_function(f"{RESULT}?.textContent.includes('are those of eager')", timeout=60_000)
     page.set_viewport_size({"width": 1400, "height": 900})
+    edit_a_kernel(page)
     page.locator('.lm .edit select[aria-label="Stage to edit"]').select_option("cell|cell")
-    page.wait_for_function("document.querySelector('.lm .edit textarea').value.startsWith('def bias_gelu')")
+    page.wait_for_function("document.querySelector('.lm .edit textarea').value.startsWith('%%compile\\ndef bias_gelu')")
     replace(page, "F.gelu", "F.relu")
     assert "The cell's results differ: out changes." in page.locator(".lm .edit [data-result]").inner_text()
     assert page.locator(".lm .edit .res summary", has_text="ATen graph").count() == 1

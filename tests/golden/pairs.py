@@ -9,9 +9,11 @@ from __future__ import annotations
 import builtins
 import contextlib
 import inspect
+import itertools
 import pathlib
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -120,6 +122,34 @@ def to_aten(function: Callable[..., Any], *args: Any, **options: Any) -> AotGrap
     traced = trace(function, *args, **options)
     functional = functionalize(traced.graph, traced.inputs, "0/0")
     return AotGraph(functional.module, functional.inputs, "0/0")
+
+
+def in_order(*parts: Sequence[str]) -> list[list[str]]:
+    """Move each size to its first use, and number names in the order of all parts.
+
+    Versions of torch differ in where they trace sizes, and in how many unused nodes take a number.
+    """
+    parts = tuple(list(_sizes_at_first_use(part)) for part in parts)
+    names, numbers = {}, Counter[str]()
+    for name in re.findall(r"^(\w+) = ", "\n".join(itertools.chain(*parts)), re.MULTILINE):
+        base = re.sub(r"_\d+$", "", name)
+        if name not in names:
+            number = numbers[base] + hasattr(builtins, base)
+            names[name], numbers[base] = f"{base}_{number}" if number else base, numbers[base] + 1
+    return [
+        [re.sub(r"\b[a-z]\w*", lambda found: names.get(found[0], found[0]), line) for line in part] for part in parts
+    ]
+
+
+def _sizes_at_first_use(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a graph, each size before the line that reads it first."""
+    unread: dict[str, str] = {}
+    for line in lines:
+        if found := re.match(r"(\w+) = aten\.sym_size\.int\(", line):
+            unread[found[1]] = line
+            continue
+        yield from (unread.pop(name) for name in re.findall(r"\w+", line) if name in unread)
+        yield line
 
 
 def graph_lines(graph: torch.fx.GraphModule | GraphRecord) -> list[str]:

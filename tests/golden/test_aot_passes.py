@@ -8,14 +8,25 @@ import torch
 
 from engine.aot.inference_mode import strip_inference_mode
 from engine.aot.undefined_tangents import specialize_to_defined_tangents
-from tests.golden.pairs import Pair, compile_and_run, graph_lines, graph_of, plain_lines, shows, to_aten, trace
+from tests.golden.pairs import (
+    Pair,
+    compile_and_run,
+    graph_lines,
+    graph_of,
+    in_order,
+    plain_lines,
+    shows,
+    to_aten,
+    trace,
+)
 
 Tensor = torch.Tensor
 
 
-def show_functional(pair: Pair, function: Any, *args: Any) -> None:
+def show_functional(pair: Pair, function: Any, *args: Any, **options: Any) -> None:
     """Write a pair: the traced graph and the functional one."""
-    pair(function, before=graph_lines(trace(function, *args).graph), after=graph_lines(to_aten(function, *args).module))
+    (after,) = in_order(graph_lines(to_aten(function, *args, **options).module))
+    pair(function, before=graph_lines(trace(function, *args, **options).graph), after=after)
 
 
 @shows("engine/aot/functionalize.py")
@@ -68,9 +79,7 @@ def test_functionalize_symbolic_sizes(pair: Pair) -> None:
     def f(x: Tensor) -> Tensor:
         return x.view(x.shape[0] * 2, -1).sum(1)
 
-    x = torch.ones(6, 4)
-    before = graph_lines(trace(f, x, dynamic=True).graph)
-    pair(f, before=before, after=graph_lines(to_aten(f, x, dynamic=True).module))
+    show_functional(pair, f, torch.ones(6, 4), dynamic=True)
 
 
 @shows("engine/aot/output_aliasing.py")

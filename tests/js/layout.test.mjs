@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load } from "./load.mjs";
 
-const { barPlaces, nextHit, openRows, rulerMarks, scrollFor, visibleRows, ROW } = await load("shared/layout.js");
+const { barPlaces, clockText, nextHit, openRows, rulerMarks, scrollFor, visibleRows, ROW } = await load("shared/layout.js");
 
 test("a short list is drawn whole, a long one around what is in view", () => {
   assert.deepEqual(visibleRows(200, 900, 300), [0, 200]);
@@ -43,4 +43,8 @@ test("rows below a closed value are hidden at every depth", () => {
   assert.deepEqual(openRows(tree, new Set()), [0, 1, 2, 3]);
   assert.deepEqual(openRows(tree, new Set([1])), [0, 1, 3]);
   assert.deepEqual(openRows(tree, new Set([0])), [0, 3]);
+});
+
+test("neighboring ticks of a clock have different texts", () => {
+  assert.deepEqual([clockText(0, 1), clockText(8.245, 0.005), clockText(3, 1), clockText(0.02, 0.005), clockText(2e-5, 1e-5)], ["0", "8.245 s", "3 s", "20 ms", "20 µs"]);
 });

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import runpy
 from typing import Any
 
@@ -122,6 +123,49 @@ def test_the_cell_is_a_stage_too(session: engine.Session) -> None:
 
     editor = StageEditor(session, CellText("--keep", "y = total(x)\n", "cell"), try_text)
     found = editor.answer("open", "", "", "")
-    assert (found["entry"], found["text"], found["head"]) == (CELL, "y = total(x)\n", "%%compile --keep\n")
+    assert (found["entry"], found["text"]) == (CELL, "%%compile --keep\ny = total(x)\n")
     broken = editor.answer("apply", CELL, CELL, "y = 1\nz = (")
     assert broken["trial"]["line"] == 2
+
+
+def test_a_kernel_is_edited_and_kept(session: engine.Session, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    """Its listings differ; edits of graphs stack apart from it; the file applies it."""
+    monkeypatch.chdir(tmp_path)
+    editor = StageEditor(session)
+    entry = session.compilations[0].id
+    found = apply(editor, entry, "k0", "x * 3.0", "x + x + x")
+    assert found["trial"]["ok"], found["trial"]
+    assert found["edits"] == ["Kernel k0"]
+    changed = [d["title"] for d in found["trial"]["differences"]]
+    assert {"Kernel k0 (triton)", "PTX of kernel k0"} <= set(changed)
+    assert session.artifacts[-1].name == f"edit of kernel k0 {entry}"
+    assert "edited_total.py" in editor.answer("keep", entry, "k0", "")["said"]
+    assert "x + x + x" in (tmp_path / "edited_total.py").read_text()
+    assert apply(editor, entry, "fx", "x * 3", "x * 4")["edits"] == ["Traced graph"]
+    assert editor.answer("undo", entry, "k0", "")["edits"] == []
+
+
+def test_inputs_and_options_are_edited(session: engine.Session) -> None:
+    """Panes are compared with those recorded; a fault has its line; Python makes the call."""
+    editor = StageEditor(session)
+    entry = session.compilations[0].id
+    found = apply(editor, entry, "call", "float32[4, 8]", "float64[3, 16]")
+    assert found["trial"]["ok"], found["trial"]
+    changed = {d["title"]: d["rows"] for d in found["trial"]["differences"]}
+    assert any("16" in text for _, text in changed["Kernel k0 (triton)"])
+    assert "x = torch.randn((3, 16), dtype=torch.float64)" in found["code"]
+    assert "There is no edit to keep" in editor.answer("keep", entry, "call", "")["said"]
+    again = apply(editor, entry, "call", "dynamic: None", "dynamic: True")
+    assert "dynamic=True" in again["code"]
+    assert any(re.search(r"\bs\d+", text) for d in again["trial"]["differences"] for _, text in d["rows"])
+    for old, new, line, sentence in (
+        ("dynamic: True", "dynamic: perhaps", 4, "dynamic is True or False"),
+        ("target: None", "target: cuda:1", 6, "There is no target"),
+        ("float64[3, 16]", "float64(3)", 2, "write a tensor as"),
+    ):
+        trial = apply(editor, entry, "call", old, new)["trial"]
+        assert sentence in trial["sentence"]
+        assert trial["line"] == line + (old[0] != "f")
+        editor.answer("undo", entry, "call", "")
+    empty = apply(editor, entry, "call", "float64[3, 16]", "float64[-3, 16]")["trial"]
+    assert empty["sentence"].startswith("Line 2: x:")

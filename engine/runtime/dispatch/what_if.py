@@ -50,7 +50,7 @@ def editable_inputs(session: Session, frame: str) -> tuple[EditableInput, ...]:
     Raises:
         BadArgument: the session is not live.
     """
-    return tuple(i for name, value in _last_arguments(session, frame).items() for i in _inputs(name, value))
+    return tuple(i for name, value in _last_arguments(session, frame).items() for i in inputs_of(name, value))
 
 
 def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]) -> CallExplanation:
@@ -63,7 +63,9 @@ def what_if(session: Session, frame: str, edits: Mapping[str, Mapping[str, str]]
         BadArgument: the session is not live, an argument is no longer available, or a text cannot be parsed.
     """
     try:
-        arguments = {n: resolve_argument(_edited(n, v, edits)) for n, v in _last_arguments(session, frame).items()}
+        arguments = {
+            n: resolve_argument(edited_argument(n, v, edits)) for n, v in _last_arguments(session, frame).items()
+        }
     except ValueUnavailable as error:
         raise BadArgument(f"What-if is not possible: {error}.") from error
     explanation = _explain(recorded_frame(session, frame), arguments)
@@ -101,7 +103,8 @@ def _last_arguments(session: Session, frame: str) -> Mapping[str, Any]:
     return found.last_call.arguments
 
 
-def _inputs(path: str, value: Any) -> Iterator[EditableInput]:
+def inputs_of(path: str, value: Any) -> Iterator[EditableInput]:
+    """Yield the editable inputs in a described argument."""
     if isinstance(value, TensorSpec):
         yield EditableInput(
             path,
@@ -117,21 +120,26 @@ def _inputs(path: str, value: Any) -> Iterator[EditableInput]:
         yield EditableInput(path, {"value": repr(value)})
     elif type(value) in (list, tuple):
         for index, item in enumerate(value):
-            yield from _inputs(f"{path}[{index}]", item)
+            yield from inputs_of(f"{path}[{index}]", item)
     elif type(value) is dict:
         for key, item in value.items():
-            yield from _inputs(f"{path}[{key!r}]", item)
+            yield from inputs_of(f"{path}[{key!r}]", item)
 
 
 def _numbers(values: Any) -> str:
     return ", ".join(map(str, values))
 
 
-def _edited(path: str, value: Any, edits: Mapping[str, Mapping[str, str]]) -> Any:
+def edited_argument(path: str, value: Any, edits: Mapping[str, Mapping[str, str]]) -> Any:
+    """Return a described argument with edits, which are new text of fields by path.
+
+    Raises:
+        BadArgument: a text cannot be parsed.
+    """
     if type(value) in (list, tuple):
-        return type(value)(_edited(f"{path}[{i}]", v, edits) for i, v in enumerate(value))
+        return type(value)(edited_argument(f"{path}[{i}]", v, edits) for i, v in enumerate(value))
     if type(value) is dict:
-        return {k: _edited(f"{path}[{k!r}]", v, edits) for k, v in value.items()}
+        return {k: edited_argument(f"{path}[{k!r}]", v, edits) for k, v in value.items()}
     edit = edits.get(path)
     if not edit or isinstance(value, (RetainedValue, UndescribedValue)):
         return value

@@ -65,41 +65,66 @@ def verify_kernels(
     The inputs are not changed. The first kernel that differs is marked in its note.
     A kernel that cannot be run alone is "not verifiable", with the reason.
     """
-    module = (
-        program.reference_graph
-        if program.reference_graph is not None
-        else (graph.module if graph is not None else None)
-    )
-    if module is None:
-        return _all_unverifiable(program, "there is no ATen graph to compare with")
-    inputs = tuple(_on_cpu(x) for x in inputs)
     try:
-        values = _reference_values(module, inputs, _values_needed(program), program.multi_output_buffers)
-        sizes = _SizeValues(program, inputs, values)
-        if broken := sizes.violated_assertion():
-            return _all_unverifiable(program, f"its graph assumes {broken}, which is false for these values")
-    except Exception as error:
-        return _all_unverifiable(program, f"the ATen graph could not be run on the CPU: {_one_line(error)}")
-    return _Verification(program, module, _placeholders(module, inputs), sizes, values).run()
+        made = _verification(program, graph, inputs)
+    except ValueError as error:
+        return _all_unverifiable(program, str(error))
+    return made.run()
 
 
 def kernel_trials(
     program: LoweredProgram, graph: HasGraphModule | None, inputs: Iterable[Any]
 ) -> Iterator[tuple[GeneratedKernel, KernelTrial]]:
     """Yield the launches that can be run alone on these inputs, with their arguments."""
-    module = program.reference_graph or getattr(graph, "module", None)
-    if module is None:
+    try:
+        made = _verification(program, graph, inputs)
+    except ValueError:
         return
+    for kernel in program.kernels:
+        with contextlib.suppress(ValueError):  # A size is not known.
+            yield kernel, made.trial(kernel)
+
+
+def kernel_trial(
+    program: LoweredProgram, graph: HasGraphModule | None, inputs: Iterable[Any], kernel: str
+) -> tuple[GeneratedKernel, KernelTrial]:
+    """Return a kernel, given by its id, with the arguments of its first launch.
+
+    Raises:
+        ValueError: why it cannot be run alone.
+    """
+    made = _verification(program, graph, inputs)
+    for found in program.kernels:
+        if found.id == kernel:
+            if reason := made.why_unavailable(found):
+                raise ValueError(reason)
+            return found, made.trial(found)
+        if any(a.buffer not in made.values for a in found.args if a.is_written):
+            made.verify_kernel(found)  # for its scratch buffers
+    raise ValueError("the program does not launch it")
+
+
+def _verification(program: LoweredProgram, graph: HasGraphModule | None, inputs: Iterable[Any]) -> _Verification:
+    """Prepare to run kernels on ATen's values.
+
+    Raises:
+        ValueError: why they cannot be computed.
+    """
+    module = program.reference_graph
+    if module is None and graph is not None:
+        module = graph.module
+    if module is None:
+        raise ValueError("there is no ATen graph to compare with")
     inputs = tuple(_on_cpu(x) for x in inputs)
     try:
         values = _reference_values(module, inputs, _values_needed(program), program.multi_output_buffers)
         sizes = _SizeValues(program, inputs, values)
-    except Exception:  # The graph cannot run on the CPU.
-        return
-    made = _Verification(program, module, _placeholders(module, inputs), sizes, values)
-    for kernel in program.kernels:
-        with contextlib.suppress(ValueError):  # A size is not known.
-            yield kernel, made.trial(kernel)
+        broken = sizes.violated_assertion()
+    except Exception as error:
+        raise ValueError(f"the ATen graph could not be run on the CPU: {_one_line(error)}") from error
+    if broken:
+        raise ValueError(f"its graph assumes {broken}, which is false for these values")
+    return _Verification(program, module, _placeholders(module, inputs), sizes, values)
 
 
 def _placeholders(module: torch.fx.GraphModule, inputs: tuple[Any, ...]) -> dict[str, Any]:
@@ -271,7 +296,7 @@ class _Verification:
         records: dict[str, VerifyRecord] = {}
         differs = False
         for kernel in self._launched_kernels():
-            record = self._verify_kernel(kernel)
+            record = self.verify_kernel(kernel)
             if record.outcome == "different" and not differs:
                 differs = True
                 record = replace(record, note=f"first kernel that differs: {record.note}")
@@ -283,10 +308,11 @@ class _Verification:
     def _launched_kernels(self) -> Iterator[GeneratedKernel]:
         return iter(self.program.kernels)
 
-    def _verify_kernel(self, kernel: GeneratedKernel) -> VerifyRecord:
+    def verify_kernel(self, kernel: GeneratedKernel) -> VerifyRecord:
+        """Run one kernel and compare its results with ATen's."""
         place = _place_of(self.program.target)
         try:
-            if reason := next(filter(None, map(self._why_unavailable, kernel.args)), ""):
+            if reason := self.why_unavailable(kernel):
                 return _unverifiable(reason, place)
             trial = self.trial(kernel)
         except ValueError as error:  # a size is not known
@@ -329,6 +355,10 @@ class _Verification:
         if argument.triton_type in FLOAT_PARAMETER_TYPES:
             return self.sizes.float_value(value)
         return value if value is None or isinstance(value, (bool, float, str)) else self.sizes.concrete(value)
+
+    def why_unavailable(self, kernel: GeneratedKernel) -> str:
+        """Return why a kernel cannot run alone; empty if it can."""
+        return next(filter(None, map(self._why_unavailable, kernel.args)), "")
 
     def _why_unavailable(self, argument: KernelArg) -> str:
         """Return why the kernel cannot run alone because of a buffer; empty if it can."""

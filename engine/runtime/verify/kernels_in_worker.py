@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +92,7 @@ class KernelComparison:
     written: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-class _RedzonedBuffer:
+class RedzonedBuffer:
     """A buffer between two redzones."""
 
     def __init__(self, pointer: BufferArgument) -> None:
@@ -100,17 +100,29 @@ class _RedzonedBuffer:
         pairs = list(zip(pointer.shape, pointer.stride, strict=True))
         extent = 1 + sum((n - 1) * s for n, s in pairs) if all(pointer.shape) else 0
         self._extent = extent
-        self._memory = torch.empty(extent + 2 * REDZONE, dtype=pointer.dtype)
+        self._memory, self._start = self._allocate(extent, pointer.dtype)
         self._memory.view(torch.uint8).fill_(FILL_BYTE)
         self._redzone_bytes = self._read_redzones()
-        self.tensor = self._memory.as_strided(pointer.shape, pointer.stride, REDZONE)
+        offset = self._memory.storage_offset() + self._start
+        self.tensor = self._memory.as_strided(pointer.shape, pointer.stride, offset)
         if pointer.value is not None:
             # With a stride of 0 one element stands for many: write it once.
             distinct = tuple(slice(0, 1) if s == 0 else slice(None) for s in pointer.stride)
             self.tensor[distinct].copy_(pointer.value[distinct])
 
+    @staticmethod
+    def _allocate(extent: int, dtype: torch.dtype) -> tuple[torch.Tensor, int]:
+        """Return memory with redzones, and the index of the first element between them."""
+        return torch.empty(extent + 2 * REDZONE, dtype=dtype), REDZONE
+
+    @property
+    def addresses(self) -> range:
+        """The addresses of the buffer's bytes."""
+        start = self.tensor.data_ptr()
+        return range(start, start + self._extent * self._memory.element_size())
+
     def _read_redzones(self) -> torch.Tensor:
-        ends = (self._memory[:REDZONE], self._memory[REDZONE + self._extent :])
+        ends = (self._memory[: self._start], self._memory[self._start + self._extent :])
         return torch.cat([end.view(torch.uint8) for end in ends])
 
     @property
@@ -138,16 +150,21 @@ def run_and_compare(trial: KernelTrial) -> KernelComparison:
     return compare_results(trial, interpret)
 
 
-def compare_results(trial: KernelTrial, launch: Callable[..., object]) -> KernelComparison:
+def compare_results(
+    trial: KernelTrial,
+    launch: Callable[..., object],
+    make_buffer: Callable[[BufferArgument], RedzonedBuffer] = RedzonedBuffer,
+    on_buffers: Callable[[Mapping[str, RedzonedBuffer]], object] = lambda _: None,
+) -> KernelComparison:
     """Run a kernel by ``launch`` and compare its results with the expected values.
 
-    Its buffers are between redzones.
+    Its buffers are between redzones. ``on_buffers`` gets them by name before the launch.
 
     Raises:
         Exception: whatever the launch raises.
     """
-    arenas = [_RedzonedBuffer(a) if isinstance(a, BufferArgument) else None for a in trial.arguments]
-    by_buffer: dict[str, _RedzonedBuffer] = {}
+    arenas = [make_buffer(a) if isinstance(a, BufferArgument) else None for a in trial.arguments]
+    by_buffer: dict[str, RedzonedBuffer] = {}
     values: list[Any] = []
     for argument, arena in zip(trial.arguments, arenas, strict=True):
         if isinstance(argument, BufferArgument) and arena is not None:
@@ -155,6 +172,7 @@ def compare_results(trial: KernelTrial, launch: Callable[..., object]) -> Kernel
             values.append(by_buffer.setdefault(argument.buffer, arena).tensor)
         else:
             values.append(argument)
+    on_buffers(by_buffer)
     launch(*values)
     changed_by_kernel = {p.buffer for p in buffer_arguments(trial.arguments) if p.written}
     written = {b: a for b, a in by_buffer.items() if b in changed_by_kernel}
@@ -173,7 +191,7 @@ def compare_results(trial: KernelTrial, launch: Callable[..., object]) -> Kernel
 NOTHING_TO_COMPARE = "not verifiable: its outputs have no ATen node; they are verified with the kernel that reads them"
 
 
-def _is_unchanged(arena: _RedzonedBuffer) -> bool:
+def _is_unchanged(arena: RedzonedBuffer) -> bool:
     value = arena.pointer.value
     return value is None or _is_equal(arena.tensor, value)
 
@@ -202,7 +220,7 @@ def _largest_input(trial: KernelTrial) -> float:
     return largest
 
 
-def _compare(arena: _RedzonedBuffer, scale: float) -> KernelComparison:
+def _compare(arena: RedzonedBuffer, scale: float) -> KernelComparison:
     expected = arena.pointer.expected
     assert expected is not None
     found = arena.tensor
@@ -215,7 +233,7 @@ def _compare(arena: _RedzonedBuffer, scale: float) -> KernelComparison:
     return _compare_floats(arena, expected, scale)
 
 
-def _compare_floats(arena: _RedzonedBuffer, expected: torch.Tensor, scale: float) -> KernelComparison:
+def _compare_floats(arena: RedzonedBuffer, expected: torch.Tensor, scale: float) -> KernelComparison:
     found, aten = arena.tensor.double(), expected.double()
     exact = arena.pointer.fp64_reference
     # Kernels compute in float32, whatever dtype they store.
@@ -253,7 +271,7 @@ def _root_mean_square(values: torch.Tensor) -> float:
     return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
 
 
-def _describe_element(arena: _RedzonedBuffer, at: list[int]) -> str:
+def _describe_element(arena: RedzonedBuffer, at: list[int]) -> str:
     """Describe the first element that differs."""
     expected = arena.pointer.expected
     assert expected is not None

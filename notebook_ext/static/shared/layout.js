@@ -77,6 +77,17 @@ export function barPlaces(bars, longest) {
 }
 
 /**
+ * A moment on a clock with a tick at every `step` seconds, precise enough to tell neighbors apart.
+ * @param {number} moment in seconds
+ * @param {number} step
+ */
+export function clockText(moment, step) {
+  if (!moment) return "0";
+  const [unit, scale] = moment >= 1 ? ["s", 1] : moment >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6];
+  return `${(moment * scale).toFixed(Math.max(0, Math.min(9, Math.ceil(-Math.log10(step * scale) - 1e-9))))} ${unit}`;
+}
+
+/**
  * Rows of a flat tree that are not inside a closed one.
  * @param {{parent: number}[]} tree
  * @param {Set<number>} closed

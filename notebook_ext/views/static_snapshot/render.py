@@ -16,10 +16,10 @@ from notebook_ext.views.format_text import format_seconds, one_line, pluralize, 
 from notebook_ext.views.graph.node_table import graph_svg
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked.listing_text import kernel_lines
+from notebook_ext.views.performance.timings import timings
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.static_snapshot.stage_tables import Table, backward_table, detail_tables, line_tables
 from notebook_ext.views.summary import summary
-from notebook_ext.views.timings import timings
 
 MAX_ROWS = 60
 """Maximum number of rows in one table."""

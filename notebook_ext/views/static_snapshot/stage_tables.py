@@ -12,7 +12,7 @@ from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.aot_wrappers import aot_wrappers
 from notebook_ext.views.backward import backward
-from notebook_ext.views.format_text import one_line, pluralize
+from notebook_ext.views.format_text import format_bytes, one_line, pluralize
 from notebook_ext.views.graph.graph_between_passes import passes_of
 from notebook_ext.views.kernels import autotune_choices, kernels
 
@@ -31,6 +31,7 @@ def detail_tables(session: Session, compilation: CompilationRecord) -> list[Tabl
         _graphs(compilation),
         _partition(session, compilation),
         _wrapper_values(session, compilation),
+        _memory(compilation),
         _fusion(session, compilation),
         _choices(compilation),
         _steps(compilation),
@@ -108,6 +109,23 @@ def _graphs(compilation: CompilationRecord) -> Table:
         ]
         rows.append([one_line(graph.stage, 30), pluralize(len(graph.nodes), "node"), one_line(", ".join(passes), 200)])
     return "Graphs", ["Stage", "Size", "Passes that changed it"], rows if len(rows) > 1 else []
+
+
+def _memory(compilation: CompilationRecord) -> Table:
+    """Return the peak of each program and the largest tensors that are live at it."""
+    rows = [
+        [
+            record.stage,
+            format_bytes(record.peak_bytes),
+            f"{record.peak_step + 1} of {len(record.steps)}, {one_line(record.steps[record.peak_step].name, 60)}",
+            ", ".join(
+                f"{one_line(b.name, 40)} {format_bytes(b.bytes)}" for b in record.live_blocks(record.peak_step)[:5]
+            ),
+        ]
+        for record in compilation.memory
+        if record.steps
+    ]
+    return "Live memory at its peak", ["Program", "Peak", "Step", "Largest tensors"], rows
 
 
 def _fusion(session: Session, compilation: CompilationRecord) -> Table:

@@ -1,5 +1,6 @@
 """Plans of distributed training steps agree with real processes, and leave no trace."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -107,6 +108,33 @@ def test_nothing_remains_after_a_plan():
     assert not torch.distributed.is_initialized()
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (dict(os.environ), torch.get_default_device(), torch.cuda.is_available())
+
+
+def test_garbage_of_this_process_is_not_freed_in_the_planned_one(tmp_path):
+    """A finalizer of cyclic garbage runs once, here, though the planned one collects."""
+    runs = tmp_path / "runs"
+
+    class Cyclic:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            with runs.open("a") as file:
+                file.write("run ")
+
+    def program():
+        gc.collect()
+        return torch.ones(2) + 1
+
+    gc.disable()
+    try:
+        Cyclic()
+        engine.plan(program, world=2, ranks=[0], device="cpu")
+        assert not runs.exists()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert runs.read_text() == "run "
 
 
 def test_an_existing_group_is_left_alone(tmp_path):

@@ -142,7 +142,7 @@ def test_views_open(session: Session) -> None:
     assert "print('norm')" in parts["breaks"]
     assert "size 5 in dimension 0" in parts["recompiles"]
     assert "saved_input" not in OLD_FILE.read_text(encoding="utf-8")
-    for stage in STAGES:
+    for stage in set(STAGES) - {"memory"}:  # version 1 recorded no memory
         assert "Nothing was recorded" not in str(getattr(session, stage))
 
 

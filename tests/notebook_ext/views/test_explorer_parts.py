@@ -15,16 +15,16 @@ from engine.records.runtime import CallRecord, Timing
 from engine.records.session import Session
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord, TraceRecord
 from engine.supported_versions import torch_version
-from notebook_ext.views import roofline
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.explorer_parts import all_parts, initial_parts, overview, part
 from notebook_ext.views.graph import graphviz_layout
 from notebook_ext.views.graph.node_table import MAX_PER_RANK, layered_layout
 from notebook_ext.views.guards import fix_rows, guards, symbol_range, what_if
 from notebook_ext.views.kernels import kernels
+from notebook_ext.views.performance import roofline
+from notebook_ext.views.performance.timings import exclusive_seconds, timings
 from notebook_ext.views.recompiles import MAX_COLUMNS, recompiles
 from notebook_ext.views.static_snapshot.render import snapshot_html, snapshot_text
-from notebook_ext.views.timings import exclusive_seconds, timings
 from tests.notebook_ext.sample_sessions import (
     broken_session,
     empty_session,

@@ -85,7 +85,7 @@ class Launches:
 
 
 def two_updates() -> LoweredProgram:
-    return lowered(lambda a, b: (a - 1, b[:32] - 1), torch.randn(64, 64), torch.randn(32, 64), mutated=((0, 0), (1, 1)))
+    return lowered(lambda a, b: (a - 1, b[:32] * 2), torch.randn(64, 64), torch.randn(32, 64), mutated=((0, 0), (1, 1)))
 
 
 def test_the_input_itself_is_returned():

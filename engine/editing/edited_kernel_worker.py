@@ -1,0 +1,244 @@
+"""Run the edited text of a kernel, worker side: check each access, know the line at fault.
+
+A CPU kernel's arguments end at guard pages, and it notes its line in a file before each access and jump: whoever reads
+the file after a crash or a time limit knows the line. In Triton's interpreter each address is checked before the access.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import json
+import mmap
+import pathlib
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.ir.kernels.compile_llvm import CannotCompile, compile_object, load_function
+from engine.ir.kernels.llvm_machine import initialize, llvm
+from engine.kernels.cpu.line_tables import is_instruction
+from engine.kernels.cpu.listings import compile_for_cpu
+from engine.records.kernels import TargetRecord
+from engine.runtime.kernel_launchers import interpreter_kernel
+from engine.runtime.time_cpu_kernels import seconds_of
+from engine.runtime.triton_interpreter.checked_accesses import OutOfArguments, checked_accesses, describe_access
+from engine.runtime.verify import kernels_in_worker
+from engine.runtime.verify.guard_pages import GuardedBuffer
+from engine.runtime.verify.kernels_in_worker import (
+    KernelComparison,
+    KernelTrial,
+    RedzonedBuffer,
+    buffer_arguments,
+    compare_results,
+)
+
+NOTES_BYTES = 1 << 16
+TABLE = 64
+"""Position of the arguments, as JSON, in the file of notes; line and address come first."""
+
+
+@dataclass(frozen=True)
+class EditedRun:
+    """Result of running an edited kernel.
+
+    ``problem`` says why there is none, at ``line`` of the text (0: unknown). ``seconds``: of a launch before and with
+    the edit.
+    """
+
+    comparison: KernelComparison | None = None
+    problem: str = ""
+    line: int = 0
+    seconds: tuple[float, ...] = ()
+    target: TargetRecord | None = None
+
+
+@dataclass(frozen=True)
+class CpuLaunch:
+    """Launch of a CPU kernel: the kind of each argument, and the chunk of a thread."""
+
+    kinds: tuple[str, ...]
+    chunk: int
+
+
+def warm_up() -> None:
+    """Load LLVM and Triton, so that the first kernel does not wait for them."""
+    if llvm is not None:
+        initialize()
+    kernels_in_worker.warm_up()
+
+
+# ---- CPU ----------------------------------------------------------------------------------------------------------
+
+
+def run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, notes: str) -> EditedRun:
+    """Run an edited CPU kernel with guarded arguments, then time it beside the original."""
+    torch.set_num_threads(1)
+    if problem := _llvm_problem(trial.name, trial.text, original):
+        return EditedRun(problem=problem[0], line=problem[1])
+    try:
+        with pathlib.Path(notes).open("r+b") as file:
+            memory = mmap.mmap(file.fileno(), NOTES_BYTES)
+        address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+        run = _load(trial.name, with_noted_lines(trial.text, address), launch)
+        statuses: list[int] = []
+        comparison = compare_results(
+            trial,
+            lambda *v: statuses.append(_launch(run, launch.kinds, v)),
+            GuardedBuffer,
+            functools.partial(_write_table, memory),
+        )
+        if any(statuses):
+            return EditedRun(problem="A check of the kernel's indices fails.")
+        runs = [_load(trial.name, text, launch) for text in (original, trial.text)]
+    except CannotCompile as error:
+        return EditedRun(problem=f"{error}.")
+    return EditedRun(
+        comparison, seconds=_times(trial, launch.kinds, runs), target=compile_for_cpu(trial.name, trial.text)
+    )
+
+
+def _load(name: str, text: str, launch: CpuLaunch) -> Callable[..., int]:
+    return load_function(name, compile_object(name, text), launch.kinds, chunk=launch.chunk)
+
+
+def _launch(run: Callable[..., int], kinds: tuple[str, ...], values: tuple[Any, ...]) -> int:
+    return run(*(v.data_ptr() if kind == "pointer" else v for kind, v in zip(kinds, values, strict=True)))
+
+
+def _times(trial: KernelTrial, kinds: tuple[str, ...], runs: list[Callable[..., int]]) -> tuple[float, ...]:
+    """Return the seconds of a launch of each kernel, in turns, on plain copies."""
+    buffers = {a.buffer: RedzonedBuffer(a).tensor for a in buffer_arguments(trial.arguments)}
+    pairs: list[tuple[str, Any]] = list(zip(kinds, trial.arguments, strict=True))
+    values = tuple(buffers[a.buffer] if kind == "pointer" else a for kind, a in pairs)
+    found = [[seconds_of(functools.partial(_launch, run, kinds, values)) for run in runs] for _ in range(3)]
+    return tuple(map(min, zip(*found, strict=True)))
+
+
+def _write_table(memory: mmap.mmap, buffers: Mapping[str, RedzonedBuffer]) -> None:
+    table = json.dumps({n: (b.addresses.start, b.addresses.stop) for n, b in buffers.items()}).encode()
+    memory[TABLE : TABLE + len(table)] = table
+
+
+_ACCESS = re.compile(r"\s*(%\S+ = )?(tail )?(load|store|call|br|atomicrmw|cmpxchg)\b")
+_POINTER = re.compile(r"\bptr (?:align \d+ )?(%[\w.$]+)")
+
+
+def with_noted_lines(text: str, address: int) -> str:
+    """Return LLVM IR that stores its line before each access and jump.
+
+    The line is stored at ``address``, the address of an access behind it.
+    """
+    return "\n".join(_noted(text, address)) + "\n"
+
+
+def _noted(text: str, address: int) -> Iterator[str]:
+    is_inside = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if is_inside and is_instruction(line) and (access := _ACCESS.match(line)):
+            yield f"  store volatile i64 {number}, ptr inttoptr (i64 {address} to ptr)"
+            pointer = _POINTER.findall(line)
+            if pointer and access[3] != "br":
+                yield f"  store volatile ptr {pointer[-1]}, ptr inttoptr (i64 {address + 8} to ptr)"
+        is_inside = line.startswith("define ") or (is_inside and not line.startswith("}"))
+        yield line
+
+
+def read_notes(notes: str, text: str) -> tuple[str, int]:
+    """Return what a CPU kernel did when its process ended, and the line."""
+    data = pathlib.Path(notes).read_bytes()
+    line, address = (int.from_bytes(data[i : i + 8], "little") for i in (0, 8))
+    table = data[TABLE:].partition(b"\0")[0]
+    lines = text.split("\n")
+    if not table or not 0 < line <= len(lines):
+        return "", 0
+    buffers = {n: range(*ends) for n, ends in json.loads(table).items()}
+    verb = "writes" if re.search(r"\b(store|atomicrmw|cmpxchg)\b", lines[line - 1]) else "reads"
+    inside = next((n for n, r in buffers.items() if address in r), "")
+    if inside and verb == "writes":
+        return f"it writes to {inside}, which it should only read, or past its end", line
+    return describe_access(address, buffers, verb), line
+
+
+_POSITION = re.compile(r"<string>:(\d+):\d+: error: (.*)")
+
+
+def _llvm_problem(name: str, text: str, original: str) -> tuple[str, int] | None:
+    """Return why LLVM cannot take a text for another, and the line; None if it can."""
+    initialize()
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+        wanted = llvm.parse_assembly(original).get_function(name)
+        found = module.get_function(name)
+    except NameError:
+        return f"it must define @{name}, which is launched", 1
+    except RuntimeError as error:
+        message = str(error).strip()
+        if at := _POSITION.search(message):
+            return f"this does not parse: {at[2]}", int(at[1])
+        first, _, rest = message.partition("\n")
+        said = rest.partition("\n")[0].strip()
+        at_fault = (n for n, line in enumerate(text.split("\n"), 1) if said and line.strip().startswith(said))
+        return first.rstrip("!."), next(at_fault, 1)
+    if str(found.global_value_type) != str(wanted.global_value_type) or found.is_declaration:
+        line = next((n for n, x in enumerate(text.split("\n"), 1) if f"@{name}(" in x), 1)
+        return f"@{name} must have the type {wanted.global_value_type}, with which it is launched", line
+    return None
+
+
+# ---- Triton -------------------------------------------------------------------------------------------------------
+
+
+def run_triton_kernel(trial: KernelTrial, notes: str, seconds: float) -> EditedRun:
+    """Interpret an edited Triton kernel with checked accesses.
+
+    After ``seconds`` the process ends, and the file of notes holds its stack.
+    """
+    written = frozenset(a.buffer for a in buffer_arguments(trial.arguments) if a.written)
+    addresses: dict[str, range] = {}
+
+    def interpret(*values: Any) -> None:
+        with checked_accesses(addresses, written):
+            interpreter_kernel(trial.name, trial.text)[trial.grid](*values)
+
+    def learn(buffers: Mapping[str, RedzonedBuffer]) -> None:
+        addresses.update({n: b.addresses for n, b in buffers.items()})
+
+    with pathlib.Path(notes).open("w") as file:
+        faulthandler.dump_traceback_later(seconds, file=file, exit=True)
+        try:
+            comparison = compare_results(trial, interpret, on_buffers=learn)
+        except Exception as error:
+            return EditedRun(problem=_innermost_message(error), line=_line_in(error, f"{trial.name}.py"))
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+    return EditedRun(comparison)
+
+
+def _innermost_message(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = (str(error).strip().splitlines() or [""])[0]
+    return text if error.__class__ is OutOfArguments else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def _line_in(error: BaseException, file: str) -> int:
+    """Return the line of a file that an error or its innermost cause comes from, or 0."""
+    line = 0
+    found: BaseException | None = error
+    while found is not None:
+        lines = [f.lineno for f in traceback.extract_tb(found.__traceback__) if f.filename == file]
+        line = lines[-1] if lines and lines[-1] else line
+        found = found.__cause__
+    return line
+
+
+def line_in_stack(notes: str, file: str) -> int:
+    """Return the line of a file in the stack that a time limit left, or 0."""
+    found = re.search(rf'File "{re.escape(file)}", line (\d+)', pathlib.Path(notes).read_text(errors="replace"))
+    return int(found[1]) if found else 0

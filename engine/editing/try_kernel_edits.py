@@ -1,0 +1,171 @@
+"""Kernel edit trials: compile and run the edited text of a kernel in worker processes."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from engine import session_jobs
+from engine.editing.edit_kernels import KernelTextEdit, text_digest, triton_problem
+from engine.editing.edited_kernel_worker import (
+    NOTES_BYTES,
+    CpuLaunch,
+    EditedRun,
+    line_in_stack,
+    read_notes,
+)
+from engine.editing.try_edits import EditTrial
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.kernels.lowered_program import CPU_TARGET
+from engine.records.kernels import KernelRecord, TargetRecord
+from engine.records.session import CompilationRecord, Session
+from engine.runtime.cpu_launcher import argument_kinds
+from engine.runtime.verify.kernels import kernel_trial
+from engine.runtime.verify.kernels_in_worker import KernelTrial
+from engine.runtime.workers.compile_jobs import submit_compile_job
+from engine.runtime.workers.process_pool import WorkerFailed, WorkerPool
+from engine.session_jobs import with_kernels
+
+SECONDS = 10.0
+"""Seconds that a launch of an edited kernel may take."""
+_WORKER = "engine.editing.edited_kernel_worker"
+
+_pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
+"""Not the pool of Verify: an edit may end its process."""
+
+
+def start_worker() -> None:
+    """Start the worker, so that the first trial does not wait for it; return at once."""
+    _pool.submit(f"{_WORKER}:warm_up", (), lambda _value, _reason: None)
+
+
+def _call(task: str, arguments: tuple[Any, ...], seconds: float) -> EditedRun:
+    """Run a task of the worker; if it fails, start another worker.
+
+    Raises:
+        WorkerFailed: the process ended, or the time is over.
+    """
+    _pool.call(f"{_WORKER}:warm_up", ())  # excludes loading torch and Triton from the limit
+    try:
+        run: EditedRun = _pool.call(f"{_WORKER}:{task}", arguments, timeout=seconds)
+    except WorkerFailed:
+        start_worker()
+        raise
+    return run
+
+
+def try_kernel_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> EditTrial:
+    """Compile edited kernels and run each on ATen's values of its inputs, in worker processes.
+
+    Args:
+        session: recorded in this process.
+        compilation: id of the compilation ("0/0").
+        texts: edited texts of ``graph_text`` by the name of their edit.
+
+    Raises:
+        BadArgument: a text does not begin with the comment of ``graph_text``.
+    """
+    before, after = (Session.from_data(session.to_data()) for _ in range(2))
+    trial = EditTrial(before, after, compilation)
+    for name, text in texts.items():
+        edit = KernelTextEdit(text)
+        record = _kernel_record(session.compilation(compilation), edit)
+        if record is None:
+            return replace(trial, unused=(edit.unused,))
+        try:
+            found = _run(session, compilation, record, edit)
+        except ValueError as error:
+            return replace(trial, problem=f"The kernel cannot be run alone: {error}.", edit=name, line=1)
+        made = replace(record, text=edit.text, targets=tuple(filter(None, (found.target,))), verify=None)
+        after.update_compilation(compilation, functools.partial(_with_kernel, kernel=made))
+        if problem := _problem_of(found):
+            return replace(trial, problem=_sentence(problem, found.line), edit=name, line=found.line + 1)
+        if found.comparison is not None and found.comparison.outcome == "different":
+            trial = replace(trial, difference=found.comparison.note)
+        trial = replace(trial, seconds=found.seconds if len(texts) == 1 else ())
+    return trial
+
+
+def _run(session: Session, compilation: str, record: KernelRecord, edit: KernelTextEdit) -> EditedRun:
+    """Run one edited kernel.
+
+    Raises:
+        ValueError: why it cannot be run.
+    """
+    source, trial, target = _launch_of(session, compilation, record)
+    trial = replace(trial, text=edit.text)
+    with tempfile.TemporaryDirectory(prefix="engine-edit-") as folder:
+        notes = str(pathlib.Path(folder) / "notes")
+        pathlib.Path(notes).write_bytes(bytes(NOTES_BYTES))
+        if target == CPU_TARGET:
+            return _run_cpu(source, trial, notes)
+        return _run_triton(source, trial, notes, target)
+
+
+def _problem_of(found: EditedRun) -> str:
+    """Return why a run has no result."""
+    if not found.problem and found.comparison is not None and found.comparison.outcome == "not verifiable":
+        return found.comparison.note.removeprefix("not verifiable: ")
+    return found.problem
+
+
+def _with_kernel(compilation: CompilationRecord, kernel: KernelRecord) -> CompilationRecord:
+    return with_kernels(compilation, lambda k: kernel if (k.id, k.language) == (kernel.id, kernel.language) else k)
+
+
+def _sentence(problem: str, line: int) -> str:
+    text = f"{problem.rstrip('.')}." if problem else ""
+    return f"Line {line + 1}: {text}" if line and text else f"{text[:1].upper()}{text[1:]}"
+
+
+def _kernel_record(compilation: CompilationRecord, edit: KernelTextEdit) -> KernelRecord | None:
+    kernels = (*compilation.cpu_kernels, *compilation.kernels)
+    return next((k for k in kernels if k.id == edit.kernel and text_digest(k.text) == edit.digest), None)
+
+
+def _launch_of(session: Session, compilation: str, record: KernelRecord) -> tuple[GeneratedKernel, KernelTrial, str]:
+    """Return a kernel, its launch and its target.
+
+    Raises:
+        ValueError: why it cannot be run.
+    """
+    for lowered in session_jobs.lowered_graphs_of(session).get(compilation, ()):
+        if any(k.id == record.id and k.text == record.text for k in lowered.program.kernels):
+            return *kernel_trial(lowered.program, lowered.graph, lowered.inputs, record.id), lowered.program.target
+    raise ValueError("its inputs are gone, as the session was loaded from a file")
+
+
+def _run_cpu(source: GeneratedKernel, trial: KernelTrial, notes: str) -> EditedRun:
+    launch = CpuLaunch(argument_kinds(source), int(source.grid[1]))
+    try:
+        return _call("run_cpu_kernel", (trial, launch, source.text, notes), SECONDS)
+    except WorkerFailed as error:
+        done, line = read_notes(notes, trial.text)
+        is_late = "longer than" in str(error)
+        text = f"the kernel does not end within {SECONDS:.0f} s" if is_late else done
+        return EditedRun(problem=text or f"the kernel cannot be run: {error}", line=line)
+
+
+def _run_triton(source: GeneratedKernel, trial: KernelTrial, notes: str, target: str) -> EditedRun:
+    if found := triton_problem(source, trial.text):
+        return EditedRun(problem=found[0], line=found[1])
+    records: list[TargetRecord] = []
+    edited = replace(source, text=trial.text, fallback_configs=())
+    job = submit_compile_job([edited], target, lambda _kernel, record: records.append(record))
+    try:
+        run = _call("run_triton_kernel", (trial, notes, SECONDS), 2 * SECONDS)
+    except WorkerFailed as error:
+        line = line_in_stack(notes, f"{trial.name}.py")
+        text = f"the kernel does not end within {SECONDS:.0f} s" if line else f"the kernel cannot be run: {error}"
+        run = EditedRun(problem=text, line=line)
+    job.wait()
+    made = records[-1] if records else None
+    if made is not None and made.error and not run.problem:
+        at = re.search(r" at line (\d+): (.*)", made.error)
+        run = EditedRun(problem=at[2] if at else made.error, line=int(at[1]) if at else 0)
+    return replace(run, target=made, seconds=())

@@ -1,0 +1,1 @@
+"""Views of time and memory: timeline, live memory, roofline."""

@@ -1,0 +1,125 @@
+"""Memory view: live bytes over the steps of a compilation's programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.records.graph import NodeRecord
+from engine.records.lowering import MemoryBlock, MemoryRecord
+from engine.records.session import CompilationRecord, Session
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import format_bytes, one_line, pluralize, sanitize
+
+HELD = {"saved": "saved by the forward", "tangent": "gradient of an output", "output": "returned"}
+"""Why a block of this kind is live, if not for a later step."""
+
+
+def memory(session: Session, entry: str) -> dict[str, Any]:
+    """Return the steps of the programs in one row, forward then backward, with their blocks.
+
+    A step has its live bytes and the numbers of its source lines. A block has the first and the last step that it is
+    live at, counted over all programs.
+    """
+    compilation = session.compilation(entry)
+    lines = _NodeLines(session, compilation)
+    steps: list[dict[str, Any]] = []
+    blocks: list[dict[str, Any]] = []
+    programs = []
+    for record in compilation.memory:
+        start = len(steps)
+        steps += [
+            {"name": one_line(s.name, 60), "bytes": s.live_bytes, "lines": lines.of(s.nodes)} for s in record.steps
+        ]
+        blocks += [_block(b, start, record, lines, entry) for b in record.blocks if b.kind != "input" and b.bytes]
+        programs.append(_program(record, start))
+    peak = max(range(len(steps)), key=lambda n: steps[n]["bytes"], default=-1)
+    return {
+        "compilation": compilation.id,
+        "target": "this CPU" if compilation.memory is compilation.cpu_program.memory else _target(session, compilation),
+        "programs": programs,
+        "steps": steps,
+        "blocks": blocks,
+        "peak": peak,
+        "source": lines.texts,
+        "outcome": _outcome(compilation, steps, peak),
+        "recompute": _recompute(compilation),
+    }
+
+
+def _program(record: MemoryRecord, start: int) -> dict[str, Any]:
+    held = sum(b.bytes for b in record.blocks if b.kind == "input")
+    return {
+        "name": record.stage,
+        "first": start,
+        "count": len(record.steps),
+        "peak": format_bytes(record.peak_bytes),
+        "held": format_bytes(held),
+    }
+
+
+def _block(block: MemoryBlock, start: int, record: MemoryRecord, lines: _NodeLines, entry: str) -> dict[str, Any]:
+    last = record.steps[block.last].name if 0 <= block.last < len(record.steps) else ""
+    return {
+        "name": one_line(block.name, 40),
+        "bytes": block.bytes,
+        "text": format_bytes(block.bytes),
+        "kind": block.kind,
+        "why": HELD.get(block.kind, "") or one_line(f"read by {last}", 60),
+        "first": start + block.first,
+        "last": start + max(block.first, block.last),
+        "lines": lines.of((block.node or f"aten:{entry}:{block.name}",)),
+    }
+
+
+def _target(session: Session, compilation: CompilationRecord) -> str:
+    return one_line(compilation.lowering.target if compilation.lowering else session.target, 40)
+
+
+def _outcome(compilation: CompilationRecord, steps: list[dict[str, Any]], peak: int) -> str:
+    """Return one sentence: the peak, where it is, and what it consists of."""
+    if peak < 0:
+        return "No program was recorded: nothing is known of its memory."
+    start = 0
+    for record in compilation.memory:
+        if peak < start + len(record.steps):
+            live = record.live_blocks(peak - start)
+            largest = ", ".join(f"{one_line(b.name, 40)} {format_bytes(b.bytes)}" for b in live[:3])
+            step = f"step {peak - start + 1} of {len(record.steps)} of the {record.stage}, {steps[peak]['name']}"
+            return f"The peak is {format_bytes(record.peak_bytes)}, at {step}: {pluralize(len(live), 'tensor')} live, the largest {largest}."
+        start += len(record.steps)
+    return ""
+
+
+def _recompute(compilation: CompilationRecord) -> str:
+    """Return what recomputing values in the backward saves; empty without a backward."""
+    partition = compilation.aot.partition if compilation.aot else None
+    if partition is None:
+        return ""
+    saved, without = partition.saved_bytes, partition.bytes_without_recompute
+    if without <= saved:
+        return f"The forward saves {format_bytes(saved)} for the backward, which recomputes nothing."
+    return f"The forward saves {format_bytes(saved)} for the backward; without recomputing it would save {format_bytes(without)}."
+
+
+def _place(file: str, line: int) -> str:
+    module = source_lines.module_of(file)
+    return f"line {line}" if module is None else f"module {one_line(module, 60)}"
+
+
+class _NodeLines:
+    """Numbers of the source lines of nodes, as in the other views."""
+
+    def __init__(self, session: Session, compilation: CompilationRecord) -> None:
+        self._nodes: dict[str, NodeRecord] = {n.id: n for g in compilation.graphs for n in g.nodes}
+        self._ordinals = source_lines.ordinals(session, compilation)
+        self._files = {f.id for f in session.files}
+        self.texts = {
+            number: [line, _place(file, line), sanitize(source_lines.line_text(session, file, line)).strip()]
+            for (file, line), number in self._ordinals.numbers.items()
+        }
+        """Line number (0 for a module), place and text by ordinal."""
+
+    def of(self, nodes: tuple[str, ...]) -> list[int]:
+        """Return the numbers of the lines that these nodes come from."""
+        spans = (source_lines.node_spans(self._nodes[n], self._files).span for n in nodes if n in self._nodes)
+        return sorted({self._ordinals.of(span) for span in spans} - {0})

@@ -1,0 +1,126 @@
+"""Edited texts of kernels run in a worker, each access checked, faults at their line."""
+
+from __future__ import annotations
+
+import pathlib
+import runpy
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import engine
+from engine.editing import try_kernel_edits as trials
+from engine.editing.try_edits import EditTrial
+from engine.editing.try_kernel_edits import try_kernel_edits
+
+
+def scaled(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return ((x + b) * 2).sum(-1)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[engine.Session]:
+    """One recorded call with a kernel for the CPU, and one for a GPU."""
+    engine.reset()
+    with engine.record() as made:
+        engine.compile(scaled)(torch.randn(6, 64), torch.randn(64))
+    trials.start_worker()
+    yield made
+    engine.reset()
+
+
+def kernel_text(session: engine.Session, language: str) -> str:
+    compilation = session.compilations[0]
+    kernels = {k.language: k.id for k in (*compilation.cpu_kernels, *compilation.kernels)}
+    return engine.graph_text(session, compilation.id, kernels[language])
+
+
+def edit(session: engine.Session, language: str, old: str, new: str) -> EditTrial:
+    text = kernel_text(session, language)
+    assert old in text
+    return try_kernel_edits(session, session.compilations[0].id, {"k": text.replace(old, new)})
+
+
+def test_a_right_edit_of_each_language_shows_its_listings(session: engine.Session) -> None:
+    """Values are compared with ATen's; machine code differs; a CPU kernel is timed."""
+    cpu = edit(
+        session, "llvm", "fmul <16 x float> %add, splat (float 0x4000000000000000)", "fadd <16 x float> %add, %add"
+    )
+    if cpu.problem:  # another vector width on this machine
+        cpu = edit(session, "llvm", "; sum", "; total")
+    assert cpu.sentence == "The kernel's results are those of ATen."
+    assert len(cpu.seconds) == 2
+    gpu = edit(session, "triton", "add * 2.0", "add + add")
+    assert gpu.sentence == cpu.sentence
+    before, after = gpu.compilations(session, session.compilations[0].id)
+    assert before is not None
+    assert after is not None
+    assert "add + add" in after.kernels[0].text
+    assert "ptx" in [listing.stage for listing in after.kernels[0].targets[0].listings]
+    assert "add + add" not in before.kernels[0].text
+
+
+def test_wrong_values_are_told(session: engine.Session) -> None:
+    """The first element that differs from ATen's is named."""
+    for language, old, new in (("llvm", "0x4000000000000000", "0x4008000000000000"), ("triton", "2.0", "3.0")):
+        found = edit(session, language, old, new)
+        assert "in ATen" in found.difference, language
+        assert not found.problem
+
+
+@pytest.mark.parametrize(
+    ("language", "old", "new", "sentence"),
+    [
+        ("llvm", "ret i32", "return i32", "this does not parse"),
+        ("llvm", "i64 %end) #0", "i64 %end, i64 %more) #0", "must have the type i32 (ptr, i64, i64)"),
+        ("llvm", "ptr %sum_ptr, i64 %i0", "ptr %sum_ptr, i64 500", "bytes past the end of sum"),
+        ("llvm", "ptr %sum_ptr, i64 %i0", "ptr %b_ptr, i64 %i0", "it writes to b, which it should only read"),
+        ("triton", "2.0", "2.0)", "this does not parse"),
+        ("triton", "add * 2.0", "added * 2.0", "'added' is not defined"),
+        ("triton", "b_ptr + col", "b_ptr + col + 1", "it reads past the end of b"),
+        ("triton", "sum_ptr + row, ", "sum_ptr + row - 1, ", "it writes 4 bytes before the start of sum"),
+        ("triton", "b_ptr, sum_ptr", "sum_ptr, b_ptr", "the kernel's arguments must stay as they are launched"),
+    ],
+)
+def test_a_fault_is_one_sentence_at_its_line(
+    session: engine.Session, language: str, old: str, new: str, sentence: str
+) -> None:
+    """The process goes on; the line is the edited one, or the access that follows."""
+    found = edit(session, language, old, new)
+    assert sentence in found.problem
+    assert found.problem.startswith(f"Line {found.line}: ")
+    text = kernel_text(session, language).replace(old, new).splitlines()
+    edited = next(n for n, line in enumerate(text, 1) if new in line)
+    assert edited <= found.line <= edited + 1
+
+
+def test_an_endless_loop_ends_at_its_line(session: engine.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time limit stops the worker, in both languages; the next edit runs."""
+    monkeypatch.setattr(trials, "SECONDS", 1.0)
+    loop = edit(session, "triton", "    mul =", "    while True:\n        row += 0\n    mul =")
+    assert loop.problem.endswith("the kernel does not end within 1 s.")
+    assert (
+        "row += 0"
+        in kernel_text(session, "triton")
+        .replace("    mul =", "    while True:\n        row += 0\n    mul =")
+        .splitlines()[loop.line - 1]
+    )
+    endless = edit(session, "llvm", "%i0.next = add i64 %i0, 1", "%i0.next = add i64 %i0, 0")
+    assert "does not end within 1 s" in endless.problem
+    assert endless.line > 1
+    monkeypatch.setattr(trials, "SECONDS", 30.0)
+    assert "those of ATen" in edit(session, "triton", "2.0", "(1.0 + 1.0)").sentence
+
+
+def test_a_kept_kernel_runs_after_a_restart(session: engine.Session, tmp_path: pathlib.Path) -> None:
+    """The file compiles with the edited kernel; one that is not found is told."""
+    text = kernel_text(session, "llvm").replace("0x4000000000000000", "0x4008000000000000")
+    engine.edited(scaled, {"three": text}).keep(tmp_path / "kept.py")
+    run = runpy.run_path(str(tmp_path / "kept.py"))["apply"](scaled)
+    x, b = torch.randn(6, 64), torch.randn(64)
+    torch.testing.assert_close(run(x, b), scaled(x, b) * 1.5)
+    assert run.unused == ()
+    other = engine.edited(scaled, {"three": text.replace("of 0/0", "of 1/0").replace(": ", ": 0", 1)})
+    torch.testing.assert_close(other(x, b), scaled(x, b))
+    assert "Compiled without your edit" in other.unused[0]

@@ -1,0 +1,48 @@
+"""Show live memory: one row of steps, forward then backward, with its blocks and lines."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import engine
+from engine.records.session import Session
+from notebook_ext.views.empty_views import empty_views
+from notebook_ext.views.performance.memory import memory
+from notebook_ext.views.static_snapshot.stage_tables import detail_tables
+
+
+def test_forward_and_backward_share_one_row_of_steps() -> None:
+    """The peak, its sentence, the blocks at it and their source lines agree."""
+    weight = nn.Parameter(torch.randn(64, 256))
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ weight).exp().sum()
+
+    with engine.record() as session:
+        engine.compile(loss)(torch.randn(32, 64)).backward()
+    entry = session.compilations[0].id
+    shown = memory(session, entry)
+    forward, backward = shown["programs"]
+    assert (forward["first"], backward["first"]) == (0, forward["count"])
+    assert len(shown["steps"]) == forward["count"] + backward["count"]
+    live = [b for b in shown["blocks"] if b["first"] <= shown["peak"] <= b["last"]]
+    assert sum(b["bytes"] for b in live) == shown["steps"][shown["peak"]]["bytes"]
+    assert f"{len(live)} tensors live" in shown["outcome"]
+    saved = next(b for b in shown["blocks"] if b["kind"] == "saved")
+    assert shown["source"][saved["lines"][0]][2].startswith("return torch.tanh")
+    (table,) = [t for t in detail_tables(session, session.compilation(entry)) if t[0].startswith("Live memory")]
+    assert [row[0] for row in table[2]] == ["forward", "backward"]
+    assert "memory" not in empty_views(session)
+
+
+def test_a_session_without_programs_says_what_fills_the_view() -> None:
+    """Without lowering nothing is known of memory; the view says so in one sentence."""
+    with engine.record() as session:
+        engine.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert "backend triton" in empty_views(session)["memory"]
+    assert (
+        memory(session, session.compilations[0].id)["outcome"]
+        == "No program was recorded: nothing is known of its memory."
+    )
+    assert "memory" in empty_views(Session())
