@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from engine.records.session import Session
 from engine.runtime.dispatch.code_cache import COMPILE_LOCK
 from engine.runtime.workers.fork import fork_process
 
@@ -67,14 +68,17 @@ class ForkedResult:
     error: str = ""
 
 
-def run_in_fork(work: Callable[[], Any], *, seconds: float | None = None, blocks_effects: bool = True) -> ForkedResult:
+def run_in_fork(
+    work: Callable[[], Any], *, seconds: float | None = None, blocks_effects: bool = True, uses_gpu: bool = True
+) -> ForkedResult:
     """Run ``work`` in a forked process and return its JSON value.
 
     ``seconds``: time limit. ``blocks_effects``: end with a problem where it writes files or starts processes.
+    ``uses_gpu``: False if it is known to run on the CPU alone, so that a GPU in use in this process does not matter.
     """
     if not sys.platform.startswith("linux"):
         return ForkedResult(None, "this system cannot fork a process safely", Ending.NOT_FORKED)
-    if torch.cuda.is_initialized():
+    if uses_gpu and torch.cuda.is_initialized():
         return ForkedResult(None, "the GPU cannot be used from a forked process", Ending.NOT_FORKED)
     read, write = os.pipe()
     with COMPILE_LOCK:
@@ -89,6 +93,12 @@ def run_in_fork(work: Callable[[], Any], *, seconds: float | None = None, blocks
         os.close(read)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child, 0)
+
+
+def graphs_use_gpu(session: Session) -> bool:
+    """Return True if a recorded graph has a tensor that is not on the CPU."""
+    nodes = (n for c in session.compilations for g in c.graphs for n in g.nodes)
+    return any(n.device not in ("", "cpu") for n in nodes)
 
 
 def _read_answer(read: int, child: int, seconds: float) -> ForkedResult:

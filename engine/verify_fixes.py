@@ -7,6 +7,7 @@ the fix is then "not verifiable" for that reason.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from engine.forked_run import run_in_fork
+from engine.forked_run import graphs_use_gpu, run_in_fork
 from engine.ir.compiler_protocol import Compiler
 from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import CallRecord
@@ -77,24 +78,23 @@ def _ranked(fixes: Sequence[Fix]) -> tuple[Fix, ...]:
 def _try_fixes_of(session: Session, call: CallRecord, rejection: GuardFailure, compiler: MakeCompiler) -> list[Fix]:
     try:
         dispatch, calls = _failing_calls(session, call, rejection)
-        before = _run_with_fix(dispatch, calls, "", compiler)
+        run = functools.partial(_run_with_fix, dispatch, calls, compiler=compiler, uses_gpu=graphs_use_gpu(session))
+        before = run("")
     except ValueUnavailable as error:
         return [_not_verifiable(f, str(error)) for f in rejection.fixes]
     if not before.problem and before.compile_count < len(calls):
         before = FixTrial(problem="the cause is outside of the arguments, and a re-run of the calls does not show it")
     if before.problem:
         return [_not_verifiable(f, before.problem) for f in rejection.fixes]
-    return [_try(dispatch, calls, f, before, compiler) for f in rejection.fixes]
+    return [_try(run, f, before) for f in rejection.fixes]
 
 
-def _try(
-    dispatch: DispatcherState, calls: Sequence[RecordedCall], fix: Fix, before: FixTrial, compiler: MakeCompiler
-) -> Fix:
+def _try(run: Callable[[str], FixTrial], fix: Fix, before: FixTrial) -> Fix:
     if not fix.code:
         return fix
     if fix.code.startswith("with "):
         return _not_verifiable(fix, "the fix changes the code around the call, and a re-run contains only the call")
-    return _verdict(fix, _run_with_fix(dispatch, calls, fix.code, compiler), before)
+    return _verdict(fix, run(fix.code), before)
 
 
 def _not_verifiable(fix: Fix, why: str) -> Fix:
@@ -133,7 +133,7 @@ def _failing_calls(
 
 
 def _run_with_fix(
-    dispatch: DispatcherState, calls: Sequence[RecordedCall], code: str, compiler: MakeCompiler
+    dispatch: DispatcherState, calls: Sequence[RecordedCall], code: str, compiler: MakeCompiler, *, uses_gpu: bool
 ) -> FixTrial:
     """Run calls in a forked process, each after ``code``, and count the compiles.
 
@@ -141,7 +141,7 @@ def _run_with_fix(
         ValueUnavailable: an argument is no longer available.
     """
     arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
-    found = run_in_fork(lambda: astuple(_count_compiles(dispatch, arguments, code, compiler)))
+    found = run_in_fork(lambda: astuple(_count_compiles(dispatch, arguments, code, compiler)), uses_gpu=uses_gpu)
     return FixTrial(problem=found.problem) if found.problem else FixTrial(*found.value)
 
 

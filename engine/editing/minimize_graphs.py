@@ -150,7 +150,12 @@ class _Search:
     def outcome_of(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Outcome:
         """Compile and run a graph in a forked process, beside eager."""
         self._trials += 1
-        found = run_in_fork(lambda: self._run(module, inputs), seconds=TRIAL_SECONDS, blocks_effects=False)
+        found = run_in_fork(
+            lambda: self._run(module, inputs),
+            seconds=TRIAL_SECONDS,
+            blocks_effects=False,
+            uses_gpu=_uses_gpu(module, inputs),
+        )
         match found.ending:
             case Ending.RETURNED:
                 return Outcome(*found.value)
@@ -280,6 +285,15 @@ def _copied(value: Any) -> Any:
         return value
     made = value.detach().clone(memory_format=torch.preserve_format)
     return made.requires_grad_(value.requires_grad)
+
+
+def _uses_gpu(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Return True if a graph, its attributes or its inputs name a device other than the CPU."""
+    held = [
+        *_tensors(inputs),
+        *_tensors([getattr(module, str(n.target), None) for n in module.graph.nodes if n.op == "get_attr"]),
+    ]
+    return any(t.device.type != "cpu" for t in held) or "cuda" in module.code
 
 
 def _tensors(inputs: Sequence[Any]) -> list[torch.Tensor]:

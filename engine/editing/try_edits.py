@@ -6,7 +6,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from engine import api, session_jobs
 from engine.editing.edit_calls import CALL, UnreadableCall, call_code, call_text, read_call
 from engine.editing.edit_graphs import STAGES, GraphEdit, graph_text
 from engine.errors import BadArgument, PassUndone
-from engine.forked_run import run_in_fork
+from engine.forked_run import graphs_use_gpu, run_in_fork
 from engine.ir.pass_set import UserPass
+from engine.kernels.targets import default_target
 from engine.options import Options
 from engine.pipeline import Pipeline
 from engine.records.base import from_jsonable
@@ -104,8 +105,8 @@ def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> E
         arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
     except ValueUnavailable as error:
         return EditTrial(problem=f"The call cannot be replayed: {error}.")
-    trial = _Trial(dispatch, calls[-1], arguments, dispatch.compiler.options)
-    found = run_in_fork(lambda: trial.run(edits))
+    trial = _Trial(dispatch, calls[-1], arguments, with_target(dispatch.compiler.options))
+    found = run_in_fork(lambda: trial.run(edits), uses_gpu=graphs_use_gpu(session))
     if found.problem:
         return EditTrial(problem=f"The edited call has no result: {found.problem}.")
     made = dict(found.value)
@@ -160,8 +161,8 @@ def try_call(session: Session, compilation: str, text: str) -> EditTrial:
         return EditTrial(problem=f"Line {error.line}: {error}.", edit=CALL, line=error.line)
     except ValueUnavailable as error:
         return EditTrial(problem=f"The call cannot be replayed: {error}.")
-    trial = _Trial(dispatch, calls[-1], arguments, edited.options)
-    found = run_in_fork(trial.run_call)
+    trial = _Trial(dispatch, calls[-1], arguments, with_target(edited.options))
+    found = run_in_fork(trial.run_call, uses_gpu=graphs_use_gpu(session))
     if found.problem:
         line = edited.lines.get("fullgraph", 0) if found.error == "GraphBreak" else 0
         reason = found.problem.partition("\n")[0].rstrip(".")
@@ -215,6 +216,14 @@ def _calls_of(session: Session, compilation: str) -> tuple[DispatcherState, list
     if last < 0:
         raise ValueUnavailable("the arguments of the calls were not recorded")
     return dispatch, recorded.calls[: last + 1]
+
+
+def with_target(options: Options) -> Options:
+    """Return the options with the target that this process chooses.
+
+    A forked process cannot ask the GPU.
+    """
+    return replace(options, target=options.target or default_target())
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ import torch.nn.functional as F
 import engine
 from engine.editing.try_edits import counterpart, editable_graphs, try_edits
 from engine.errors import BadArgument
+from engine.records.session import CompilationRecord
 
 
 class Scaled(torch.nn.Module):
@@ -122,3 +125,21 @@ def test_an_endless_edit_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     session = record(total, 4)
     text = editable_graphs(session, session.compilations[0])["fx"]
     assert "took more than" in try_edits(session, session.compilations[0].id, {"mine": text}).problem
+
+
+def test_a_gpu_in_use_forbids_only_what_is_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work on the CPU is replayed and minimized beside a GPU in use."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    session = record(total, 4)
+    text = editable_graphs(session, session.compilations[0])["fx"]
+    id = session.compilations[0].id
+    assert try_edits(session, id, {"same": text}).sentence == "Results, mutations and gradients are those of eager."
+    with pytest.raises(engine.errors.NotReproduced):
+        engine.minimize(total, torch.randn(4, 8), backend="eager")
+
+    def on_gpu(compilation: CompilationRecord) -> CompilationRecord:
+        graphs = [replace(g, nodes=tuple(replace(n, device="cuda:0") for n in g.nodes)) for g in compilation.graphs]
+        return replace(compilation, graphs=tuple(graphs))
+
+    session.update_compilation(id, on_gpu)
+    assert "the GPU cannot be used" in try_edits(session, id, {"same": text}).problem
