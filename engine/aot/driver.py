@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import types
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from engine.aot.wrappers import effect_order, error_fallback, synthetic_bases, t
 from engine.aot.wrappers.base import FunctionalCall, TracedCall, WrapperStack, apply_pre_compile
 from engine.aot.wrappers.double_backward import make_eager_rerun
 from engine.aot.wrappers.lazy_backward import LazyBackward
+from engine.aot.wrappers.node_statistics import node_statistics
 from engine.aot.wrappers.order import FUNCTIONAL_CALL_WRAPPERS, TRACED_CALL_WRAPPERS
 from engine.aot.wrappers.value_probe import ValueProbe, probe_for
 from engine.ir.aot.aot_graph import AotGraph
@@ -342,6 +344,7 @@ def _build_training(
         compile=lambda g: settings.lower(replace(_backward_graph(g, compilation), passes=settings.passes)),
         compile_to_aten=lambda g: settings.lower_to_aten(_backward_graph(g, compilation)),
         rerun=artifact.rerun,
+        describe=lambda values: node_statistics(_backward_graph(halves.backward, compilation), values),
     )
     # The autograd.Function corrects version counters and views of its results before it saves them.
     plan = replace(joint.metadata, result_version_bumps=(), results_as_views=frozenset())
@@ -364,6 +367,8 @@ def _wrap_call(
 
     def wrap(run: Run, call: FunctionalCall, probe: ValueProbe | None) -> Run:
         inside = apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call.probed_by(probe))
+        if probe is not None and not call.metadata.effectful_ops:
+            run = probe.wrap_graph(run, functools.partial(node_statistics, graph))
         return around.apply_post_compile(inside.apply_post_compile_at_once(run, probe), probe)
 
     wrappers = (*wrapped.records(), *apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call).records())

@@ -84,6 +84,23 @@ class WrapperValuesRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeValuesRecord(Record):
+    """Values of one ATen node in one call: ``count`` elements, some NaN or infinite.
+
+    Range and mean are of the finite elements; None without any. ``histogram`` counts them in equal parts of the range.
+    """
+
+    node: str
+    count: int
+    nans: int = 0
+    infinities: int = 0
+    low: float | None = None
+    high: float | None = None
+    mean: float | None = None
+    histogram: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CallValuesRecord(Record):
     """Values of one call at all wrapper boundaries, in order.
 
@@ -93,6 +110,8 @@ class CallValuesRecord(Record):
     wrapper_values: tuple[WrapperValuesRecord, ...]
     replayed_on: str = ""
     """Description of a replay's inputs; empty for a user's call."""
+    nodes: tuple[NodeValuesRecord, ...] = ()
+    """Statistics of each node's values in the first call, forward then backward."""
 
 
 @dataclass(frozen=True, slots=True)

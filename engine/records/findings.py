@@ -339,6 +339,40 @@ def _spills(session: Session) -> Iterator[Finding]:
                     )  # fmt: skip
 
 
+_INFINITE_ON_PURPOSE = frozenset(("full", "full_like", "scalar_tensor", "where", "masked_fill", "log"))
+"""Operators whose infinite results are no surprise: masks, and the logarithm of zero."""
+
+
+def _values_not_finite(session: Session) -> Iterator[Finding]:
+    """Yield the first operator of each call that makes a NaN or leaves the range of its dtype."""
+    for compilation in session.compilations:
+        values = {v.node: v for passage in compilation.call_values for v in passage.nodes}
+        nodes = {n.id: n for g in compilation.graphs for n in g.nodes if n.id in values}
+        for id, found in values.items():
+            node = nodes.get(id)
+            if node is None or not (found.nans or found.infinities):
+                continue
+            before = [values[i] for i in node.inputs if i in values]
+            name = node.target.removeprefix("torch.ops.").split(".")[1] if "." in node.target else node.target
+            is_first = not any(v.nans or (v.infinities and not found.nans) for v in before)
+            if not is_first or (not found.nans and name in _INFINITE_ON_PURPOSE):
+                continue
+            what, count = ("NaN", found.nans) if found.nans else ("infinite", found.infinities)
+            ranges = [f"{i.rpartition(':')[2]} from {values[i].low:.4g} to {values[i].high:.4g}" for i in node.inputs if i in values and values[i].low is not None]  # fmt: skip
+            yield Finding(
+                "values-not-finite", "error", f"{node.name} computes the first {what} values: {count:,} of {found.count:,}",
+                f"it is computed as {_clean(node.text)}{', of ' if ranges else ''}{' and '.join(ranges[:3])}",
+                (Fix("Keep its inputs in the domain of the operator: clamp them, or change the formula"),), span=node.span,
+                view=f"graph|{compilation.id}|{_stage_of(compilation, id)}|node={node.name}", compilation=compilation.id, count=count,
+            )  # fmt: skip
+            break
+
+
+def _stage_of(compilation: CompilationRecord, node: str) -> str:
+    """Return the stage of the last graph that has a node."""
+    return next((g.stage for g in reversed(compilation.graphs) if any(n.id == node for n in g.nodes)), "")
+
+
 def _memory_peak(session: Session) -> Iterator[Finding]:
     with_partition = [c for c in session.compilations if c.aot is not None and c.aot.partition is not None]
     for compilation in with_partition:
@@ -394,6 +428,7 @@ RULES: tuple[Callable[[Session], Iterator[Finding]], ...] = (
     _diverging_ranks,
     _skipped,
     _wrong_kernels,
+    _values_not_finite,
     _internal_errors,
     _graph_breaks,
     _recompiles,

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from engine.records.aot import NodeValuesRecord
 from engine.records.base import to_jsonable
 from engine.records.bytecode import Instruction, Span
 from engine.records.graph import GraphRecord
@@ -192,6 +193,18 @@ def _aot(session: Session, compilation: CompilationRecord) -> Lines:
         for moment in passage.wrapper_values:
             yield f"  {moment.wrapper}, {moment.direction}:"
             yield from (f"    {name} = {text}" for name, text in moment.values)
+        yield from (f"  {node_values_text(v)}" for v in passage.nodes)
+
+
+def node_values_text(values: NodeValuesRecord) -> str:
+    """Format the statistics of one node: range, mean, NaN and infinite elements."""
+    name, elements = values.node.rpartition(":")[2], "1 element" if values.count == 1 else f"{values.count:,} elements"
+    text = f"{name}: {elements}"
+    if values.low is not None and values.high is not None:
+        text += f", {values.low:.4g} to {values.high:.4g}"
+    if values.mean is not None:
+        text += f", mean {values.mean:.4g}"
+    return text + "".join(f", {n:,} {word}" for n, word in ((values.nans, "NaN"), (values.infinities, "infinite")) if n)
 
 
 def _autograd(session: Session) -> Lines:

@@ -398,16 +398,17 @@ export class GraphView {
     if (id >= this.nodes.length) {
       const g = this.groups[id - this.nodes.length];
       return h("g", { class: "nd shut" + look, transform: `translate(${x} ${y})`, onclick: choose, ondblclick: () => this.fold(id - this.nodes.length), role: "img", "aria-label": `${g.path}, closed, ${plural(g.nodes.length, "node")}` },
-        h("rect", { class: "bx back", x: 3, y: 3, width, height, rx: 2 }), h("rect", { class: "bx", width, height, rx: 2 }), h("text", { class: "nm", x: 7, y: 14 }, "▸ " + cut(g.label)), h("text", { class: "ty", x: 7, y: 28 }, plural(g.nodes.length, "node")));
+        h("rect", { class: "bx back", x: 3, y: 3, width, height, rx: 2 }), h("rect", { class: "bx", width, height, rx: 2 }), h("text", { class: "nm", x: 7, y: 14 }, "▸ " + cut(g.label)), h("text", { class: "ty", x: 7, y: 28 }, cut(`${plural(g.nodes.length, "node")} ${this.#resultType(g)}`)));
     }
-    const n = this.nodes[id], start = n.ordinal > 0 ? 26 : 7;
+    const n = this.nodes[id], start = n.ordinal > 0 ? 26 : 7, bad = this.part.values?.[id]?.bad;
     return h(
       "g",
-      { class: "nd " + hue(n.ordinal) + look + (n.isInput || n.op === "output" ? " ph" : ""), transform: `translate(${x} ${y})`, onclick: choose, role: "img", "aria-label": `${n.name} ${n.type}` },
+      { class: "nd " + hue(n.ordinal) + look + (n.isInput || n.op === "output" ? " ph" : ""), transform: `translate(${x} ${y})`, onclick: choose, role: "img", "aria-label": `${n.name} ${n.type}${bad ? `, has ${bad}` : ""}` },
       h("rect", { class: "bx", width, height, rx: 2 }),
       n.ordinal > 0 ? [h("rect", { class: "bg", x: 5, y: 4, width: 16, height: 13, rx: 2 }), h("text", { class: "bn", x: 13, y: 14, "text-anchor": "middle" }, String(n.ordinal))] : null,
       h("text", { class: "nm", x: start, y: 14 }, cut(n.name)),
       h("text", { class: "ty", x: 7, y: 28 }, cut(n.type)),
+      bad ? h("text", { class: "nan", x: width - 6, y: 14, "text-anchor": "end" }, bad) : null,
       n.kernel || n.isInput ? h("text", { class: "ty", x: width - 6, y: 28, "text-anchor": "end" }, n.kernel || (n.type.length < 16 ? "input" : "")) : null,
     );
   }
@@ -602,11 +603,30 @@ export class GraphView {
       this.side,
       h("h4", {}, "Node"), h("pre", { class: "code" }, n.text),
       h("dl", { class: "kv" }, facts.filter(([, v]) => v).map(([k, v]) => [h("dt", {}, k), h("dd", {}, h("code", {}, v))])),
+      this.#values(),
       came.length ? [h("h4", {}, `Origin in ${this.part.before.stage}`), came.slice(0, 5).map((/** @type {string} */ t) => h("pre", { class: "code" }, t))] : null,
       n.line ? [h("h4", {}, n.ordinal > 0 ? badge(n.ordinal) : null, " Line " + n.line), sourceLine(n.source), button("Show in linked view", "Enter", () => this.link())] : null,
       this.drawn.pins.length ? [h("h4", {}, "Pins"), h("p", { class: "mut" }, `An edge longer than ${LONG / (NODE.height + 16)} rows is cut into two pins with one name. Click a pin to go to its partner.`)] : null,
     );
     if (this.step < 0) this.frame.say(badge(n.ordinal), " ", h("b", {}, n.name), n.type ? ` ${n.type}` : "", n.bytes ? `, ${n.bytes}` : "", n.module ? ` in ${n.module}` : "", n.kernel ? `, in kernel ${n.kernel}` : "", ".");
+  }
+
+  /** Type of the last value that a closed call computes. @param {any} g */
+  #resultType(g) {
+    const last = g.nodes.findLast((/** @type {number} */ j) => !this.nodes[j].isInput);
+    return last === undefined ? "" : this.nodes[last].type;
+  }
+
+  /** Recorded values of the selected node: range, flags, histogram. */
+  #values() {
+    const v = this.part.values?.[this.at];
+    if (!v) return null;
+    const most = Math.max(1, ...v.histogram), number = (/** @type {number | null} */ x) => (x == null ? "" : Number(x.toPrecision(3)));
+    return [
+      h("h4", {}, "Values in the first call"), h("p", { class: v.bad ? "bad" : "" }, v.text),
+      v.histogram.length > 1 ? h("div", { class: "hist", role: "img", "aria-label": `Histogram from ${number(v.low)} to ${number(v.high)}: ${v.histogram.join(", ")}` }, v.histogram.map((/** @type {number} */ n) => h("i", { style: `height:${(n / most) * 100}%`, title: String(n) }))) : null,
+      v.histogram.length > 1 ? h("div", { class: "histends mut" }, h("span", {}, number(v.low)), h("span", {}, number(v.high))) : null,
+    ];
   }
 
   /** @param {any} g @param {number} i */

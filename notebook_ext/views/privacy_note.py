@@ -15,7 +15,11 @@ def privacy_note(session: Session) -> str:
     if not names:
         return "It contains no source code, but names, shapes and guards of your program."
     has_contents = any(c.call_values for c in session.compilations)
-    tensors = "It contains the values of small tensors" if has_contents else "It contains no tensor values"
+    tensors = (
+        "It contains the values of small tensors and the ranges of others"
+        if has_contents
+        else "It contains no tensor values"
+    )
     more = f" and {len(names) - MAX_NAMED_FILES} more" if len(names) > MAX_NAMED_FILES else ""
     return (
         f"It contains {pluralize(lines, 'line')} of source code ({', '.join(names[:MAX_NAMED_FILES])}{more}), names of modules and variables, "

@@ -28,7 +28,7 @@ from engine.aot.saved_tensors import (
 from engine.aot.undefined_tangents import specialize_to_defined_tangents, undefined_gradients
 from engine.aot.wrappers.double_backward import EagerRerun
 from engine.aot.wrappers.undefined_grad_hooks import suppress_undefined_grad_hooks
-from engine.aot.wrappers.value_probe import ProbedCall, ValueProbe
+from engine.aot.wrappers.value_probe import Describe, ProbedCall, ValueProbe
 from engine.deferred_interrupts import defer_interrupts
 from engine.ir.fallback import FallbackRequired
 from engine.process_state import make_rlock
@@ -73,9 +73,9 @@ class BackwardProbe:
     probe: ValueProbe
     gradients: tuple[str, ...]
 
-    def wrap(self, mark: ProbedCall, run: Run, given: Sequence[str]) -> Run:
+    def wrap(self, mark: ProbedCall, run: Run, given: Sequence[str], describe: Describe | None) -> Run:
         """Wrap ``run`` to record its values; ``given`` are the names of its inputs."""
-        return lambda values: self.probe.run_backward(mark, run, given, self.gradients, values)
+        return lambda values: self.probe.run_backward(mark, run, given, self.gradients, values, describe)
 
 
 @dataclass
@@ -95,6 +95,8 @@ class LazyBackward:
     rerun: EagerRerun
     """Eager rerun, for gradients that must be differentiable themselves."""
     probe: BackwardProbe | None = None
+    describe: Describe | None = None
+    """Returns statistics of the nodes of ``graph`` for its inputs."""
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _lock: threading.RLock = field(default_factory=make_rlock)
     _all_defined: Run | None = None
@@ -138,7 +140,7 @@ class LazyBackward:
                 self._fill_zeros(tangents, wanted) if variant.fills_zeros else [t for t in tangents if t is not None]
             )
         if self.probe is not None and ctx.mark is not None:
-            run = self.probe.wrap(ctx.mark, run, names)
+            run = self.probe.wrap(ctx.mark, run, names, self.describe if variant is None else None)
         values += tangents
         tangents.clear()
         inputs: Sequence[Any] = () if variant is None else ctx.inputs

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 
 from engine.ir.current_session import current_session
-from engine.records.aot import CallValuesRecord, WrapperValuesRecord
+from engine.records.aot import CallValuesRecord, NodeValuesRecord, WrapperValuesRecord
 from engine.records.session import Session
 from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.torch_private.torch_function import DisableTorchFunction
 
 Run = Callable[..., Any]
+Describe = Callable[[Sequence[Any]], tuple[NodeValuesRecord, ...]]
+"""Runs a graph through ATen once more, and returns statistics of its nodes."""
 RecordValues = Callable[[str, str, Sequence[str], Sequence[Any]], None]
 MAX_RECORDED_CALLS = 4
 """Maximum number of recorded calls per cache entry."""
@@ -63,6 +65,7 @@ class ValueProbe:
         self._num_recorded = 0
         self._current_moments: list[WrapperValuesRecord] | None = None
         self._current_call: ProbedCall | None = None
+        self._current_nodes: tuple[NodeValuesRecord, ...] = ()
 
     def _recording_session(self) -> Session | None:
         """Return the session that a call is to be recorded in; None if none records."""
@@ -79,12 +82,13 @@ class ValueProbe:
             if session is None:
                 return run(*args)
             self._current_moments, mark = [], ProbedCall(weakref.ref(session))
+            self._current_nodes = ()
             self._current_call = mark
             try:
                 self.record_values("call", "in", names, args)
                 results = run(*args)
                 self.record_values("call", "out", (*_numbered("output", results), *names), (*results, *args))
-                passage = CallValuesRecord(tuple(self._current_moments), self._inputs_description)
+                passage = CallValuesRecord(tuple(self._current_moments), self._inputs_description, self._current_nodes)
             finally:
                 self._current_moments = self._current_call = None
             with contextlib.suppress(KeyError):  # the session started after this was compiled
@@ -97,12 +101,28 @@ class ValueProbe:
 
         return call
 
+    def wrap_graph(self, run: Run, describe: Describe) -> Run:
+        """Wrap the functional graph to record statistics of its nodes in the first recorded call."""
+
+        def described(*inputs: Any) -> Any:
+            if self._current_moments is not None and not self._num_recorded:
+                self._current_nodes = _described(describe, inputs)
+            return run(*inputs)
+
+        return described
+
     def current_call(self) -> ProbedCall | None:
         """Return the reference for the autograd node of the call being recorded; None if none is."""
         return self._current_call
 
     def run_backward(
-        self, mark: ProbedCall, run: Run, given: Sequence[str], gradients: Sequence[str], values: list[Any]
+        self,
+        mark: ProbedCall,
+        run: Run,
+        given: Sequence[str],
+        gradients: Sequence[str],
+        values: list[Any],
+        describe: Describe | None = None,
     ) -> Any:
         """Run a backward; record its inputs and outputs if its call was recorded.
 
@@ -112,12 +132,14 @@ class ValueProbe:
         if session is None or mark.call_index < 0:
             return run(values)
         before = _moment("backward", "in", given, values)
+        nodes = _described(describe, values) if describe is not None and not mark.call_index else ()
         found = run(values)
         moments, number = (before, _moment("backward", "out", gradients, found)), mark.call_index
         mark.call_index = -1
         with contextlib.suppress(KeyError, IndexError):
             session.update_compilation(
-                self._compilation, lambda c: replace(c, call_values=_with_backward(c.call_values, number, moments))
+                self._compilation,
+                lambda c: replace(c, call_values=_with_backward(c.call_values, number, moments, nodes)),
             )
         return found
 
@@ -145,15 +167,26 @@ def _moment(layer: str, direction: str, names: Sequence[str], values: Sequence[A
 
 
 def _with_backward(
-    passages: tuple[CallValuesRecord, ...], number: int, moments: tuple[WrapperValuesRecord, ...]
+    passages: tuple[CallValuesRecord, ...],
+    number: int,
+    moments: tuple[WrapperValuesRecord, ...],
+    nodes: tuple[NodeValuesRecord, ...],
 ) -> tuple[CallValuesRecord, ...]:
     """Return the records with these values appended to one of them."""
     found = passages[number]
     return (
         *passages[:number],
-        replace(found, wrapper_values=(*found.wrapper_values, *moments)),
+        replace(found, wrapper_values=(*found.wrapper_values, *moments), nodes=(*found.nodes, *nodes)),
         *passages[number + 1 :],
     )
+
+
+def _described(describe: Describe, inputs: Sequence[Any]) -> tuple[NodeValuesRecord, ...]:
+    """Return statistics of a graph's nodes; none if it cannot run once more."""
+    try:
+        return describe(list(inputs))
+    except Exception:  # The values are extra: the call itself must not fail for them.
+        return ()
 
 
 def _numbered(word: str, values: Any) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.records.graph import GraphRecord, NodeRecord, PassRecord
 from engine.records.session import CompilationRecord, Session
+from engine.records.text_views import node_values_text
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_bytes, one_line, sanitize, tensor_type
 from notebook_ext.views.graph.graph_between_passes import (
@@ -232,7 +233,30 @@ def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -
         found |= {"line": span.line if span else 0, "ordinal": numbers.of(span)}
         for name, column in columns.items():
             column.append(found[name])
-    return {"nodes": columns, "strings": list(strings)}
+    return {"nodes": columns, "strings": list(strings), "values": _values(record, chosen)}
+
+
+def _values(record: CompilationRecord, chosen: GraphRecord) -> dict[int, dict[str, Any]]:
+    """Return the recorded values by node number.
+
+    A node of an earlier graph has those of the last ATen node that comes from it.
+    """
+    known = {v.node: v for passage in record.call_values for v in passage.nodes}
+    if not known:
+        return {}
+    later = {origin: known[n.id] for g in record.graphs for n in g.nodes if n.id in known for origin in n.origins}
+    found = {number: known.get(n.id) or later.get(n.id) for number, n in enumerate(chosen.nodes)}
+    return {
+        number: {
+            "text": node_values_text(v).partition(": ")[2],
+            "bad": "NaN" if v.nans else "inf" if v.infinities else "",
+            "histogram": list(v.histogram),
+            "low": v.low,
+            "high": v.high,
+        }
+        for number, v in found.items()
+        if v is not None
+    }
 
 
 INPUT_OPS = ("placeholder", "get_attr")
