@@ -41,8 +41,8 @@ from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource, GlobalSource, OptionalGlobalSource
 
-MAX_VERSION_CHANGES = 3
-"""Observed writes after which a dict's entries are compared instead of its version."""
+MAX_CLASS_CHANGES = 3
+"""Observed writes to a class after which its guards are checked one by one."""
 
 _FIXED_CLASS_TYPES = (
     type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
@@ -55,6 +55,15 @@ class NotCovered(Exception):
     """The value is not read through dicts alone."""
 
 
+class ReplacedTensor(NotCovered):
+    """The value is a tensor in a dict that is written between calls."""
+
+    def __init__(self, space: dict[Any, Any], key: Any) -> None:
+        super().__init__()
+        self.space = space
+        self.key = key
+
+
 @dataclass
 class SubtreeDependencies:
     """Dependencies of the guards below one module, collected while the guards hold."""
@@ -64,7 +73,7 @@ class SubtreeDependencies:
     class_dicts: dict[int, Any] = field(default_factory=dict)
     """Class dicts whose version is compared, by id."""
     compared_entries: dict[int, tuple[Any, dict[Any, Any]]] = field(default_factory=dict)
-    """Frequently written dicts, with the entries to compare (``MISSING``: absent)."""
+    """Dicts that are written between calls, with the entries to compare (``MISSING``: absent)."""
     objects: dict[int, Any] = field(default_factory=dict)
     """Objects whose class is compared, by id."""
     weak_objects: dict[int, Any] = field(default_factory=dict)
@@ -75,6 +84,13 @@ class SubtreeDependencies:
     """(object, attribute, value) for C attributes of functions, cells and classes."""
     empty_containers: list[Any] = field(default_factory=list)
     tensors: dict[Source, Any] = field(default_factory=dict)
+    replaced_tensors: dict[Source, tuple[dict[Any, Any], Any]] = field(default_factory=dict)
+    """(dict, key) of tensors that are replaced between calls: only metadata is compared."""
+
+    def held_dicts(self) -> list[Any]:
+        """Return the dicts of instances, modules and tables that a check refers to."""
+        compared = (space for space, _ in self.compared_entries.values())
+        return [*self.versioned_dicts.values(), *compared, *(space for space, _ in self.replaced_tensors.values())]
 
 
 def collect_dependencies(
@@ -119,16 +135,26 @@ class _DependencyCollector:
         record(self, guard)
 
     def _add_tensor(self, guard: Guard) -> None:
-        self.plan.tensors.setdefault(guard.source, self._value(guard.source))
+        source = guard.source
+        if source in self.plan.tensors:
+            return
+        if source.parent is not None:
+            self._value(source.parent)  # Below, only the tensor's own entry can be one that is replaced.
+        try:
+            self.plan.tensors[source] = self._value(source)
+        except ReplacedTensor as found:
+            self.plan.replaced_tensors[source] = (found.space, found.key)
+            self.plan.tensors[source] = found.space[found.key]
 
     def _add_same_object(self, guard: SameObject) -> None:
         self._value(guard.source), self._value(guard.other)
 
     def _add_type(self, guard: TypeMatch) -> None:
-        value = self._value(guard.source)
         if issubclass(guard.type, torch.Tensor):
             self._add_tensor(guard)
-        elif guard.type not in _FIXED_CLASS_TYPES:
+            return
+        value = self._value(guard.source)
+        if guard.type not in _FIXED_CLASS_TYPES:
             self._require_holdable(value)
             self.plan.objects[id(value)] = value
 
@@ -181,14 +207,13 @@ class _DependencyCollector:
         space = _own_dict(value)
         self._require_plain_lookup(value, "")
         found = [space] + [t for n in ("_parameters", "_buffers", "_modules") if type(t := space.get(n)) is dict]
-        if any(self._written[id(s)] >= MAX_VERSION_CHANGES for s in found):
-            raise NotCovered
-        self.plan.versioned_dicts.update((id(s), s) for s in found)
+        for table in found:
+            self._entry(table, guard.attribute, MISSING)
 
     def _add_container(self, guard: DictKeysMatch | LengthMatch) -> None:
         value = self._value(guard.source)
         if type(value) is dict:
-            if self._written[id(value)] >= MAX_VERSION_CHANGES:
+            if self._is_written(value):
                 raise NotCovered
             self.plan.versioned_dicts[id(value)] = value
         elif type(value) not in (tuple, str, bytes, torch.Size):
@@ -251,16 +276,21 @@ class _DependencyCollector:
             case _:
                 raise NotCovered
 
+    def _is_written(self, space: Any) -> bool:
+        """Return True if the dict was written between recordings: its entries are compared."""
+        return self._written[id(space)] > 0
+
     def _entry(self, space: Any, key: Any, *default: Any) -> Any:
         """Return a dict entry, and record the dict as a dependency."""
         found = space.get(key, *default) if default else space[key]
-        if self._written[id(space)] < MAX_VERSION_CHANGES:
+        if not self._is_written(space):
             self.plan.versioned_dicts[id(space)] = space
         elif isinstance(found, torch.Tensor):
             # Tensors are held weakly, so a dict with a compared version must hold them.
-            raise NotCovered
+            raise ReplacedTensor(space, key)
         else:
-            self._require_holdable(found)
+            if found is not MISSING:
+                self._require_holdable(found)
             self.plan.compared_entries.setdefault(id(space), (space, {}))[1][key] = found
         return found
 
@@ -304,7 +334,7 @@ class _DependencyCollector:
             raise NotCovered
 
     def _add_class_dict(self, space: Any) -> None:
-        if self._written[id(space)] >= MAX_VERSION_CHANGES:
+        if self._written[id(space)] >= MAX_CLASS_CHANGES:
             raise NotCovered
         self.plan.class_dicts[id(space)] = space
 

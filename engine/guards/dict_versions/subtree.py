@@ -16,7 +16,9 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from operator import call, is_, itemgetter
+from functools import partial
+from itertools import compress
+from operator import call, getitem, is_, itemgetter, ne
 from typing import Any
 
 from engine.guards.dict_versions.check import make_unchanged_check
@@ -148,6 +150,8 @@ class _VersionCheck:
         "_classes",
         "_dicts",
         "_entries",
+        "_entry_dicts",
+        "_entry_versions",
         "_helper",
         "_hooks",
         "_prefetch",
@@ -171,12 +175,17 @@ class _VersionCheck:
         self._dicts = [*plan.versioned_dicts.values(), *plan.class_dicts.values()]
         self._versions = list(map(dict_version, self._dicts))
         self._entries = [_entries_unchanged(space, wanted) for space, wanted in plan.compared_entries.values()]
+        self._entry_dicts = [space for space, _ in plan.compared_entries.values()]
+        self._entry_versions = list(map(dict_version, self._entry_dicts))
         self._hooks = plan.empty_containers
         self._unchanged = make_unchanged_check(self._dicts, [*plan.objects.values()], [*plan.attributes.values()])
         self._weak_objects = [weakref.ref(o, gone) for o in plan.weak_objects.values()]
         self._classes = list(map(type, plan.weak_objects.values()))
         # Hold tensors weakly: a replaced parameter must be freed.
-        self._tensors = [weakref.ref(t) for t in plan.tensors.values()]
+        self._tensors: list[Callable[[], Any]] = [
+            partial(getitem, *plan.replaced_tensors[o]) if o in plan.replaced_tensors else weakref.ref(t)
+            for o, t in plan.tensors.items()
+        ]
         self._helper = helper
         self._rest = rest
         self._root = root
@@ -192,9 +201,8 @@ class _VersionCheck:
             return False
         if self._weak_objects and not all(map(is_, map(type, map(call, self._weak_objects)), self._classes)):
             return False
-        for unchanged in self._entries:
-            if not unchanged():
-                return False
+        if self._entries and not self._entries_hold():
+            return False
         tensors = tuple(map(call, self._tensors))
         if tensors and not self._helper(*tensors):
             return False
@@ -202,6 +210,16 @@ class _VersionCheck:
             return False
         if self._prefetch is not None:
             self._prefetch(tensors)
+        return True
+
+    def _entries_hold(self) -> bool:
+        """Return True if dicts written since the last check have the recorded entries."""
+        versions = list(map(dict_version, self._entry_dicts))
+        if versions != self._entry_versions:
+            changed = map(ne, versions, self._entry_versions)
+            if not all(unchanged() for unchanged in compress(self._entries, changed)):
+                return False
+            self._entry_versions = versions
         return True
 
 
@@ -232,7 +250,7 @@ def _does_not_reach_module(plan: SubtreeDependencies, root: Any) -> bool:
 
     Otherwise the module would never be freed.
     """
-    reached = _reachable_ids((*plan.versioned_dicts.values(), *plan.objects.values()))
+    reached = _reachable_ids((*plan.held_dicts(), *plan.objects.values()))
     return reached is not None and id(root) not in reached
 
 
@@ -247,7 +265,7 @@ def _weak_objects_are_freeable(plan: SubtreeDependencies) -> bool:
         if reached is None or id(value) in reached:
             return False
         owned |= reached
-    kept = (*(d for n, d in plan.versioned_dicts.items() if n not in plan.globals_ids), *plan.objects.values())
+    kept = (*(d for d in plan.held_dicts() if id(d) not in plan.globals_ids), *plan.objects.values())
     reached = _reachable_ids([k for k in kept if id(k) not in owned]) if plan.weak_objects else set()
     return reached is not None and reached.isdisjoint(plan.weak_objects)
 

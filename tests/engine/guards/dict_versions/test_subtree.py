@@ -126,6 +126,10 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "the bias back": lambda m: setattr(m.parts[0].first, "bias", nn.Parameter(torch.randn(4))),
     "a bias where none was": lambda m: setattr(m.parts[1].second, "bias", nn.Parameter(torch.randn(4))),
     "no bias again": lambda m: setattr(m.parts[1].second, "bias", None),
+    "a parameter that another module has too": lambda m: setattr(m.parts[0].second, "weight", m.parts[0].first.weight),
+    "a parameter of its own": lambda m: setattr(m.parts[0].second, "weight", nn.Parameter(torch.randn(4, 4))),
+    "a plain tensor as parameter": lambda m: m.parts[1].first._parameters.update(weight=torch.randn(4, 4)),
+    "a parameter again": lambda m: m.parts[1].first._parameters.update(weight=nn.Parameter(torch.randn(4, 4))),
     "a buffer replaced": lambda m: setattr(m.parts[1], "mask", torch.zeros(4)),
     "a submodule replaced": lambda m: m.parts.__setitem__(1, Part()),
     "a submodule of another kind": lambda m: setattr(m.parts[0], "drop", nn.Identity()),
@@ -195,7 +199,7 @@ def test_changes_in_any_order() -> None:
 def test_what_is_written_to_at_every_call_does_not_make_it_slow_for_ever() -> None:
     """A counter in a module's dict ends the version check; its other entries are compared.
 
-    The comparison replaces the version check after a few calls.
+    The comparison replaces the version check after one call.
     """
     model: Any = Model()
     entry, plain = traced(model)
@@ -207,6 +211,38 @@ def test_what_is_written_to_at_every_call_does_not_make_it_slow_for_ever() -> No
     assert below(model)
     model.parts[0].flag = True
     assert agree(entry, plain, model, "the flag") is False
+
+
+REPLACEMENTS: dict[str, Callable[[nn.Module], Any]] = {
+    "set": lambda m: [
+        setattr(part, name, nn.Parameter(value.detach().clone()))
+        for part in m.modules()
+        for name, value in [*part._parameters.items()]
+        if value is not None
+    ],
+    "loaded": lambda m: m.load_state_dict({k: v.clone() for k, v in m.state_dict().items()}, assign=True),
+    "counted": lambda m: [vars(part).update(calls=vars(part).get("calls", 0) + 1) for part in m.modules()],
+    "switched": lambda m: [m.eval(), m.train()],
+}
+
+
+@pytest.mark.parametrize("way", REPLACEMENTS)
+def test_a_module_written_at_every_call_is_recognized_by_the_second(way: str) -> None:
+    """After one call with written attributes, no later call checks guard by guard.
+
+    The same holds for replaced parameters. Other metadata of a replaced parameter is still seen.
+    """
+    model: Any = Model()
+    entry, plain = traced(model)
+    (below,) = (s for s in subtree_guards(entry) if s.root is not None)
+    REPLACEMENTS[way](model)
+    assert entry.check((), model, X)
+    for _ in range(3):
+        REPLACEMENTS[way](model)
+        assert below(model)
+    model.parts[1].first.weight = nn.Parameter(torch.randn(4, 4), requires_grad=False)
+    assert not below(model)
+    assert agree(entry, plain, model, "a parameter without gradient") is False
 
 
 def test_several_models_of_one_class() -> None:
