@@ -13,6 +13,7 @@ from engine.ir.aot.aot_metadata import CreationGradMode, DetachKind, IntOrSymInt
 from engine.ir.fallback import FallbackRequired
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.torch_private.autograd import CreationMeta, get_creation_meta
+from engine.torch_private.fx import disable_proxy_modes_tracing
 
 
 def describe_view(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_mode: bool) -> ViewSpec:
@@ -21,7 +22,8 @@ def describe_view(name: str, base: torch.Tensor, fake: torch.Tensor, *, in_grad_
     Raises:
         FallbackRequired: no such view can be created outside the graph.
     """
-    view = _view_geometry(name, base, fake)
+    with disable_proxy_modes_tracing():  # arithmetic with sizes is no part of the graph
+        view = _view_geometry(name, base, fake)
     if not fake._is_view() or fake.is_inference():
         return view
     history = view_grad_fn(name, fake) if base.requires_grad else None

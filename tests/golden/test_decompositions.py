@@ -21,6 +21,7 @@ aten = torch.ops.aten
 MISSING = "engine/lowering/decompositions/missing_in_torch.py"
 INTERPOLATION = "engine/lowering/decompositions/interpolation.py"
 RANDOM = "engine/lowering/decompositions/random_ops.py"
+CHECKS = "engine/lowering/decompositions/value_checks.py"
 
 
 @pytest.fixture
@@ -111,6 +112,12 @@ def test_fake_quantize_per_channel(show: Show) -> None:
         lambda x, scale, zero: aten.fake_quantize_per_channel_affine_cachemask(x, scale, zero, 0, -128, 127),
         *(torch.ones(2, 4), torch.ones(2), torch.zeros(2, dtype=torch.int32)),
     )
+
+
+@shows(CHECKS)
+def test_binary_cross_entropy_on_cpu(show: Show) -> None:
+    """Checks on a CPU that both operands are probabilities, as eager does."""
+    show(lambda x, target: aten.binary_cross_entropy(x, target, reduction=2), torch.ones(4), torch.ones(4), is_cpu=True)
 
 
 @shows(MISSING)

@@ -18,6 +18,7 @@ from engine.ir.static_sizes import static_sizes
 from engine.lowering.cpu.aten_operators import cpu_fallback
 from engine.lowering.decompositions.missing_in_torch import MISSING_DECOMPOSITIONS
 from engine.lowering.decompositions.random_ops import RandomDecomposer
+from engine.lowering.decompositions.value_checks import VALUE_CHECKS
 from engine.lowering.library_ops import is_library_op
 from engine.lowering.ops import has_lowering
 from engine.torch_private.fake_tensors import detect_fake_mode
@@ -136,6 +137,8 @@ def _trace_decomposition(node: torch.fx.Node, is_cpu: bool) -> torch.fx.GraphMod
     def call(*inputs: Any) -> Any:
         given = dict(zip(sources, inputs, strict=True))
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
+        if is_cpu and (check := VALUE_CHECKS.get(node.target)) is not None:
+            check(*args, **kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     try:
@@ -154,7 +157,7 @@ def _is_computable(target: Any) -> bool:
 
     Otherwise the whole operator is better left to ATen.
     """
-    if called_overload(target) is None or has_lowering(target) or is_library_op(target):
+    if called_overload(target) is None or has_lowering(target) or is_library_op(target) or _only_raises(target):
         return True
     return facts_of(target).draws_random or facts_of(target).returns_sizes
 

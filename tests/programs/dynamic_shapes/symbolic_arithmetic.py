@@ -177,3 +177,9 @@ def a_jump_over_what_values_sized(x, mask):
     if low.sum() == 0:
         return x
     return (chosen.sum(1) * low).sum() / low.sum()
+
+
+@program(*[lambda n=n: (torch.arange(n * 4.0).reshape(n, 4),) for n in (3, 5, 7)], steady=False)
+def specialized_after_arithmetic(x):
+    """A view has twice a size that a later loop makes constant."""
+    return x.view(x.shape[0] * 2, 2), sum(x[n] for n in range(x.shape[0]))

@@ -1,7 +1,19 @@
 """Exercise torch.func: containers, keywords, auxiliary results, pullbacks and nesting."""
 
 import torch
-from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.func import (
+    functional_call,
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linearize,
+    stack_module_state,
+    vjp,
+    vmap,
+)
 
 from tests.programs import program
 
@@ -240,3 +252,17 @@ def mapped_function_returns_its_argument(x):
     """``vmap`` of an in-place operator, or of the identity, returns the tensor that it got."""
     same = vmap(torch.Tensor.acos_)(x) is x, vmap(lambda t: t)(x) is x, vmap(vmap(lambda t: t.sin_()))(x) is x
     return (*same, vmap(lambda t: t.add_(1), in_dims=1, out_dims=1)(x) is x, vmap(lambda t: t + 0)(x) is x, x)
+
+
+MODELS = [torch.nn.Linear(4, 2, dtype=torch.float64) for _ in range(3)]
+for number, model in enumerate(MODELS):
+    torch.nn.init.constant_(model.weight, number)
+    torch.nn.init.ones_(model.bias)
+
+
+@program(lambda: (torch.randn(5, 4, dtype=torch.float64),))
+def ensemble_of_modules(x):
+    """The parameters of several modules are stacked, and one module runs with each."""
+    params, buffers = stack_module_state(MODELS)
+    run = vmap(lambda p, b, rows: functional_call(MODELS[0], (p, b), (rows,)), in_dims=(0, 0, None))
+    return run(params, buffers, x), params["weight"].is_leaf

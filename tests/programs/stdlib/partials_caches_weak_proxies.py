@@ -300,3 +300,18 @@ def drawn_for_python(n):
     random.shuffle(items)
     found = [i for i in range(n) if random.random() < 0.5]
     return items, found, random.choice("abc"), random.sample(range(9), 3), {random.randrange(5): "x"}
+
+
+class _Resource:
+    pass
+
+
+@program(lambda: (torch.ones(2),), breaks=1)
+def finalizer(x):
+    """A finalizer runs as soon as its object is freed."""
+    freed = []
+    resource = _Resource()
+    watch = weakref.finalize(resource, freed.append, 1)
+    alive = watch.alive
+    del resource
+    return x + 1, alive, watch.alive, freed

@@ -22,6 +22,16 @@ def indices_out_of_range(x, at):
     )
 
 
+@program(lambda: (torch.tensor([0.5, 2.0]), torch.tensor([1, 200])), lambda: (torch.rand(2), torch.tensor([1, 2])))
+def operands_out_of_range(x, zero):
+    """Decomposed operators check the values of their operands."""
+    return outcomes_of(
+        lambda: F.binary_cross_entropy(x, torch.ones(2)),
+        lambda: F.binary_cross_entropy(torch.full((2,), 0.5), x),
+        lambda: torch.fake_quantize_per_channel_affine(torch.ones(2, 2), torch.ones(2), zero.int(), 0, 0, 127),
+    )
+
+
 @program(lambda: (torch.arange(3),))
 def calls_with_wrong_arguments(x):
     """Missing, unknown or mistyped arguments raise eager's errors; keywords work."""

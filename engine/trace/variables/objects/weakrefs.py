@@ -268,5 +268,6 @@ def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Vari
 
 register_rule(weakref.ref)(_weakref_rule("reference"))
 register_rule(weakref.KeyedRef)(_weakref_rule("reference with a key"))
+register_rule(weakref.finalize)(_weakref_rule("reference with a finalizer"))
 register_rule(weakref.WeakMethod)(_weakref_rule("reference to a method,"))
 register_rule(weakref.proxy)(_weakref_rule("proxy"))

@@ -112,7 +112,7 @@ _SKIPPED_TORCH_MODULES = tuple(
     for name in (
         "_C _compile _decomp _dispatch _dynamo _export _functorch _guards _higher_order_ops _inductor _library _logging _ops "
         "_prims _python_dispatcher _subclasses _tensor_str _thread_safe_fork _utils_internal _vendor _weights_only_unpickler "
-        "ao.ns ao.pruning ao.quantization autograd backends compiler contrib cpu cuda distributed export func futures fx hub jit library "
+        "ao.ns ao.pruning ao.quantization autograd backends compiler contrib cpu cuda distributed export futures fx hub jit library "
         "mps mtia monitor multiprocessing nested onnx optim package profiler quasirandom serialization sparse storage "
         "utils.backend_registration utils.benchmark utils.bottleneck utils.bundled_inputs utils.cpp_extension utils.data "
         "utils.dlpack utils.flop_counter utils.hooks utils.mobile_optimizer utils.model_zoo utils.tensorboard utils.viz xpu"
@@ -127,11 +127,11 @@ _SKIPPED_TORCH_PREFIXES = tuple(f"{name}." for name in _SKIPPED_TORCH_MODULES)
 _INLINED_TORCH_PREFIXES = (
     "torch.autograd.grad_mode",
     "torch._higher_order_ops",
-    "torch._dynamo._trace_wrapped_higher_order_op",
     "torch._dynamo.comptime",
     "torch._dynamo.external_utils",
     "torch._dynamo.mutation_guard",
     "torch._dynamo._trace_wrapped_higher_order_op",
+    "torch._functorch.functional_call",
     "torch.optim",
     "torch.distributed._functional_collectives",
     "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
@@ -155,6 +155,8 @@ def may_inline(fn: types.FunctionType) -> bool:
         return module.startswith(_INLINED_TORCH_PREFIXES) or not f"{module}.".startswith(_SKIPPED_TORCH_PREFIXES)
     if top == "threading":
         return fn.__qualname__ in ("Event.is_set", "Event.isSet")
+    if top == "weakref":  # the registry of finalizers loses entries whenever an object dies
+        return not fn.__qualname__.startswith("finalize.")
     return top not in _SKIPPED_PACKAGES and (
         top != "unittest" or module in ("unittest.case", "unittest.util", "unittest.result")
     )
