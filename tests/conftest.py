@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import logging
 import os
 import pathlib
 import shutil
@@ -44,10 +45,21 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     Inductor, torch's test tools and programs that set switches change them for good.
     """
     sys.setrecursionlimit(DEPTH)
+    _release_trace_log()
     if (backends := sys.modules.get("torch.backends")) is not None:
         # what stands in sys.modules is a wrapper with a namespace of its own: the flag is a global of torch's functions
         backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
         _reset_switches(sys.modules["torch"])
+
+
+def _release_trace_log() -> None:
+    """Take pytest's handlers off torch's structured trace.
+
+    While it has a handler, torch formats a stack and a record for each tensor that it makes fake.
+    """
+    log = logging.getLogger("torch.__trace")
+    for handler in [h for h in log.handlers if type(h).__module__ == "_pytest.logging"]:
+        log.removeHandler(handler)
 
 
 def _reset_switches(torch: ModuleType) -> None:
