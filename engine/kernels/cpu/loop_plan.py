@@ -17,6 +17,8 @@ from engine.kernels.dependences import op_inputs
 
 MIN_PARALLEL_ITERATIONS = 64
 """Outer loops are merged until threads have this many iterations to share."""
+SHORT_STRIDES = (2, 3, 4)
+"""Strides at which whole vectors and shuffles are faster than a gather or a scatter."""
 MAX_COPIES = 4
 UNKNOWN_SIZE = 64
 """Stands for a symbolic size where loops are compared."""
@@ -62,10 +64,12 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     nest = kernel.nest
     assert nest is not None
     scans, is_serial = any(op.name == "scan" for op in live), any(_is_scattered(op) for op in live)
-    lane_var = None if is_serial or unit.bits == 0 else _choose_lane_var(kernel, live, nest, scans=scans)
+    lane_var = None if unit.bits == 0 else _choose_lane_var(kernel, live, nest, scans=scans)
     lanes = 1 if lane_var is None else unit.lanes(_common_itemsize(live))
     lane_var = lane_var if lanes > 1 else None
-    tile_var = None if lane_var is None or scans or nest.inner else _choose_tile_var(live, nest, lane_var, lanes)
+    tile_var = (
+        None if lane_var is None or scans or is_serial or nest.inner else _choose_tile_var(live, nest, lane_var, lanes)
+    )
     around = [v for v in nest.outer if v not in (lane_var, tile_var)]
     parallel: list[LoopVar] = []
     while around and not is_serial and (not parallel or not _has_enough_iterations(parallel)):
@@ -83,7 +87,7 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     copies = 1 if lane_var is None else _copies(live, lane_var, lanes)
     if lane_var in nest.outer:
         around.append(lane_var)
-    return LoopPlan(tuple(parallel), tuple(around), inner, lane_var, lanes, copies, is_serial)
+    return LoopPlan(tuple(parallel), tuple(around), inner, lane_var, lanes, copies, is_serial and lane_var is None)
 
 
 def loop_vars_of(ops: tuple[LoopIROp, ...], nest: LoopNest) -> Mapping[int, frozenset[LoopVar]]:
@@ -134,6 +138,15 @@ def _is_scattered(op: LoopIROp) -> bool:
     )
 
 
+def _writes_lanes_apart(op: LoopIROp, var: LoopVar, variables: Mapping[int, frozenset[LoopVar]]) -> bool:
+    """Return True unless an op may write one element in two iterations of a loop."""
+    if not _is_scattered(op):
+        return True
+    assert op.index is not None
+    picks = any(var in variables[n] for n in op.index.indirect_ops())
+    return lane_stride(op.index, var) == 1 and not picks
+
+
 def _has_enough_iterations(loops: Sequence[LoopVar]) -> bool:
     """Return True if these loops have enough iterations for all threads."""
     count = static_size(product(v.size for v in loops))
@@ -147,8 +160,9 @@ def _is_longer(var: LoopVar | None, others: Sequence[LoopVar]) -> bool:
 
 def _choose_lane_var(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNest, *, scans: bool) -> LoopVar | None:
     """Return the variable along which most memory is accessed contiguously."""
-    candidates = [*nest.outer, *(() if scans else nest.inner)]
     variables = loop_vars_of(kernel.ops, nest)
+    candidates = [*nest.outer, *(() if scans else nest.inner)]
+    candidates = [v for v in candidates if all(_writes_lanes_apart(op, v, variables) for op in live)]
     ranked = [(_score(live, variables, v), n, v) for n, v in enumerate(candidates)]
     best = max(ranked, key=lambda entry: entry[:2], default=None)
     return None if best is None or (best[0] <= 0 and scans) else best[2]
@@ -169,7 +183,7 @@ def _score(live: Sequence[LoopIROp], variables: Mapping[int, frozenset[LoopVar]]
         elif stride == 0:
             total += 0.25 * weight
         else:
-            total += weight if stride == 1 else -weight
+            total += weight / float(stride) if stride in (1, *SHORT_STRIDES) else -weight
     size = static_size(var.size)
     return total - (8 if size is not None and size < 8 else 0)
 

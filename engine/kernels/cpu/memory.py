@@ -8,6 +8,11 @@ from engine.ir.static_sizes import static_size
 from engine.kernels.cpu.addresses import Address, Addresses
 from engine.kernels.cpu.ir_writer import IrWriter
 from engine.kernels.cpu.llvm_types import MEMORY_TYPES, NotPrintable, iota, splat, type_suffix, wide
+from engine.kernels.cpu.loop_plan import SHORT_STRIDES
+
+MIN_MASKED_BYTES = 4
+"""Every vector unit can store vectors of elements of this size with a mask."""
+MEMORY_BYTES = {scalar: dtype.itemsize for dtype, scalar in MEMORY_TYPES.items()}
 
 
 class Memory:
@@ -34,6 +39,8 @@ class Memory:
             return write.assign(
                 hint, f"call {kind} @{function}(ptr align {size} {place}, {masked}, {kind} zeroinitializer)"
             )
+        if not mask and not at.lanes and at.stride in SHORT_STRIDES:
+            return self._load_every(int(at.stride), self._place(pointer, scalar, at.base), scalar, hint)
         places = self._places(pointer, scalar, at)
         function = f"llvm.masked.gather.{type_suffix(scalar, self._lanes)}.v{self._lanes}p0"
         write.declare(function, kind, f"<{self._lanes} x ptr>, <{self._lanes} x i1>, {kind}")
@@ -42,6 +49,23 @@ class Memory:
             hint,
             f"call {kind} @{function}(<{self._lanes} x ptr> align {size} {places}, {masked}, {kind} zeroinitializer)",
         )
+
+    def _load_every(self, stride: int, place: str, scalar: str, hint: str) -> str:
+        """Load elements at a short stride, from vectors that end where the elements end."""
+        kind, lanes, write = wide(scalar, self._lanes), self._lanes, self._writer
+        size, found = MEMORY_BYTES[scalar], ""
+        for part in range(stride):
+            at = self._place(place, scalar, str(part * (lanes - 1)))
+            row = write.assign("part", f"load {kind}, ptr {at}, align {size}")
+            starts = [min(stride - 1, lane * stride // (lanes - 1)) for lane in range(lanes)]
+            picks = [
+                lanes + lane * stride - part * (lanes - 1) if starts[lane] == part else lane for lane in range(lanes)
+            ]
+            chosen = ", ".join(f"i32 {n}" for n in picks)
+            found = write.assign(
+                hint, f"shufflevector {kind} {found or 'poison'}, {kind} {row}, <{lanes} x i32> <{chosen}>"
+            )
+        return found
 
     def load_tile(self, pointer: str, dtype: torch.dtype, at: Address, slot: str) -> None:
         """Store a transposed tile in a stack slot; each vector read is contiguous in memory."""
@@ -95,11 +119,26 @@ class Memory:
             write.declare(function, "void", f"{kind}, ptr, <{self._lanes} x i1>")
             write.line(f"call void @{function}({kind} {value}, ptr align {size} {place}, <{self._lanes} x i1> {mask})")
             return
+        if not mask and not at.lanes and at.stride in SHORT_STRIDES and size >= MIN_MASKED_BYTES:
+            self._store_every(int(at.stride), self._place(pointer, scalar, at.base), scalar, value)
+            return
         places = self._places(pointer, scalar, at)
         function = f"llvm.masked.scatter.{type_suffix(scalar, self._lanes)}.v{self._lanes}p0"
         write.declare(function, "void", f"{kind}, <{self._lanes} x ptr>, <{self._lanes} x i1>")
         masked = f"<{self._lanes} x i1> {mask or splat('i1', 'true', self._lanes)}"
         write.line(f"call void @{function}({kind} {value}, <{self._lanes} x ptr> align {size} {places}, {masked})")
+
+    def _store_every(self, stride: int, place: str, scalar: str, value: str) -> None:
+        """Store elements at a short stride, as long vectors with a mask."""
+        lanes, write, count = self._lanes, self._writer, stride * self._lanes
+        kind, long = wide(scalar, lanes), wide(scalar, count)
+        spread = ", ".join(f"i32 {n // stride}" if n % stride == 0 else "i32 poison" for n in range(count))
+        mask = ", ".join("i1 true" if n % stride == 0 else "i1 false" for n in range(count))
+        apart = write.assign("apart", f"shufflevector {kind} {value}, {kind} poison, <{count} x i32> <{spread}>")
+        function = f"llvm.masked.store.{type_suffix(scalar, count)}.p0"
+        write.declare(function, "void", f"{long}, ptr, <{count} x i1>")
+        size = MEMORY_BYTES[scalar]
+        write.line(f"call void @{function}({long} {apart}, ptr align {size} {place}, <{count} x i1> <{mask}>)")
 
     def _load_scalar(self, pointer: str, scalar: str, base: str, mask: str, hint: str) -> str:
         place = self._place(pointer, scalar, base)

@@ -85,9 +85,34 @@ _REASONS = {
 }
 _REASON_OF = {f"aten::{name}": reason for reason, names in _REASONS.items() for name in names}
 
+ROW_OPERATORS = frozenset(("aten::index_add", "aten::scatter_add", "aten::index_put"))
+"""Operators that add whole rows: a kernel adds one in few vectors, ATen in one call per row or element."""
+MIN_ROW = 8
+"""Fewest elements of a row that is added as vectors."""
+
+
+def _adds_rows(node: torch.fx.Node) -> bool:
+    """Return True if a node adds rows of adjacent elements at indices of the other dimensions."""
+    target, *rest = (value.meta.get("val") if isinstance(value, torch.fx.Node) else value for value in node.args)
+    if not isinstance(target, torch.Tensor) or target.dtype not in (torch.float32, torch.float64):
+        return False
+    if target.dim() < 2 or not _is_long(target.shape[-1]):
+        return False
+    if isinstance(rest[0], (list, tuple)):  # index_put
+        return len(rest[0]) < target.dim() and rest[2:] == [True]
+    dim, index = rest[:2]
+    is_row = index.dim() == 1 or (index.dim() == target.dim() and index.stride(-1) == 0)
+    return is_row and dim % target.dim() != target.dim() - 1
+
+
+def _is_long(size: int | torch.SymInt) -> bool:
+    return not isinstance(size, int) or size >= MIN_ROW
+
 
 def cpu_fallback(node: torch.fx.Node) -> Fallback | None:
     """Return the reason why ATen runs a node on the CPU; None if kernels do."""
     called = called_overload(node.target)
     reason = None if called is None else _REASON_OF.get(called._schema.name)
+    if called is not None and called._schema.name in ROW_OPERATORS and _adds_rows(node):
+        return None
     return None if reason is None else Fallback(LoweringFallback.FASTER_IN_ATEN, reason)

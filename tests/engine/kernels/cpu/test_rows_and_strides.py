@@ -1,0 +1,59 @@
+"""Sums into rows and accesses at short strides use whole vectors, and agree with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from engine.ir.kernels.host_vectors import VectorUnit
+from tests.engine.kernels.cpu.test_cpu_kernels import UNITS, assert_same, run_on_cpu
+
+STRIDED: dict[str, Callable[..., Any]] = {
+    "every second": lambda x: (x[..., ::2] * 2, x[..., 1::2].exp(), x[..., ::2].double() + 1),
+    "every third": lambda x: x[..., ::3] - x[..., 1::3][..., : x[..., ::3].shape[-1] - 1].sum(),
+    "every fourth, small types": lambda x: (x.to(torch.uint8)[:, ::4] + 1, x.bfloat16()[:, ::4] * 2),
+    "interleaved": lambda x: torch.stack([x * 2, x + 1], -1).flatten(-2),
+    "complex": lambda x: torch.view_as_complex(x[:, :90].reshape(-1, 45, 2).contiguous()) * (2 + 1j),
+    "last dimension of three": lambda x: (x[:, :90].reshape(-1, 30, 3) * torch.arange(3)).permute(0, 2, 1),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("name", STRIDED)
+def test_short_strides(name: str, unit: VectorUnit) -> None:
+    """Vectors at a stride of 2 to 4 read and write no element beyond the tensor."""
+    x = torch.randn(6, 95).abs()
+    _, found = run_on_cpu(STRIDED[name], (x,), unit)
+    assert_same(found, STRIDED[name](x))
+
+
+ADDED: dict[str, Callable[..., Any]] = {
+    "index_add": lambda o, i, x: o.index_add(0, i, x * 2, alpha=3),
+    "index_add of columns": lambda o, i, x: o[None].index_add(1, i, x[None].relu()),
+    "scatter_add": lambda o, i, x: o.scatter_add(0, i[:, None].expand_as(x), x),
+    "index_put": lambda o, i, x: o.index_put((i,), x, accumulate=True),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("width", [8, 37, 300])
+@pytest.mark.parametrize("name", ADDED)
+def test_rows_are_added_in_kernels(name: str, width: int, unit: VectorUnit) -> None:
+    """Rows with equal indices are added one after the other, for sizes that change too."""
+    torch.manual_seed(0)
+    args = (torch.randn(7, width), torch.randint(0, 7, (40,)), torch.randn(40, width))
+    for is_dynamic in (False, True):
+        program, found = run_on_cpu(ADDED[name], args, unit, is_dynamic=is_dynamic)
+        assert_same(found, ADDED[name](*args))
+        assert not any(call for step in program.steps for call in step.calls)
+
+
+def test_elements_are_added_by_aten() -> None:
+    """A sum into single elements has no rows to add as vectors."""
+    args = (torch.randn(7, 3), torch.randint(0, 7, (40,)), torch.randn(40, 3))
+    program, found = run_on_cpu(ADDED["index_add"], args, UNITS[0])
+    assert_same(found, ADDED["index_add"](*args))
+    assert any(call for step in program.steps for call in step.calls)
