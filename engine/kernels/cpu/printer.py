@@ -22,6 +22,7 @@ from engine.kernels.cpu.loop_plan import LoopPlan, is_transposed, make_plan
 from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.cpu.reduction_pass import ReductionPass
 from engine.kernels.cpu.row_slots import RowSlots
+from engine.kernels.cpu.shared_rows import SharedRows
 from engine.kernels.kernel_parameters import KernelParameters
 from engine.kernels.source_builder import SourceLine
 from engine.records.kernels import LoopOp
@@ -50,17 +51,17 @@ class NestPrinter:
         self.parameters.name_pointers(kernel, self.live_ops)
         self.printer = OpPrinter(kernel, self.plan, self.parameters, unit)
         self.writer = self.printer.writer
+        self.shared_rows = SharedRows(self.printer, self.live_ops)
+        needed = self.shared_rows.needed(self.live_ops)
         levels = dependences.loop_levels(kernel.ops, set())
         has_inner = bool(self.plan.inner) or any(op.name == "reduce" for op in self.live_ops)
         self.passes = [
-            ReductionPass(self.printer, self.live_ops, levels, level)
+            ReductionPass(self.printer, needed, levels, level)
             for level in range(max(levels.values(), default=0) + 1 if has_inner else 0)
         ]
-        self.row_slots = RowSlots(self.printer, self.passes)
+        self.row_slots = RowSlots(self.printer, self.passes, self.shared_rows.numbers)
         inner = frozenset(self.plan.inner)
-        self.outer_ops = [
-            op for op in self.live_ops if op.name != "reduce" and not self.printer.vars_of[op.number] & inner
-        ]
+        self.outer_ops = [op for op in needed if op.name != "reduce" and not self.printer.vars_of[op.number] & inner]
 
     def source(self) -> GeneratedKernel:
         """Print the kernel and return all data about it."""
@@ -134,6 +135,7 @@ class NestPrinter:
         writer.entry_lines.append(SourceLine("  %status.slot = alloca i32"))
         writer.line("store i32 0, ptr %status.slot")
         self._print_ready(frozenset())
+        self.shared_rows.print_values(self._lane_loops)
         if plan.parallel and plan.parallel[0] == plan.tile_var:
             self._print_tile_loops(plan.outer, frozenset(), "%begin", "%end")
         elif plan.parallel:
@@ -218,7 +220,10 @@ class NestPrinter:
         for op in self.outer_ops:
             if p.values.find(("done", op.number)) is not None or not p.vars_of[op.number] <= opened:
                 continue
-            if all(p.is_known(i) for i in dependences.op_inputs(op, self.kernel.ops) if i.name != "check"):
+            inputs = dependences.op_inputs(op, self.kernel.ops)
+            if self.shared_rows.load(op):
+                p.values.set(("done", op.number), _DONE)
+            elif all(p.is_known(i) for i in inputs if i.name != "check"):
                 p.print_op(op)
                 p.values.set(("done", op.number), _DONE)
 
@@ -256,7 +261,7 @@ class NestPrinter:
         for op in one.ops:
             if p.values.find(("done", op.number)) is not None or not p.vars_of[op.number] <= opened:
                 continue
-            if self.row_slots.load(one, op):
+            if self.shared_rows.load(op) or self.row_slots.load(one, op):
                 p.values.set(("done", op.number), _DONE)
                 continue
             if op.name == "reduce" or not all(p.is_known(i) for i in dependences.op_inputs(op, self.kernel.ops)):

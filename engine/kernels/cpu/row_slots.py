@@ -22,8 +22,10 @@ MAX_BYTES = 1 << 16
 class RowSlots:
     """The stored rows of one kernel, and the code that writes and reads them."""
 
-    def __init__(self, printer: OpPrinter, passes: Sequence[ReductionPass]) -> None:
+    def __init__(self, printer: OpPrinter, passes: Sequence[ReductionPass], shared: frozenset[int]) -> None:
         self._printer = printer
+        self._shared = shared
+        """Numbers of the ops whose values have slots of their own."""
         self._slots: dict[int, str] = {}
         self._stored: set[int] = set()
         self._loaded: dict[int, frozenset[int]] = {}
@@ -34,6 +36,7 @@ class RowSlots:
     def _choose(self, one: ReductionPass, earlier: Sequence[ReductionPass]) -> None:
         """Choose the values that a pass reads, and remove the ops behind them from it."""
         computed = {op.number for other in earlier for op in other.ops}
+        computed -= self._shared
         repeated = {op.number for op in one.ops if op.number in computed and op.name not in WRITE_OPS}
         ends = {op.number for op in one.reductions} | {op.number for op in one.ops if op.number not in repeated}
         needed = {

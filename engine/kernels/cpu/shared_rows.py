@@ -1,0 +1,123 @@
+"""Costly values that all rows share, such as a channel's scale, computed before the loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from engine.ir.loop_ir.index_expr import LoopVar, product
+from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
+from engine.ir.static_sizes import static_size
+from engine.kernels.cpu.lane_values import Value
+from engine.kernels.cpu.llvm_types import value_type, wide
+from engine.kernels.cpu.op_printer import OpPrinter
+from engine.kernels.dependences import op_inputs, transitive_inputs
+
+MIN_COST = 8
+"""Least cost per element of a value that is worth a load in each row: that of two divisions."""
+MIN_ROWS = 8
+MAX_BYTES = 1 << 15
+"""Most bytes of the values of one kernel: they stay in the first cache of a core."""
+
+
+class SharedRows:
+    """The values of one kernel that vary along the vector loop alone, and their stack slots."""
+
+    def __init__(self, printer: OpPrinter, live: Sequence[LoopIROp]) -> None:
+        self._printer = printer
+        self._slots: dict[int, str] = {}
+        self._ops = self._choose(live) if self._has_rows() else []
+        self.numbers = frozenset(op.number for op in self._ops)
+
+    def _has_rows(self) -> bool:
+        """Return True if the loop over lanes is inside of others, and has a known size."""
+        plan = self._printer.plan
+        if plan.lane_var is None or plan.shares_lanes or plan.tile_var is not None:
+            return False
+        rows = static_size(product(v.size for v in (*plan.parallel, *plan.outer, *plan.inner) if v != plan.lane_var))
+        return static_size(plan.lane_var.size) is not None and (rows is None or rows >= MIN_ROWS)
+
+    def _choose(self, live: Sequence[LoopIROp]) -> list[LoopIROp]:
+        p = self._printer
+        ops, along = p.kernel.ops, frozenset((p.plan.lane_var,))
+        used_in_rows = {
+            a.number for op in live if p.vars_of[op.number] != along for a in op_inputs(op, ops) if op.name != "check"
+        }
+        written = {op.buffer for op in live if op.name in WRITE_OPS}
+        found = [
+            op
+            for op in live
+            if p.vars_of[op.number] == along and op.number in used_in_rows and self._is_worth_sharing(op, written)
+        ]
+        return found if sum(self._row_bytes(op) for op in found) <= MAX_BYTES else []
+
+    def _is_worth_sharing(self, op: LoopIROp, written: set[str]) -> bool:
+        p, ops = self._printer, self._printer.kernel.ops
+        if op.name in ("load", *WRITE_OPS) or compute_dtype(op.dtype) == torch.bool:
+            return False
+        behind = [ops[number] for number in transitive_inputs([op], ops)]
+        if any(o.name in ("reduce", "scan", "check", "truncdiv", "rem") or o.buffer in written for o in behind):
+            return False
+        return sum(o.cost for o in behind if p.vars_of[o.number]) >= MIN_COST
+
+    def _row_elements(self) -> int:
+        plan = self._printer.plan
+        assert plan.lane_var is not None
+        size = static_size(plan.lane_var.size)
+        assert size is not None
+        return -(-size // plan.lanes) * plan.lanes
+
+    def _row_bytes(self, op: LoopIROp) -> int:
+        return self._row_elements() * compute_dtype(op.dtype).itemsize
+
+    def needed(self, ops: Sequence[LoopIROp]) -> list[LoopIROp]:
+        """Return those of the ops that the rows need, given the shared values."""
+        roots = [op for op in ops if op.name in ("reduce", "scan", "check", *WRITE_OPS)]
+        wanted = transitive_inputs(roots, self._printer.kernel.ops, known=self.numbers)
+        return [op for op in ops if op.number in wanted]
+
+    def print_values(self, lane_loops: Callable[[LoopVar, str, str | None], Iterator[None]]) -> None:
+        """Print the loops that compute the values; ``lane_loops`` prints loops around a body."""
+        p = self._printer
+        if not self._ops:
+            return
+        assert p.plan.lane_var is not None
+        behind = transitive_inputs(self._ops, p.kernel.ops)
+        for _ in lane_loops(p.plan.lane_var, "0", None):
+            for op in p.kernel.ops:
+                if op.number in behind and not p.is_known(op):
+                    p.print_op(op)
+            for op in self._ops:
+                p.writer.ops = (op.number,)
+                value = p.value(op)
+                for copy, name in enumerate(value.names):
+                    place = self._place(op, value.scalar, copy)
+                    p.writer.line(f"store {wide(value.scalar, value.lanes)} {name}, ptr {place}, align 4")
+                p.writer.ops = ()
+
+    def load(self, op: LoopIROp) -> bool:
+        """Print the load of a shared value; return False if the op is none."""
+        if op.number not in self.numbers:
+            return False
+        p = self._printer
+        p.writer.ops = (op.number,)
+        scalar, lanes = value_type(compute_dtype(op.dtype)), p.plan.lanes
+        names = tuple(
+            p.writer.assign(p.hint(op), f"load {wide(scalar, lanes)}, ptr {self._place(op, scalar, copy)}, align 4")
+            for copy in range(p.copies)
+        )
+        p.values.set(op.number, Value(names, lanes, scalar))
+        p.writer.ops = ()
+        return True
+
+    def _place(self, op: LoopIROp, scalar: str, copy: int) -> str:
+        """Return the address of the current vector of a copy in the slot of an op."""
+        p = self._printer
+        assert p.plan.lane_var is not None
+        slot = self._slots.get(op.number)
+        if slot is None:
+            kind = f"[{self._row_elements()} x {scalar}]"
+            slot = self._slots[op.number] = p.writer.entry("shared.slot", f"alloca {kind}, align 64")
+        position = p.variable(p.plan.lane_var, copy)
+        return p.writer.assign("place", f"getelementptr {scalar}, ptr {slot}, i64 {position}")
