@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -39,7 +39,10 @@ from engine.runtime.aten_fallback import OutOfBounds, UnexpectedSize
 from engine.runtime.huge_pages import MIN_BYTES, empty_in_huge_pages
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
 from engine.torch_private.cuda import current_device_index, current_raw_stream
+from engine.torch_private.entries import Feature, why_off
+from engine.torch_private.pytree import tree_map_only
 from engine.torch_private.sympy_functions import PythonPrinter
+from engine.torch_private.tensors import empty_strided_cpu
 
 Run = Callable[..., tuple[Any, ...]]
 BUILD_THREADS = 4
@@ -370,7 +373,8 @@ class _ProgramWriter:
 
     def _aten_call_lines(self, number: int, step: AtenCall) -> Iterator[str]:
         self.constants[f"extern{number}"] = self._aten_callable(step)
-        arguments = [self._value(a) for a in step.args]
+        shorten = functools.partial(_without_equal_layout, self.program.buffers)
+        arguments = [self._value(a) for a in tree_map_only(BufferRef, shorten, step.args)]
         arguments += [f"{key}={self._value(value)}" for key, value in step.kwargs.items()]
         call = f"extern{number}({', '.join(arguments)})"
         if not any(step.result_buffers):
@@ -433,7 +437,11 @@ class _ProgramWriter:
         make = "empty_strided"
         if count is not None and count * buffer.dtype.itemsize >= MIN_BYTES:
             make, self.constants["empty_in_huge_pages"] = "empty_in_huge_pages", empty_in_huge_pages
-        return f"{make}({sizes}, {strides}, dtype={self._constant_name(buffer.dtype)}, device=device)"
+        dtype = self._constant_name(buffer.dtype)
+        if make == "empty_strided" and self.device.type == "cpu" and not why_off(Feature.CPU_ALLOCATION):
+            self.constants["empty_strided_cpu"] = empty_strided_cpu
+            return f"empty_strided_cpu({sizes}, {strides}, {dtype})"
+        return f"{make}({sizes}, {strides}, dtype={dtype}, device=device)"
 
     def _sizes(self, sizes: tuple[Size, ...]) -> str:
         return f"({', '.join(self._size(size) for size in sizes)}{',' if len(sizes) == 1 else ''})"
@@ -475,6 +483,8 @@ class _ProgramWriter:
         local, buffer = self._names[ref.buffer], self.program.buffers.get(ref.buffer)
         if _is_whole(ref):
             return local
+        if buffer is not None and _is_transpose(ref, buffer):
+            return f"{local}.t()"
         if buffer is None:
             raise ValueError(f"{ref.buffer} is not a tensor, so it has no view.")
         shape = self._sizes(buffer.shape if ref.shape is None else ref.shape)
@@ -558,6 +568,21 @@ def _has_padded_rows(buffer: Buffer) -> bool:
 def _is_whole(ref: BufferRef) -> bool:
     """Return True if the reference is to the buffer as it was allocated or given."""
     return ref.shape is None and ref.stride is None and static_size(ref.offset) == 0
+
+
+def _without_equal_layout(buffers: Mapping[str, Buffer], ref: BufferRef) -> BufferRef:
+    """Return a reference to the whole buffer if it has the buffer's layout: a view takes time."""
+    buffer = buffers.get(ref.buffer)
+    has_layout = buffer is not None and (ref.shape, ref.stride) == (tuple(buffer.shape), tuple(buffer.stride))
+    return replace(ref, shape=None, stride=None) if has_layout else ref
+
+
+def _is_transpose(ref: BufferRef, buffer: Buffer) -> bool:
+    """Return True if the reference is to a transposed matrix; strides of size 1 are not known."""
+    if ref.shape is None or ref.stride is None or len(buffer.shape) != 2 or static_size(ref.offset) != 0:
+        return False
+    has_layout = (*ref.shape, *ref.stride) == (*buffer.shape[::-1], *buffer.stride[::-1])
+    return has_layout and all((static_size(size) or 0) > 1 for size in buffer.shape)
 
 
 def real_view(tensor: torch.Tensor) -> torch.Tensor:

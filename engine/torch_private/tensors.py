@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch._C import _to_dlpack as to_dlpack
     from torch.nested._internal.nested_tensor import NestedTensor
 
+    empty_strided_cpu: Any
     make_subclass: Any
 
 ENTRIES = (
@@ -43,6 +44,14 @@ ENTRIES = (
         without="CUDA graphs are not used",
         off=Feature.CUDA_GRAPHS,
         calls=("(a)",),
+    ),
+    Entry(
+        "torch._C._dynamo.guards:_empty_strided_cpu",
+        Kind.FUNCTION,
+        "Allocates on the CPU, without torch's parsing of options.",
+        without="memory on the CPU is allocated by empty_strided",
+        off=Feature.CPU_ALLOCATION,
+        calls=("(a, a, a)",),
     ),
     Entry(
         "torch.nested._internal.nested_tensor:NestedTensor",

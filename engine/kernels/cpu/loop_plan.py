@@ -138,7 +138,7 @@ def _is_scattered(op: LoopIROp) -> bool:
     )
 
 
-def _writes_lanes_apart(op: LoopIROp, var: LoopVar, variables: Mapping[int, frozenset[LoopVar]]) -> bool:
+def _writes_distinct_elements(op: LoopIROp, var: LoopVar, variables: Mapping[int, frozenset[LoopVar]]) -> bool:
     """Return True unless an op may write one element in two iterations of a loop."""
     if not _is_scattered(op):
         return True
@@ -162,7 +162,7 @@ def _choose_lane_var(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNes
     """Return the variable along which most memory is accessed contiguously."""
     variables = loop_vars_of(kernel.ops, nest)
     candidates = [*nest.outer, *(() if scans else nest.inner)]
-    candidates = [v for v in candidates if all(_writes_lanes_apart(op, v, variables) for op in live)]
+    candidates = [v for v in candidates if all(_writes_distinct_elements(op, v, variables) for op in live)]
     ranked = [(_score(live, variables, v), n, v) for n, v in enumerate(candidates)]
     best = max(ranked, key=lambda entry: entry[:2], default=None)
     return None if best is None or (best[0] <= 0 and scans) else best[2]

@@ -134,11 +134,13 @@ class Memory:
         kind, long = wide(scalar, lanes), wide(scalar, count)
         spread = ", ".join(f"i32 {n // stride}" if n % stride == 0 else "i32 poison" for n in range(count))
         mask = ", ".join("i1 true" if n % stride == 0 else "i1 false" for n in range(count))
-        apart = write.assign("apart", f"shufflevector {kind} {value}, {kind} poison, <{count} x i32> <{spread}>")
+        spread_value = write.assign(
+            "spread", f"shufflevector {kind} {value}, {kind} poison, <{count} x i32> <{spread}>"
+        )
         function = f"llvm.masked.store.{type_suffix(scalar, count)}.p0"
         write.declare(function, "void", f"{long}, ptr, <{count} x i1>")
         size = MEMORY_BYTES[scalar]
-        write.line(f"call void @{function}({long} {apart}, ptr align {size} {place}, <{count} x i1> <{mask}>)")
+        write.line(f"call void @{function}({long} {spread_value}, ptr align {size} {place}, <{count} x i1> <{mask}>)")
 
     def _load_scalar(self, pointer: str, scalar: str, base: str, mask: str, hint: str) -> str:
         place = self._place(pointer, scalar, base)

@@ -15,7 +15,7 @@ from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.dependences import op_inputs, transitive_inputs
 
 MIN_COST = 8
-"""Least cost per element of a value that is worth a load in each row: that of two divisions."""
+"""Least cost of a value that is worth a load in each row: that of two divisions."""
 MIN_ROWS = 8
 MAX_BYTES = 1 << 15
 """Most bytes of the values of one kernel: they stay in the first cache of a core."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.fx
 
 from engine.ir.fallback import Fallback
-from engine.ir.node_values import called_overload
+from engine.ir.node_values import called_overload, tensors_in
+from engine.ir.static_sizes import static_size
 from engine.lowering.fallbacks.kinds import LoweringFallback
 
 _REASONS = {
@@ -86,33 +89,31 @@ _REASONS = {
 _REASON_OF = {f"aten::{name}": reason for reason, names in _REASONS.items() for name in names}
 
 ROW_OPERATORS = frozenset(("aten::index_add", "aten::scatter_add", "aten::index_put"))
-"""Operators that add whole rows: a kernel adds one in few vectors, ATen in one call per row or element."""
+"""Operators that add rows: a kernel adds one in few vectors, ATen one by one."""
 MIN_ROW = 8
 """Fewest elements of a row that is added as vectors."""
 
 
-def _adds_rows(node: torch.fx.Node) -> bool:
+def _adds_rows(name: str, node: torch.fx.Node) -> bool:
     """Return True if a node adds rows of adjacent elements at indices of the other dimensions."""
-    target, *rest = (value.meta.get("val") if isinstance(value, torch.fx.Node) else value for value in node.args)
-    if not isinstance(target, torch.Tensor) or target.dtype not in (torch.float32, torch.float64):
+    made = next(iter(tensors_in(node.meta.get("val"))), None)
+    if made is None or made.dtype not in (torch.float32, torch.float64) or made.dim() < 2:
         return False
-    if target.dim() < 2 or not _is_long(target.shape[-1]):
+    width = static_size(made.shape[-1])
+    if width is not None and width < MIN_ROW:
         return False
-    if isinstance(rest[0], (list, tuple)):  # index_put
-        return len(rest[0]) < target.dim() and rest[2:] == [True]
-    dim, index = rest[:2]
-    is_row = index.dim() == 1 or (index.dim() == target.dim() and index.stride(-1) == 0)
-    return is_row and dim % target.dim() != target.dim() - 1
-
-
-def _is_long(size: int | torch.SymInt) -> bool:
-    return not isinstance(size, int) or size >= MIN_ROW
+    arguments: list[Any] = list(node.args)
+    if name == "aten::index_put":
+        return arguments[3:] == [True] and len(arguments[1]) < made.dim()
+    index = next(iter(tensors_in(arguments[2].meta.get("val"))), None)
+    is_row = index is not None and (index.dim() == 1 or (index.dim() == made.dim() and index.stride(-1) == 0))
+    return is_row and arguments[1] % made.dim() != made.dim() - 1
 
 
 def cpu_fallback(node: torch.fx.Node) -> Fallback | None:
     """Return the reason why ATen runs a node on the CPU; None if kernels do."""
     called = called_overload(node.target)
     reason = None if called is None else _REASON_OF.get(called._schema.name)
-    if called is not None and called._schema.name in ROW_OPERATORS and _adds_rows(node):
+    if called is not None and called._schema.name in ROW_OPERATORS and _adds_rows(called._schema.name, node):
         return None
     return None if reason is None else Fallback(LoweringFallback.FASTER_IN_ATEN, reason)
