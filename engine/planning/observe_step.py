@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from engine.ir.user_code_files import display_name
 from engine.planning.time_model import Hardware, Timeline, covered, uncovered
 from engine.records.plan import (
     MEMORY_CATEGORIES,
@@ -329,7 +330,7 @@ class StepObserver(TorchDispatchMode):
         if self.storages.total > self.storages.peak:
             self.storages.peak = self.storages.total
             file, line = user_line()
-            self.peak_line = f"{file.rpartition('/')[2]}:{line}" if line else ""
+            self.peak_line = f"{display_name(file)}:{line}" if line else ""
 
     def _note_time(
         self, func: Any, args: Any, kwargs: Any, result: Any, before: list[torch.Tensor], after: list[torch.Tensor]

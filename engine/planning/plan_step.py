@@ -17,6 +17,7 @@ import torch
 
 from engine import forked_run
 from engine.errors import BadArgument, PlanFailed
+from engine.ir.user_code_files import display_name
 from engine.planning.fake_world import fake_world
 from engine.planning.observe_step import StepObserver, StepsPlanned, user_line_of
 from engine.planning.time_model import Hardware, hardware_from
@@ -198,7 +199,7 @@ def _device_mesh(sizes: dict[str, int], world: int, device: str) -> Any:
 
 def _described(error: Exception, observer: StepObserver) -> str:
     file, line = user_line_of(error)
-    where = f" at {file.rpartition('/')[2]}:{line}" if line else ""
+    where = f" at {display_name(file)}:{line}" if line else ""
     first = next(iter(str(error).strip().splitlines()), "")
     uneven = next((note for note in observer.notes if "do not divide" in note), "")
     return f"{type(error).__name__}{where}: {first}{f' {uneven}' if uneven else ''}"

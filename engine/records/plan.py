@@ -270,7 +270,8 @@ def _class_lines(one: RankClass) -> list[str]:
         f"  collectives: {len(one.collectives)} in the step, {format_bytes(one.collective_bytes)}; {len(one.setup)} before the first step",
     ]
     for c, calls, total, exposed in collective_rows(one.collectives):
-        where = f"  {c.file.rpartition('/')[2]}:{c.line}" if c.line else ""
+        name = "cell" if "ipykernel_" in c.file else c.file.rpartition("/")[2]
+        where = f"  {name}:{c.line}" if c.line else ""
         lines.append(
             f"    {calls:>4} x {c.kind:<15}{format_bytes(total):>12}  {c.dtype:<9}{c.group} ({c.group_size}, {c.link})"
             f"  {c.phase}, {format_duration(exposed)} exposed{where}"

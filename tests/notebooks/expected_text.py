@@ -150,4 +150,10 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "export": ["calls noted by it: 0", "Guard failed: factor == 2"],
         "race": "compiled  time: as measured",
     },
+    "15_many_devices": {
+        "two": "0 [0.653, -0.916, -2.652]",
+        "one": "[0.653, -0.916, -2.652]",
+        "plan": ["Plan of data_parallel on 64 ranks", "optimizer state 16.02 MiB", "all_reduce"],
+        "plan-sharded": ["Plan of sharded on 64 ranks", "reduce_scatter"],
+    },
 }

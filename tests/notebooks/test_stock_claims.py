@@ -642,6 +642,32 @@ def backend_signature() -> None:
     assert isinstance(found[0][1], list)
 
 
+@claim(
+    "15",
+    "Stock splits the graph of a model in `DistributedDataParallel` at the buckets of gradients, so that they are sent while the backward goes on: `torch._dynamo.config.optimize_ddp` is on.",
+)
+def split_at_buckets() -> None:
+    """The setting, and its optimizer."""
+    assert torch._dynamo.config.optimize_ddp in (True, "ddp_optimizer")
+    assert importlib.import_module("torch._dynamo.backends.distributed").DDPOptimizer
+
+
+@claim(
+    "15",
+    "A collective of `torch.distributed._functional_collectives` is a node of stock's graph, and no break.",
+)
+def collective_is_a_node() -> None:
+    """One graph with an all-reduce, in a group of one rank."""
+    collectives = importlib.import_module("torch.distributed._functional_collectives")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        graphs = graphs_after(lambda x: collectives.all_reduce(x, "sum", [0]) + 1, (torch.ones(2),), fullgraph=True)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert graphs == [1]
+
+
 def test_every_lesson_compares_with_stock() -> None:
     """Each lesson has one box, and each of its bullets is tested."""
     written = {
