@@ -195,6 +195,15 @@ def show_torch_comparison(session: Session, compared: TorchComparison) -> None:
     display(bundle, raw=True)
 
 
+_FAILED_WIDGET = ".jp-OutputArea-child>.jp-OutputArea-output.jupyter-widgets:not(:has(*))"
+"""Selector of the output where JupyterLab reports that a widget's model is gone."""
+REOPENED = (
+    f"<style>.jp-OutputArea-child:has([data-explorer-summary])+{_FAILED_WIDGET}{{display:none}}</style>"
+    '<div style="color:var(--jp-ui-font-color2,#757575)">Run the cell for the interactive explorer.</div>'
+)
+"""Hides that error below a summary, and says how to get the explorer back."""
+
+
 def mime_bundle(session: Session, *, static: bool, summary_id: str = "") -> dict[str, str]:
     """Return the summary as a MIME bundle; text from the user is escaped.
 
@@ -202,7 +211,7 @@ def mime_bundle(session: Session, *, static: bool, summary_id: str = "") -> dict
     """
     timed = not os.environ.get(DETERMINISTIC_ENV)
     mark = f' data-explorer-summary="{html.escape(summary_id)}"' if summary_id else ""
-    head = f'<div style="{STYLE}"{mark}>{summary_html(session, timed=timed)}</div>'
+    head = f'<div style="{STYLE}"{mark}>{summary_html(session, timed=timed)}{REOPENED if summary_id else ""}</div>'
     snapshot = snapshot_html(session, SNAPSHOT_KB, timed=timed) if static else ""
     return {"text/html": f"{head}{snapshot}", "text/plain": summary(session, timed=timed).text}
 

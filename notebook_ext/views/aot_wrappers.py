@@ -197,6 +197,9 @@ def _group_actions(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "argument": group[0]["argument"]
             if len(group) == 1
             else f"{group[0]['argument']} and {len(group) - 1} more",
+            "action": group[0]["action"]
+            if len(group) == 1
+            else group[0]["action"].replace("gets a gradient", "get gradients"),
             "all": [a["argument"] for a in group],
         }
         for group in groups.values()

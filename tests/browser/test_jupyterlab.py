@@ -282,6 +282,23 @@ def test_a_widget_outlives_its_kernel(lab: Lab, tab: Callable[..., Any]) -> None
     assert errors_in(page) == []
 
 
+def test_a_reopened_notebook_shows_its_snapshot_alone(lab: Lab, tab: Callable[..., Any]) -> None:
+    """Without the kernel that made it, the explorer leaves no error message behind."""
+    page = tab(1400).page
+    open_notebook(page, lab, "breaking.ipynb")
+    run_all(page, 90)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.context.save()")
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
+    page.reload()
+    failed = ".jp-OutputArea-output.jupyter-widgets:not(:has(*))"
+    page.wait_for_selector(failed, state="attached", timeout=60_000)
+    assert not page.locator(failed).is_visible()
+    summary = page.locator("[data-explorer-summary]")
+    assert summary.is_visible()
+    assert "Run the cell for the interactive explorer." in summary.inner_text()
+
+
 @pytest.mark.parametrize("stops", [False, True])
 def test_measuring_ways_is_followed_and_stopped(lab: Lab, tab: Callable[..., Any], stops: bool) -> None:
     """A cell shows autotuning progress, and Cancel ends it without losing the result.
