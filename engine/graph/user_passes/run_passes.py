@@ -21,6 +21,7 @@ from engine.graph.user_passes.fake_run import (
     has_same_layout,
     run_on_fakes,
 )
+from engine.graph.user_passes.lazy_module import LazyGraphModule
 from engine.graph.user_passes.provenance import set_sources
 from engine.graph.user_passes.watched_graph import BrokenRule, WatchedGraph, line_of, line_of_error, take_line
 from engine.graph.verify import FUNCTIONAL_RULES, WELL_FORMED_RULES, GraphVerificationError, verify_graph
@@ -101,7 +102,11 @@ def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage, not
         _check_and_set_values(module, made, stage.facts)
     if stage.is_functional:
         _verify_functional(made)
-    made.recompile()
+    if made is copy:
+        made = torch.fx.GraphModule(copy, copy.graph)
+        made.meta = copy.meta
+    else:
+        made.recompile()
     if item.reports_difference:
         _report_difference(notes, item, _value_difference(module, made, stage))
     if item.verify and (found := _value_difference(module, made, stage)):
@@ -118,7 +123,7 @@ def _copy(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, WatchedGr
     for node in module.graph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
         copies[node].meta = dict(node.meta)
-    made = torch.fx.GraphModule(module, graph)
+    made = LazyGraphModule(module, graph)
     made.meta = dict(module.meta)
     return made, graph
 

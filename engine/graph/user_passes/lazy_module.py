@@ -1,0 +1,34 @@
+"""A graph module whose code is generated when it is first read or run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.fx
+
+_GENERATED = ("_code", "_lineno_map", "_prologue_start")
+
+
+class LazyGraphModule(torch.fx.GraphModule):
+    """The copy of a graph that a pass gets.
+
+    Generating code costs more than all else around a pass that changes nothing.
+    """
+
+    def recompile(self) -> Any:
+        """Discard the code; the next read or run generates it."""
+        for name in _GENERATED:
+            self.__dict__.pop(name, None)
+        type(self).forward = LazyGraphModule.forward  # type: ignore[method-assign]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate the code and run it."""
+        torch.fx.GraphModule.recompile(self)
+        return type(self).forward(self, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Generate the code if it is read."""
+        if name in _GENERATED:
+            torch.fx.GraphModule.recompile(self)
+            return self.__dict__[name]
+        return super().__getattr__(name)
