@@ -20,8 +20,8 @@ PERSISTENT_LIMIT = 32_768
 MAX_PERSISTENT_SCAN = 16_384
 """Longest persistent row with a scan."""
 LOOP_BLOCK = 8_192
-MAX_SCAN_COLUMNS, SCAN_COLUMNS_ELEMENTS = 32, 16_384
-"""Most adjacent columns that one program scans together, and most elements that it holds."""
+MIN_SCAN_COLUMNS, MAX_SCAN_COLUMNS, SCAN_COLUMNS_ELEMENTS = 8, 32, 16_384
+"""Fewest and most adjacent columns that one program scans, and its most elements."""
 SCAN_BLOCK = 2_048
 """Elements per iteration of a looped scan."""
 MAX_PERSISTENT_ONE_PASS = 8_192
@@ -97,7 +97,8 @@ def default_blocking(kernel: LoopKernel) -> BlockConfig:
             max(1, min(SHORT_ROWS_ELEMENTS // block, power_of_two(x // MIN_BUSY_PROGRAMS), 64)) if block < 1024 else 1
         )
         if has_scan and _reads_columns(kernel):
-            rows = max(rows, min(SCAN_COLUMNS_ELEMENTS // block, power_of_two(x), MAX_SCAN_COLUMNS))
+            wanted = min(max(MIN_SCAN_COLUMNS, power_of_two(x // MIN_BUSY_PROGRAMS)), MAX_SCAN_COLUMNS)
+            rows = max(rows, min(SCAN_COLUMNS_ELEMENTS // block, power_of_two(x), wanted))
         return BlockConfig(rows, block, False, _num_warps(rows * block))
     return BlockConfig(1, SCAN_BLOCK, True, 8) if has_scan else BlockConfig(1, LOOP_BLOCK, True, 16)
 

@@ -217,6 +217,19 @@ def gathers(x: Any, places: Any, rows: Any) -> Any:
     )
 
 
+@case(normal(2048, 64), normal(2048, 64), normal(2, 16), normal(2, 40, 16))
+def reads_shared_by_other_loops(g: Any, x: Any, small: Any, y: Any) -> Any:
+    """An activation beside its gradient's sum, operands of two layouts, scans of columns."""
+    grad = torch.ops.aten.gelu_backward(g, x)
+    pictures = y.transpose(1, 2).unflatten(2, (5, 8))
+    residual = small[:, :, None, None].expand(2, 16, 5, 8) / 3 + y.view(2, 5, 8, 16).permute(0, 3, 1, 2)
+    return (
+        (F.gelu(x.view(8, 256, 64)), grad, grad.sum(0) / 64),
+        ((residual * pictures).sum((0, 2, 3)), residual.sum((0, 2, 3))),
+        (y.exp().cumsum(1), y.cummax(1)),
+    )
+
+
 @case(normal(4, 9))
 def cumsum_and_triangles(x: Any) -> Any:
     """Running sums and triangles."""
