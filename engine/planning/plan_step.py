@@ -202,6 +202,8 @@ def _described(error: Exception, observer: StepObserver) -> str:
     where = f" at {display_name(file)}:{line}" if line else ""
     first = next(iter(str(error).strip().splitlines()), "")
     uneven = next((note for note in observer.notes if "do not divide" in note), "")
+    if "fork-based multiprocessing" in first:
+        first = "This build of torch runs no backward in a fork of a process that ran one. Plan in a new process."
     return f"{type(error).__name__}{where}: {first}{f' {uneven}' if uneven else ''}"
 
 

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from engine.ir.user_code_files import is_installed_file
 from engine.observe.canonical.compare_compilations import differing_nodes
 from engine.observe.compare_sessions import normalize_process_names
-from engine.observe.ranks.rank_contents import collectives_of
+from engine.observe.ranks.rank_contents import COMPILER_SETTING, collectives_of
 from engine.records.bytecode import Span
 from engine.records.ranks import RankDivergence
 from engine.records.session import CompilationRecord, Session
@@ -100,7 +100,8 @@ def _collective_span(compilation: CompilationRecord, call: str) -> Span | None:
 
 
 def _guards(compilation: CompilationRecord) -> Facts:
-    for guard in compilation.guards.guards if compilation.guards else ():
+    guards = compilation.guards.guards if compilation.guards else ()
+    for guard in (g for g in guards if COMPILER_SETTING not in g.source):
         yield (
             normalize_process_names(f"{guard.source} {guard.kind}: {guard.expected}"),
             user_span((guard.span, *guard.stack)),

@@ -20,6 +20,11 @@ _NOISE = (
     (re.compile(rb"(?:/[^\s/'\",:;()\[\]]+)+/"), b""),
 )
 """Addresses and ids, rank numbers, hashes; device numbers; folders."""
+COMPILER_SETTING = ".config._config["
+"""In guards on torch's own settings.
+
+Compiling without a cache leaves their defaults as set values.
+"""
 _GUARD_NOISE = re.compile(rb"Guard latency = [\d.]+ us|\b\d{6,}\b|(?<=_dict___)\d+|[ \t]+")
 
 
@@ -73,7 +78,8 @@ def normalized_digest(text: bytes, aspect: str) -> str:
     for pattern, replacement in _NOISE:
         text = pattern.sub(replacement, text)
     if aspect == "guards":  # sets of names are in another order in each process
-        text = b"\n".join(sorted(_GUARD_NOISE.sub(b" ", text).split(b"\n")))
+        lines = _GUARD_NOISE.sub(b" ", text).split(b"\n")
+        text = b"\n".join(sorted(line for line in lines if COMPILER_SETTING.encode() not in line))
     return text_digest(text)
 
 

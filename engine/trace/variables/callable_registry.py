@@ -129,7 +129,11 @@ def builtin_of_first_import(fn: Any) -> Any:
 
 
 DISABLE_DYNAMO_CODE = next(
-    (c for c in disable_dynamo.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == "inner"),
+    (
+        c
+        for c in getattr(getattr(disable_dynamo, "__code__", None), "co_consts", ())
+        if isinstance(c, types.CodeType) and c.co_name == "inner"
+    ),
     None,
 )
 """Code of the wrapper that ``torch._disable_dynamo`` puts around torch's functions."""

@@ -137,6 +137,16 @@ def test_garbage_of_this_process_is_not_freed_in_the_planned_one(tmp_path):
     assert runs.read_text() == "run "
 
 
+def test_a_build_that_cannot_run_backward_in_a_fork_is_named():
+    """CUDA builds of torch raise in a fork after a backward; the message says where to plan."""
+
+    def program():
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")
+
+    with pytest.raises(PlanFailed, match=r"no backward in a fork of a process that ran one\. Plan in a new process\."):
+        engine.plan(program, world=2, ranks=[0], device="cpu")
+
+
 def test_an_existing_group_is_left_alone(tmp_path):
     """A program is planned although the process has a group of its own, which remains."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)

@@ -28,6 +28,8 @@ from engine.torch_private import (
     global_state,
     guard_helpers,
     higher_order_ops,
+    inductor,
+    lazily_loaded,
     modules,
     operators,
     pytree,
@@ -300,9 +302,7 @@ def check_faults(lines: list[str], cache: pathlib.Path) -> None:
 
 def is_loaded_at_import(entry: Entry) -> bool:
     """Return True for entries that importing the engine loads."""
-    return entry.is_expected_here and not entry.path.startswith(
-        ("torch._inductor", "torch:_numpy", "torch.distributed.tensor")
-    )
+    return entry.is_expected_here and entry not in (*lazily_loaded.ENTRIES, *inductor.ENTRIES)
 
 
 FAULTS = [f"{how} {e.path}" for e in contract.ENTRIES if is_loaded_at_import(e) for how in ("removed", "changed")]
