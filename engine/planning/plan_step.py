@@ -22,6 +22,7 @@ from engine.planning.fake_world import fake_world
 from engine.planning.observe_step import StepObserver, StepsPlanned, user_line_of
 from engine.planning.time_model import Hardware, hardware_from
 from engine.records.plan import Plan, RankClass, rank_class
+from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, is_backward_refused
 
 MAX_SECONDS = 600.0
 """Seconds that planning one rank may take."""
@@ -202,8 +203,8 @@ def _described(error: Exception, observer: StepObserver) -> str:
     where = f" at {display_name(file)}:{line}" if line else ""
     first = next(iter(str(error).strip().splitlines()), "")
     uneven = next((note for note in observer.notes if "do not divide" in note), "")
-    if "fork-based multiprocessing" in first:
-        first = "This build of torch runs no backward in a fork of a process that ran one. Plan in a new process."
+    if is_backward_refused(error):
+        first = f"{NO_BACKWARD_IN_FORK[0].upper()}{NO_BACKWARD_IN_FORK[1:]}. Plan in a new process."
     return f"{type(error).__name__}{where}: {first}{f' {uneven}' if uneven else ''}"
 
 

@@ -108,3 +108,16 @@ def test_what_does_not_fail_says_so() -> None:
     with pytest.raises(BadArgument, match="choose one of"):
         minimize(program, torch.randn(8, 8), torch.randn(8, 8), fails="sadly")
     assert engine.minimize is minimize
+
+
+@forks
+def test_a_backward_that_torch_refuses_in_a_fork_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA builds refuse a backward in a fork after a backward: nothing was tried, and a sentence says so."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")
+
+    monkeypatch.setattr(torch.autograd, "grad", refuse)
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+    with pytest.raises(BadArgument, match="another process: this build of torch runs no backward in a fork"):
+        minimize(program, x, w, backend="aot_eager")

@@ -15,3 +15,14 @@ def fork_process() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
+
+
+NO_BACKWARD_IN_FORK = "this build of torch runs no backward in a fork of a process that ran one"
+
+
+def is_backward_refused(error: BaseException | None) -> bool:
+    """Return True if torch refused a backward because this process is a fork of one that ran a backward.
+
+    CUDA builds of torch do. The error says nothing about the program that ran.
+    """
+    return isinstance(error, RuntimeError) and "fork-based multiprocessing" in str(error)

@@ -318,7 +318,9 @@ def test_numbers_that_compare_equal_are_not_the_same_kernel() -> None:
     x, w = torch.randn(8, 8), torch.randn(8, 8)
     program = lowered(lambda x, w: (torch.where(x > 1, x, 0.0) @ w, torch.where(w > 1, w, -0.0) @ x), x, w)
     assert [k.id for k in program.kernels] == ["k0", "k1"]
-    program = lowered(lambda x, y: ((x * 2) @ x, (y * 2) @ y), x, torch.randn(4, 4))
+    program = lowered(lambda x, y: ((x * 2) @ x * 2) @ y, x, torch.randn(8, 4))
+    assert [k.id for k in program.kernels] == ["k0", "k0"]
+    program = lowered(lambda x, y: (x * 2) @ y * 2, x, torch.randn(8, 4))
     assert [k.id for k in program.kernels] == ["k0", "k1"]
     program = lowered(lambda x, y: ((x * 2) @ x, (y * 2) @ y), x, x.double())
     assert [k.id for k in program.kernels] == ["k0", "k1"]
