@@ -20,7 +20,7 @@ import torch
 
 from engine.records.session import Session
 from engine.runtime.dispatch.code_cache import COMPILE_LOCK
-from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, fork_process, is_backward_refused
+from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, fork_process, is_fork_backward_error
 
 MAX_SECONDS = 30.0
 """Seconds that the work may take."""
@@ -136,7 +136,7 @@ def _run_child(write: int, work: Callable[[], Any], *, blocks_effects: bool) -> 
         except BaseException as error:
             kind = type(error).__name__
             problem, ending = f"the re-run failed: {kind}: {error}", Ending.RAISED
-            if is_backward_refused(error):
+            if is_fork_backward_error(error):
                 problem, ending = NO_BACKWARD_IN_FORK, Ending.NOT_FORKED
         if stopped:
             problem, ending = f"the function has effects outside of its process ({stopped[0]})", Ending.BLOCKED

@@ -21,6 +21,11 @@ needs_triton = pytest.mark.skipif(
 ``tests/conftest.py`` ends a CI run without Triton.
 """
 
+each_kind_of_target = pytest.mark.parametrize(
+    "target", ["cuda:75", "cuda:80", "cuda:90", "cuda:100", "cuda:120", "hip:gfx942", "hip:gfx1100"]
+)
+"""Runs a test for targets with different matrix instructions; the slow ring takes all."""
+
 
 def slow_except_sample(name: str, share: int) -> tuple[pytest.MarkDecorator, ...]:
     """Return the mark of the slow ring, except for one name in ``share``."""

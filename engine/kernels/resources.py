@@ -1,8 +1,8 @@
 """Registers, shared memory, warps and occupancy of a compiled kernel.
 
 The device limits are from the CUDA C++ Programming Guide ("Compute Capabilities", technical specifications per
-capability), NVIDIA's occupancy calculator (allocation units), and AMD's CDNA3 ISA guide with the MI300 tuning guide
-(VGPR and LDS sizes, waves per SIMD).
+capability), NVIDIA's occupancy calculator (allocation units), and AMD's CDNA ISA guides with the MI300 tuning guide
+(VGPR and LDS sizes, waves per SIMD). RDNA targets have no entry: their occupancy is not estimated.
 """
 
 from __future__ import annotations
@@ -40,13 +40,36 @@ class DeviceLimits:
     """Warps are divided among this many schedulers, each with its share of the registers."""
 
 
+def _nvidia(warps: int, blocks: int, shared_kb: int, reserved: int = 1024) -> DeviceLimits:
+    """Return the limits of an NVIDIA target; all have 65,536 registers per multiprocessor."""
+    shared = shared_kb * 1024
+    return DeviceLimits(warps, blocks, 65536, 256, shared, 128 if reserved else 256, reserved, shared - reserved)
+
+
+def _cdna(shared_kb: int, shared_unit: int) -> DeviceLimits:
+    """Return the limits of an AMD CDNA target: 4 SIMDs of 512 registers, 8 waves each."""
+    shared = shared_kb * 1024
+    return DeviceLimits(32, 32, 4 * 512 * 64, 8 * 64, shared, shared_unit, 0, shared, warp_size=64)
+
+
 DEVICE_LIMITS = {
-    "cuda:80": DeviceLimits(64, 32, 65536, 256, 164 * 1024, 128, 1024, 163 * 1024),
-    "cuda:89": DeviceLimits(48, 24, 65536, 256, 100 * 1024, 128, 1024, 99 * 1024),
-    "cuda:90": DeviceLimits(64, 32, 65536, 256, 228 * 1024, 128, 1024, 227 * 1024),
-    "cuda:100": DeviceLimits(64, 32, 65536, 256, 228 * 1024, 128, 1024, 227 * 1024),
-    "hip:gfx942": DeviceLimits(32, 32, 4 * 512 * 64, 8 * 64, 64 * 1024, 512, 0, 64 * 1024, warp_size=64),
+    "cuda:75": _nvidia(32, 16, 64, reserved=0),
+    "cuda:80": _nvidia(64, 32, 164),
+    "cuda:86": _nvidia(48, 16, 100),
+    "cuda:87": _nvidia(48, 16, 164),
+    "cuda:89": _nvidia(48, 24, 100),
+    "cuda:90": _nvidia(64, 32, 228),
+    "cuda:100": _nvidia(64, 32, 228),
+    "cuda:103": _nvidia(64, 32, 228),
+    "cuda:110": _nvidia(48, 24, 228),
+    "cuda:120": _nvidia(48, 24, 100),
+    "cuda:121": _nvidia(48, 24, 100),
+    "hip:gfx90a": _cdna(64, 512),
+    "hip:gfx942": _cdna(64, 512),
+    "hip:gfx950": _cdna(160, 1280),
 }
+RDNA_SHARED = 64 * 1024
+"""Most shared memory of one workgroup on RDNA."""
 
 
 def check_fit(target: str, kernel: Any) -> KernelResources:
@@ -55,9 +78,10 @@ def check_fit(target: str, kernel: Any) -> KernelResources:
     Raises:
         DoesNotFit: a block needs more shared memory than the target has for one block.
     """
-    used, facts = kernel_resources(target, kernel), DEVICE_LIMITS[target]
-    if used.shared_bytes is not None and used.shared_bytes > facts.max_shared_per_block:
-        raise OutOfTargetResources("bytes of shared memory per block", used.shared_bytes, facts.max_shared_per_block)
+    used, facts = kernel_resources(target, kernel), DEVICE_LIMITS.get(target)
+    available = RDNA_SHARED if facts is None else facts.max_shared_per_block
+    if used.shared_bytes is not None and used.shared_bytes > available:
+        raise OutOfTargetResources("bytes of shared memory per block", used.shared_bytes, available)
     return used
 
 

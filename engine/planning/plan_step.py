@@ -22,7 +22,7 @@ from engine.planning.fake_world import fake_world
 from engine.planning.observe_step import StepObserver, StepsPlanned, user_line_of
 from engine.planning.time_model import Hardware, hardware_from
 from engine.records.plan import Plan, RankClass, rank_class
-from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, is_backward_refused
+from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, is_fork_backward_error
 
 MAX_SECONDS = 600.0
 """Seconds that planning one rank may take."""
@@ -203,7 +203,7 @@ def _described(error: Exception, observer: StepObserver) -> str:
     where = f" at {display_name(file)}:{line}" if line else ""
     first = next(iter(str(error).strip().splitlines()), "")
     uneven = next((note for note in observer.notes if "do not divide" in note), "")
-    if is_backward_refused(error):
+    if is_fork_backward_error(error):
         first = f"{NO_BACKWARD_IN_FORK[0].upper()}{NO_BACKWARD_IN_FORK[1:]}. Plan in a new process."
     return f"{type(error).__name__}{where}: {first}{f' {uneven}' if uneven else ''}"
 

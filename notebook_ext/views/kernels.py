@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.kernels.targets import TARGETS
 from engine.records.counts import aten_calls_of, unique_kernels
 from engine.records.graph import NodeRecord
 from engine.records.kernels import KernelRecord, KernelResources, TargetRecord
@@ -13,9 +14,6 @@ from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, sanitize
 from notebook_ext.views.linked.row_links import CPU, default_target, for_target, targets_of
 from notebook_ext.views.performance import roofline
-
-EXTRA_TARGETS = ("cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx942")
-"""Targets that the kernels of a live session can also be compiled for."""
 
 
 def kernels(session: Session) -> dict[str, Any]:
@@ -30,7 +28,7 @@ def kernels(session: Session) -> dict[str, Any]:
     return {
         "target": one_line(session.target, 40),
         "targets": [one_line(t, 40) for t in targets],
-        "further": [t for t in EXTRA_TARGETS if t not in targets] if session.compiler == "engine" else [],
+        "further": [t for t in TARGETS if t not in targets] if session.compiler == "engine" else [],
         "peaks": {t: roofline.device_peak(t) for t in targets},
         "is_observed": session.compiler == "torch",
         "is_run": session.device.startswith(("cuda", "hip")),

@@ -111,8 +111,8 @@ def test_what_does_not_fail_says_so() -> None:
 
 
 @forks
-def test_a_backward_that_torch_refuses_in_a_fork_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA builds refuse a backward in a fork after a backward: nothing was tried, and a sentence says so."""
+def test_a_fork_without_backward_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch runs no backward in a fork, nothing was tried, and a sentence says so."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")

@@ -16,7 +16,7 @@ from engine.ir.graph_callable import graph_callable_of
 from engine.ir.introspection.autograd_nodes import autograd_nodes
 from engine.ir.node_values import tensors_by_position, tensors_in
 from engine.process_state import make_lock
-from engine.runtime.workers.fork import is_backward_refused
+from engine.runtime.workers.fork import is_fork_backward_error
 from engine.torch_private.pytree import tree_leaves
 
 Run = Callable[..., Any]
@@ -51,11 +51,11 @@ def difference_of_calls(eager: Run, run: Run, make_inputs: Callable[[], Sequence
     Results, inputs after the call and gradients are compared. Results and inputs may be nested. ``make_inputs`` seeds the random numbers, too.
 
     Raises:
-        RuntimeError: torch refuses a backward in this process, a fork.
+        RuntimeError: this process is a fork in which torch runs no backward.
     """
     inputs = make_inputs(), make_inputs()
     expected, error = _outcome(eager, inputs[0], make_inputs)
-    if error is not None and is_backward_refused(error):
+    if error is not None and is_fork_backward_error(error):
         raise error
     found, failure = _outcome(run, inputs[1], make_inputs)
     if error.__class__ is not failure.__class__:
@@ -197,7 +197,7 @@ def _gradient_difference(plain: tuple[Any, Any], compiled: tuple[Any, Any]) -> s
     try:
         expected = _gradients(*plain)
     except RuntimeError as error:
-        if is_backward_refused(error):
+        if is_fork_backward_error(error):
             raise
         return ""  # a user error in the backward
     try:

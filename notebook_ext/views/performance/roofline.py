@@ -27,11 +27,18 @@ class DevicePeak:
 
 
 DEVICE_PEAKS = {
+    "cuda:75": DevicePeak("T4", 0.320e12, 8.1e12, 40),
     "cuda:80": DevicePeak("A100 80GB", 2.039e12, 19.5e12, 108),
+    "cuda:86": DevicePeak("RTX 3090", 0.936e12, 35.6e12, 82),
     "cuda:89": DevicePeak("L40S", 0.864e12, 91.6e12, 142),
     "cuda:90": DevicePeak("H200", 4.8e12, 66.9e12, 132),
     "cuda:100": DevicePeak("B200", 8.0e12, 75.0e12, 148),
+    "cuda:120": DevicePeak("RTX 5090", 1.792e12, 104.8e12, 170),
+    "hip:gfx90a": DevicePeak("MI210", 1.638e12, 22.6e12, 104),
     "hip:gfx942": DevicePeak("MI300X", 5.3e12, 163.4e12, 304),
+    "hip:gfx950": DevicePeak("MI355X", 8.0e12, 157.3e12, 256),
+    "hip:gfx1100": DevicePeak("RX 7900 XTX", 0.960e12, 61.4e12, 96),
+    "hip:gfx1201": DevicePeak("RX 9070 XT", 0.640e12, 48.7e12, 64),
 }
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from engine.kernels.compile_kernel import compile_kernel
 from engine.kernels.resources import occupancy
-from engine.kernels.targets import TARGETS
 from tests.engine.kernels import handwritten_kernels
-from tests.markers import needs_triton
+from tests.markers import each_kind_of_target, needs_triton
 
 
 @pytest.mark.parametrize(
@@ -34,17 +33,17 @@ def test_occupancy_is_bound_by_the_scarcest_resource(
 
 def test_occupancy_of_an_unknown_target_is_unknown() -> None:
     """No guess where there are no facts."""
-    assert occupancy("cuda:75", 32, 0, 4) == (None, "")
+    assert occupancy("hip:gfx1100", 32, 0, 4) == (None, "")
     assert occupancy("cuda:90", None, 0, 4) == (None, "")
 
 
 @needs_triton
-@pytest.mark.parametrize("target", TARGETS)
+@each_kind_of_target
 def test_a_compiled_kernel_reports_its_resources(target: str) -> None:
     """A compiled kernel reports its registers, spills, shared memory and warps.
 
     Softmax has no spills, uses shared memory for the reduction across warps, and has the warps it was
-    compiled for.
+    compiled for. The occupancy of RDNA targets is not estimated.
     """
     told = compile_kernel(handwritten_kernels.softmax(cols=1000), target).resources
     assert told is not None
@@ -53,5 +52,5 @@ def test_a_compiled_kernel_reports_its_resources(target: str) -> None:
     assert told.spills == 0
     assert told.shared_bytes
     assert told.warps == 4
-    assert told.occupancy is not None
-    assert 0.5 <= told.occupancy <= 1.0
+    assert (told.occupancy is None) == target.startswith("hip:gfx1")
+    assert told.occupancy is None or 0.5 <= told.occupancy <= 1.0

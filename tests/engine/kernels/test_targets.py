@@ -16,7 +16,7 @@ from engine.kernels.to_records import kernel_record
 from engine.records.base import from_jsonable, to_jsonable
 from engine.records.kernels import KernelRecord, TargetRecord
 from tests.engine.kernels import handwritten_kernels
-from tests.markers import needs_triton
+from tests.markers import each_kind_of_target, needs_triton
 
 
 def text_of(record: TargetRecord, stage: str) -> str:
@@ -44,7 +44,7 @@ def test_the_default_target_is_one_of_the_table() -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("target", TARGETS)
+@each_kind_of_target
 def test_every_target_gives_all_its_listings(target: str) -> None:
     """From Triton's first form to machine code, with no GPU."""
     record = compile_kernel(handwritten_kernels.softmax(), target)
