@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from engine.lowering.memory.choose_layouts import choose_layouts
 from engine.lowering.passes.bool_to_bias_mask import bool_to_bias_mask
 from engine.lowering.passes.decompose import decompose
 from engine.lowering.passes.fuse_attention import fuse_attention
@@ -129,6 +130,26 @@ def test_separate_conv_bias(pair: Pair) -> None:
     module = decompose(to_aten(block, torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3), torch.ones(4)))
     before = graph_lines(module)
     pair(block, before=before, after=graph_lines(separate_conv_bias(module)))
+
+
+@shows("engine/lowering/memory/choose_layouts.py")
+def test_choose_layouts(pair: Pair) -> None:
+    """Gives a tensor that only kernels read the layout of most of its operands.
+
+    Eager lays out the quotient and the sum as the broadcast operand; the other operand is channels-last.
+    """
+
+    def residual_grad(grad: Tensor, x: Tensor) -> Tensor:
+        total = grad[:, :, None, None].expand(x.shape) / 16 + x
+        return (total * x).sum((0, 2, 3))
+
+    x = torch.ones(2, 8, 4, 4).contiguous(memory_format=torch.channels_last)
+    module = decompose(to_aten(residual_grad, torch.ones(2, 8), x))
+    chosen = [
+        f"{node.name}: strides {tuple(node.meta['val'].stride())} -> {strides}"
+        for node, strides in choose_layouts(module.graph).items()
+    ]
+    pair(residual_grad, before=graph_lines(module), after=chosen)
 
 
 @shows("engine/lowering/passes/pad_matmul.py")
