@@ -72,9 +72,8 @@ def lower(
         walk.run()
         definitions = {symbol: made for symbol, (made, _) in walk.symbols.unbacked.items()}
         unroll_reductions(walk.context.defs, walk.defs_in_memory())
-        schedule = fuse(
-            walk.context.defs, walk.context.externs, walk.defs_in_memory(), walk.context.no_fuse, definitions
-        )
+        context, in_memory = walk.context, walk.defs_in_memory()
+        schedule = fuse(context.defs, context.externs, in_memory, context.no_fuse, definitions, is_cpu=is_cpu)
         returned = definitions_in(walk.outputs)
         by_themselves = functools.partial(subprogram, walk, target, emit)
         schedule = choose_templates(schedule, returned, chooser, by_themselves, forced_fallbacks, walk.symbols.hints)

@@ -139,15 +139,17 @@ def fuse(
     realized: set[TensorDef],
     no_fuse: Collection[TensorDef] = frozenset(),
     unbacked_definitions: Mapping[str, TensorDef] = MappingProxyType({}),
+    *,
+    is_cpu: bool = False,
 ) -> Schedule:
     """Assign every definition that is needed to a kernel.
 
     ``realized``: definitions that must be in memory, the outputs and arguments of ATen calls. ``no_fuse``:
     definitions that are not fused into their readers. ``unbacked_definitions``: for each unbacked symbol, the result
-    of the ATen call that defines it.
+    of the ATen call that defines it. ``is_cpu``: kernels run on the CPU.
     """
     starts = {made.initial_def for made in defs if made.initial_def is not None}
-    scheduler = Scheduler(externs, realized | starts, no_fuse, unbacked_definitions)
+    scheduler = Scheduler(externs, realized | starts, no_fuse, unbacked_definitions, is_cpu=is_cpu)
     for made in reversed(defs):
         if made.is_computed:
             scheduler.schedule_def(made)
@@ -164,8 +166,11 @@ class Scheduler:
         kept: set[TensorDef],
         apart: Collection[TensorDef] = frozenset(),
         unbacked_definitions: Mapping[str, TensorDef] = MappingProxyType({}),
+        *,
+        is_cpu: bool = False,
     ) -> None:
         self.unbacked_definitions = unbacked_definitions
+        self._is_cpu = is_cpu
         self.groups: list[FusionGroup] = []
         self.realized = kept
         self.no_fuse = apart
@@ -361,7 +366,8 @@ class Scheduler:
             return None
         values, alike = loop_mapping(first, second), "have the same loops"
         if values is None or not _read_same_elements(first, second, shared, values):
-            values, alike = element_mapping(first, second, shared), "visit the same elements"
+            # On a CPU, the bytes saved are few beside the memory of a result that is stored earlier than it is read.
+            values, alike = None if self._is_cpu else element_mapping(first, second, shared), "visit the same elements"
         if values is None or self.has_path(first, second) or self.has_path(second, first):
             return None
         stored = {**first.stores, **{m: tuple(i.replace(values) for i in index) for m, index in second.stores.items()}}

@@ -34,8 +34,7 @@ export function shownText(el) {
 /** Download a file. @param {string} name @param {string} text @param {string} type */
 export function save(name, text, type) {
   const url = URL.createObjectURL(new Blob([text], { type })), link = document.createElement("a");
-  link.href = url;
-  link.download = name;
+  Object.assign(link, { href: url, download: name });
   document.body.append(link);
   link.click();
   link.remove();
