@@ -6,15 +6,17 @@ the file after a crash or a time limit knows the line. In Triton's interpreter e
 
 from __future__ import annotations
 
-import faulthandler
 import functools
 import json
 import mmap
+import os
 import pathlib
 import re
+import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -209,14 +211,18 @@ def run_triton_kernel(trial: KernelTrial, notes: str, seconds: float) -> EditedR
     def learn(buffers: Mapping[str, RedzonedBuffer]) -> None:
         addresses.update({n: b.addresses for n, b in buffers.items()})
 
-    with pathlib.Path(notes).open("w") as file:
-        faulthandler.dump_traceback_later(seconds, file=file, exit=True)
-        try:
-            comparison = compare_results(trial, interpret, on_buffers=learn)
-        except Exception as error:
-            return EditedRun(problem=_innermost_message(error), line=_line_in(error, f"{trial.name}.py"))
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+    def leave(_: int, frame: FrameType | None) -> None:
+        pathlib.Path(notes).write_text("".join(traceback.format_stack(frame)))
+        os._exit(1)
+
+    signal.signal(signal.SIGALRM, leave)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        comparison = compare_results(trial, interpret, on_buffers=learn)
+    except Exception as error:
+        return EditedRun(problem=_innermost_message(error), line=_line_in(error, f"{trial.name}.py"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     return EditedRun(comparison)
 
 
@@ -240,5 +246,5 @@ def _line_in(error: BaseException, file: str) -> int:
 
 def line_in_stack(notes: str, file: str) -> int:
     """Return the line of a file in the stack that a time limit left, or 0."""
-    found = re.search(rf'File "{re.escape(file)}", line (\d+)', pathlib.Path(notes).read_text(errors="replace"))
-    return int(found[1]) if found else 0
+    lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', pathlib.Path(notes).read_text(errors="replace"))
+    return int(lines[-1]) if lines else 0

@@ -41,7 +41,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "04_dynamic_shapes": {
         "sizes": "1 recompile (line 3: x.size(0) 8 -> 12)",
         "history": "x.shape[0], valid for 2 to any size",
-        "race": "1 entry     time: as measured",
+        "race": "1 entry    time: as measured",
         "one": "sizes 0 and 1 are always specialized",
         "mark": "scaled: 1 graph, no breaks, 1 kernel",
         "specialized-history": "specialized to 8   line 5",

@@ -55,8 +55,11 @@ class Kernels:
             self.launched.append(source.name)
             if "sum" in source.name:  # how many are positive
                 arguments[1].fill_(int((arguments[0] > 0).sum()))
-            elif "gt" in source.name:
-                arguments[1].copy_(arguments[0] > 0)
+            elif "gt" in source.name:  # one comparison, or two in one launch
+                tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+                for out in (t for t in tensors if t.dtype == torch.bool):
+                    (given,) = (t for t in tensors if t.dtype != torch.bool and t.shape == out.shape)
+                    out.copy_(given > 0)
 
         return launch
 
