@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
 from notebook_ext.lesson.editions import EDITIONS, REVEALS, make_editions
@@ -73,16 +74,19 @@ def test_reveal_asks_for_a_prediction_first(
     (tmp_path / REVEALS).mkdir()
     (tmp_path / REVEALS / "one.json").write_text(json.dumps({"ops": 'ops.reveal("3", "Three rounds.")'}))
     monkeypatch.chdir(tmp_path)
-    # What is displayed goes to the shell of the process, which another test may have left there.
+    # Displayed text goes to the publisher of the process's shell, which another test may have left there.
+    texts: list[str] = []
+    monkeypatch.setattr(DisplayPublisher, "publish", lambda _self, data, *_, **__: texts.append(data["text/plain"]))
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     request.addfinalizer(InteractiveShell.clear_instance)
-    shell.run_cell("%load_ext notebook_ext")
+    assert shell.run_cell("%load_ext notebook_ext").success
 
     def shown(code: str) -> str:
+        texts.clear()
         capsys.readouterr()
-        shell.run_cell(code)
-        return capsys.readouterr().out
+        assert shell.run_cell(code).success
+        return "\n".join([capsys.readouterr().out, *texts])
 
     assert "Run all cells above" in shown("%reveal one ops")
     shell.run_cell("from notebook_ext.lesson import Prediction\nops = Prediction('How many?', [1, 3])")
