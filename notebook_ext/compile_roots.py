@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import pathlib
-import sysconfig
 import weakref
 from collections.abc import Iterator, MutableMapping
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
@@ -17,6 +15,7 @@ from IPython.core.error import UsageError
 
 from engine.ir.annotations import is_disabled
 from engine.ir.unwrap_compiled import unwrap_compiled
+from engine.ir.user_code_files import is_installed_file
 from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
 from engine.runtime.dispatch.compiled_modules import compiled_forward
@@ -26,9 +25,6 @@ from notebook_ext.compilers import CellCompiler, Undo, is_torch_compiled_by_cell
 from notebook_ext.training_drivers import driver_reason, has_intercepted_calls, is_comprehension, with_intercepted_calls
 
 NEVER_COMPILED_TYPES = (type, BuiltinFunctionType, MethodWrapperType)
-LIBRARY_DIRS = tuple(
-    os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
 MAX_SEARCHED_VALUES = 50_000
 """Maximum number of values that the search for modules in a notebook visits."""
 DYNAMO_CALLABLE_ATTR = "_torchdynamo_orig_callable"
@@ -224,7 +220,7 @@ class Roots:
 
     def _note_other_file(self, function: FunctionType) -> None:
         file = pathlib.Path(function.__code__.co_filename).resolve()
-        if str(file).startswith(LIBRARY_DIRS) or function.__module__.startswith("engine.") or not file.is_file():
+        if is_installed_file(str(file)) or function.__module__.startswith("engine.") or not file.is_file():
             return
         path = f"{function.__module__}.{function.__qualname__}"
         self._note_skipped(path, f"it is defined in {file.name}, not in the notebook", f"Name it: %%compile {path}")

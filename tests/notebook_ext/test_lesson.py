@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.errors import BadArgument
-from notebook_ext.lesson import Prediction, count_operators, race
+from notebook_ext.lesson import Prediction, count_operators, predictions, race
 from notebook_ext.widgets.question import QuestionWidget
 
 
@@ -74,14 +74,14 @@ def test_a_check_leaves_no_names(shell) -> None:
     assert shell.run("here, 'there' in dir()").value == (1, False)
 
 
-def test_text_never_becomes_html(shell) -> None:
+def test_text_never_becomes_html(shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a question, an answer or a message says is escaped."""
-    shell.run(
-        "from IPython.core.displayhook import *\nimport notebook_ext.lesson.predictions as l\nshown = []\nl.display = lambda d, **k: shown.append(d)"
-    )
-    shell.run("l.predict('<b>?</b>', ['<i>']).reveal('<i>', '<u>')")
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr(predictions, "display", lambda data, **_: shown.append(data))
+    shell.run("from notebook_ext.lesson import predict\npredict('<b>?</b>', ['<i>']).reveal('<i>', '<u>')")
     shell.run("%%check <s>\nassert False, '<em>'")
-    page = "".join(d["text/html"] for d in shell.run("shown").value)
+    page = "".join(data["text/html"] for data in shown)
+    assert "&lt;em&gt;" in page
     for tag in ("<b>?", "<i>", "<u>", "<s>", "<em>"):
         assert tag not in page
 

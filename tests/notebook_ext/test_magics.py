@@ -120,6 +120,19 @@ def test_a_driver_runs_as_python_and_its_modules_are_compiled(shell: Shell) -> N
     assert any("train" in s.name and "backward" in s.reason for s in shell.ns["_compile"].skipped)
 
 
+def test_functions_of_other_files_are_named_unless_they_are_installed(
+    shell: Shell, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of the user's own file is told how to compile it; torch's is passed over."""
+    (tmp_path / "mine_beside.py").write_text("def twice(x):\n    return x * 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    body = "torch.manual_seed(0)\ndef f(x): return x.sin()\nf(mine_beside.twice(torch.ones(3)))"
+    shell.run("import mine_beside")
+    shell.run(f"%%compile\n{body}")
+    skipped = shell.ns["_compile"].skipped
+    assert [(s.name, s.hint) for s in skipped] == [("mine_beside.twice", "Name it: %%compile mine_beside.twice")]
+
+
 def test_methods_comprehensions_and_closures_of_a_driver_are_not_roots(shell: Shell) -> None:
     """Only the modules, losses and plain inner functions that a driver calls are roots.
 

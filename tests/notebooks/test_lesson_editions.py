@@ -8,7 +8,6 @@ import re
 from typing import Any
 
 import pytest
-from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
 from notebook_ext.lesson.editions import EDITIONS, REVEALS, make_editions
@@ -74,19 +73,15 @@ def test_reveal_asks_for_a_prediction_first(
     (tmp_path / REVEALS).mkdir()
     (tmp_path / REVEALS / "one.json").write_text(json.dumps({"ops": 'ops.reveal("3", "Three rounds.")'}))
     monkeypatch.chdir(tmp_path)
-    # Displayed text goes to the publisher of the process's shell, which another test may have left there.
-    texts: list[str] = []
-    monkeypatch.setattr(DisplayPublisher, "publish", lambda _self, data, *_, **__: texts.append(data["text/plain"]))
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     request.addfinalizer(InteractiveShell.clear_instance)
     assert shell.run_cell("%load_ext notebook_ext").success
 
     def shown(code: str) -> str:
-        texts.clear()
         capsys.readouterr()
         assert shell.run_cell(code).success
-        return "\n".join([capsys.readouterr().out, *texts])
+        return str(capsys.readouterr().out)
 
     assert "Run all cells above" in shown("%reveal one ops")
     shell.run_cell("from notebook_ext.lesson import Prediction\nops = Prediction('How many?', [1, 3])")
