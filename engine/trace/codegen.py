@@ -25,13 +25,13 @@ from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.roots import ConstantSource, LocalSource
 from engine.ir.traced_frame import CALLEE_SLOT, TracedGraph
 from engine.torch_private.autograd import set_grad_enabled
+from engine.trace.annotations import Tracer
 from engine.trace.constant_table import ConstantTable
 from engine.trace.prologue import PrologueCodegen, with_rerun_plan
 from engine.trace.variables.base import Variable
 from engine.trace.variables.literals import IDENTIFIED_LITERAL_TYPES
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.callables.cells import CellVariable
 
 

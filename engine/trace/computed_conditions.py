@@ -17,11 +17,11 @@ from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.sources.base import Source
 from engine.ir.sources.stdlib import RandomDrawSource
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
+from engine.trace.annotations import Tracer
 from engine.trace.fold_buffers import is_pure_node
 
 if TYPE_CHECKING:
     from engine.ir.traced_frame import GraphInput
-    from engine.trace.tracer import Tracer
 
 _MAX_OPS = 40
 """Maximum number of operations in a guard."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.traced_frame import ConstSlot
+from engine.trace.annotations import Tracer
 from engine.trace.variables.objects.repr_addresses import check_no_assigned_address
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _INLINE_CONST_TYPES = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 

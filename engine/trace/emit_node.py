@@ -6,11 +6,12 @@ Dispatch, normalize arguments, create the node, run it on fakes, repair or roll 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
 
+from engine.trace.annotations import Tracer
 from engine.trace.emit.fake_state import FakeState, has_effect, repair_versions, roll_back, save_fake_state
 from engine.trace.emit.node_results import wrap_result
 from engine.trace.emit.operation import (
@@ -28,9 +29,6 @@ from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.graph_builder import emitting_into
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
 from engine.trace.variables.base import Variable, realize
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def emit_node(

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine.bytecode.resume_functions import InstructionOffset
+from engine.trace.annotations import Frame, Tracer
 from engine.trace.exc import SkipFrame
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_none
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable, current_exception
-
-if TYPE_CHECKING:
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 def set_exception_context(tx: Tracer, error: Variable) -> None:

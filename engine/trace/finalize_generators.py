@@ -6,16 +6,12 @@ Closing runs their ``finally`` blocks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from engine.trace.annotations import Frame, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.inline_generators import close_generator
 from engine.trace.variables.base import Variable, reachable_variables
 from engine.trace.variables.callables.generators import GeneratorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 def close_unreachable_generators(

@@ -13,10 +13,10 @@ import torch.fx
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.sources.tensors import TensorItemSource
+from engine.trace.annotations import Tracer
 
 if TYPE_CHECKING:
     from engine.ir.traced_frame import GraphInput
-    from engine.trace.tracer import Tracer
 
 _MAX_OPS = 40
 """Maximum number of operations to fold."""

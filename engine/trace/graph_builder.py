@@ -10,7 +10,7 @@ import keyword
 import operator
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -20,12 +20,9 @@ from engine.ir.node_metadata import CHECKPOINT_KEY, CHECKPOINT_POLICY_KEY, NodeP
 from engine.ir.sources.base import Source
 from engine.ir.traced_frame import ConstSlot, GraphInput, TracedGraph
 from engine.torch_private.functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
-
 
 VMAP_META = "mapped"
 """Key in the metadata of placeholders: True if the input is batched by an active ``vmap``."""

@@ -10,6 +10,7 @@ from engine.bytecode.to_records import instruction_records
 from engine.ir.current_session import current_session
 from engine.options import config
 from engine.records.trace import InlinedCall
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.frame import Frame
 from engine.trace.variables.base import Variable
@@ -19,7 +20,6 @@ from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.exceptions.type_errors import raise_binding_error
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.callables.functions import FunctionVariable
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.opcodes import RULES
+from engine.trace.annotations import Frame, Tracer
 from engine.trace.exc import UserException
 from engine.trace.exception_handlers import jump_to_handler, set_exception_context
 from engine.trace.opcode_registry import YIELD
@@ -12,8 +13,6 @@ from engine.trace.variables.base import NONE, ConstantVariable, Variable, is_non
 from engine.trace.variables.exceptions.exceptions import to_exception
 
 if TYPE_CHECKING:
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.callables.generators import GeneratorVariable
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.opcodes import unsupported_reason
 from engine.deferred_interrupts import deferral, deliver_interrupts
 from engine.options import config
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import SkipFrame, TracerException, Unsupported, UserException
 from engine.trace.exception_handlers import jump_to_handler, set_exception_context
 from engine.trace.finalize_generators import close_unreachable_generators
 from engine.trace.graph_breaks.nested_breaks import find_inlined_breakpoint
 from engine.trace.opcode_registry import HANDLERS
 from engine.trace.variables.base import NotPythonConstant
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 def run_frame(tx: Tracer, frame: Frame) -> Any:

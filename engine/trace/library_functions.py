@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.base import Cause
 from engine.ir.guards.library_functions import LibraryFunction, LibraryFunctionsMatch
 from engine.ir.sources.base import GlobalsNamespace
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
+from engine.trace.annotations import Tracer
 
 
 class LibraryFunctions:

@@ -6,15 +6,11 @@ It rejects names that no Python version has, and duplicates.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.opcodes import opcode_family
 from engine.ir.register_once import register_once
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 
 OpcodeHandler = Callable[["Tracer", "Frame", "DecodedInstruction"], Any]
 """Handler of an opcode.

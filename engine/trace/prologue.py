@@ -24,6 +24,7 @@ from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.stdlib import RandomDrawSource
 from engine.ir.traced_frame import TracedGraph
 from engine.torch_private.autograd import enter_autocast, set_grad_enabled
+from engine.trace.annotations import Tracer
 from engine.trace.codegen_runtime.fallback_state import (
     check_condition,
     save_grad_context,
@@ -44,7 +45,6 @@ from engine.trace.side_effects.input_mutations import (
 
 if TYPE_CHECKING:
     from engine.trace.constant_table import ConstantTable
-    from engine.trace.tracer import Tracer
 
 
 def _switches_torch_state(graph: torch.fx.Graph) -> bool:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from engine.bytecode.source_positions import span_of
 from engine.records.trace import StepRecord
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import UserException
 from engine.trace.opcode_registry import RETURN
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.base import Variable
 
 _MAX_STEPS = 20_000

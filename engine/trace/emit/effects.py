@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.fx
 
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
+from engine.trace.annotations import Tracer
 
 
 def append_node(tx: Tracer, target: Any, args: Sequence[Any] = (), example: Any = None) -> torch.fx.Node:

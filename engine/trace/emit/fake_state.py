@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,10 +17,8 @@ from engine.torch_private.dispatch import AutoDispatchBelowAutograd
 from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.operators import OpOverload, OpOverloadPacket
 from engine.torch_private.pytree import tree_leaves
+from engine.trace.annotations import Tracer
 from engine.trace.emit.operation import Operation, OperationArguments
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _UNCOUNTED_IN_INFERENCE_MODE = frozenset(("requires_grad_", "share_memory_", *PYTHON_OPERATORS))
 """Targets that write to their tensor and do not bump its version in inference mode."""

@@ -8,18 +8,16 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
 
 from engine.ir.node_metadata import set_provenance
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
 from engine.trace.variables.literals import TORCH_LITERAL_TYPES
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _CONSTANT_TYPES = (int, float, bool, str, complex, type(None), *TORCH_LITERAL_TYPES)
 

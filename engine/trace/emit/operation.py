@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +12,9 @@ import torch.nn.functional as F
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.operator_facts import facts_of
 from engine.torch_private.operators import nn_functions
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)

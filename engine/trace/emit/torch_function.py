@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Variable, realize
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
-
     TorchFunctionHandler = Callable[
         [Tracer, str, Any, list[Variable], dict[str, Variable], list[Variable]], Variable | None
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.torch_private.dispatch import enable_python_dispatcher
@@ -15,12 +15,9 @@ from engine.torch_private.fake_tensors import (
 )
 from engine.torch_private.operators import OPDEFS
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
+from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.symbols.unbacked_symints import data_dependent_break
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
-
 
 _DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
 

@@ -6,18 +6,16 @@ Such a tensor has a gradient or a base that does not match its new data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from engine.ir.introspection.stale_view_grad_fn import preserve_stale_grad_fn
 from engine.ir.sources.base import Source
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
+from engine.trace.annotations import Tracer
 from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def as_fakeable(tensor: torch.Tensor) -> torch.Tensor:

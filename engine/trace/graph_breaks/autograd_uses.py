@@ -5,12 +5,9 @@ Such code may use these APIs on outputs of the graph.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
-if TYPE_CHECKING:
-    from engine.trace.frame import Frame
+from engine.trace.annotations import Frame
 
 _AUTOGRAD_API_NAMES = ("register_hook", "retain_grad", "register_multi_grad_hook", "get_gradient_edge")
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from types import BuiltinFunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.liveness import reachable_from
+from engine.trace.annotations import Frame
 from engine.trace.variables.base import NULL, Variable
-
-if TYPE_CHECKING:
-    from engine.trace.frame import Frame
 
 _FRAME_READER_NAMES = frozenset(("eval", "exec", "locals", "_getframe"))
 """Names of the builtins that read the local variables of their caller."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from bytecode import Label
@@ -20,15 +20,11 @@ from bytecode import Label
 from engine.bytecode.decode import DecodedCode
 from engine.bytecode.resume_functions import resume_info
 from engine.ir.user_code_files import is_library_file, is_traceable_torch_module
+from engine.trace.annotations import Frame, PyCodegen, Tracer
 from engine.trace.exc import InlinedBreakpoint
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
 from engine.trace.graph_breaks.resume_codegen import ResumeCodegen, ResumeTarget
 from engine.trace.variables.base import Variable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 _CALL_PREFIX_OPS = frozenset(("KW_NAMES", "PRECALL"))
 

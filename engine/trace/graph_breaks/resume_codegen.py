@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING
 
 from bytecode import Label
 from bytecode.instr import CellVar, FreeVar
@@ -27,16 +26,13 @@ from engine.bytecode.resume_functions import NULL as NULL_KIND
 from engine.bytecode.source_positions import span_of
 from engine.ir.sources.base import STACK_PARAM_PREFIX
 from engine.ir.traced_frame import ConstSlot, ResumeFunctionSlot
+from engine.trace.annotations import Frame, PyCodegen
 from engine.trace.codegen_runtime.resume_calls import TailCall, run_tail_calls
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NULL, ConstantVariable, Variable, reachable_variables
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable, ExcInfoVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.frame import Frame
 
 
 def _constructed_objects(values: Iterable[Variable]) -> set[int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from engine.bytecode.opcodes import RULES
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NULL, Variable, realize
 from engine.trace.variables.callables.cells import CellVariable
@@ -13,11 +14,6 @@ from engine.trace.variables.containers.dicts import mapping_entries
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.exceptions.stand_ins import has_method
 from engine.trace.variables.exceptions.type_errors import callable_display_name, is_iterable
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 def pop_call(frame: Frame, count: int) -> tuple[Variable, list[Variable]]:

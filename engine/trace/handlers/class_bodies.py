@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING
 
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.handlers.load_store import read_cell, read_global
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callables.cells import ClassNamespaceVariable
 from engine.trace.variables.containers.dicts import DictVariable
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 @handles("LOAD_BUILD_CLASS")

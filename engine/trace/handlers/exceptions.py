@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine.bytecode.opcodes import EXIT_FROM_TOP, RULES, unsupported_reason
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.handlers.attributes import push_method
 from engine.trace.opcode_registry import handles
@@ -30,11 +29,6 @@ from engine.trace.variables.exceptions.exceptions import (
     to_exception,
     traceback_of,
 )
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 def _cause(tx: Tracer, value: Variable) -> Variable:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import ConstantVariable, StringFormatVariable, Variable, realize
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.stdlib.template_strings import InterpolationVariable, TemplateVariable
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 @handles("BUILD_STRING")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.opcodes import RULES
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import UserException
 from engine.trace.opcode_registry import YIELD, handles
 from engine.trace.variables.base import NONE, Variable, is_none, realize
 from engine.trace.variables.callables.generators import GeneratorVariable
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 @handles("RETURN_GENERATOR")

@@ -5,17 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from typing import TYPE_CHECKING
 
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 @handles("IMPORT_NAME")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 
@@ -12,17 +12,13 @@ from engine.bytecode.resume_functions import resume_info, shared_cell_names
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.base import MISSING, GlobalsNamespace
 from engine.ir.sources.roots import GlobalSource, OptionalGlobalSource
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.library_functions import LibraryFunctions
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NULL, ConstantVariable, Variable
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callables.cells import CellVariable
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 @handles("LOAD_CONST", "LOAD_SMALL_INT")

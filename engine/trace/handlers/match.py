@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import UserException
 from engine.trace.opcode_registry import handles
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_builtins import is_instance
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 _TPFLAGS_SEQUENCE, _TPFLAGS_MAPPING = 1 << 5, 1 << 6
 """Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING: type flags that patterns read."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine.bytecode.opcodes import BINARY_OPERATORS
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
 from engine.trace.operators import arithmetic
@@ -12,11 +11,6 @@ from engine.trace.operators.table import COMPARE
 from engine.trace.variables.base import ConstantVariable, realize
 from engine.trace.variables.containers.sequences import SliceVariable, TupleVariable, sequence_items
 from engine.trace.variables.exceptions.exception_groups import prep_reraise_star
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 @handles("BINARY_OP")

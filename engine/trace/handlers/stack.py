@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.editable_instructions import resume_index
+from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.opcode_registry import RETURN, handles
 from engine.trace.variables.base import NULL, ConstantVariable
 from engine.trace.variables.callables.cells import CellVariable
-
-if TYPE_CHECKING:
-    from engine.bytecode.decode import DecodedInstruction
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 @handles("NOP", "NOT_TAKEN", "RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "COPY_FREE_VARS")

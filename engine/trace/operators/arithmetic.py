@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.introspection.python_objects import is_heap_type
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import BINARY, COMPARE, INPLACE, METHODS, UNARY, Operator
@@ -26,9 +27,6 @@ from engine.trace.variables.exceptions.type_errors import (
     check_operand_types,
     returns_not_implemented,
 )
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def binary_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable:

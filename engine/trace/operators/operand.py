@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.table import Operator
 from engine.trace.variables.exceptions.stand_ins import sample_of
 from engine.trace.variables.node_argument import NodeArgument
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.base import Variable
     from engine.trace.variables.containers.dicts import DictVariable
     from engine.trace.variables.containers.sequences import SequenceVariable

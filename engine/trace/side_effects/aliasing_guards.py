@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
 
 from engine.ir.guards.aliasing import (
     DisjointStorage,
@@ -14,6 +13,7 @@ from engine.ir.guards.aliasing import (
 )
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import LocalSource
+from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame
 from engine.trace.side_effects.input_mutations import (
     _may_share_storage,
@@ -23,9 +23,6 @@ from engine.trace.side_effects.input_mutations import (
 )
 from engine.trace.variables.base import Variable
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def add_aliasing_guards(tx: Tracer) -> None:

@@ -5,14 +5,9 @@ They change contents, attributes, globals and cells.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine.ir.sources.base import GlobalsNamespace
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.variables.base import Variable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 def side_effect_variables(tx: Tracer) -> list[Variable]:

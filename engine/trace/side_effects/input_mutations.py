@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,10 +12,8 @@ from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.introspection.stale_view_grad_fn import is_leaf_without_regeneration
 from engine.ir.sources.base import Source
 from engine.torch_private.operators import debug_has_internal_overlap
+from engine.trace.annotations import Tracer
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def _storages_written_through_data(tx: Tracer) -> set[int]:

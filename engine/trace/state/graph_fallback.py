@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.bytecode.decode import reraise_index
+from engine.trace.annotations import Frame
 from engine.trace.variables.nn_modules.optimizer_inlining import USE_GRAD_CODE
 
 if TYPE_CHECKING:
     import torch.fx
 
-    from engine.trace.frame import Frame
     from engine.trace.state.call_stack import CallStack
     from engine.trace.state.instruction_counter import InstructionCounter
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from engine.trace.frame import Frame
+from engine.trace.annotations import Frame
 
 
 def _do_nothing(frame: Frame) -> None:

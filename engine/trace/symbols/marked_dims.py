@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine import errors
 from engine.torch_private.symbolic_shapes import ConstraintViolationError
+from engine.trace.annotations import Tracer
 from engine.trace.symbols.symbol_records import place_of
 from engine.trace.variables.tensors.automatic_dynamic import dims_marked_in_torch
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _STRICT_MARKS = ("_dynamo_dynamic_indices", "_dynamo_strict_unbacked_indices")
 """Marks whose dimensions traced code must not specialize."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 
@@ -18,15 +18,12 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.tensors import StrideSource
 from engine.torch_private.symbolic_shapes import is_nested_int
 from engine.torch_private.sympy_functions import FloorDiv, Mod, SingletonInt
+from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame
 from engine.trace.fake_tensors.fakeify import symbolic_layout
 from engine.trace.state.guard_set import GuardSet
 from engine.trace.symbols.shape_env import RecordingShapeEnv
 from engine.trace.variables.tensors.automatic_dynamic import inner_tensors
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
-
 
 DimSource = tuple[Source, int]
 

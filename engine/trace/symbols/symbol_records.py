@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.base import NO_CAUSE, user_expr
 from engine.ir.guards.sympy_printer import relation_display
 from engine.ir.sources.base import Source
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
+from engine.trace.annotations import Tracer
 from engine.trace.symbols.shape_env import RecordingShapeEnv
 from engine.trace.symbols.shape_guards import symbol_bounds
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
@@ -12,10 +12,8 @@ from torch.fx.proxy import GraphAppendingTracer
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import set_provenance
 from engine.torch_private.sympy_functions import PythonReferenceAnalysis, SymT, symbol_is_type, sympy_interp
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from engine.bytecode.opcodes import VERSION
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.f_strings import format_value, join_f_string
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.graph_breaks.reasons import unknown_call_kind
@@ -21,8 +22,6 @@ from engine.trace.operators.table import CONSTANT_OPERATORS, Operator
 from engine.trace.variables.literals import IDENTIFIED_LITERAL_TYPES
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.exceptions.exception_groups import ExceptionGroupVariable
     from engine.trace.variables.exceptions.exceptions import ExceptionVariable
     from engine.trace.variables.nn_modules.nn_module import NNModuleVariable

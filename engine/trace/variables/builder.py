@@ -6,17 +6,15 @@ Each module of variables registers its builders here (``VariableBuilder`` and ``
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.introspection.python_objects import is_dtensor_placement
 from engine.ir.register_once import register_once
 from engine.ir.sources.base import Source
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.literals import LITERAL_TYPES, is_enum_or_numpy_scalar
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 VariableBuilder = Callable[["Tracer", Any, Source], Variable]
 _BUILDERS_BY_TYPE: dict[type, VariableBuilder] = {}

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.torch_private.global_state import disable_dynamo
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Variable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 CallRule = Callable[["Tracer", list[Variable], dict[str, Variable]], Variable]
 

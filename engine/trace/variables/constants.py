@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,6 +12,7 @@ from engine.ir.introspection.python_objects import is_dtensor_placement
 from engine.ir.sources.attributes import MethodResultSource
 from engine.ir.sources.base import Source
 from engine.torch_private.dispatch import DispatchKeySet
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.literals import (
@@ -22,9 +23,6 @@ from engine.trace.variables.literals import (
     is_enum_or_numpy_scalar,
 )
 from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, symbolize_number
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_builder(

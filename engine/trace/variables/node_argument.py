@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 
 if TYPE_CHECKING:
     import torch.fx
 
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.base import Variable
 
 

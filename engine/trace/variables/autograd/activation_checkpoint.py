@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
 
 from engine.graph.effect_tokens import is_with_effects
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
@@ -18,9 +19,6 @@ from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.higher_order.pytrees import map_leaves
 from engine.trace.variables.higher_order.subgraph import tensor_values
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _CHECKPOINT_KEYWORDS = ("use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop")
 """Keyword arguments of ``checkpoint`` itself, not of the function."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from engine.ir.sources.base import Source
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _CTX_ATTRIBUTES = {
     "save_for_backward": "to_save",

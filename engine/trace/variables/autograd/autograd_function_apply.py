@@ -13,6 +13,7 @@ import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
 from engine.torch_private.autograd import set_grad_enabled
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Variable, reachable_variables, realize
@@ -28,8 +29,6 @@ from engine.trace.variables.higher_order.subgraph import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from engine.trace.tracer import Tracer
 
     Method = Callable[[str, list[Variable]], Variable]
 

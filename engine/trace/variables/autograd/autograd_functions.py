@@ -20,6 +20,7 @@ from torch.autograd.function import Function, FunctionCtx
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.autograd_apply_method import APPLY, bind_apply
 from engine.torch_private.autograd import CreationMeta, FunctionBase, set_creation_meta, set_grad_enabled
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import RestartTracing, Unsupported, UserException
 from engine.trace.variables.autograd.autograd_function_apply import (
@@ -52,8 +53,6 @@ from engine.trace.variables.torch_api.grad_and_autocast_contexts import set_grad
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from engine.trace.tracer import Tracer
 
 
 class AutogradFunctionContextVariable(UserDefinedObjectVariable):

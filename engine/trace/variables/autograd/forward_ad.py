@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.autograd import forward_ad
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.torch_api.context_managers import GraphContextVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class DualLevelVariable(GraphContextVariable):

@@ -14,6 +14,7 @@ import torch.utils.hooks
 from engine.ir.graph_callable import GraphCallable
 from engine.torch_private.autograd import set_grad_enabled
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import append_node, emit_effect
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -39,9 +40,6 @@ from engine.trace.variables.torch_api.torch_contexts import real_hook_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(torch.autograd.grad)

@@ -12,12 +12,10 @@ import inspect
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Args, Kwargs, UserErrors, Variable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _UNBOUNDED = 10_000
 

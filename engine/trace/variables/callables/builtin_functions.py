@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_breaks.reasons import unknown_call_kind
@@ -25,8 +26,6 @@ from engine.trace.variables.callables.unbound_methods import call_unbound_method
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bytecode.instr import FreeVar
 
@@ -11,12 +11,9 @@ from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.attributes import AttrSource, CellContentsSource, OptionalCellContentsSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.roots import ClosureSource, OptionalClosureSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class CellVariable(Variable):

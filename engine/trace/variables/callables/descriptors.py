@@ -6,10 +6,11 @@ An instance of a subclass of ``property`` holds a getter and a setter, and may o
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, RealObjectVariable, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
@@ -17,9 +18,6 @@ from engine.trace.variables.callable_registry import CallRule, register_rule
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.objects.class_lookup import class_source, raise_missing_accessor
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _BINDING_METHODS = ("__get__", "__set__", "__delete__")
 _WRAPPED_FUNCTION_ATTRS = ("fget", "fset", "fdel", "__func__", "__wrapped__")

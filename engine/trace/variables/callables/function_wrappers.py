@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Args, Kwargs, Variable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 class FunctionWrapperVariable(Variable):

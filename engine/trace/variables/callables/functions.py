@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.opcodes import docstring_of
 from engine.ir.annotations import is_disabled
@@ -14,6 +14,7 @@ from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.unwrap_compiled import unwrap_compiled
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.functions_and_classes import make_function
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -45,10 +46,6 @@ from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.nn_modules.optimizer_inlining import unwrap_disabled_optimizer_function
 from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
 from engine.trace.variables.torch_api.trace_rules import is_in_graph_function, may_inline
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class FunctionVariable(Variable):

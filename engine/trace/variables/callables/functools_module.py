@@ -7,12 +7,13 @@ import functools
 import reprlib
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.operators.table import COMPARE
@@ -24,10 +25,6 @@ from engine.trace.variables.callables.partials import make_partial
 from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.objects.attribute_binding import AttributeRead, binds, call_user_descriptor
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class _ReprsInProgress:

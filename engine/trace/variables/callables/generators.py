@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 import types
-from typing import TYPE_CHECKING
 
 from engine.bytecode.resume_functions import INITIAL_YIELD, VALUE, ResumePoint, resume_code, shared_cell_names
 from engine.bytecode.resume_functions import NULL as NULL_KIND
+from engine.trace.annotations import Frame, PyCodegen, Tracer
 from engine.trace.codegen_runtime.iterators import make_finished_generator, make_suspended_generator
 from engine.trace.exc import Unsupported
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
@@ -15,11 +15,6 @@ from engine.trace.inline_generators import close_generator, resume_generator, th
 from engine.trace.variables.base import NONE, NULL, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.iterators import IteratorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 
 class GeneratorVariable(IteratorVariable):

@@ -6,7 +6,7 @@ Their remaining steps are traced; after the graph, the real generators are ended
 from __future__ import annotations
 
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.decode import decode
 from engine.bytecode.liveness import reachable_from
@@ -22,17 +22,13 @@ from engine.ir.guards.python_values import EqualsMatch, IdMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import STACK_PARAM_PREFIX, GlobalsNamespace, Source
 from engine.ir.sources.containers import GetItemSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.iterators import end_unstarted_generator
 from engine.trace.exc import Unsupported
 from engine.trace.frame import Frame
 from engine.trace.variables.base import NULL, ConstantVariable, Variable
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.generators import GeneratorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.frame import Frame
-    from engine.trace.tracer import Tracer
 
 _CELL_WRITING_OPCODES = frozenset(("STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE", "MAKE_CELL"))
 

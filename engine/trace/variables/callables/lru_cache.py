@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.external_caches import is_opaque_cache, mark_cache_opaque
 from engine.trace.frame import is_trusted_module
@@ -34,11 +35,6 @@ from engine.trace.variables.objects.class_lookup import find_in_class, first_imp
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
 from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
-
 
 _CACHE_INFO: Any = vars(functools)["_CacheInfo"]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import types
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import fold_constant_call
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
@@ -17,10 +18,6 @@ from engine.trace.variables.callables.builtin_arity import check_method_arity
 from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.literals import FILE_SYSTEM_METHODS
 from engine.trace.variables.stdlib.string_format import format_proxy
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class BoundMethodVariable(Variable):

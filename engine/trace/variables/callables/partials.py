@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import builtins
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, full_type_name, is_none, realize
 from engine.trace.variables.builder import register_builder_if
@@ -23,10 +24,6 @@ from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUC
 from engine.trace.variables.objects.instance_dicts import has_string_keys
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.stdlib.string_format import FormatProxy, format_proxy
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 def _partial_base_of(cls: builtins.type) -> Any:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import PyCodegen
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
 
 
 def emit_call(

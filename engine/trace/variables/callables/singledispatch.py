@@ -6,12 +6,13 @@ import functools
 import inspect
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.python_values import DictKeysMatch, IdMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.functions_and_classes import make_singledispatch
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
@@ -30,11 +31,6 @@ from engine.trace.variables.callables.functions import (
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
-
 
 _FUNCTION_NAME_ATTRS = ("__name__", "__qualname__", "__module__", "__doc__")
 

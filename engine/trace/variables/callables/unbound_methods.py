@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import UNBOUND_METHOD_RULES
 from engine.trace.variables.callables.builtin_arity import check_method_arity
 from engine.trace.variables.exceptions.type_errors import check_unbound_receiver
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def call_unbound_method(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> Variable | None:

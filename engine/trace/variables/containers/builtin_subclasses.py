@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.opcodes import VERSION
 from engine.ir.guards.aliasing import SameObject
@@ -17,6 +17,7 @@ from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.containers import new_container
 from engine.trace.exc import Unsupported
 from engine.trace.operators.table import COMPARE_BY_METHOD, METHODS
@@ -47,10 +48,6 @@ from engine.trace.variables.containers.sets import SetVariable, build_set
 from engine.trace.variables.objects.class_lookup import find_in_class, find_python_method, is_data_descriptor
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.stdlib.string_format import format_proxy
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class _ReprsInProgress:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
 
+from engine.trace.annotations import Tracer
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
@@ -20,9 +20,6 @@ from engine.trace.variables.containers.sequences import (
     sequence_items,
 )
 from engine.trace.variables.containers.sets import SetVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(range)

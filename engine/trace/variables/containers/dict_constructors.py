@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
 
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.containers.dict_subclasses import subclass_fromkeys
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import sequence_items
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def _new_dict(tx: Tracer, cls: type, args: Args, kwargs: Kwargs, factory: Variable | None = None) -> Variable:

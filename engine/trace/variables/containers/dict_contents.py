@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.sources.base import Source
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import AttributeDictVariable, ConstantVariable, Variable, type_name
 from engine.trace.variables.exceptions.version_messages import dict_key
 from engine.trace.variables.objects.id_and_hash import mark_stored
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 DictEntry = tuple[Variable, Variable]
 

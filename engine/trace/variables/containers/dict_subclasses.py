@@ -9,6 +9,7 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import SUBCLASS_METHOD_RULES, UNBOUND_METHOD_RULES
@@ -18,7 +19,6 @@ from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.objects.class_lookup import class_source
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.containers.builtin_subclasses import DictSubclassVariable
 
 

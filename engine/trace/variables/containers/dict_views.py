@@ -6,6 +6,7 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
@@ -18,8 +19,6 @@ from engine.trace.variables.containers.sets import SET_OPERATORS, SetVariable
 from engine.trace.variables.stdlib.string_format import entry_proxies
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.containers.dicts import DictVariable
 
 

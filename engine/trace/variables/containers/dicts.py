@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.python_values import DictKeysMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import DictKeyAtSource, DictValueAtSource, item_source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.containers import add_entries, refill_dict, refill_ordered
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import identical_or_equal
@@ -34,10 +35,6 @@ from engine.trace.variables.objects.id_and_hash import (
     mark_stored,
 )
 from engine.trace.variables.stdlib.string_format import entry_proxies, format_proxy
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 ORDERED_DICT_ATTRIBUTES: dict[str, Callable[[Any, Any], Variable]] = {}
 """Attributes of an OrderedDict that are more than methods, by name: ``__dict__``."""

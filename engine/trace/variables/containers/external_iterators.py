@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.sources.attributes import AttrSource
@@ -21,6 +21,7 @@ from engine.ir.sources.iterators import (
     count_state,
 )
 from engine.options import config
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.iterators import advance_iterator
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op
@@ -36,10 +37,6 @@ from engine.trace.variables.containers.iterators import (
     make_zip,
 )
 from engine.trace.variables.containers.sequences import TupleVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 _SEQUENCE_ITERATOR_TYPES: tuple[type, ...] = (type(iter([])), type(iter(())))
 _RANGE_ITERATOR_TYPE = type(iter(range(0)))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import bisect
 import heapq
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize, type_name
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import ListVariable, SequenceVariable, sequence_items
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 class _ComparableItem:

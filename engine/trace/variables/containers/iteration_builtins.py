@@ -8,10 +8,11 @@ from __future__ import annotations
 import collections
 import functools
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import UserException
 from engine.trace.operators import arithmetic
@@ -30,9 +31,6 @@ from engine.trace.variables.exceptions.stand_ins import has_method
 from engine.trace.variables.exceptions.type_errors import raise_missing_method
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(len)

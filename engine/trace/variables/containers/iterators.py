@@ -6,6 +6,7 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_reversed, skip_items
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal
@@ -14,8 +15,6 @@ from engine.trace.variables.builder import register_sourceless_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.containers.dicts import DictVariable
 
 

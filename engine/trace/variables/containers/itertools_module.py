@@ -6,8 +6,9 @@ import inspect
 import itertools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_tee, skip_items
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
@@ -17,10 +18,6 @@ from engine.trace.variables.callables.reconstruct_calls import CallExpressionVar
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.iterators import IteratorVariable, SequenceIteratorVariable, iterator_of
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 State = dict[str, Any]
 

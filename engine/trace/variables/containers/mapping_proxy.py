@@ -5,9 +5,10 @@ from __future__ import annotations
 import collections
 import gc
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op, compare_op
 from engine.trace.operators.operand import OperatorResult
@@ -17,10 +18,6 @@ from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dict_contents import DictEntry
 from engine.trace.variables.containers.dicts import DictVariable, build_dict
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class MappingProxyVariable(DictVariable):

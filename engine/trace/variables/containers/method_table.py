@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from engine.trace.annotations import Tracer
 from engine.trace.operators.arithmetic import call_special_by_name
 from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 Run = TypeVar("Run", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -18,6 +18,7 @@ from engine.ir.introspection import python_objects
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import item_source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.containers import refill_deque, refill_list
 from engine.trace.emit.node_results import build_node_result, wrap_items
 from engine.trace.exc import UserException
@@ -42,10 +43,6 @@ from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.exceptions.type_errors import index_error_stand_in, is_iterable
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.stdlib.string_format import ReprText, format_proxy
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 def sequence_items(tx: Tracer, value: Variable) -> list[Variable]:

@@ -10,11 +10,12 @@ from types import (
     MethodWrapperType,
     WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.containers import refill_set
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
@@ -28,10 +29,6 @@ from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.exceptions.version_messages import set_element
 from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable, mark_stored
 from engine.trace.variables.stdlib.string_format import format_proxy, hashable_proxy
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 _GUARDABLE_ELEMENT_TYPES = (
     type,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.introspection.python_objects import is_heap_type
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, UserErrors, Variable, is_none, realize
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, items_or_value, sequence_items
@@ -17,9 +18,6 @@ from engine.trace.variables.objects.class_lookup import (
     find_python_method,
 )
 from engine.trace.variables.objects.constructor_registry import register_constructor
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _COPIED_ATTRIBUTES = ("__cause__", "__context__", "__suppress_context__", "__notes__")
 

@@ -9,7 +9,7 @@ import traceback
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,6 +20,7 @@ from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import new_exception
 from engine.trace.exc import SkipFrame, Unsupported, UserException
 from engine.trace.variables.base import (
@@ -39,10 +40,6 @@ from engine.trace.variables.callables.reconstruct_calls import emit_store_attrib
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.objects.class_lookup import call_python_method, find_in_class, is_data_descriptor
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Args, Kwargs, UserErrors, Variable, type_name
 from engine.trace.variables.exceptions.stand_ins import (
     NO_STAND_IN,
@@ -22,7 +23,6 @@ from engine.trace.variables.exceptions.stand_ins import (
 )
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.callables.functions import FunctionVariable
 
 

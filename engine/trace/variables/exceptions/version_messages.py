@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.opcodes import VERSION
+from engine.trace.annotations import Tracer
 from engine.trace.exc import UserException
 from engine.trace.variables.base import Variable, full_type_name
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 IS_3_14 = VERSION >= (3, 14)
 

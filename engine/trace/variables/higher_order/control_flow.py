@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -12,6 +12,7 @@ import torch.fx
 from engine.torch_private.higher_order_ops import associative_scan_op, cond_op, map_impl, scan_op, while_loop_op
 from engine.torch_private.operators import torch_check
 from engine.torch_private.symbolic_shapes import statically_known_true
+from engine.trace.annotations import Tracer
 from engine.trace.emit.node_results import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
@@ -31,9 +32,6 @@ from engine.trace.variables.higher_order.subgraph import (
 )
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def _bind_arguments(tx: Tracer, args: Args, kwargs: Kwargs, *names: str) -> list[Variable]:

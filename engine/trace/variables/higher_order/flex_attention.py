@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from engine.torch_private.higher_order_ops import flex_attention_op
+from engine.trace.annotations import Tracer
 from engine.trace.emit.node_results import wrap_result
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
@@ -21,9 +22,6 @@ from engine.trace.variables.higher_order.subgraph import (
     variable_for_node,
 )
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _PARAMETERS = ("query", "key", "value", "score_mod", "block_mask", "scale", "kernel_options")
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
 from engine.torch_private.autograd import set_grad_enabled
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import VMAP_META
@@ -44,10 +45,6 @@ from engine.trace.variables.higher_order.subgraph import (
     variable_for_node,
 )
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -14,15 +14,13 @@ import torch.fx
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.base import Source
 from engine.torch_private.autograd import set_grad_enabled
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import GraphBuilder
 from engine.trace.variables.base import Variable, reachable_variables, realize
 from engine.trace.variables.higher_order.pytrees import TreeSpec, flatten_variable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 class SubgraphBuilder(GraphBuilder):

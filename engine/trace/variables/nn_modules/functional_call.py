@@ -11,6 +11,7 @@ import torch.overrides
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.containers import GetItemSource
 from engine.torch_private.modules import weights_have_changed
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
@@ -18,7 +19,6 @@ from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import items_or_value, sequence_items
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
 
 

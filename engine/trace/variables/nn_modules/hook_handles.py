@@ -8,11 +8,12 @@ from __future__ import annotations
 import builtins
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
 from engine.ir.sources.attributes import AttrSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.tensors import make_removable_handle
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
@@ -20,10 +21,6 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import sequence_items
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 @dataclass(frozen=True, eq=False)

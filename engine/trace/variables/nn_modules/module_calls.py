@@ -14,13 +14,13 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.modules import infer_parameters, module_hooks
+from engine.trace.annotations import Tracer
 from engine.trace.exc import RestartTracing, Unsupported, UserException
 from engine.trace.variables.base import Args, Kwargs, Variable, is_none, realize
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, items_or_value
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
 
 

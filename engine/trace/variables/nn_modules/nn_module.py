@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -11,6 +11,7 @@ from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard
 from engine.ir.sources.attributes import AttrSource, ModuleMemberSource
 from engine.ir.sources.base import Source
 from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.builder import register_subclass_builder
@@ -21,9 +22,6 @@ from engine.trace.variables.containers.sequences import ListVariable
 from engine.trace.variables.nn_modules.module_calls import call_graph_module, call_module
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
 _MODULE = torch.nn.Module

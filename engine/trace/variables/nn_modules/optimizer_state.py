@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.trace.annotations import Tracer
 from engine.trace.inline import inline_call
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE
@@ -23,7 +24,6 @@ from engine.trace.variables.nn_modules.optimizer_inlining import (
 )
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.callables.functions import UserFunctionVariable
 
 

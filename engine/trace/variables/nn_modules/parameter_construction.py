@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engine.ir.graph_callable import GraphCallable
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
@@ -18,8 +19,6 @@ from engine.trace.variables.tensors.tensor import TensorVariable
 
 if TYPE_CHECKING:
     import torch.fx
-
-    from engine.trace.tracer import Tracer
 
 
 class NewParameterVariable(TensorVariable):

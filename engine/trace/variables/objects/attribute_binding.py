@@ -9,13 +9,14 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.python_values import HasAttrGuard
 from engine.ir.register_once import register_once
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, full_type_name, realize
 from engine.trace.variables.callables.methods import BoundMethodVariable
@@ -29,9 +30,6 @@ from engine.trace.variables.objects.class_lookup import (
     guard_not_shadowed_in_mro,
     raise_missing_accessor,
 )
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)

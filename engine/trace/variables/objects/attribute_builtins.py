@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
 
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
@@ -15,9 +15,6 @@ from engine.trace.variables.containers.sequences import (
     sequence_items,
 )
 from engine.trace.variables.exceptions.exceptions import get_attr_with_error_context, set_attr_with_error_context
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def _attribute_name(tx: Tracer, value: Variable) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
@@ -19,9 +20,6 @@ from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors import tensor_metadata
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(isinstance)

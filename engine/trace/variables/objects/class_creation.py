@@ -16,8 +16,9 @@ import operator
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.functions_and_classes import build_class, call_type_new
 from engine.trace.exc import TracerException, Unsupported, UserException
 from engine.trace.frame import is_trusted_module
@@ -53,10 +54,6 @@ from engine.trace.variables.objects.class_lookup import (
 from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class _StandIn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from engine.ir.guards.python_values import HasAttrGuard, IdMatch
 from engine.ir.introspection import python_objects
@@ -13,12 +13,10 @@ from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource, InstanceDictGetSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, Kwargs, UserErrors, Variable, realize
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 ABSTRACT_CLASS_FLAG = 1 << 20
 """Py_TPFLAGS_IS_ABSTRACT: set for classes with unimplemented abstract methods."""

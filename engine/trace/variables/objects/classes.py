@@ -6,7 +6,7 @@ import enum
 import operator
 import types
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,6 +15,7 @@ from engine.ir.introspection.python_objects import is_heap_type
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, realize
@@ -35,10 +36,6 @@ from engine.trace.variables.objects.class_lookup import (
 )
 from engine.trace.variables.objects.constructor_registry import construct
 from engine.trace.variables.objects.metaclasses import call_metaclass_method, metaclass_attribute
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 LEGACY_TENSOR_METACLASS: Any = type(torch.FloatTensor)
 """Metaclass of the legacy tensor types, such as ``torch.FloatTensor``."""

@@ -6,9 +6,10 @@ import builtins
 import enum
 import functools
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.introspection.python_objects import is_dtensor_placement_class
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import fold_constant_call
 from engine.trace.variables.base import Args, Kwargs, Variable
@@ -28,9 +29,6 @@ from engine.trace.variables.objects.constructor_registry import (
     register_constructor,
 )
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def _is_constant_class(cls: Any) -> bool:

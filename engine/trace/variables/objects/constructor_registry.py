@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 Constructor = Callable[["Tracer", Variable, list[Variable], dict[str, Variable]], Variable]
 """Constructs an instance from the class and the arguments."""

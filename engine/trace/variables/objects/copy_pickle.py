@@ -11,8 +11,9 @@ import pickle
 import sys
 import types
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
@@ -41,10 +42,6 @@ from engine.trace.variables.objects.id_and_hash import IdKey
 from engine.trace.variables.objects.instance_dicts import dict_entries
 from engine.trace.variables.objects.simple_namespace import SimpleNamespaceVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal, is_same_object
 from engine.trace.operators.operand import OperatorResult
@@ -20,10 +21,6 @@ from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPytho
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.reconstruct_calls import emit_call
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 @dataclass(frozen=True, eq=False)

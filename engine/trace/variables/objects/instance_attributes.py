@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard, IdMatch
 from engine.ir.sources.attributes import AttrSource, InstanceDictGetSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.containers import GetItemSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import choose_attribute_setter, delete_attributes, set_instance_dict
 from engine.trace.exc import UserException
 from engine.trace.variables.base import NO_DICT_SUFFIX, Args, ConstantVariable, Variable, realize
@@ -31,10 +32,6 @@ from engine.trace.variables.objects.class_lookup import (
     wrap_entry,
 )
 from engine.trace.variables.objects.instance_dicts import InstanceDictVariable, dict_entries, has_string_keys
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class _AttributeNotFound(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.variables.base import NONE, Args, AttributeDictVariable, Kwargs, Variable
 from engine.trace.variables.containers.dict_contents import DictEntry
 from engine.trace.variables.containers.dicts import ORDERED_DICT_ATTRIBUTES, DictVariable
@@ -11,8 +12,6 @@ from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.class_lookup import find_in_class
 
 if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.objects.instance_attributes import InstanceVariable
 
 

@@ -7,6 +7,7 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callables.methods import BoundMethodVariable
@@ -15,7 +16,6 @@ from engine.trace.variables.objects.class_lookup import find_in_class, find_pyth
 from engine.trace.variables.objects.constructor_registry import construct
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.objects.classes import ClassVariable
 
 

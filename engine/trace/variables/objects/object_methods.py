@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from engine.trace.annotations import Tracer
 from engine.trace.operators.arithmetic import is_same_object
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_not_implemented, realize
 from engine.trace.variables.objects.class_lookup import has_user_method
 from engine.trace.variables.objects.instance_attributes import InstanceVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
-
 
 ObjectMethod = Callable[["Tracer", InstanceVariable, Args, Kwargs], Variable]
 NOT_IMPLEMENTED = ConstantVariable(NotImplemented)

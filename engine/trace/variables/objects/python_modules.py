@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import GlobalsNamespace, Source
 from engine.ir.sources.roots import GlobalSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.frame import is_trusted_module
 from engine.trace.library_functions import LibraryFunctions
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, UserErrors, Variable
 from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
 from engine.trace.variables.objects.class_lookup import class_source
 from engine.trace.variables.torch_api import backend_flags
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class PythonModuleVariable(Variable):

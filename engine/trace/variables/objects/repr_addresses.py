@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callables.functions import FunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 class _AssignedAddresses:

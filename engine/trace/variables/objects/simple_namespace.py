@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
@@ -14,10 +15,6 @@ from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.containers.dicts import mapping_entries
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable, register_instance_dict
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class SimpleNamespaceVariable(UserDefinedObjectVariable):

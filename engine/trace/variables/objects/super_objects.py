@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import builtins
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from engine.torch_private.tensors import TensorBase
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Variable
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.objects.metaclasses import super_in_metaclass
 from engine.trace.variables.tensors.torch_function_protocol import base_tensor_attribute
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import builtins
 import threading
-from typing import TYPE_CHECKING
 
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import new_thread_local
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class ThreadLocalVariable(UserDefinedObjectVariable):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import new_object
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import compare_op, identical_or_equal
@@ -30,11 +31,6 @@ from engine.trace.variables.objects.id_and_hash import HashVariable, UserHashKey
 from engine.trace.variables.objects.instance_attributes import InstanceVariable
 from engine.trace.variables.objects.object_methods import OBJECT_METHODS
 from engine.trace.variables.objects.user_operators import UserOperators
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
-
 
 _DISABLED_BY_NONE = frozenset(("__iter__", "__contains__", "__hash__", "__reversed__"))
 """Special methods that None disables; another special method set to None is called."""

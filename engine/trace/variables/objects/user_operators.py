@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
 from engine.trace.variables.base import ConstantVariable, Variable, unwrap_not_implemented
@@ -15,9 +16,6 @@ from engine.trace.variables.exceptions.stand_ins import (
     has_method,
     instance_of_class_named,
 )
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 class UserOperators(Variable):

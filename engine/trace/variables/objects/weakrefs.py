@@ -6,12 +6,13 @@ import builtins
 import types
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.stdlib import WeakProxySource, WeakRefCallSource, weak_proxy_referent
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
@@ -19,10 +20,6 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class _WeakProxies:

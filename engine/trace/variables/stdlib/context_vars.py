@@ -7,12 +7,13 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.stdlib import ContextVarSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import set_context_var
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
@@ -20,10 +21,6 @@ from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class _ContextVarWrites:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.literals import DATETIME_TYPES, PATH_TYPES
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def _literal_constructor(cls: type) -> Any:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import torch
 
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_rule
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(sys.getrecursionlimit)

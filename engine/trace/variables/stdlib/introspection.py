@@ -8,11 +8,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from engine.torch_private.global_state import unwrap_optional
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal
@@ -21,9 +22,6 @@ from engine.trace.variables.callables.functions import NestedUserFunctionVariabl
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(inspect.signature)

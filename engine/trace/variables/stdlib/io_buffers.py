@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.containers import make_buffer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
@@ -12,10 +13,6 @@ from engine.trace.variables.base import NONE, Args, Kwargs, UserErrors, Variable
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class IOBufferVariable(Variable):

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import builtins
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import make_acquired_lock
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 _LOCK_FACTORIES = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
 _METHODS = frozenset(("acquire", "release", "locked", "__enter__", "__exit__"))

@@ -7,12 +7,13 @@ import functools
 import io
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.bytecode.source_positions import span_of
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.trace.annotations import Tracer
 from engine.trace.codegen_runtime.warnings_logging import log_at_line
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
@@ -21,10 +22,6 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.objects.class_lookup import find_in_class, wrap_entry
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
-
 
 _LEVELS = {
     "debug": logging.DEBUG,

@@ -6,13 +6,14 @@ import functools
 import math
 import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
 from engine.torch_private import sympy_functions
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
@@ -34,9 +35,6 @@ from engine.trace.variables.objects.id_and_hash import HashVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable, has_hint
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def _number_constructor(kind: type) -> Any:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.guards.python_values import EqualsMatch, IdMatch
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.containers import DictGetSource
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 class OsEnvironVariable(RealObjectVariable):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,6 +15,7 @@ from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.sources.stdlib import RandomDrawSource, RandomStateSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
@@ -24,11 +25,6 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.sequences import ListVariable, sequence_items
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
-
 
 _NUMBER_METHODS = frozenset(
     "random uniform triangular randint randrange getrandbits randbytes gauss normalvariate lognormvariate expovariate vonmisesvariate "

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.sources.base import Source
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder, register_sourceless_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 class RegexPatternVariable(ConstantVariable):

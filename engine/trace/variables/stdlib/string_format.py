@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.operators.table import CONSTANT_OPERATORS
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 class _FormattedContainers:

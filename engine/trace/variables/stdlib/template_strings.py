@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.containers.sequences import TupleVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 INTERPOLATION_FIELDS = ("value", "expression", "conversion", "format_spec")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize, type_name
@@ -17,9 +18,6 @@ from engine.trace.variables.objects.user_defined_objects import UserDefinedObjec
 from engine.trace.variables.stdlib.io_buffers import IOBufferVariable, print_to_buffer
 from engine.trace.variables.stdlib.string_format import container_repr
 from engine.trace.variables.tensors.tensor import TensorMethodVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(print)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,6 +12,7 @@ from engine.bytecode.source_positions import span_of
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.warnings_logging import warn_at_caller, warn_at_line
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
@@ -19,10 +20,6 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.sequences import ListVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class _WarningFilters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
@@ -23,12 +23,10 @@ from engine.torch_private.symbolic_shapes import (
     is_nested_int,
 )
 from engine.torch_private.sympy_functions import ValueRanges, int_oo
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Variable
 from engine.trace.variables.tensors.sym_node import _MAX_FLOAT, PYTHON_TYPES, SymNodeVariable
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _MARKS = (
     "_dynamo_dynamic_indices",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from engine.ir.graph_callable import GraphCallable
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.tensors import make_array_view
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -29,10 +30,6 @@ from engine.trace.variables.tensors.numpy_arrays import (
     register_constant_evaluator,
 )
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 _MAX_ELEMENTS = 1 << 14
 """Maximum number of elements of a constant array, whose contents are stored with the code."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from engine.torch_private.autograd import forward_ad
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.variables.base import Variable
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.eager_value_errors import argument, check_classes
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def _register_contiguous_output(

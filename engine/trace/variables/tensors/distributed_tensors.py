@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.attributes import AttrSource
 from engine.torch_private import lazily_loaded
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
@@ -23,8 +24,6 @@ from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import SUBCLASS_MEMBER_RULES, SubclassMemberRule
 from engine.trace.variables.torch_api.collectives import constant_or_group
 
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 _API_MODULE, _CLASS_MODULE = "torch.distributed.tensor._api", "torch.distributed.tensor"
 
 

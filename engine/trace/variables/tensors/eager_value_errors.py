@@ -6,18 +6,15 @@ The graph gets an assertion with eager's message before the operator. On a GPU e
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.operators.arithmetic import compare_op
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 Limits = tuple[tuple[Callable[..., torch.Tensor], str, Variable, str], ...]
 """Per check: reduction of the tensor, comparison, limit, message of the error."""

@@ -15,6 +15,7 @@ import torch.fx
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
+from engine.trace.annotations import Tracer
 from engine.trace.emit.torch_function import dispatch_torch_function
 from engine.trace.emit_node import emit_node
 from engine.trace.graph_builder import VMAP_META
@@ -23,7 +24,6 @@ from engine.trace.variables.containers.sequences import ListVariable, SliceVaria
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.tensors.tensor import TensorVariable
 
 _INT_DTYPES = frozenset((torch.int8, torch.int16, torch.int32, torch.int64))

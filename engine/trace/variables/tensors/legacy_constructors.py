@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nested
 
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
-
 
 _LEGACY_TENSOR_TYPES = {
     torch.FloatTensor: torch.float32,

@@ -23,6 +23,7 @@ from engine.ir.sources.roots import ConstantSource
 from engine.ir.sources.tensors import NumpyTensorSource, tensor_from_array
 from engine.torch_private import lazily_loaded
 from engine.torch_private.pytree import tree_leaves
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.tensors import to_numpy
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -61,11 +62,6 @@ from engine.trace.variables.tensors.sym_node import has_hint, hint
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
 from engine.trace.variables.tensors.tensor_methods import can_tolist, tolist
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
-
 
 _MAX_PROBE_ELEMENTS = 1 << 24
 """Maximum number of elements of a probe array."""

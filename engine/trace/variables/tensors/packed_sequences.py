@@ -5,18 +5,16 @@ Their length depends on the values of ``lengths``; torch's fake implementations 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from engine.torch_private.operators import pack_padded_sequence, pad_packed_sequence
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def _register_recurrent(function: Any) -> None:

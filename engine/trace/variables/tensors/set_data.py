@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine.ir.graph_callable import GraphCallable
+from engine.trace.annotations import Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
@@ -17,8 +18,6 @@ from engine.trace.variables.tensors.tensor_members import register_tensor_method
 
 if TYPE_CHECKING:
     import torch.fx
-
-    from engine.trace.tracer import Tracer
 
 
 def _set_data(tensor: torch.Tensor, data: torch.Tensor) -> None:

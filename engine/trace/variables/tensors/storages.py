@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -13,6 +13,7 @@ from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -24,10 +25,6 @@ from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 _WHY = "the storage of a tensor decided what was traced"
 _SIZE_METHODS = frozenset(("size", "nbytes", "__len__"))

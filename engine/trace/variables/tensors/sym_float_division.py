@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import ConstantVariable, Variable, realize
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _MIN_FLOAT = 2.0**-900
 """Smallest supported magnitude: halves of much smaller floats are not exact."""

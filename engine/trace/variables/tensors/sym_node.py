@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
@@ -16,6 +16,7 @@ import torch.fx
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.base import Source
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.computed_conditions import fold_condition
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported
@@ -24,11 +25,6 @@ from engine.trace.operators.table import Operator
 from engine.trace.symbols.unbacked_symints import data_dependent_break, is_unbacked_float
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.tensors import sym_operators
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
-
 
 PYTHON_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 """Python type of each class of symbolic numbers."""

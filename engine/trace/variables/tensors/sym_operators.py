@@ -5,20 +5,18 @@ Where sympy and Python disagree, or ``ShapeEnv`` does not support an operator, t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import BINARY, UNARY, Operator
 from engine.trace.symbols.unbacked_symints import is_unbacked_float
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.tensors.sym_float_division import floor_divide_by_power_of_two
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 def operate(tx: Tracer, op: Operator, left: Variable, right: Variable) -> OperatorResult:

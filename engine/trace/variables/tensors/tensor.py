@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import GetSetDescriptorType, MethodDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -14,6 +14,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.torch_private.tensors import NestedTensor, TensorBase
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import set_attributes
 from engine.trace.computed_conditions import fold_condition
 from engine.trace.emit.node_results import build_node_result
@@ -36,10 +37,6 @@ from engine.trace.variables.tensors.wrapper_subclasses import (
     is_jagged,
     is_wrapper_subclass,
 )
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 _COMPILER_MARK_PREFIXES = ("_dynamo", "_engine")
 """Prefixes of attributes that mark a tensor for compilers."""

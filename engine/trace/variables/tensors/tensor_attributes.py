@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.attributes import AttrSource
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op
@@ -14,8 +15,6 @@ from engine.trace.variables.tensors.tensor_members import register_tensor_attrib
 
 if TYPE_CHECKING:
     import torch
-
-    from engine.trace.tracer import Tracer
 
 
 def _register_graph_attribute(name: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from engine.options import config
 from engine.torch_private.operators import shape_as_tensor, tensor_from_symbols
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
@@ -27,9 +28,6 @@ from engine.trace.variables.containers.sequences import (
     sequence_items,
 )
 from engine.trace.variables.tensors.numpy_arrays import _PLAIN_TENSOR_TYPES, NumpyNdarrayVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(torch.from_numpy)

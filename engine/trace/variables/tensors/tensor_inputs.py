@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,6 +15,7 @@ from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.functionalization import is_functional_tensor
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass, disabled_torch_function_impl
+from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.fake_tensors.fakeify import fakeify, symbolic_layout
 from engine.trace.variables.base import Variable
@@ -23,9 +24,6 @@ from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.torch_function_protocol import build_subclass_input
 from engine.trace.variables.tensors.wrapper_subclasses import is_jagged, is_wrapper_subclass
 from engine.trace.variables.torch_api.collectives import is_group_or_mesh
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_builder_if(0, lambda real: isinstance(real, torch.Tensor))

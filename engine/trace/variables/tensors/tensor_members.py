@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.ir.register_once import register_once
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Variable
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.tensors.tensor import TensorVariable
 
     MethodRule = Callable[[Tracer, TensorVariable, list[Variable], dict[str, Variable]], Variable | None]

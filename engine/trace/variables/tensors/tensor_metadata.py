@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
+from engine.trace.annotations import Tracer
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.tensors.tensor_members import register_tensor_attribute, register_tensor_method
 
 if TYPE_CHECKING:
     import torch
 
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.tensors.tensor import TensorVariable
 
 _WHY = "metadata of the tensor decided what was traced"

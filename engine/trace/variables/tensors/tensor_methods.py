@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import call_special_by_name
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
@@ -17,9 +18,6 @@ from engine.trace.variables.containers.sequences import ListVariable
 from engine.trace.variables.tensors.sym_node import has_hint, hint
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _MAX_TOLIST_ELEMENTS = 64
 """Maximum number of elements for which ``tolist()`` is traced."""

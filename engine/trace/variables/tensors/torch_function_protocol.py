@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -32,6 +32,7 @@ from engine.torch_private.torch_function import (
     pop_torch_function_stack,
     push_on_torch_function_stack,
 )
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.tensors import as_subclass
 from engine.trace.emit.effects import append_node
 from engine.trace.emit.torch_function import (
@@ -72,9 +73,6 @@ from engine.trace.variables.torch_api.compiler_api import construct_wrapper_subc
 from engine.trace.variables.torch_api.context_managers import ContextVariable
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 _DEFAULT_TORCH_FUNCTION: Any = vars(torch.Tensor)["__torch_function__"].__func__
 
 

@@ -9,6 +9,7 @@ import torch
 from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.tensors import NestedTensor
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable
@@ -18,7 +19,6 @@ from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.tensors.tensor_members import SUBCLASS_MEMBER_RULES, SubclassMemberRule
 
 if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
     from engine.trace.variables.tensors.tensor import TensorVariable
 
 

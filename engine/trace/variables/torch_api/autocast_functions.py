@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.torch_global_state import AUTOCAST_DEVICES, GLOBAL_STATES
+from engine.trace.annotations import Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _STATES = ("autocast", "autocast_settings", "autocast_nesting")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.backends
 
@@ -15,12 +15,10 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.annotations import Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 class _BackendFlagWrites:

@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed
@@ -19,6 +19,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.modules import inside_ddp_forward
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
@@ -38,9 +39,6 @@ from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.higher_order.pytrees import flatten_python, map_leaves, unflatten_variable
 from engine.trace.variables.objects.user_defined_objects import OpaqueObjectVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _C10D = "torch.distributed.distributed_c10d"
 _FUNCTIONAL = "torch.distributed._functional_collectives"

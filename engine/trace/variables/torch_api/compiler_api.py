@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import sys
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -24,6 +24,7 @@ from engine.torch_private.higher_order_ops import (
     wrap,
 )
 from engine.torch_private.pytree import SUPPORTED_NODES
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
@@ -49,11 +50,6 @@ from engine.trace.variables.higher_order.pytrees import (
 )
 from engine.trace.variables.torch_api.context_managers import null_context
 from engine.trace.variables.torch_api.torch_contexts import ErrorOnGraphBreakVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
-
 
 # Operators that other compilers represent as a node around a body: here the body is inlined.
 

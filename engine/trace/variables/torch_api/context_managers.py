@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.base import Source
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.torch_contexts import enter_context, exit_context, make_context
 from engine.trace.emit.effects import append_node
 from engine.trace.exc import Unsupported
@@ -17,10 +18,6 @@ from engine.trace.variables.callable_registry import CallRule
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class ContextMethodVariable(BuiltinMethodVariable):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nested
@@ -11,13 +11,11 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.torch_private.operators import CustomOpDef, VariableFunctions
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_builder(CustomOpDef)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine.torch_private.operators import group_tensors_by_device_and_dtype
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(group_tensors_by_device_and_dtype)

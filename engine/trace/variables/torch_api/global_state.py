@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,6 +21,7 @@ from engine.torch_private.autograd import (
 from engine.torch_private.dispatch import dispatch_keys, dispatch_tls_local_exclude_set, dispatch_tls_local_include_set
 from engine.torch_private.functorch import are_functorch_transforms_active
 from engine.torch_private.global_state import get_deterministic_algorithms_warn_only, get_float32_matmul_precision
+from engine.trace.annotations import Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.state.torch_state_snapshot import TorchStateSnapshot
@@ -29,9 +30,6 @@ from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.torch_api import backend_flags
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 # Reads.
 

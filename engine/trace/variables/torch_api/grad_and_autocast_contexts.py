@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,6 +15,7 @@ from engine.ir.sources.base import STACK_PARAM_PREFIX, Source
 from engine.ir.sources.roots import LocalSource
 from engine.torch_private.autograd import enter_autocast, set_grad_enabled
 from engine.torch_private.autograd import exit_autocast as exit_autocast_node
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.torch_contexts import exit_autocast, make_grad_context, wrap_in_grad_mode
 from engine.trace.emit.effects import append_node
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
@@ -28,10 +29,6 @@ from engine.trace.variables.torch_api.context_managers import (
     unbound_context_method,
 )
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 class GradModeVariable(ContextVariable):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.backends.cuda
@@ -12,6 +12,7 @@ from engine.ir.introspection.torch_global_state import SDPA_BACKENDS, sdpa_backe
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.torch_private import global_state
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
@@ -19,10 +20,6 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.torch_api.global_state import register_state_query, register_state_setter
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 _SDPA_FIELDS = ("query", "key", "value", "attn_mask", "dropout", "is_causal", "enable_gqa")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.backends.cudnn
@@ -20,6 +20,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.unwrap_compiled import is_error_on_graph_break_context
 from engine.torch_private.dispatch import DisableTorchDispatch
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.inline import inline_call
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
@@ -46,10 +47,6 @@ from engine.trace.variables.torch_api.context_managers import (
     null_context,
     unbound_context_method,
 )
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(torch.inference_mode)

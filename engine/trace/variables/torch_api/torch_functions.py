@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nested
@@ -17,14 +17,12 @@ from engine.options import config
 from engine.torch_private.autograd import is_checkpoint_valid
 from engine.torch_private.global_state import get_tracing_state, is_compiling, is_tracing, symbolic_trace_queries
 from engine.torch_private.operators import get_privateuse1_backend_name, infer_size, log_api_usage_once
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, register_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_module
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 
 @register_rule(

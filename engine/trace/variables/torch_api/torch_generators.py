@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -11,6 +11,7 @@ import torch.fx
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
+from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
@@ -19,10 +20,6 @@ from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
-
-if TYPE_CHECKING:
-    from engine.trace.codegen import PyCodegen
-    from engine.trace.tracer import Tracer
 
 
 def _emit_state_effect(tx: Tracer, name: str, run: Callable[..., Any], args: Args) -> torch.fx.Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.library
@@ -11,6 +11,7 @@ import torch.library
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
@@ -30,9 +31,6 @@ from engine.trace.variables.higher_order.pytrees import (
 )
 from engine.trace.variables.objects.user_defined_objects import OpaqueObjectVariable
 from engine.trace.variables.torch_api.triton_kernel_mutations import mutated_arguments
-
-if TYPE_CHECKING:
-    from engine.trace.tracer import Tracer
 
 _EFFECT = "launches a Triton kernel that may write to {}"
 

@@ -1,0 +1,18 @@
+"""Classes that annotations throughout the tracer name; they import without a cycle.
+
+The modules of these classes import the variables and opcode handlers, which name them in their signatures only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.bytecode.decode import DecodedInstruction
+    from engine.trace.codegen import PyCodegen
+    from engine.trace.frame import Frame
+    from engine.trace.tracer import Tracer
+else:
+    DecodedInstruction = Frame = PyCodegen = Tracer = Any
+
+__all__ = ["DecodedInstruction", "Frame", "PyCodegen", "Tracer"]
