@@ -18,6 +18,7 @@ from engine import errors, replay_values, session_jobs, verify_fixes
 from engine.accuracy import AccuracyBisector, AccuracyReport
 from engine.autograd.intercept import clear_captures
 from engine.backends.registry import BACKENDS
+from engine.backends.torch_spellings import find_backend, options_of_torch
 from engine.backward_pipeline import capture_backwards, capture_pipeline_for
 from engine.diagnosis import Diagnosis
 from engine.expectations import check_expectations
@@ -27,7 +28,7 @@ from engine.ir.introspection.autograd_apply_method import applied_function
 from engine.ir.unwrap_compiled import unwrap_torch_disable
 from engine.kernels.targets import default_target, parse_target
 from engine.observe.dynamo_guards import explain_torch_call, is_torch_compiled, torch_guards_of
-from engine.options import MODES, TEMPLATE_CHOICES, Options
+from engine.options import MODES, OPTION_NAMES, TEMPLATE_CHOICES, Options
 from engine.pipeline import Pipeline
 from engine.pipeline_cache import forget_pipelines, pipeline_for
 from engine.records.guards import CallExplanation, GuardsRecord
@@ -41,6 +42,7 @@ from engine.runtime.dispatch.compiled_modules import detach as detach_module
 from engine.runtime.dispatch.dispatcher import make_dispatcher, unwrap_compiled
 from engine.torch_private import contract
 from engine.torch_private.entries import Feature, why_off
+from engine.torch_private.global_state import is_compiling_disabled
 
 __all__ = [
     "attach",
@@ -72,12 +74,10 @@ __all__ = [
 ]
 
 LEVELS = ("standard", "steps")
-OPTION_NAMES = ("fused_random", "mode", "templates", "recompute_random")
-"""Names that ``options`` of ``engine.compile`` accepts."""
 
 
 def make_options(
-    backend: str | Callable[..., Any],
+    backend: str | Callable[..., Any] | None,
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
@@ -91,11 +91,7 @@ def make_options(
         errors.UnknownTarget: kernels cannot be compiled for the target.
         errors.BadArgument: another argument is invalid.
     """
-    if isinstance(backend, str):
-        if backend not in BACKENDS:
-            raise errors.UnknownBackend(backend, list_backends())
-    elif not callable(backend):
-        raise errors.UnknownBackend(backend, list_backends())
+    backend = find_backend(backend)
     if dynamic not in (None, True, False):
         raise errors.BadArgument(f"dynamic must be True, False or None, not {dynamic!r}.")
     extra = dict(options or {})
@@ -109,13 +105,14 @@ def make_options(
         )
     if target is not None:
         parse_target(target)
-    return Options(backend, bool(fullgraph), dynamic, target, extra)
+    guard_filter, limit = extra.pop("guard_filter_fn", None), extra.pop("recompile_limit", None)
+    return Options(backend, bool(fullgraph), dynamic, target, extra, guard_filter=guard_filter, recompile_limit=limit)
 
 
 def compile(
     fn_or_module: Any = None,
     *,
-    backend: str | Callable[..., Any] = "triton",
+    backend: str | Callable[..., Any] | None = "triton",
     fullgraph: bool = False,
     dynamic: bool | None = None,
     target: str | None = None,
@@ -123,6 +120,8 @@ def compile(
     compiled_autograd: bool = False,
     mode: str | None = None,
     disable: bool = False,
+    recompile_limit: int | None = None,
+    model: Any = None,
 ) -> Any:
     """Compile a function, a bound method or an ``nn.Module``; also a decorator.
 
@@ -134,30 +133,27 @@ def compile(
         fn_or_module: a Python function, a bound method or a module; None as ``@engine.compile(backend=...)``.
         backend: "triton" (Triton kernels on a GPU, LLVM kernels on a CPU, ATen for the rest), "aot_eager" (the
             functional ATen graph), "eager" (the traced graph), "inductor" (torch's compiler), or
-            ``(graph_module, example_inputs) -> callable``.
+            ``(graph_module, example_inputs) -> callable``, or the name of one that is registered with torch.
         fullgraph: raise ``GraphBreak`` instead of breaking the graph.
-        dynamic: True makes every size a symbol, False none. None starts static and makes a size that changes
-            between calls a symbol (automatic dynamic).
+        dynamic: True makes every size a symbol, False none, None one that changes between calls.
         target: "cuda:90", "hip:gfx942", ... for generated kernels; default: the current GPU, else "cuda:90".
         options: further settings by name.
-            ``{"fused_random": True}``: kernels on a GPU generate random numbers (dropout without memory
-            traffic). A seed gives the same numbers at each run, but not eager's.
+            ``{"fused_random": True}``: kernels on a GPU generate random numbers (not those of eager).
+            ``{"guard_filter_fn": f}``: ``f`` returns which guards of a list to check (unsafe).
+            ``{"recompile_limit": 3}``: cache entries per function; else ``engine.config.recompile_limit``.
             ``{"mode": "reduce-overhead"}``: on a GPU, each graph is a CUDA graph, one per input shape.
-            ``{"mode": "max-autotune"}``: CUDA graphs, and autotuning of matmul and attention templates and of
-            block sizes (``-no-cudagraphs``: without CUDA graphs).
+            ``{"mode": "max-autotune"}``: CUDA graphs and autotuning (``-no-cudagraphs``: without CUDA graphs).
             ``{"templates": "always"}``: use templates in all supported cases, without a GPU too.
-            ``{"recompute_random": True}``: a backward may recompute the forward's random numbers from the RNG
-            state, instead of saving one byte per element of a mask.
-        compiled_autograd: capture the backwards that run inside the function (a training step) and those that
-            go through its outputs (a model), as ``engine.compiled_autograd`` does. A context of that kind
-            that is active when a backward runs has precedence.
+            ``{"recompute_random": True}``: a backward may recompute random masks instead of saving them.
+        compiled_autograd: capture backwards that run inside the function or go through its outputs.
         mode: the option of that name.
         disable: return ``fn_or_module`` as it is.
+        recompile_limit: the option of that name.
+        model: ``fn_or_module``, as ``torch.compile`` names it.
 
     Returns:
-        A function with the signature of ``fn``. For a module, a module of the same class that shares the
-        original's parameters. For a module class (as a decorator), the class itself, with the forward of its
-        instances compiled.
+        A function with the signature of ``fn``, or a module of the same class that shares the original's
+        parameters. A module class (as a decorator) is returned itself, with ``forward`` compiled.
 
     Raises:
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
@@ -165,23 +161,14 @@ def compile(
     See also: ``explain``, ``record``, ``doctor``, ``expect``, ``guards_of``, ``explain_call``, ``mark_dynamic``,
     ``disable``, ``observe_torch``; ``notebooks/reference/BREAKS.md`` and ``GUARDS.md``.
     """
-    if disable:
+    fn_or_module = model if fn_or_module is None else fn_or_module
+    if disable or is_compiling_disabled():
         return (lambda subject: subject) if fn_or_module is None else fn_or_module
-    extra = options_of_torch(options, mode)
+    extra = options_of_torch(options, backend, mode=mode, recompile_limit=recompile_limit)
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=extra)
     pipeline = capture_pipeline_for(checked) if compiled_autograd else pipeline_for(checked)
     compiling = functools.partial(compile_with, pipeline=pipeline)
     return compiling if fn_or_module is None else compiling(fn_or_module)
-
-
-def options_of_torch(options: Mapping[str, Any] | None, mode: str | None = None) -> dict[str, Any]:
-    """Return options with those of Inductor that mean the same as a mode replaced by it."""
-    named = {**(options or {}), **({} if mode is None else {"mode": mode})}
-    uses_graphs, is_tuned = named.pop("triton.cudagraphs", False), named.pop("max_autotune", False)
-    if uses_graphs or is_tuned:
-        tuned = "max-autotune" if uses_graphs else "max-autotune-no-cudagraphs"
-        named.setdefault("mode", tuned if is_tuned else "reduce-overhead")
-    return named
 
 
 def torch_backend(graph_module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:

@@ -119,6 +119,16 @@ class RecompileLimit(EngineError):
         )
 
 
+class RecompileForbidden(EngineError, RuntimeError):
+    """A call would compile, which a switch of ``torch.compile`` that the user set forbids."""
+
+    def __init__(self, name: str, switch: str, reason: str) -> None:
+        super().__init__(
+            f"A call of {name} would compile, but {switch} is set. Reason: {reason.rstrip('.')}. "
+            f"Warm the function up with such inputs first, mark what changes as dynamic, or turn {switch} off."
+        )
+
+
 class ExpectationFailed(EngineError, AssertionError):
     """More graphs, graph breaks or recompiles than ``engine.expect`` allows."""
 

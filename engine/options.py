@@ -15,6 +15,16 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 autotunes templates against library calls and the block sizes of loop kernels, with CUDA graphs.
 "max-autotune-no-cudagraphs": the same without CUDA graphs.
 """
+OPTION_NAMES = (
+    "fused_random",
+    "guard_filter_fn",
+    "inductor",
+    "mode",
+    "recompile_limit",
+    "recompute_random",
+    "templates",
+)
+"""Names that ``options`` of ``engine.compile`` accepts."""
 TEMPLATE_CHOICES = ("never", "known", "measured", "always")
 """Policies of template use for matmul and attention.
 
@@ -35,8 +45,12 @@ class Options:
     dynamic: bool | None = None
     target: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    guard_filter: Callable[..., Any] | None = None
+    """The user's ``guard_filter_fn``: takes guards and returns which of them to check."""
     compiled_autograd: bool = False
     """Capture backwards that run inside a compiled function or go through its outputs."""
+    recompile_limit: int | None = None
+    """Cache entries per code object; None: ``config.recompile_limit``."""
 
     @property
     def uses_cuda_graphs(self) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from engine import errors
 from engine.autograd.intercept import without_capture
 from engine.backends.call_backend import call_backend
 from engine.backends.registry import backend_name
+from engine.backends.torch_spellings import find_backend
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.compilation import Compilation, record_compilation
 from engine.guards.codegen import compile_check
 from engine.guards.entry_queries import EntryGuardQueries
+from engine.guards.filter_guards import filter_guards
 from engine.guards.to_records import guards_record
 from engine.ir.compiler_protocol import CacheEntry, CompileRequest
 from engine.ir.current_session import current_session
@@ -27,6 +30,7 @@ from engine.records.session import CompilationRecord
 from engine.records.trace import TraceRecord
 from engine.runtime.dispatch.dispatch_callees import make_callee
 from engine.runtime.verify.first_call import compare_on_copies
+from engine.torch_private.global_state import changed_setting
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.driver import trace_frame
 
@@ -46,6 +50,13 @@ class Pipeline:
         self.kernel_edits: tuple[KernelEdit, ...] = ()
         self.root_wrapper: Callable[[Run], Run] | None = None
         """Wrapper around each root function that the user compiles."""
+        self._with_backends: dict[Any, Pipeline] = {}
+
+    def with_backend(self, backend: str | Run) -> Pipeline:
+        """Return the pipeline with the same options but for this backend."""
+        if backend not in self._with_backends:
+            self._with_backends[backend] = Pipeline(replace(self.options, backend=find_backend(backend)))
+        return self._with_backends[backend]
 
     def compile_frame(self, request: CompileRequest) -> CacheEntry:
         """Trace, compile and link one frame; on an internal error, record it and run as Python.
@@ -67,7 +78,7 @@ class Pipeline:
             else:
                 code, called = link_frame(traced, self._compile_graph(traced, work), self, request.frame_id)
             with work.stage("guards"):
-                guards = (*traced.guards, *work.guards)
+                guards = filter_guards((*traced.guards, *work.guards), self.options.guard_filter, request)
                 check = compile_check(guards, tuple(request.arguments), handed=traced.prefetched_params)
             if work.session is not None:
                 work.update_record(guards=guards_record(check.guards, check.text))
@@ -80,12 +91,17 @@ class Pipeline:
             with work.end_if_cancelled():
                 if not work.is_cancelled:
                     steps = work.session is not None and work.session.level == "steps"
-                    traced = trace_frame(request, self.options, steps=steps)
+                    traced = trace_frame(request, self._trace_options(), steps=steps)
         except errors.GraphBreak as error:
             work.update_record(trace=TraceRecord(breaks=(error.record,)))
             raise
         work.update_record(trace=traced.record)
         return traced
+
+    def _trace_options(self) -> Options:
+        """Return the options, with every size a symbol if ``torch._dynamo.config`` asks for that."""
+        is_dynamic = self.options.dynamic is None and changed_setting("assume_static_by_default") is False
+        return replace(self.options, dynamic=True) if is_dynamic else self.options
 
     def _compile_graph(self, traced: TracedFrame, work: Compilation) -> Run | None:
         if traced.graph is None:

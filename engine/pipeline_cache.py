@@ -16,7 +16,8 @@ _pipelines_lock = make_lock()
 def pipeline_for(options: Options) -> Pipeline:
     """Return the pipeline for these options; equal options share one, and so its code caches."""
     extra = tuple(sorted(options.extra.items()))
-    key = (options.backend, options.fullgraph, options.dynamic, options.target, extra, options.compiled_autograd)
+    given = (options.backend, options.fullgraph, options.dynamic, options.target, options.guard_filter)
+    key = (*given, extra, options.compiled_autograd, options.recompile_limit)
     with _pipelines_lock:
         return _pipelines.setdefault(key, Pipeline(options))
 

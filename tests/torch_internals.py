@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from torch._dynamo import callback as dynamo_callbacks
 from torch._dynamo import compiled_autograd as dynamo_compiled_autograd
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import decorators as dynamo_decorators
@@ -17,6 +18,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 __all__ = (
     "TwoTensor",
+    "dynamo_callbacks",
     "dynamo_compiled_autograd",
     "dynamo_config",
     "dynamo_counters",

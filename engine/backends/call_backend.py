@@ -82,7 +82,7 @@ def _compile(traced: TracedGraph, options: Options, work: Compilation) -> Run:
 def _compile_lifted(traced: TracedGraph, options: Options, work: Compilation) -> Run:
     if options.backend in AOT_BACKENDS:
         return compile_with_aot(traced, options, work)
-    return restoring_inputs(compile_externally(options.backend, traced, work), traced)
+    return restoring_inputs(compile_externally(options, traced, work), traced)
 
 
 def _first_user_stack(traced: TracedGraph) -> tuple[Span, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ from engine.deferred_interrupts import allow_interrupts
 from engine.graph.passes.lift_requires_grad import requires_grad_calls
 from engine.ir.node_values import fake_tensors
 from engine.ir.traced_frame import GraphInput, TracedGraph
+from engine.options import MODES, Options
 from engine.torch_private import inductor
 from engine.torch_private.fake_tensors import FakeTensor, FakeTensorMode, TracingContext, tracing
 
 Run = Callable[..., Any]
 
 
-def compile_externally(backend: str | Run, traced: TracedGraph, work: Compilation) -> Run:
+def compile_externally(options: Options, traced: TracedGraph, work: Compilation) -> Run:
     """Compile the graph with Inductor or a user's callable.
 
     If sizes are symbols, the compiler gets symbolic fake tensors, as torch passes them: with real tensors it
@@ -30,9 +31,10 @@ def compile_externally(backend: str | Run, traced: TracedGraph, work: Compilatio
         NotImplementedError: Inductor cannot compile the graph.
         Exception: any error of the compiler.
     """
+    backend = options.backend
     if backend == "inductor" and requires_grad_calls(traced.graph.graph):
         raise NotImplementedError("requires_grad of an input changes between two of its uses")
-    compiler = compile_with_inductor if backend == "inductor" else backend_callable(backend)
+    compiler = inductor_with(inductor_patches(options.extra)) if backend == "inductor" else backend_callable(backend)
     assert compiler is not None
     work.record_fx_graph(traced)
     with work.stage(backend_name(backend)), allow_interrupts():
@@ -43,11 +45,27 @@ def compile_externally(backend: str | Run, traced: TracedGraph, work: Compilatio
     return run
 
 
-def compile_with_inductor(graph: torch.fx.GraphModule, examples: list[Any]) -> Run:
-    """Compile the graph with torch's AOTAutograd and Inductor."""
-    run: Any = inductor.compile_fx(graph, examples)
-    compiled: Run = run
-    return compiled
+def inductor_option_names() -> list[str]:
+    """Return the names of Inductor's settings."""
+    return inductor.list_options()
+
+
+def inductor_patches(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of Inductor for the options of a function with backend "inductor"."""
+    mode = extra.get("mode", "default")
+    patches = inductor.list_mode_options(mode if mode in MODES else "default")
+    return {**patches, **dict(extra.get("inductor", ()))}
+
+
+def inductor_with(patches: Mapping[str, Any]) -> Callable[..., Run]:
+    """Return torch's AOTAutograd and Inductor as a backend with these settings of Inductor."""
+
+    def compile_graph(graph: torch.fx.GraphModule, examples: list[Any]) -> Run:
+        compiled: Any = inductor.compile_fx(graph, examples, config_patches=dict(patches) or None)
+        run: Run = compiled
+        return run
+
+    return compile_graph
 
 
 def _call_compiler(compiler: Callable[..., Run], traced: TracedGraph) -> Run:

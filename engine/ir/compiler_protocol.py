@@ -103,6 +103,10 @@ class Compiler(Protocol):
         """Answers about the guards of this compiler's entries."""
         ...
 
+    def with_backend(self, backend: str | Callable[..., Any]) -> Compiler:
+        """Return the compiler with the same options but for this backend."""
+        ...
+
     def compile_frame(self, request: CompileRequest) -> CacheEntry:
         """Trace, compile and link one frame.
 

@@ -1,8 +1,14 @@
-"""Queries of global state, in guards and traced code."""
+"""Queries of global state; switches of ``torch.compile`` that users set."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import os
+import re
 import sys
+import weakref
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.torch_private.entries import Entry, Feature, Kind, load
@@ -172,7 +178,17 @@ if not TYPE_CHECKING:
 
 
 DYNAMO_MODULES = frozenset(
-    ("compiled_autograd", "config", "decorators", "exc", "symbolic_convert", "trace_rules", "utils")
+    (
+        "callback",
+        "compiled_autograd",
+        "config",
+        "decorators",
+        "eval_frame",
+        "exc",
+        "symbolic_convert",
+        "trace_rules",
+        "utils",
+    )
 )
 """Modules of Dynamo whose state the engine reads if the program loaded them."""
 
@@ -182,3 +198,94 @@ def loaded_dynamo_module(name: str) -> Any:
     if name not in DYNAMO_MODULES:
         raise KeyError(name)
     return sys.modules.get(f"torch._dynamo.{name}")
+
+
+STANCE_ATTR = "_stance"
+"""Attribute of ``stance_module()`` that ``torch.compiler.set_stance`` replaces."""
+STATIC_DIMS_ATTR = "_dynamo_static_indices"
+"""Attribute of a tensor: the dimensions that ``torch._dynamo.mark_static`` marked."""
+DEFAULTS: Mapping[str, Any] = {
+    "assume_static_by_default": True,
+    "automatic_dynamic_shapes": True,
+    "capture_dynamic_output_shape_ops": False,
+    "capture_scalar_outputs": False,
+    "error_on_recompile": False,
+    "fail_on_recompile_limit_hit": False,
+    "recompile_limit": 8,
+    "specialize_float": False,
+    "specialize_int": False,
+    "suppress_errors": False,
+}
+"""Settings of ``torch._dynamo.config`` that the engine honors, with torch's defaults."""
+
+
+def changed_setting(name: str) -> Any:
+    """Return a setting of ``torch._dynamo.config``, or None if it is torch's default."""
+    found = getattr(loaded_dynamo_module("config"), name, DEFAULTS[name])
+    return None if found == DEFAULTS[name] else found
+
+
+def is_compiling_disabled() -> bool:
+    """Return True if ``torch._dynamo.config.disable`` or ``TORCH_COMPILE_DISABLE`` is set."""
+    by_environment = os.environ.get("TORCH_COMPILE_DISABLE", "0") == "1"
+    return bool(getattr(loaded_dynamo_module("config"), "disable", by_environment))
+
+
+def is_listed_as_dynamic(source: str, dim: int | None = None) -> bool:
+    """Return True if the user listed a source, or one dimension of it, as dynamic.
+
+    ``torch.compiler.config.dynamic_sources`` is a list of patterns separated by commas; ``pattern:0`` is for one dimension only.
+    """
+    listed = str(getattr(sys.modules.get("torch.compiler.config"), "dynamic_sources", "") or "")
+    for entry in filter(None, listed.replace(" ", "").split(",")):
+        pattern, colon, digits = entry.rpartition(":")
+        is_for_one = bool(colon) and digits.isdigit()
+        pattern = pattern if is_for_one else entry
+        if (not is_for_one or dim in (None, int(digits))) and (pattern == source or re.match(pattern, source)):
+            return True
+    return False
+
+
+def stance_module() -> Any:
+    """Return the module with the attribute ``STANCE_ATTR``; None if it is not loaded."""
+    found = loaded_dynamo_module("eval_frame")
+    return found if hasattr(found, STANCE_ATTR) else None
+
+
+def lookup_torch_backend(name: str) -> Callable[..., Any] | None:
+    """Return the backend that torch knows by this name, or None."""
+    registry = importlib.import_module("torch._dynamo.backends.registry")
+    if name not in registry.list_backends(exclude_tags=()):
+        return None
+    found: Callable[..., Any] = registry.lookup_backend(name)
+    return found
+
+
+def compile_callbacks(compile_id: str) -> contextlib.AbstractContextManager[Any]:
+    """Return a context that runs the user's callbacks before and after a compilation."""
+    module = loaded_dynamo_module("callback")
+    handler = getattr(module, "callback_handler", None)
+    if handler is None or not (handler.start_callbacks or handler.end_callbacks):
+        return contextlib.nullcontext()
+    found: contextlib.AbstractContextManager[Any] = handler.install_callbacks(module.CallbackTrigger.DYNAMO, compile_id)
+    return found
+
+
+class _ResetToken:
+    """An object that only a table of Dynamo holds: ``torch.compiler.reset`` clears the table."""
+
+    __slots__ = ("__weakref__",)
+
+
+_tokens: weakref.WeakSet[_ResetToken] = weakref.WeakSet()
+
+
+def call_at_reset(reset: Callable[[], None]) -> None:
+    """Call ``reset`` once, when ``torch.compiler.reset`` is called next."""
+    table = getattr(loaded_dynamo_module("utils"), "guard_failures", None)
+    if table is None or _tokens:
+        return
+    token = _ResetToken()
+    table[token] = []
+    _tokens.add(token)
+    weakref.finalize(token, reset).atexit = False

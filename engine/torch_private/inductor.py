@@ -8,6 +8,7 @@ from engine.torch_private.entries import Entry, Feature, Kind, load_lazily
 
 if TYPE_CHECKING:
     from torch._inductor import config as inductor_config
+    from torch._inductor import list_mode_options, list_options
     from torch._inductor.compile_fx import compile_fx
 
 ENTRIES = (
@@ -16,7 +17,21 @@ ENTRIES = (
         Kind.FUNCTION,
         "Compiles a graph with Inductor.",
         without="the backend of that name runs eagerly",
-        calls=("(a, b)",),
+        calls=("(a, b, config_patches=)",),
+    ),
+    Entry(
+        "torch._inductor:list_mode_options",
+        Kind.FUNCTION,
+        "Settings of Inductor for a mode.",
+        without="the backend of that name runs eagerly",
+        calls=("(mode)",),
+    ),
+    Entry(
+        "torch._inductor:list_options",
+        Kind.FUNCTION,
+        "Names of Inductor's settings.",
+        without="options of Inductor raise an error",
+        calls=("()",),
     ),
     Entry(
         "torch._inductor:config",

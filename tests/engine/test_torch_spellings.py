@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import engine
-from engine.api import options_of_torch, torch_backend
+from engine.api import torch_backend
+from engine.backends.torch_spellings import options_of_torch
 from engine.errors import BadArgument, ExpectationFailed
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -13,8 +13,12 @@ from collections.abc import Iterable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
+import torch
+
 from engine.ir.compiler_protocol import CacheEntry, Compiler
 from engine.ir.pass_set import active_passes
+from engine.ir.sources.base import FrameScope
+from engine.ir.sources.roots import LocalSource
 from engine.process_state import make_rlock
 from engine.records.bytecode import Span
 from engine.records.session import FrameRecord, Session
@@ -57,6 +61,8 @@ class CodeCache:
         """Description of the last recorded hit, which the next one of the same entry shares."""
         self.announced_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._dynamic_dims: dict[str, frozenset[int]] = {}
+        self._first_shapes: dict[str, tuple[int, ...]] | None = None
+        """Shapes of the arguments of a first call that ran eagerly, by source expression."""
         # Holds the globals dict, so that its id, a part of the cache's key, is not reused.
         self._globals = function.__globals__
 
@@ -97,7 +103,19 @@ class CodeCache:
         self.failure_count = 0
         self.last_cause = ""
         self._dynamic_dims.clear()
+        self._first_shapes = None
         self.version += 1
+
+    def is_first_call(self, scope: FrameScope) -> bool:
+        """Return True at the first call; at a later one, mark changed sizes as dynamic."""
+        found = {LocalSource(name).expr: value for name, value in scope.arguments.items()}
+        shapes = {expr: (*value.shape,) for expr, value in found.items() if torch.is_tensor(value)}
+        first, self._first_shapes = self._first_shapes, shapes
+        for expr, shape in shapes.items():
+            before = (first or shapes).get(expr, shape)
+            if len(before) == len(shape) and before != shape:
+                self.mark_dynamic_dims(expr, frozenset(d for d, n in enumerate(shape) if before[d] != n))
+        return first is None
 
     @property
     def dynamic_dims(self) -> Mapping[str, frozenset[int]]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from engine.bytecode.weak_code_memo import WeakCodeMemo
 from engine.ir.current_session import slow_dispatch_tokens
+from engine.runtime.dispatch.stock_switches import stance_owner_cell, usual_stance_cell
+from engine.torch_private.global_state import STANCE_ATTR
 
 DISPATCH_FILE = "<engine dispatch>"
 """File name of generated dispatcher functions, as it appears in tracebacks."""
@@ -54,7 +56,7 @@ class Signature:
     """Code of the dispatcher; it reads no globals.
 
     Its free variables: the slow-dispatch tokens, the (check, run) pairs, the closure cells, the function that strips
-    dispatcher frames from tracebacks, and the miss handler.
+    dispatcher frames from tracebacks, the miss handler, the owner of the stance, and the usual stance.
     """
     call_positional: Callable[..., Any]
     """``call_positional(run, *values)``: call ``run`` with values in ``co_varnames`` order."""
@@ -73,10 +75,10 @@ def _generate(code: CodeType) -> Signature:
     values = "".join(f"{p}, " for p in plain)
     define, result = _definition_and_return(code)
     text = (
-        f"def make(attention, bound, cells, leave_out, miss):\n"
+        f"def make(attention, bound, cells, leave_out, miss, stances, usual):\n"
         f"    {define} dispatch({heading}):\n"
         f"        try:\n"
-        f"            if not attention:\n"
+        f"            if not attention and stances.{STANCE_ATTR} is usual:\n"
         f"                for check, run in bound:\n"
         f"                    if check(cells, {values}):\n"
         f"                        {result.format(f'run({call})')}\n"
@@ -162,6 +164,8 @@ def make_dispatch_function(
         "cells": CellType(function.__closure__ or ()),
         "leave_out": _STRIP_FRAMES_CELL,
         "miss": CellType(miss),
+        "stances": stance_owner_cell,
+        "usual": usual_stance_cell,
     }
     closure = tuple(cells[name] for name in code.co_freevars)
     return FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure), bound

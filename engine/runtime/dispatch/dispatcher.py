@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.deferred_interrupts import defer_interrupts
-from engine.errors import EngineError, RecompileLimit
+from engine.errors import EngineError, RecompileForbidden, RecompileLimit
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
@@ -36,12 +36,25 @@ from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_cach
 from engine.runtime.dispatch.codegen import copy_metadata, make_dispatch_function, signature_of
 from engine.runtime.dispatch.record_calls import HitDescription, RecordedHit, active_frames, record_call, record_frame
 from engine.runtime.dispatch.recorded_arguments import record_arguments
+from engine.runtime.dispatch.stock_switches import (
+    EAGER_FIRST,
+    follow_stance,
+    forced_backend,
+    is_number_static,
+    torch_settings,
+)
+from engine.torch_private.global_state import call_at_reset, changed_setting, compile_callbacks
 from engine.torch_private.torch_function import DisableTorchFunction
 
 __all__ = ["DispatcherState", "dispatcher_state_of", "make_dispatcher", "unwrap_compiled"]
 
 MAX_FAILURES = 2
 """Internal compile errors on one frame, after which it always runs as Python."""
+
+_FORCED_EAGER = (
+    'torch.compiler.set_stance("force_eager") is on, so the call ran as Python',
+    'Call torch.compiler.set_stance("default") to compile again.',
+)
 
 Run = Callable[..., Any]
 
@@ -138,6 +151,8 @@ class DispatcherState:
 
     def _sync(self) -> None:
         """Update the lookup order after the cache changed."""
+        follow_stance()
+        call_at_reset(reset)
         with _order_lock:
             self._version = self.cache.version
             entries = self.cache.entries
@@ -194,6 +209,13 @@ class DispatcherState:
         if _compiling.is_compiling:
             return spread(self.function, *values)
         session = current_session()
+        if follow_stance() == "force_eager":
+            if session is not None:
+                session.add_skipped(SkippedRecord(self.cache.frame.name, *_FORCED_EAGER))
+            return spread(self.function, *values)
+        backend = forced_backend()
+        if backend not in (None, self.compiler.options.backend):
+            return spread(make_dispatcher(self.function, self.compiler.with_backend(backend)), *values)
         if session is None:
             entry, _ = self._look_up(values)
             run = self.entry_function(entry or self._compile(values, None)[0])
@@ -281,8 +303,12 @@ class DispatcherState:
     # Compiling.
 
     def _compile(self, values: tuple[Any, ...], session: Session | None) -> tuple[CacheEntry, tuple[GuardFailure, ...]]:
-        """Return the entry for a call that missed all entries, and their guard failures."""
-        with COMPILE_LOCK, defer_interrupts():
+        """Return the entry for a call that missed all entries, and their guard failures.
+
+        Raises:
+            RecompileForbidden: the stance or a setting of ``torch._dynamo.config`` forbids to compile.
+        """
+        with COMPILE_LOCK, defer_interrupts(), torch_settings():
             # Another thread may have compiled a matching entry while this one waited for the lock.
             entry, _ = self._look_up(values)
             if entry is not None:
@@ -290,10 +316,28 @@ class DispatcherState:
             scope = self.scope(values)
             rejections = self._guard_failures(scope, all_of_them=session is not None)
             cause = rejections[0].sentence if rejections else self.cache.first_cause
-            if self.cache.compiles_since_clear >= config.recompile_limit:
+            if self._stays_eager(scope, cause):
+                return self._python_entry(), rejections
+            if self.cache.compiles_since_clear >= self._recompile_limit:
                 return self._on_recompile_limit(cause, session), rejections
             self.cache.last_cause = cause
-            return self._compile_entry(values, scope, cause, session), rejections
+            with compile_callbacks(f"{self.cache.frame.id}/{self.cache.compile_count}"):
+                return self._compile_entry(values, scope, cause, session), rejections
+
+    def _stays_eager(self, scope: FrameScope, cause: str) -> bool:
+        """Return True if the user's stance leaves this call to Python."""
+        stance = follow_stance()
+        if stance == "fail_on_recompile" or (self.cache.entries and changed_setting("error_on_recompile")):
+            name = stance if stance == "fail_on_recompile" else "error_on_recompile"
+            raise RecompileForbidden(self.cache.frame.name, name, cause)
+        if stance in EAGER_FIRST and self.cache.frame.role != "resume":
+            return not self.cache.entries and self.cache.is_first_call(scope)
+        return stance == "eager_on_recompile"
+
+    @property
+    def _recompile_limit(self) -> int:
+        own = self.compiler.options.recompile_limit
+        return config.recompile_limit if own is None else own
 
     def _guard_failures(self, scope: FrameScope, *, all_of_them: bool) -> tuple[GuardFailure, ...]:
         entries = self.entries if all_of_them else self.entries[:1]
@@ -358,8 +402,8 @@ class DispatcherState:
 
     def _on_recompile_limit(self, cause: str, session: Session | None) -> CacheEntry:
         """Handle the recompile limit: later cache misses run as Python, or raise with fullgraph."""
-        name, limit = self.cache.frame.name, config.recompile_limit
-        if self.compiler.options.fullgraph:
+        name, limit = self.cache.frame.name, self._recompile_limit
+        if self.compiler.options.fullgraph or changed_setting("fail_on_recompile_limit_hit"):
             raise RecompileLimit(name, limit, cause, (Span(self.cache.frame.file, self.cache.frame.first_line),))
         entry = self._python_entry()
         why = f"{name} was compiled {limit} times, which is the recompile limit; calls without a cache hit run as Python. The last reason was: {cause}"
@@ -424,6 +468,8 @@ def mark_changed_dims(cache: CodeCache, scope: FrameScope) -> None:
                 except Exception:
                     seen[guard.source] = None
             changed = guard.changed_dims(seen[guard.source])
+            if -1 in changed and is_number_static(seen[guard.source]):
+                changed -= {-1}
             if changed:
                 cache.mark_dynamic_dims(guard.source.expr, changed)
 

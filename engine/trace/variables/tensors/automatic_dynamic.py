@@ -14,6 +14,8 @@ from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
+from engine.torch_private import global_state
+from engine.torch_private.global_state import is_listed_as_dynamic
 from engine.torch_private.operators import torch_check
 from engine.torch_private.symbolic_shapes import (
     DimDynamic,
@@ -35,6 +37,8 @@ _MARKS = (
     "_dynamo_strict_unbacked_indices",
 )
 """Attributes of tensors in which ``torch._dynamo`` keeps the marked dimensions."""
+_STATIC_MARKS = (STATIC_DIMS_ATTR, global_state.STATIC_DIMS_ATTR)
+_LISTED = "torch.compiler.config.dynamic_sources lists it"
 
 
 def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None:
@@ -69,6 +73,8 @@ def _dynamic_number_reason(tx: Tracer, real: float, origin: Source) -> str:
         return ""
     if -1 in _automatic_dynamic_dims(tx, origin) or origin in tx.symbols.known_dynamic_sources:
         return f"its value changed between calls ({real!r} in this one)"
+    if is_listed_as_dynamic(origin.expr):
+        return _LISTED
     return "dynamic=True" if tx.options.dynamic is True and origin.is_argument_or_item() else ""
 
 
@@ -166,7 +172,7 @@ def _build_symbolic_context(
 
 def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, origin: Source, dim: int) -> str:
     """Return the reason that a dimension becomes a symbol; empty for a static one."""
-    if tensor.shape[dim] <= 1 or dim in getattr(tensor, STATIC_DIMS_ATTR, ()):
+    if tensor.shape[dim] <= 1 or any(dim in getattr(tensor, marks, ()) for marks in _STATIC_MARKS):
         return ""
     if dim in _marked_dynamic_dims(tensor):
         return "marked dynamic"
@@ -174,6 +180,8 @@ def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, origin: Source, dim: i
         return ""
     if dim in _automatic_dynamic_dims(tx, origin):
         return "its size changed between calls"
+    if is_listed_as_dynamic(origin.expr, dim):
+        return _LISTED
     return "dynamic=True" if tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter) else ""
 
 

@@ -1,0 +1,59 @@
+"""Arguments as ``torch.compile`` spells them, in the engine's terms."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engine import errors
+from engine.backends.external import inductor_option_names
+from engine.backends.registry import BACKENDS
+from engine.options import OPTION_NAMES
+from engine.torch_private.global_state import lookup_torch_backend
+
+
+def options_of_torch(
+    options: Mapping[str, Any] | None, backend: str | Callable[..., Any] | None = None, **arguments: Any
+) -> dict[str, Any]:
+    """Return options in the engine's terms, with the arguments that are not None.
+
+    Options of Inductor that mean the same as a mode become it, backend "inductor" takes them all, and others
+    have no effect, with a warning.
+    """
+    named = {**(options or {}), **{name: value for name, value in arguments.items() if value is not None}}
+    if backend == "inductor":
+        own = {name: named.pop(name) for name in tuple(named) if name in OPTION_NAMES}
+        return {**own, "inductor": tuple(sorted(_known_to_inductor(named).items()))} if named else own
+    if named.get("mode") == "lite":
+        named["mode"] = "default"
+    uses_graphs, is_tuned = named.pop("triton.cudagraphs", False), named.pop("max_autotune", False)
+    if uses_graphs or is_tuned:
+        tuned = "max-autotune" if uses_graphs else "max-autotune-no-cudagraphs"
+        named.setdefault("mode", tuned if is_tuned else "reduce-overhead")
+    unused = _known_to_inductor({name: value for name, value in named.items() if name not in OPTION_NAMES})
+    for name in unused:
+        warnings.warn(f"The option {name!r} of Inductor has no effect in engine.compile.", stacklevel=3)
+    return {name: value for name, value in named.items() if name not in unused}
+
+
+def _known_to_inductor(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that Inductor has; loads it only if there are any options."""
+    known = inductor_option_names() if named else ()
+    return {name: value for name, value in named.items() if name.replace("-", "_") in known}
+
+
+def find_backend(backend: str | Callable[..., Any] | None) -> str | Callable[..., Any]:
+    """Return a name of the engine's backends, or a callable, which torch may know by its name.
+
+    Raises:
+        errors.UnknownBackend: the backend is neither a known name nor callable.
+    """
+    if backend is None:
+        return "triton"
+    if callable(backend) or backend in BACKENDS:
+        return backend
+    found = lookup_torch_backend(backend)
+    if found is None:
+        raise errors.UnknownBackend(backend, tuple(sorted(BACKENDS)))
+    return found
