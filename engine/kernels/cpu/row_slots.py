@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from engine.ir.loop_ir.index_expr import product
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
 from engine.ir.static_sizes import static_size
-from engine.kernels.cpu.lane_values import Value
-from engine.kernels.cpu.llvm_types import value_type, wide
+from engine.kernels.cpu.llvm_types import value_type
 from engine.kernels.cpu.op_printer import OpPrinter
 from engine.kernels.cpu.reduction_pass import ReductionPass
+from engine.kernels.cpu.vector_slots import VectorSlots
 from engine.kernels.dependences import op_inputs, transitive_inputs
 
 MIN_COST = 8
@@ -26,7 +26,7 @@ class RowSlots:
         self._printer = printer
         self._shared = shared
         """Numbers of the ops whose values have slots of their own."""
-        self._slots: dict[int, str] = {}
+        self._slots = VectorSlots(printer, "row.slot", self._row_elements, self._position)
         self._stored: set[int] = set()
         self._loaded: dict[int, frozenset[int]] = {}
         """Numbers of the ops that each pass reads from slots, by the pass's level."""
@@ -81,36 +81,17 @@ class RowSlots:
         """Print the load of a stored value; return False if the pass computes it."""
         if op.number not in self._loaded.get(one.level, ()):
             return False
-        p = self._printer
-        p.writer.ops = (op.number,)
-        scalar, lanes = value_type(compute_dtype(op.dtype)), p.plan.lanes
-        names = tuple(
-            p.writer.assign(p.hint(op), f"load {wide(scalar, lanes)}, ptr {self._place(op, scalar, copy)}, align 4")
-            for copy in range(p.copies if lanes > 1 else 1)
-        )
-        p.values.set(op.number, Value(names, lanes, scalar))
-        p.writer.ops = ()
+        self._slots.load(op)
         return True
 
     def store(self, op: LoopIROp) -> None:
         """Print the store of a value that was computed, if a later pass reads it."""
-        if op.number not in self._stored:
-            return
-        p = self._printer
-        p.writer.ops = (op.number,)
-        value = p.value(op)
-        for copy, name in enumerate(value.names):
-            place = self._place(op, value.scalar, copy)
-            p.writer.line(f"store {wide(value.scalar, value.lanes)} {name}, ptr {place}, align 4")
-        p.writer.ops = ()
+        if op.number in self._stored:
+            self._slots.store(op)
 
-    def _place(self, op: LoopIROp, scalar: str, copy: int) -> str:
-        """Return the address of the current vector of a copy in a slot."""
+    def _position(self, copy: int) -> str:
+        """Return the position of the current vector of a copy."""
         p, plan = self._printer, self._printer.plan
-        slot = self._slots.get(op.number)
-        if slot is None:
-            kind = f"[{self._row_elements()} x {scalar}]"
-            slot = self._slots[op.number] = p.writer.entry("row.slot", f"alloca {kind}, align 64")
         position = "0"
         for var in plan.inner:
             is_lane = var == plan.lane_var
@@ -124,4 +105,4 @@ class RowSlots:
         if plan.lane_var not in plan.inner:
             scaled = p.writer.assign("at", f"mul i64 {position}, {plan.lanes * plan.copies}")
             position = p.writer.assign("at", f"add i64 {scaled}, {copy * plan.lanes}")
-        return p.writer.assign("place", f"getelementptr {scalar}, ptr {slot}, i64 {position}")
+        return position

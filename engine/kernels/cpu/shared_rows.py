@@ -9,9 +9,8 @@ import torch
 from engine.ir.loop_ir.index_expr import LoopVar, product
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
 from engine.ir.static_sizes import static_size
-from engine.kernels.cpu.lane_values import Value
-from engine.kernels.cpu.llvm_types import value_type, wide
 from engine.kernels.cpu.op_printer import OpPrinter
+from engine.kernels.cpu.vector_slots import VectorSlots
 from engine.kernels.dependences import op_inputs, transitive_inputs
 
 MIN_COST = 8
@@ -26,7 +25,7 @@ class SharedRows:
 
     def __init__(self, printer: OpPrinter, live: Sequence[LoopIROp]) -> None:
         self._printer = printer
-        self._slots: dict[int, str] = {}
+        self._slots = VectorSlots(printer, "shared.slot", self._row_elements, self._position)
         self._ops = self._choose(live) if self._has_rows() else []
         self.numbers = frozenset(op.number for op in self._ops)
 
@@ -89,35 +88,16 @@ class SharedRows:
                 if op.number in behind and not p.is_known(op):
                     p.print_op(op)
             for op in self._ops:
-                p.writer.ops = (op.number,)
-                value = p.value(op)
-                for copy, name in enumerate(value.names):
-                    place = self._place(op, value.scalar, copy)
-                    p.writer.line(f"store {wide(value.scalar, value.lanes)} {name}, ptr {place}, align 4")
-                p.writer.ops = ()
+                self._slots.store(op)
 
     def load(self, op: LoopIROp) -> bool:
         """Print the load of a shared value; return False if the op is none."""
         if op.number not in self.numbers:
             return False
-        p = self._printer
-        p.writer.ops = (op.number,)
-        scalar, lanes = value_type(compute_dtype(op.dtype)), p.plan.lanes
-        names = tuple(
-            p.writer.assign(p.hint(op), f"load {wide(scalar, lanes)}, ptr {self._place(op, scalar, copy)}, align 4")
-            for copy in range(p.copies)
-        )
-        p.values.set(op.number, Value(names, lanes, scalar))
-        p.writer.ops = ()
+        self._slots.load(op)
         return True
 
-    def _place(self, op: LoopIROp, scalar: str, copy: int) -> str:
-        """Return the address of the current vector of a copy in the slot of an op."""
-        p = self._printer
-        assert p.plan.lane_var is not None
-        slot = self._slots.get(op.number)
-        if slot is None:
-            kind = f"[{self._row_elements()} x {scalar}]"
-            slot = self._slots[op.number] = p.writer.entry("shared.slot", f"alloca {kind}, align 64")
-        position = p.variable(p.plan.lane_var, copy)
-        return p.writer.assign("place", f"getelementptr {scalar}, ptr {slot}, i64 {position}")
+    def _position(self, copy: int) -> str:
+        """Return the position of the current vector of a copy."""
+        assert self._printer.plan.lane_var is not None
+        return self._printer.variable(self._printer.plan.lane_var, copy)
