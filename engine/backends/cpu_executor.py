@@ -23,6 +23,7 @@ from engine.ir.node_values import tensors_in
 from engine.kernels.print_kernel import print_kernel
 from engine.lowering.cpu.single_operators import operators_for_aten
 from engine.lowering.driver import RewrittenGraph, lower, run_passes
+from engine.lowering.passes.decompose import KnownParts
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
 from engine.runtime.cpu_launcher import cpu_launcher
@@ -80,10 +81,9 @@ class _CpuLowering:
         self._fused_random = bool(options.extra.get("fused_random", False))
         self._refused: dict[str, str] = {}
         """Why ATen runs a node, by node."""
-
-    @functools.cached_property
-    def _rewritten(self) -> RewrittenGraph:
-        return run_passes(self._graph, fused_random=self._fused_random, is_cpu=True)
+        self._parts: KnownParts = {}
+        self._rewritten: dict[frozenset[str], RewrittenGraph] = {}
+        """The rewritten graph, by the nodes that were not decomposed."""
 
     def leave_to_aten(self, error: errors.KernelBuildError) -> None:
         """Let ATen run the nodes of a kernel that cannot be built.
@@ -117,8 +117,18 @@ class _CpuLowering:
             print_kernel,
             fused_random=self._fused_random,
             forced_fallbacks=self._refused,
-            rewritten=self._rewritten,
+            rewritten=self._rewrite(),
         )
+
+    def _rewrite(self) -> RewrittenGraph:
+        """Run the graph passes; an operator that ATen runs is not decomposed."""
+        decomposed = {node.name for node, parts in self._parts.items() if parts is not None}
+        whole = frozenset(node for node in self._refused if node.rpartition(":")[2] in decomposed)
+        if whole not in self._rewritten:
+            self._rewritten[whole] = run_passes(
+                self._graph, fused_random=self._fused_random, is_cpu=True, left_whole=whole, known_parts=self._parts
+            )
+        return self._rewritten[whole]
 
 
 def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from engine.lowering.context import definitions_in
 from engine.lowering.dedup_kernels import PrintKernel
 from engine.lowering.graph_lowering import GraphLowering, LoweringError, reset_saved_row_stride
 from engine.lowering.passes.bool_to_bias_mask import bool_to_bias_mask
-from engine.lowering.passes.decompose import decompose
+from engine.lowering.passes.decompose import KnownParts, decompose
 from engine.lowering.passes.fuse_attention import fuse_attention
 from engine.lowering.passes.pad_matmul import pad_matmul
 from engine.lowering.passes.separate_conv_bias import separate_conv_bias
@@ -63,11 +63,13 @@ def lower(
     """
     try:
         require(Feature.KERNELS)
-        watch, exchanged = rewritten or run_passes(graph, fused_random=fused_random, is_cpu=target == CPU_TARGET)
+        is_cpu = target == CPU_TARGET
+        watch, exchanged = rewritten or run_passes(
+            graph, fused_random=fused_random, is_cpu=is_cpu, left_whole=forced_fallbacks
+        )
         for placeholder in graph.saved_placeholders:  # An earlier lowering may have set another row stride.
             reset_saved_row_stride(placeholder)
         saved = dict(enumerate(graph.saved_placeholders, graph.num_user_outputs or 0))
-        is_cpu = target == CPU_TARGET
         walk = GraphLowering(graph.compilation_id, watch.module, graph.stage, saved, forced_fallbacks, is_cpu=is_cpu)
         walk.run()
         definitions = {symbol: made for symbol, (made, _) in walk.symbols.unbacked.items()}
@@ -95,10 +97,17 @@ def lower(
         ) from error
 
 
-def run_passes(graph: AotGraph, *, fused_random: bool, is_cpu: bool = False) -> RewrittenGraph:
+def run_passes(
+    graph: AotGraph,
+    *,
+    fused_random: bool,
+    is_cpu: bool = False,
+    left_whole: Collection[str] = (),
+    known_parts: KnownParts | None = None,
+) -> RewrittenGraph:
     """Run the graph passes that precede lowering; return pass records and fusion decisions.
 
-    ``watch.module`` is the rewritten graph.
+    ``watch.module`` is the rewritten graph. ``left_whole``, ``known_parts``: see ``decompose``.
     """
     watch = PassRecorder(graph.module)
     # The other passes are for tensor cores and attention templates.
@@ -109,7 +118,9 @@ def run_passes(graph: AotGraph, *, fused_random: bool, is_cpu: bool = False) -> 
         run_aten_stage(watch, following[name], graph.passes.compare)
 
     with watch.record_pass("decompose"):
-        watch.module = decompose(graph, fused_random=fused_random, is_cpu=is_cpu)
+        watch.module = decompose(
+            graph, fused_random=fused_random, is_cpu=is_cpu, left_whole=left_whole, known_parts=known_parts
+        )
     run_following("decompose")
     if is_cpu:
         return watch, ()

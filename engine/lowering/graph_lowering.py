@@ -241,7 +241,8 @@ class GraphLowering:
         is_complex = _is_complex(node, args, kwargs)
         lowering = (find_complex_lowering if is_complex else find_lowering)(node.target)
         refused = next((self.forced_fallbacks[o] for o in self.context.origins if o in self.forced_fallbacks), None)
-        if refused is not None and lowering is not None and not _is_view(node.target):
+        has_choice = lowering is not None or not is_library_op(node.target)
+        if refused is not None and has_choice and not _is_view(node.target):
             return Fallback(LoweringFallback.FORCED, refused)
         if lowering is None:
             return library_fallback(node.target, is_complex=is_complex)

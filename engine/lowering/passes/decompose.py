@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,9 @@ from engine.torch_private.fx import make_fx
 from engine.torch_private.operators import decomposition_table
 
 aten = torch.ops.aten
+
+KnownParts = dict[torch.fx.Node, torch.fx.GraphModule | None]
+"""Decompositions by node; None for a node without one."""
 
 _CPU_ONLY = frozenset(
     (
@@ -51,12 +54,22 @@ def all_decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def decompose(graph: AotGraph, *, fused_random: bool = False, is_cpu: bool = False) -> torch.fx.GraphModule:
+def decompose(
+    graph: AotGraph,
+    *,
+    fused_random: bool = False,
+    is_cpu: bool = False,
+    left_whole: Collection[str] = (),
+    known_parts: KnownParts | None = None,
+) -> torch.fx.GraphModule:
     """Decompose all operators that have a decomposition; record the provenance of all nodes.
 
     Nodes that are not decomposed have the same names as before. ``fused_random``: also decompose random operators
     into random numbers that kernels generate. ``is_cpu``: do not decompose operators that ATen runs on a CPU.
+    ``left_whole``: ids of nodes that are not decomposed, since ATen runs them. ``known_parts``: decompositions of an
+    earlier call for this graph; new ones are added.
     """
+    known_parts = {} if known_parts is None else known_parts
     old = graph.module
     draws = RandomDecomposer(old) if fused_random else None
     root = torch.nn.Module()
@@ -82,7 +95,7 @@ def decompose(graph: AotGraph, *, fused_random: bool = False, is_cpu: bool = Fal
             set_provenance(seeds, here)
             made[node] = _splice(new, root, node, drawn, [seeds, *(made[n] for n in node.all_input_nodes)], here)
             continue
-        elif node.op == "call_function" and (parts := _trace_decomposition(node, is_cpu)) is not None:
+        elif (parts := _parts_of(node, here, left_whole, known_parts, is_cpu)) is not None:
             made[node] = _splice(new, root, node, parts, [made[n] for n in node.all_input_nodes], here)
             continue
         elif node.op == "output":
@@ -121,6 +134,17 @@ def _can_decompose(target: Any) -> bool:
     if called_overload(target) is None or has_lowering(target) or is_library_op(target) or _only_raises(target):
         return False
     return target in all_decompositions() or facts_of(target).is_composite
+
+
+def _parts_of(
+    node: torch.fx.Node, here: NodeProvenance, left_whole: Collection[str], known: KnownParts, is_cpu: bool
+) -> torch.fx.GraphModule | None:
+    """Return the decomposition of a node; None if it has none or ATen runs it as a whole."""
+    if node.op != "call_function" or here.nodes[0] in left_whole:
+        return None
+    if node not in known:
+        known[node] = _trace_decomposition(node, is_cpu)
+    return known[node]
 
 
 def _trace_decomposition(node: torch.fx.Node, is_cpu: bool) -> torch.fx.GraphModule | None:
