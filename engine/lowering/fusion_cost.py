@@ -24,6 +24,10 @@ MAX_RECOMPUTE_COST_SAME_BYTES, MAX_RECOMPUTE_COST_FEWER_BYTES = 16, 40
 """``MAX_RECOMPUTE_COST`` if the inputs take as many bytes as the result, or fewer."""
 
 
+MAX_WASTED_COST = 32
+"""Highest cost per iteration of what a CPU kernel computes in vain: that of a store and a load that miss the caches."""
+
+
 def row_major_strides(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
     """Return the stride of each loop, in iterations, if the loops are numbered as one."""
     return contiguous_strides(tuple(v.size for v in variables))
@@ -59,7 +63,7 @@ def has_no_reads(made: TensorDef) -> bool:
     if made.kind != "pointwise":
         return False
     probe = build_unfused(made)
-    return not probe.memory_reads and sum(op.cost for op in probe.ops) <= MAX_RECOMPUTE_COST
+    return not probe.memory_reads and _cost(probe) <= MAX_RECOMPUTE_COST
 
 
 def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
@@ -74,9 +78,26 @@ def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
     if len(sources) > 1 or any(source.dtype.itemsize > made.dtype.itemsize for source in sources):
         return False
     saves = any(source.dtype.itemsize < made.dtype.itemsize for source in sources)
-    return times * sum(op.cost for op in probe.ops) <= (
-        MAX_RECOMPUTE_COST_FEWER_BYTES if saves else MAX_RECOMPUTE_COST_SAME_BYTES
-    )
+    return times * _cost(probe) <= (MAX_RECOMPUTE_COST_FEWER_BYTES if saves else MAX_RECOMPUTE_COST_SAME_BYTES)
+
+
+def wasted_cost(group: FusionGroup) -> float:
+    """Return the cost per iteration of a kernel above that of computing each element once; 0 for symbolic sizes.
+
+    A vector computes both sides of a condition.
+    """
+    total = static_product((group.numel,))
+    if not total:
+        return 0
+    needed = 0.0
+    for member in group.members:
+        iterations = static_product((*member.shape, *member.ranges))
+        needed += _cost(build_unfused(member)) * (1 if iterations is None else iterations / total)
+    return _cost(group.builder) - needed
+
+
+def _cost(builder: LoopBuilder) -> int:
+    return sum(op.cost for op in builder.ops)
 
 
 def is_negligible_size(size: Size, whole: Size) -> bool:

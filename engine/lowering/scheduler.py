@@ -35,6 +35,7 @@ from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import ExternNode, StepVisitor, lowered_tensors
 from engine.lowering.fusion_cost import (
     MAX_RECOMPUTE_COST,
+    MAX_WASTED_COST,
     build_unfused,
     bytes_saved,
     has_no_reads,
@@ -42,6 +43,7 @@ from engine.lowering.fusion_cost import (
     reads_sparsely,
     row_major_strides,
     stored_bytes,
+    wasted_cost,
 )
 from engine.lowering.strided_views import strided_view_of
 from engine.records.lowering import AutotuneChoice, FusionDecision
@@ -456,6 +458,8 @@ class Scheduler:
             return "It must also be stored, and this kernel does not visit each of its elements exactly once."
         if len(whole) == len(demands) == 1:
             return None
+        if self._is_cpu and any(d.is_masked for d in demands) and wasted_cost(group) > MAX_WASTED_COST:
+            return "A CPU takes longer to compute it where it is not needed, as in other parts of a concatenation."
         return _why_not_recomputed(made, group, demands)
 
     def _why_not_fusible_reduction(self, made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
