@@ -30,6 +30,14 @@ _EXPENSIVE = frozenset(
 )
 """ATen operators that do much more work than reading their arguments once."""
 
+_WINDOWS = frozenset(
+    (
+        "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d im2col upsample_nearest1d upsample_nearest2d "
+        "upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d "
+        "upsample_bilinear2d upsample_trilinear3d"
+    ).split()
+)
+"""Operators that ATen runs on a CPU, fused with nothing: they walk windows of the input."""
 
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 
@@ -53,6 +61,9 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
         return "a composite operator is expensive"
     if facts.name in _EXPENSIVE or facts.is_linear_algebra or facts.is_fourier_transform or facts.is_backward:
         return "it is expensive"
+    made = node.meta.get("val")
+    if facts.name in _WINDOWS and isinstance(made, torch.Tensor) and made.device.type == "cpu":
+        return "on a CPU it is expensive: no kernel fuses it with others"
     return ""
 
 

@@ -82,6 +82,13 @@ def test_what_is_narrower_is_saved() -> None:
     assert _partition(lambda x: ((x + 1).bfloat16().sin().float() * 2).exp(), x).saved_bytes <= BYTES // 2
 
 
+def test_a_pooled_value_is_saved_on_a_cpu() -> None:
+    """No kernel of a CPU fuses pooling: to pool again takes longer than to load the value."""
+    pool = torch.nn.functional.avg_pool1d
+    values = _partition(lambda x: pool(x * 2, 2).sin().exp(), _leaf()).values
+    assert [value.action for value in values if "pool" in value.name] == ["saved"]
+
+
 OF_PARAMETERS: dict[str, Callable[..., torch.Tensor]] = {
     "computed of it": lambda x, w, b: w.exp() * x,
     "scaled and shifted": lambda x, w, b: (x * w.detach() + b).relu().sin(),
