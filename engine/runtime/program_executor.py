@@ -380,11 +380,14 @@ class _ProgramWriter:
         if not any(step.result_buffers):
             yield call
             return
-        yield f"r = {call}"
+        is_tensor = _returns_tensor(step.target)
+        if not is_tensor:
+            yield f"r = {call}"
         for position, name in enumerate(step.result_buffers):
             if name is None:
                 continue
             one = f"r[{position}]" if len(step.result_buffers) > 1 else "(r[0] if isinstance(r, (tuple, list)) else r)"
+            one = call if is_tensor else one
             is_complex = name in self.program.buffers and self.program.buffers[name].is_complex
             if name not in self._names:
                 continue  # a number that introduces no new symbol
@@ -397,7 +400,8 @@ class _ProgramWriter:
                 sizes = self._sizes(self.program.buffers[name].shape)
                 yield f"of_these_sizes({self._names[name]}, {sizes}, {name!r})"
             yield from self._expected_layout_lines(name)
-        yield "del r"
+        if not is_tensor:
+            yield "del r"
         yield from self._runtime_assert_lines({name for name in step.result_buffers if name})
 
     def _aten_callable(self, step: AtenCall) -> Any:
@@ -428,7 +432,9 @@ class _ProgramWriter:
             return
         local, dtype = self._names[name], self._constant_name(buffer.dtype)
         sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
-        yield f"if {local}.stride() != {strides} or {local}.data_ptr() & {ALIGNMENT - 1} or {local}.dtype is not {dtype}:"
+        # CPU kernels take any address.
+        aligned = "" if self.device.type == "cpu" else f"{local}.data_ptr() & {ALIGNMENT - 1} or "
+        yield f"if {local}.stride() != {strides} or {aligned}{local}.dtype is not {dtype}:"
         yield f"    {local} = with_layout({local}, {sizes}, {strides}, {dtype}, {name!r})"
 
     def _allocation(self, buffer: Buffer) -> str:
@@ -489,6 +495,8 @@ class _ProgramWriter:
             raise ValueError(f"{ref.buffer} is not a tensor, so it has no view.")
         shape = self._sizes(buffer.shape if ref.shape is None else ref.shape)
         stride = self._sizes(buffer.stride if ref.stride is None else ref.stride)
+        if static_size(ref.offset) == 0:
+            return f"{local}.as_strided({shape}, {stride})"
         # An allocation starts at offset 0 of its storage; inputs and ATen results may be views.
         base = "" if ref.buffer in self._allocated else f"{local}.storage_offset() + "
         return f"{local}.as_strided({shape}, {stride}, {base}{self._size(ref.offset)})"
@@ -523,6 +531,13 @@ class _ProgramWriter:
             if name not in kept and name in self.program.buffers:
                 deaths.setdefault(number, []).append(name)
         return deaths
+
+
+def _returns_tensor(target: Any) -> bool:
+    """Return True if an operator returns one tensor, not a tuple or a list."""
+    called = called_overload(target)
+    returns = () if called is None else called._schema.returns
+    return len(returns) == 1 and str(returns[0].type) == "Tensor"
 
 
 def _has_data_dependent_size(target: Any) -> bool:

@@ -13,7 +13,7 @@ from engine.graph.effect_tokens import is_with_effects
 from engine.graph.functionalize_rng import is_random
 from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.ir.introspection.operator_facts import facts_of_overload
-from engine.ir.node_values import called_overload, is_scalar
+from engine.ir.node_values import called_overload, is_scalar, tensor_meta
 
 _EXPENSIVE = frozenset(
     (
@@ -61,8 +61,8 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
         return "a composite operator is expensive"
     if facts.name in _EXPENSIVE or facts.is_linear_algebra or facts.is_fourier_transform or facts.is_backward:
         return "it is expensive"
-    made = node.meta.get("val")
-    if facts.name in _WINDOWS and isinstance(made, torch.Tensor) and made.device.type == "cpu":
+    made = tensor_meta(node)
+    if facts.name in _WINDOWS and made is not None and made.device.type == "cpu":
         return "on a CPU it is expensive: no kernel fuses it with others"
     return ""
 

@@ -148,6 +148,39 @@ def test_operators_fused_with_nothing(
     assert names == kernels
 
 
+@pytest.mark.usefixtures("cpu_kernels")
+def test_an_operator_left_to_aten_is_one_call() -> None:
+    """ATen gets an operator as it was written, not the parts of its decomposition."""
+    weight = torch.randn(200, 200, dtype=torch.float64)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(chain(x) @ weight)
+
+    x = torch.randn(200, 200, dtype=torch.float64, requires_grad=True)
+    with engine.record() as session:
+        found, expected = (torch.autograd.grad(run(x).sum(), x)[0] for run in (engine.compile(function), function))
+    torch.testing.assert_close(found, expected)
+    calls = [call.op for call in session.compilations[0].cpu_program.externs]
+    assert [name for name in calls if "mm" not in name] == ["aten.silu.default", "aten.silu_backward.default"]
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_a_stack_of_a_long_chain_computes_it_once() -> None:
+    """A kernel that concatenates computes few steps in every part; the others are stored first."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        steps = [x[0]]
+        for row in range(1, 16):
+            steps.append(steps[-1] * 0.9 + x[row])
+        return torch.stack(steps)
+
+    x = torch.randn(16, 256)
+    with engine.record() as session:
+        torch.testing.assert_close(engine.compile(function)(x), function(x))
+    ops = [op.text for kernel in session.compilations[0].cpu_program.kernels for op in kernel.ops]
+    assert 15 <= sum(" add(" in text for text in ops) < 60  # 120 in one kernel
+
+
 def _noting(names: list[str]) -> Callable[..., Any]:
     def launcher(source: Any, *given: Any, **options: Any) -> Any:
         names.append(source.name)
