@@ -25,7 +25,10 @@ MAX_RECOMPUTE_COST_SAME_BYTES, MAX_RECOMPUTE_COST_FEWER_BYTES = 16, 40
 
 
 MAX_WASTED_COST = 32
-"""Highest cost per iteration of what a CPU kernel computes in vain: that of a store and a load that miss the caches."""
+"""Highest cost per iteration of what a CPU kernel computes in vain.
+
+It is that of a store and a load that miss the caches.
+"""
 
 
 def row_major_strides(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
@@ -82,9 +85,9 @@ def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
 
 
 def wasted_cost(group: FusionGroup) -> float:
-    """Return the cost per iteration of a kernel above that of computing each element once; 0 for symbolic sizes.
+    """Return the cost per iteration of a kernel above that of computing each element once.
 
-    A vector computes both sides of a condition.
+    A vector computes both sides of a condition. 0 for symbolic sizes.
     """
     total = static_product((group.numel,))
     if not total:

@@ -1,4 +1,4 @@
-"""Stack memory for values that are read again in a later loop, one vector for each iteration."""
+"""Stack memory for values that a later loop reads, one vector for each iteration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from engine.kernels.cpu.op_printer import OpPrinter
 
 
 class VectorSlots:
-    """One slot of ``elements()`` elements per op; ``position(copy)`` prints the current place in it."""
+    """One slot for each op.
+
+    ``elements`` returns the size of a slot; ``position`` prints the current place in it, for a copy.
+    """
 
     def __init__(
         self, printer: OpPrinter, hint: str, elements: Callable[[], int | None], position: Callable[[int], str]

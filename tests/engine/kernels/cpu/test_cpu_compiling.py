@@ -166,7 +166,7 @@ def test_an_operator_left_to_aten_is_one_call() -> None:
 
 @pytest.mark.usefixtures("cpu_kernels")
 def test_a_stack_of_a_long_chain_computes_it_once() -> None:
-    """A kernel that concatenates computes few steps in every part; the others are stored first."""
+    """A kernel that concatenates computes few steps in every part, and loads the others."""
 
     def function(x: torch.Tensor) -> torch.Tensor:
         steps = [x[0]]
