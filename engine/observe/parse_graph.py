@@ -61,6 +61,13 @@ def parse_nodes(text: str, prefix: str, compilation: str) -> tuple[NodeRecord, .
     return tuple(nodes.values())
 
 
+@functools.lru_cache(maxsize=1024)
+def _file_comment(line: str) -> Span | None:
+    """Return the user's line that a comment names; most comments of a program are equal to others."""
+    where = _FILE_COMMENT.match(line)
+    return Span(where["file"], int(where["line"])) if where else None
+
+
 def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord]) -> Iterator[NodeRecord]:
     lines = text.splitlines()
     body = _body_start(lines)
@@ -68,11 +75,9 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
         yield _node(node_id, match["name"], "placeholder", match["name"], match["name"], match["type"] or "", (), None)
     span: Span | None = None
     for line in lines[body:]:
-        where = _FILE_COMMENT.match(line)
-        if where:
-            span = Span(where["file"], int(where["line"]))
-        elif line.lstrip().startswith("# No stacktrace"):
-            span = None
+        if line.startswith("#", 8) or line.startswith(" #", 8):
+            where = _file_comment(line)
+            span = None if line.lstrip().startswith("# No stacktrace") else where or span
         elif not line.startswith("        ") or line.startswith("         "):
             continue
         elif line.startswith("        return"):
@@ -80,7 +85,9 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
             yield _node(node_id, "output", "output", "output", line.strip(), "", inputs, None)
             return
         elif statement := _STATEMENT.match(line):
-            code = _FREE_SUFFIX.sub("", statement["code"])
+            code = statement["code"]
+            if code.endswith("None"):
+                code = _FREE_SUFFIX.sub("", code)
             if code in known and code == statement["name"].replace("l_", "L_", 1):
                 known[statement["name"]] = known.pop(
                     code
@@ -125,8 +132,8 @@ def _lines_from(lines: list[str], line: str) -> str:
 
 
 def _inputs(code: str, known: dict[str, NodeRecord]) -> tuple[str, ...]:
-    found = dict.fromkeys(name for name in _NAME.findall(code) if name in known)
-    return tuple(known[name].id for name in found)
+    found = dict.fromkeys(filter(known.__contains__, _NAME.findall(code)))
+    return tuple([known[name].id for name in found])
 
 
 def _node(

@@ -347,6 +347,8 @@ def _values_not_finite(session: Session) -> Iterator[Finding]:
     """Yield the first operator of each call that makes a NaN or leaves the range of its dtype."""
     for compilation in session.compilations:
         values = {v.node: v for passage in compilation.call_values for v in passage.nodes}
+        if not values:
+            continue
         nodes = {n.id: n for g in compilation.graphs for n in g.nodes if n.id in values}
         for id, found in values.items():
             node = nodes.get(id)

@@ -41,6 +41,11 @@ class NodeRecord(Record):
     """Reason why it has no provenance, or another remark ("generated: ...")."""
 
 
+def count_nodes(nodes: tuple[NodeRecord, ...]) -> int:
+    """Return the number of nodes without the output."""
+    return sum(node.op != "output" for node in nodes)
+
+
 @dataclass(frozen=True, slots=True)
 class EditRecord(Record):
     """One edit of a pass.
@@ -98,3 +103,8 @@ class GraphRecord(Record):
     """Python text of a graph that is available only as text (observed torch.compile)."""
     passes: tuple[PassRecord, ...] = ()
     """Passes that produced the graph, in order."""
+
+    @property
+    def node_count(self) -> int:
+        """Number of nodes without the output."""
+        return count_nodes(self.nodes)

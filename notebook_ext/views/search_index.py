@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from engine.records.graph import GraphRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.entry_signature import entry_signature
@@ -25,10 +26,20 @@ def search_index(session: Session) -> dict[str, Any]:
     """
     rows = _rows(session)
     kept = list(itertools.islice(rows, MAX_ROWS))
-    return {"rows": kept, "cut": sum(1 for _ in rows)}
+    cut = sum(1 for _ in rows)
+    for compilation in session.compilations:
+        for number, graph in enumerate(compilation.graphs):
+            if len(kept) == MAX_ROWS:
+                cut += graph.node_count
+                continue
+            nodes = _nodes(compilation, number, graph)
+            kept += itertools.islice(nodes, MAX_ROWS - len(kept))
+            cut += sum(1 for _ in nodes)
+    return {"rows": kept, "cut": cut}
 
 
 def _rows(session: Session) -> Iterator[IndexRow]:
+    """Yield the rows of all but nodes."""
     compilations = session.compilations
     for compilation in compilations:
         entry = compilation.id.rpartition("/")[2]
@@ -45,8 +56,6 @@ def _rows(session: Session) -> Iterator[IndexRow]:
             names = ", ".join(n.rpartition(":")[2] for n in kernel.fused_nodes)
             target = f"kernels|{compilation.id}|{kernel.id}"
             yield "kernel", one_line(f"{kernel.id} {kernel.name}", 80), one_line(names, 100), target
-    for compilation in compilations:
-        yield from _nodes(compilation)
 
 
 def _lines(session: Session) -> Iterator[IndexRow]:
@@ -78,17 +87,12 @@ def _guards(session: Session, compilation: CompilationRecord) -> Iterator[IndexR
         yield "guard", name, one_line(guard.expected, 100), f"guards|{compilation.id}|guard={number}"
 
 
-def _nodes(compilation: CompilationRecord) -> Iterator[IndexRow]:
-    for number, graph in enumerate(compilation.graphs):
-        stage = sanitize(graph.stage) if number else ""
-        for node in graph.nodes:
-            if node.op == "output":
-                continue
-            kind = tensor_type(node.dtype, node.shape) if node.dtype else ""
-            detail = one_line(f"{graph.stage}: {node.text}  {kind}", 140)
-            yield (
-                "node",
-                one_line(node.name, 60),
-                detail,
-                f"graph|{compilation.id}|{stage}|node={one_line(node.name, 60)}",
-            )
+def _nodes(compilation: CompilationRecord, number: int, graph: GraphRecord) -> Iterator[IndexRow]:
+    stage = sanitize(graph.stage) if number else ""
+    for node in graph.nodes:
+        if node.op == "output":
+            continue
+        kind = tensor_type(node.dtype, node.shape) if node.dtype else ""
+        detail = one_line(f"{graph.stage}: {node.text}  {kind}", 140)
+        name = one_line(node.name, 60)
+        yield "node", name, detail, f"graph|{compilation.id}|{stage}|node={name}"
