@@ -27,6 +27,8 @@ _HASH = re.compile(r"\b[a-z2-7]{40,}\b")
 _DIGITS = re.compile(r"\d+")
 _NAME_KINDS = {"code", "library functions"}
 """Kinds of guards on what a name refers to."""
+_STOCK_NAME_TYPES = {f"<class '{kind}'>" for kind in ("module", "builtin_function_or_method", "function", "code")}
+"""Types in guards of torch.compile on what a name refers to."""
 _NAME_SUFFIX = re.compile(r"( \((from line|rank|process) \d+\))+$")
 
 CompilationRecords = tuple[CompilationRecord, ...]
@@ -70,22 +72,29 @@ def _group_frames(session: Session) -> FrameGroups:
 def _match_names(before: FrameGroups, after: FrameGroups, *, is_one_compiler: bool) -> FrameGroups:
     """Return the second session's groups under the first one's names.
 
-    One session may have ``Net.forward`` where the other does not know the class and has ``forward``. What is left
-    of two compilers is matched in order.
+    One session may have ``Net.forward`` where the other does not know the class and has ``forward``. A file may have
+    been renamed. What is left of two compilers is matched in order.
     """
     free = [key for key in before if key not in after]
-    found: FrameGroups = {}
-    for key, frames in after.items():
-        equal = None if key in before else next((k for k in free if _without_owner(k) == _without_owner(key)), None)
-        if equal is not None:
-            free.remove(equal)
-        found[equal or key] = frames
+    found = after
+    for short in (_without_owner, _without_file):
+        names: dict[tuple[str, str, int], tuple[str, str, int]] = {}
+        for key in found:
+            equal = None if key in before else next((k for k in free if short(k) == short(key)), None)
+            if equal is not None:
+                free.remove(equal)
+                names[key] = equal
+        found = {names.get(key, key): frames for key, frames in found.items()}
     left = [key for key in found if key not in before]
     if is_one_compiler or len(left) != len(free):
         return found
     # One of them gives a frame of its own to a wrapper that the other one looks through.
     names = dict(zip(left, free, strict=True))
     return {names.get(key, key): frames for key, frames in found.items()}
+
+
+def _without_file(key: tuple[str, str, int]) -> tuple[str, int]:
+    return key[0], key[2]
 
 
 def _without_owner(key: tuple[str, str, int]) -> tuple[str, str]:
@@ -211,8 +220,10 @@ def _guards(compilations: CompilationRecords) -> Iterable[str]:
 
 def _is_of_name(guard: GuardRecord) -> bool:
     """Return True for a guard that a name still refers to the same function, class or module."""
-    return guard.kind in _NAME_KINDS or (
-        guard.kind == "id" and guard.expected.startswith(("module ", "missing", "builtin_function_or_method"))
+    return (
+        guard.kind in _NAME_KINDS
+        or (guard.kind == "id" and guard.expected.startswith(("module ", "missing", "builtin_function_or_method")))
+        or (guard.kind == "ID_MATCH" and guard.expected in _STOCK_NAME_TYPES)
     )
 
 

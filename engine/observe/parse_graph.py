@@ -63,7 +63,7 @@ def parse_nodes(text: str, prefix: str, compilation: str) -> tuple[NodeRecord, .
 
 @functools.lru_cache(maxsize=1024)
 def _file_comment(line: str) -> Span | None:
-    """Return the user's line that a comment names; most comments of a program are equal to others."""
+    """Return the user's line that a comment names; most comments are equal to others."""
     where = _FILE_COMMENT.match(line)
     return Span(where["file"], int(where["line"])) if where else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,3 +123,22 @@ def test_our_own_sessions_compare_too() -> None:
     first, second = sessions
     assert compare_sessions(first, first).is_same
     assert "graphs" in changes(compare_sessions(first, second))
+
+
+def test_a_renamed_file_is_the_same_function() -> None:
+    """A function whose file was renamed is compared; an edit of it is found."""
+
+    def saved_as(name: str, fn: Any) -> Any:
+        code = named(fn).__code__.replace(co_filename=name)
+        return types.FunctionType(code, globals(), "scaled")
+
+    first = watched(saved_as("old_name.py", lambda x: torch.relu(x * 2)), torch.ones(3))
+    assert compare_sessions(first, watched(saved_as("new.py", lambda x: torch.relu(x * 2)), torch.ones(3))).is_same
+    edited = watched(saved_as("new.py", lambda x: torch.relu(x * 3)), torch.ones(3))
+    assert "graphs" in changes(compare_sessions(first, edited))
+
+
+def test_guards_on_the_functions_that_a_name_means_do_not_differ() -> None:
+    """A method in place of a function of torch is no difference, though torch guards on it."""
+    first = watched(named(lambda x: torch.sin(x).cos()), torch.ones(3))
+    assert compare_sessions(first, watched(named(lambda x: torch.cos(x.sin())), torch.ones(3))).is_same
