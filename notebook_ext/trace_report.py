@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from engine.errors import NotATrace
 from engine.observe.ranks.load_ranks import load_sessions
 from engine.records.base import RecordError
+from engine.records.findings import find_problems
+from engine.records.session import Session
 from engine.replace_file import replace_file
+from notebook_ext.views.format_text import one_line
 from notebook_ext.views.summary import summary
 from notebook_ext.widgets.standalone_page import write_page
 
@@ -55,8 +58,19 @@ def write_trace_report(log: Path, page: Path | None = None, *, read_sources: boo
         if sys.stderr.isatty():
             print(end="\r\x1b[K", file=sys.stderr)
     print(summary(session).text)
+    for line in _rank_lines(session):
+        print(f"  {line}.")
     print(page.resolve())
     return 0
+
+
+def _rank_lines(session: Session) -> Iterator[str]:
+    """Yield how many ranks the page is of, and what differs between them or is missing."""
+    if session.ranks is None:
+        return
+    count, groups = len(session.ranks.ranks), len(session.ranks.groups)
+    yield f"{count:,} ranks: {'all equal' if groups == 1 else f'{groups:,} groups; this is the largest one'}"
+    yield from (one_line(found.title, 300) for found in find_problems(session) if found.view == "ranks")
 
 
 def _progress_bar(what: str) -> Callable[[int, int], None]:

@@ -146,9 +146,15 @@ def _make_raw_record(buffer: bytes, start: int, end: int, base: int, *, is_cut: 
 
 
 def read_log_records(
-    stream: ByteStream, damage: LogDamage, seen: Callable[[int], None] = lambda _: None
+    stream: ByteStream,
+    damage: LogDamage,
+    seen: Callable[[int], None] = lambda _: None,
+    skipped: tuple[bytes, ...] = (),
 ) -> Iterator[LogRecord]:
-    """Yield the parsed records of a trace; count everything else in ``damage``."""
+    """Yield the parsed records of a trace; count everything else in ``damage``.
+
+    Records whose JSON starts with one of ``skipped`` have no metadata and no payload.
+    """
     for raw in read_raw_records(stream, seen):
         if raw.is_truncated:
             damage.truncated += 1
@@ -156,7 +162,12 @@ def read_log_records(
         if found is None:
             damage.foreign_lines += bool(raw.head.strip()) or bool(raw.payload)
             continue
-        metadata = _parse_json(raw.head[found.end() :])
+        text = raw.head[found.end() :]
+        if skipped and text.startswith(skipped) and text.endswith(b"}") and b"] {" not in text:
+            damage.records += 1
+            yield LogRecord({}, int(found["process"]), raw.start, 0, b"", (found["date"], found["time"]))
+            continue
+        metadata = _parse_json(text)
         if metadata is None:
             damage.invalid_json += 1
             found, metadata = _interleaved_record(raw.head)

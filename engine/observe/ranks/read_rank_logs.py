@@ -35,6 +35,11 @@ _TEXT_ASPECTS = {
     "inductor_runtime_and_tensor_meta": "collective schedule",
 }
 _DESCRIBED = ("dtype", "size", "stride", "requires_grad", "is_parameter", "layout", "is_view")
+_SKIPPED = tuple(
+    f'{{"{kind}": '.encode()
+    for kind in ("chromium_event", "create_symbol", "describe_source", "describe_storage", "guard_added_fast")
+)
+"""Starts of records in which ranks are not compared, most of a log's."""
 _PHASES = {"aot_backward_graph": "backward", "bwd_compilation_metrics": "backward"}
 
 
@@ -67,8 +72,11 @@ class RankLogReader:
         with stream:
             file = TraceFile(stream)
         last: LogRecord | None = None
-        for line in read_log_records(BlockReader(file), damage, self._seen):
-            found.start, last = found.start or line.seconds, line
+        for line in read_log_records(BlockReader(file), damage, self._seen, _SKIPPED):
+            last = line
+            found.start = found.start or line.seconds
+            if not line.metadata:
+                continue
             if "str" in line.metadata:
                 self._add_string(line.metadata["str"])
             elif (event := parse_event(line.metadata, None)) is not None:

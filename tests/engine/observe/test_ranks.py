@@ -200,6 +200,8 @@ def test_doctor_and_page(tmp_path: Path, logs: Logs, capsys: pytest.CaptureFixtu
     told = json.loads(capsys.readouterr().out)
     assert told["ranks"]["divergences"][0]["ranks"] == [3]
     assert main([str(folder), "-o", str(tmp_path / "page.html")]) == 0
+    printed = capsys.readouterr().out
+    assert "  64 ranks: 2 groups; this is the largest one.\n  Rank 3 differs from 63 others" in printed
     page = (tmp_path / "page.html").read_text()
     assert '"ranks"' in page
     assert "difference||0" in page
