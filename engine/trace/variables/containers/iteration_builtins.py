@@ -14,13 +14,12 @@ import torch
 
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
-from engine.trace.exc import UserException
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
-from engine.trace.variables.containers.itertools_module import make_callable_iterator
+from engine.trace.variables.containers.itertools_module import item_or_end, make_callable_iterator
 from engine.trace.variables.containers.sequences import (
     ListVariable,
     RangeVariable,
@@ -57,7 +56,7 @@ def _iter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
                 iter(wrong, None)
             except TypeError as error:  # the message differs between Python versions
                 tx.raise_type_error(str(error))
-        return make_callable_iterator(tx, args[0], realize(tx, args[1]))
+        return make_callable_iterator(tx, args, kwargs)
     return realize(tx, args[0]).get_iterator(tx)
 
 
@@ -109,16 +108,6 @@ def _length_as_int(tx: Tracer, of: Variable) -> int:
     return int(of.length(tx).as_python_constant(tx))
 
 
-def _item_or_end(tx: Tracer, of: Variable, index: int) -> Variable | None:
-    """Return an item of a user-defined sequence; None on IndexError or StopIteration."""
-    try:
-        return of.get_item(tx, ConstantVariable(index))
-    except UserException as error:
-        if issubclass(error.exception.python_type(), (IndexError, StopIteration)):
-            return None
-        raise
-
-
 @register_rule(reversed)
 def _reversed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     of = realize(tx, args[0])
@@ -158,7 +147,7 @@ def _reverse_range(of: RangeVariable, tx: Tracer) -> Variable:
 @_reverse.register(UserDefinedObjectVariable)
 def _reverse_object(of: UserDefinedObjectVariable, tx: Tracer) -> Variable:
     return iterators.ReversedIteratorVariable(
-        reversed, of, _length_as_int(tx, of), lambda tx: _length_as_int(tx, of), lambda n: _item_or_end(tx, of, n)
+        reversed, of, _length_as_int(tx, of), lambda tx: _length_as_int(tx, of), lambda n: item_or_end(tx, of, n)
     )
 
 

@@ -126,7 +126,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
             self.lookup_special_method(tx, "__iter__") is None
             and self.lookup_special_method(tx, "__getitem__") is not None
         ):
-            return make_getitem_iterator(self)
+            return make_getitem_iterator(tx, self)
         found = self.call_special_method(tx, "__iter__", [])
         if find_in_class(found.python_type(), "__next__") is None:
             tx.raise_type_error(f"iter() returned non-iterator of type '{found.python_type().__name__}'")
