@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from notebook_ext.commands.console import COMMANDS
+from notebook_ext.commands.console import COMMANDS, run_command
 from notebook_ext.commands.report import report_command
 
 
@@ -22,8 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
-        return COMMANDS[words[0]](words[1:])
-    return report_command(words)
+        return run_command(COMMANDS[words[0]], words[1:])
+    return run_command(report_command, words)
 
 
 if __name__ == "__main__":

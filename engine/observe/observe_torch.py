@@ -131,9 +131,10 @@ def observe_torch() -> Iterator[Session]:
     log = torch_logging.trace_log
     hits = CacheHitRecorder(session)
     listener = _TraceHandler(session, hits)
-    level = log.level
+    level, propagate = log.level, log.propagate
     if not log.isEnabledFor(logging.DEBUG):
         log.setLevel(logging.DEBUG)
+        log.propagate = False  # handlers of the program's root logger, such as pytest's, did not ask for the trace
     # First: torch's handler removes itself during the first record, so the logging loop skips the next handler.
     log.handlers.insert(0, listener)
     try:
@@ -143,6 +144,7 @@ def observe_torch() -> Iterator[Session]:
         with contextlib.suppress(ValueError):
             log.handlers.remove(listener)
         log.setLevel(level)
+        log.propagate = propagate
         listener.finish()
         _finish_session(session)
 

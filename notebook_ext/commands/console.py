@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -28,10 +29,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
-        return COMMANDS[words[0]](words[1:])
+        return run_command(COMMANDS[words[0]], words[1:])
     is_help = bool(words) and words[0] in ("-h", "--help", "help")
     print(USAGE.strip(), file=sys.stdout if is_help else sys.stderr)
     return 0 if is_help else 2
+
+
+def run_command(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+    """Run a command; status 1 if the reader of its output, such as ``head``, ends."""
+    try:
+        status = command(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
 
 
 def demo_command(arguments: Sequence[str]) -> int:

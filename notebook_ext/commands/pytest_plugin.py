@@ -14,6 +14,7 @@ from engine.records.base import RecordError
 from engine.records.compile_facts import CompileBaseline, CompileFacts, compile_facts, markdown_report, regressions
 from engine.records.session import Session
 
+OPTION, DEFAULT_REPORT = "--compile-report", "compile-report.md"
 PROPERTY = "compile_facts"
 """Name of the property of a test report that carries the facts, also between processes."""
 
@@ -22,9 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("compile", "graphs, breaks and recompiles of compiled code")
     group.addoption(
-        "--compile-report",
+        OPTION,
         nargs="?",
-        const="compile-report.md",
+        const=DEFAULT_REPORT,
         metavar="FILE",
         help="record what each test compiles; write a Markdown report (default: compile-report.md)",
     )
@@ -37,9 +38,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--compile-update", action="store_true", help="write the baseline instead of comparing with it")
 
 
+def pytest_load_initial_conftests(args: list[str]) -> None:
+    """Keep the option from taking, and overwriting, the test file that follows it."""
+    args[:] = [f"{OPTION}={DEFAULT_REPORT}" if a == OPTION else a for a in args]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register the recorder if an option needs it."""
-    if config.getoption("--compile-report") or config.getoption("--compile-update"):
+    if config.getoption(OPTION) or config.getoption("--compile-update"):
         config.pluginmanager.register(CompileReportPlugin(config), "compile-report")
 
 
@@ -48,7 +54,7 @@ class CompileReportPlugin:
 
     def __init__(self, config: pytest.Config) -> None:
         self.baseline_path = config.rootpath / str(config.getoption("--compile-baseline"))
-        self.report_path = config.getoption("--compile-report")
+        self.report_path = config.getoption(OPTION)
         self.is_update = bool(config.getoption("--compile-update"))
         self.is_worker = hasattr(config, "workerinput")
         self.baseline = None if self.is_update else _load_baseline(self.baseline_path)

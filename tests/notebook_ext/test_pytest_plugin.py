@@ -26,11 +26,13 @@ def test_without_compiling():
 AFTER = BEFORE.replace("        return y * 2", "        print(end='')\n        return y * 2")
 
 
-def run_pytest(folder: pathlib.Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(
+    folder: pathlib.Path, *options: str, files: tuple[str, ...] = ("test_it.py",)
+) -> subprocess.CompletedProcess[str]:
     """Run pytest with the plugin on one test file in a process of its own."""
     command = [sys.executable, "-m", "pytest", "-p", "notebook_ext.commands.pytest_plugin", "-p", "no:cacheprovider"]
     return subprocess.run(
-        [*command, "test_it.py", *options], cwd=folder, capture_output=True, text=True, check=False, timeout=240,
+        [*command, *files, *options], cwd=folder, capture_output=True, text=True, check=False, timeout=240,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
 
@@ -59,6 +61,15 @@ def test_reports_without_and_with_a_baseline(tmp_path: pathlib.Path) -> None:
     ran = run_pytest(tmp_path, "--compile-report")
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
     assert "no baseline of compile reports" in ran.stderr + ran.stdout
+
+
+def test_the_option_before_a_test_file_spares_the_file(tmp_path: pathlib.Path) -> None:
+    """The file after a bare ``--compile-report`` is run, and not overwritten by the report."""
+    path = tmp_path / "test_it.py"
+    path.write_text(BEFORE)
+    assert "2 passed" in run_pytest(tmp_path, "--compile-report", "test_it.py", files=()).stdout
+    assert path.read_text() == BEFORE
+    assert (tmp_path / "compile-report.md").exists()
 
 
 def test_moved_lines_are_no_new_breaks() -> None:

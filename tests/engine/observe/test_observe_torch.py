@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -413,3 +414,15 @@ def test_inductor_kernels_are_shown() -> None:
     assert inductor_config.trace.provenance_tracking_level == 0
     assert compilation.lowering is not None
     assert compilation.kernels[0].name in compilation.lowering.wrapper_text
+
+
+def test_the_root_logger_gets_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+    """Observing sends no records to handlers of the program, and leaves the logger as it was."""
+    log = logging.getLogger("torch.__trace")
+    before = log.level, log.propagate
+    torch.compiler.reset()
+    with caplog.at_level(logging.DEBUG, "root"), observe_torch() as session:
+        torch.compile(lambda x: x * 2, backend="eager")(torch.ones(3))
+    assert session.compilations
+    assert not [r for r in caplog.records if r.name == "torch.__trace"]
+    assert (log.level, log.propagate) == before
