@@ -8,6 +8,7 @@ kinds are in the other modules of ``ir.guards``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -46,7 +47,24 @@ def user_expr(origin: Source) -> str:
     root = origin.chain()[0]
     name = root.user_name
     shown = STACK_VALUE_TEXT if name.startswith(STACK_PARAM_PREFIX) else name
-    return shown + origin.expr.removeprefix(root.expr) if name else origin.expr
+    return _name_iterator_reads(shown + origin.expr.removeprefix(root.expr) if name else origin.expr)
+
+
+_ITERATOR_READS = (
+    (re.compile(r"\.__reduce__\(\)\[2\]"), " (its position)"),
+    (re.compile(r"\.__reduce__\(\)\[1\]\[0\]"), " (what it iterates over)"),
+    (re.compile(r"\.__reduce__\(\)\[0\]"), " (its kind)"),
+    (re.compile(r"\.__next__\(\)"), " (its next item)"),
+    (re.compile(r"\.__next__\(\+(\d+)\)"), r" (its item \1 after the next)"),
+    (re.compile(r"\.__length_hint__\(\) > (\d+)"), r" (has more than \1 items left)"),
+)
+
+
+def _name_iterator_reads(text: str) -> str:
+    """Name what is read of an iterator in words: nobody writes ``it.__reduce__()[2]``."""
+    for pattern, words in _ITERATOR_READS:
+        text = pattern.sub(words, text)
+    return text
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,24 @@ def test_guards_of_each_entry() -> None:
     assert [[g.expected for g in t.guards if g.source == "L['y']"] for t in told] == [["2.5"], ["1"]]
 
 
+def test_a_loop_that_broke_recompiles_for_a_reason_in_words() -> None:
+    """What the loop's iterator has left is named in words, not by the method that reads it."""
+
+    def f(xs: list[int], t: torch.Tensor) -> list[torch.Tensor]:
+        out = []
+        for x in xs:
+            if t.sum() > 0:
+                out += [t * x]
+        return out
+
+    compiled = engine.compile(f, backend="eager")
+    with engine.record() as session:
+        compiled([1, 2, 3], torch.ones(2))
+    causes = " ".join(c.cause for c in session.compilations)
+    assert "(has more than 0 items left) is False" in causes
+    assert "__" not in causes
+
+
 def test_expect_counts_recompiles() -> None:
     """More recompiles than allowed fail with the reason; as many as allowed pass."""
     compiled = make_dispatcher(add, FakeCompiler())  # type: ignore[arg-type]
