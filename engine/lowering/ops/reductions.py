@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -21,12 +21,12 @@ from engine.ir.loop_ir.index_expr import (
     variable,
 )
 from engine.ir.loop_ir.ops import LoopIROp, compute_dtype
-from engine.ir.loop_ir.tensor_def import Coordinates
+from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
 from engine.ir.node_values import results_of
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
-from engine.lowering.fusion_cost import is_negligible_size
+from engine.lowering.fusion_cost import build_unfused, is_negligible_size
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
@@ -63,6 +63,14 @@ COLUMNS_PER_PROGRAM = 64
 """Adjacent columns that one program reduces together."""
 
 
+MIN_ROW_ELEMENTS = 64
+"""Fewest elements of a row that a CPU reduces by itself."""
+
+
+MAX_FUSIBLE = 32
+"""Most definitions behind a reduction whose reads decide how it is split."""
+
+
 def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
     """Return the number of parts into which each reduction is split.
 
@@ -95,19 +103,50 @@ def _reads_columns(a: LoweredTensor, dims: tuple[int, ...]) -> bool:
 
     It is fused into its reduction, whose programs then cover adjacent columns, whatever layout the value has.
     """
-    made = a.definition
-    if made.kind != "pointwise":
+    if a.definition.kind != "pointwise":
         return False
+    strides = _strides_read(a, {a.definition})
+    return any(along[d] == 1 for along in strides for d in range(len(a.shape)) if d not in dims)
+
+
+def _outer_split(a: LoweredTensor, dims: tuple[int, ...]) -> int:
+    """Return how many of the reduced dimensions the parts of a split are; 0 to split at any element.
+
+    Parts are whole rows where the rows are not one run of memory, as those of a slice.
+    """
+    shape = static_sizes(a.shape[d] for d in dims)
+    if shape is None:
+        return 0
+    count = next((n for n in range(1, len(dims)) if math.prod(shape[:n]) >= MIN_BUSY_PROGRAMS // 2), 0)
+    strides = _strides_read(a, _fusible(a.definition))
+    is_run = all(
+        along[d] == along[e] * n for along in strides for d, e, n in zip(dims, dims[1:], shape[1:], strict=False)
+    )
+    return 0 if is_run or math.prod(shape[count:]) < MIN_ROW_ELEMENTS else count
+
+
+def _fusible(made: TensorDef) -> set[TensorDef]:
+    """Return the pointwise definitions that a reduction of ``made`` computes, if all are fused into it."""
+    found, left = set[TensorDef](), [made]
+    while left and len(found) < MAX_FUSIBLE:
+        source = left.pop()
+        if source.kind == "pointwise" and source not in found:
+            found.add(source)
+            left += build_unfused(source).read_tensors.values()
+    return found
+
+
+def _strides_read(a: LoweredTensor, fused: Collection[TensorDef]) -> list[list[Size]]:
+    """Return the stride along each dimension of each large read of memory."""
     variables = tuple(LoopVar(f"v{d}", n) for d, n in enumerate(a.shape))
-    index = tuple(variable(v) for v in variables)
-    builder = LoopBuilder()
-    builder.inline_body(made, index if a.index_map is None else a.index_map(index))
+    builder = LoopBuilder(fused)
+    a.load(builder, tuple(variable(v) for v in variables))
     positions = [
         flatten(read.index, read.source.stride)
         for read in builder.memory_reads
         if not is_negligible_size(product(read.source.shape), product(a.shape))
     ]
-    return any(p.terms.get(v) == 1 for p in positions for d, v in enumerate(variables) if d not in dims)
+    return [[position.terms.get(v, 0) for v in variables] for position in positions]
 
 
 def _innermost_dim(a: LoweredTensor) -> int:
@@ -161,7 +200,10 @@ def reduce(
     ranges = tuple(a.shape[d] for d in dims)
     kept = tuple(d for d in range(len(a.shape)) if d not in dims)
     place, parts = _full_index(a, dims), _split_count_of(a, dims)
-    if parts > 1:
+    outer = _outer_split(a, dims) if low.is_cpu and parts > 1 else 0
+    if outer:
+        made = _reduce_rows(low, kind, shape, ranges, outer, dtype, lambda b, i, r: value(b, place(i, r)), name)
+    elif parts > 1:
         made = _split_reduction(low, kind, shape, ranges, parts, dtype, lambda b, i, r: value(b, place(i, r)), name)
     else:
         made = low.reduction(kind, shape, ranges, dtype, lambda b, i, r: value(b, place(i, r)), name=name)
@@ -217,6 +259,27 @@ def _split_reduction(
     label = name or (low.current_node.name if low.current_node is not None else "t")
     first = low.reduction(kind, (parts, *shape), (length,), math_dtype, partial, name=f"{label}_parts")
     return low.reduction(kind, shape, (parts,), dtype, lambda b, i, r: first.load(b, (*r, *i)), name=name)
+
+
+def _reduce_rows(
+    low: LoweringContext,
+    kind: str,
+    shape: tuple[Size, ...],
+    ranges: tuple[Size, ...],
+    outer: int,
+    dtype: torch.dtype,
+    body: Any,
+    name: str,
+) -> LoweredTensor:
+    """Reduce over the inner dimensions, then over the first ``outer``."""
+    math_dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    label = name or (low.current_node.name if low.current_node is not None else "t")
+
+    def row(b: LoopBuilder, index: Coordinates, inner: Coordinates) -> LoopIROp:
+        return body(b, index[outer:], (*index[:outer], *inner))  # type: ignore[no-any-return]
+
+    first = low.reduction(kind, (*ranges[:outer], *shape), ranges[outer:], math_dtype, row, name=f"{label}_parts")
+    return low.reduction(kind, shape, ranges[:outer], dtype, lambda b, i, r: first.load(b, (*r, *i)), name=name)
 
 
 def check_reducible(a: LoweredTensor, dims: tuple[int, ...]) -> None:

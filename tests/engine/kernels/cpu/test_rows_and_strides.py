@@ -57,3 +57,24 @@ def test_elements_are_added_by_aten() -> None:
     program, found = run_on_cpu(ADDED["index_add"], args, UNITS[0])
     assert_same(found, ADDED["index_add"](*args))
     assert any(call for step in program.steps for call in step.calls)
+
+
+OF_ROWS: dict[str, Callable[..., Any]] = {
+    "of a slice": lambda x: ((x[..., 1:] - x[..., :-1]).abs().sum(), (x[..., 1:] * 2).mean()),
+    "in bfloat16": lambda x: (x.bfloat16()[:, :, 1:] * 2).sum(),
+    "extremes": lambda x: (x[..., :-1].exp().amax(), (x[..., 3:] * 2).amin((0, 1, 2))),
+    "with a mask of rows": lambda x: (x * (x[..., :1] > 0)).sum(),
+    "beside a dimension that remains": lambda x: (x[..., 1:] * x[..., :-1]).sum((0, 2, 3)),
+    "of few rows": lambda x: (x[:1, :1, :3, 1:] * 2).sum(),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_sums_over_rows_that_are_not_one_run(name: str, unit: VectorUnit) -> None:
+    """A long reduction whose rows lie apart in memory is split between rows."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, 30, 97, dtype=torch.float64)
+    program, found = run_on_cpu(OF_ROWS[name], (x,), unit)
+    assert_same(found, OF_ROWS[name](x))
+    assert name == "of few rows" or not any("urem <" in kernel.text for kernel in program.kernels)
