@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import LoopVar, Size, contiguous_strides, flatten, product, static_product, variable
 from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.ir.static_sizes import static_size
 
 if TYPE_CHECKING:
     from engine.lowering.scheduler import FusionGroup
@@ -24,11 +25,15 @@ MAX_RECOMPUTE_COST_SAME_BYTES, MAX_RECOMPUTE_COST_FEWER_BYTES = 16, 40
 """``MAX_RECOMPUTE_COST`` if the inputs take as many bytes as the result, or fewer."""
 
 
-MAX_WASTED_COST = 32
+MAX_WASTED_COST = 16
 """Highest cost per iteration of what a CPU kernel computes in vain.
 
-It is that of a store and a load that miss the caches.
+It is that of a store and a load.
 """
+
+
+MIN_VECTOR_COST = 8
+"""Least cost of an op that is worth a kernel of its own, whose vectors compute it."""
 
 
 def row_major_strides(variables: Iterable[LoopVar]) -> tuple[Size, ...]:
@@ -66,7 +71,7 @@ def has_no_reads(made: TensorDef) -> bool:
     if made.kind != "pointwise":
         return False
     probe = build_unfused(made)
-    return not probe.memory_reads and _cost(probe) <= MAX_RECOMPUTE_COST
+    return not probe.memory_reads and cost_of(probe) <= MAX_RECOMPUTE_COST
 
 
 def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
@@ -81,11 +86,11 @@ def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
     if len(sources) > 1 or any(source.dtype.itemsize > made.dtype.itemsize for source in sources):
         return False
     saves = any(source.dtype.itemsize < made.dtype.itemsize for source in sources)
-    return times * _cost(probe) <= (MAX_RECOMPUTE_COST_FEWER_BYTES if saves else MAX_RECOMPUTE_COST_SAME_BYTES)
+    return times * cost_of(probe) <= (MAX_RECOMPUTE_COST_FEWER_BYTES if saves else MAX_RECOMPUTE_COST_SAME_BYTES)
 
 
-def wasted_cost(group: FusionGroup) -> float:
-    """Return the cost per iteration of a kernel above that of computing each element once.
+def wasted_cost(group: FusionGroup, made: TensorDef) -> float:
+    """Return the cost per iteration of a kernel with ``made`` above that of computing each element once.
 
     A vector computes both sides of a condition. 0 for symbolic sizes.
     """
@@ -93,14 +98,25 @@ def wasted_cost(group: FusionGroup) -> float:
     if not total:
         return 0
     needed = 0.0
-    for member in group.members:
+    for member in (*group.members, made):
         iterations = static_product((*member.shape, *member.ranges))
-        needed += _cost(build_unfused(member)) * (1 if iterations is None else iterations / total)
-    return _cost(group.builder) - needed
+        needed += cost_of(build_unfused(member)) * (1 if iterations is None else iterations / total)
+    return cost_of(group.builder) + cost_of(build_unfused(made)) - needed
 
 
-def _cost(builder: LoopBuilder) -> int:
+def cost_of(builder: LoopBuilder) -> int:
+    """Return the arithmetic cost of the ops of one iteration."""
     return sum(op.cost for op in builder.ops)
+
+
+def has_costly_op(builder: LoopBuilder) -> bool:
+    """Return True if one of the ops is as costly as an exponential."""
+    return any(op.cost >= MIN_VECTOR_COST and op.name not in ("scan", "reduce") for op in builder.ops)
+
+
+def scans_rows(made: TensorDef) -> bool:
+    """Return True if a definition is a scan along adjacent elements."""
+    return made.kind == "scan" and static_size(made.stride[made.scan_axis]) == 1
 
 
 def is_negligible_size(size: Size, whole: Size) -> bool:

@@ -38,16 +38,20 @@ from engine.lowering.fusion_cost import (
     MAX_WASTED_COST,
     build_unfused,
     bytes_saved,
+    has_costly_op,
     has_no_reads,
     is_cheap_to_recompute,
     reads_sparsely,
     row_major_strides,
+    scans_rows,
     stored_bytes,
     wasted_cost,
 )
 from engine.lowering.strided_views import strided_view_of
 from engine.records.lowering import AutotuneChoice, FusionDecision
 from engine.torch_private.pytree import tree_leaves
+
+SCAN_IS_SCALAR = "A CPU scans a row one element at a time, and computes costly arithmetic many elements at a time."
 
 MAX_MEMBERS = 48
 
@@ -453,12 +457,14 @@ class Scheduler:
             return self._why_not_fusible_reduction(made, group, demands)
         if made.kind == "scan":
             return self._why_not_fusible_scan(made, group, demands)
+        if self._is_cpu and has_costly_op(build_unfused(made)) and any(scans_rows(m) for m in group.members):
+            return SCAN_IS_SCALAR
         whole = [d for d in demands if self._is_storable(made, group, d.index)]
         if stored and not any(not d.is_masked for d in whole):
             return "It must also be stored, and this kernel does not visit each of its elements exactly once."
         if len(whole) == len(demands) == 1:
             return None
-        if self._is_cpu and any(d.is_masked for d in demands) and wasted_cost(group) > MAX_WASTED_COST:
+        if self._is_cpu and any(d.is_masked for d in demands) and wasted_cost(group, made) > MAX_WASTED_COST:
             return "A CPU takes longer to compute it where it is not needed, as in other parts of a concatenation."
         return _why_not_recomputed(made, group, demands)
 
@@ -499,7 +505,7 @@ class Scheduler:
             return "The kernel does not read the result of the scan in order."
         if group.reduction_vars is not None and group.reduction_vars != (axis,):
             return "The kernel's rows are not along the dimension of the scan."
-        return None
+        return SCAN_IS_SCALAR if self._is_cpu and scans_rows(made) and has_costly_op(group.builder) else None
 
     def fuse_horizontally(self) -> None:
         """Merge independent kernels that read the same elements in the same order."""

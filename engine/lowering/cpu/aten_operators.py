@@ -7,7 +7,7 @@ from typing import Any
 import torch.fx
 
 from engine.ir.fallback import Fallback
-from engine.ir.node_values import called_overload, tensors_in
+from engine.ir.node_values import called_overload, tensor_meta, tensors_in
 from engine.ir.static_sizes import static_size
 from engine.lowering.fallbacks.kinds import LoweringFallback
 
@@ -78,6 +78,7 @@ _REASONS = {
         "bincount",
         "index_fill",
     ),
+    "ATen scans a row with a branch that is seldom taken; a kernel waits for each comparison.": ("cummax", "cummin"),
     "ATen searches as fast on a CPU.": ("bucketize", "searchsorted"),
     "Its series runs as long as an element needs: a vector would wait for its slowest lane.": (
         "igamma",
@@ -88,6 +89,7 @@ _REASONS = {
 }
 _REASON_OF = {f"aten::{name}": reason for reason, names in _REASONS.items() for name in names}
 
+EXTREME_SCANS = frozenset(("aten::cummax", "aten::cummin"))
 ROW_OPERATORS = frozenset(("aten::index_add", "aten::scatter_add", "aten::index_put"))
 """Operators that add rows: a kernel adds one in few vectors, ATen one by one."""
 MIN_ROW = 8
@@ -110,10 +112,18 @@ def _adds_rows(name: str, node: torch.fx.Node) -> bool:
     return is_row and arguments[1] % made.dim() != made.dim() - 1
 
 
+def _scans_rows(node: torch.fx.Node) -> bool:
+    """Return True if a node scans along adjacent elements."""
+    given, dim = tensor_meta(node.args[0]), node.args[1]
+    return given is not None and given.dim() > 0 and static_size(given.stride(dim)) == 1
+
+
 def cpu_fallback(node: torch.fx.Node) -> Fallback | None:
     """Return the reason why ATen runs a node on the CPU; None if kernels do."""
     called = called_overload(node.target)
     reason = None if called is None else _REASON_OF.get(called._schema.name)
+    if called is not None and called._schema.name in EXTREME_SCANS and not _scans_rows(node):
+        return None
     if called is not None and called._schema.name in ROW_OPERATORS and _adds_rows(called._schema.name, node):
         return None
     return None if reason is None else Fallback(LoweringFallback.FASTER_IN_ATEN, reason)

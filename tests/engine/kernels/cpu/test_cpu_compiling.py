@@ -134,8 +134,12 @@ def test_the_disk_cache_keeps_object_files(tmp_path: pathlib.Path, monkeypatch: 
         (lambda x: x.tanh(), ["tanh_kernel"]),
         (lambda x: x.tanh() + 1, ["fused_tanh_add"]),
         (lambda x: (x + 1) @ x, []),
+        (lambda x: x.abs().cumsum(-1).sin(), ["fused_abs_cumsum", "sin_kernel"]),
+        (lambda x: x.abs().cumsum(0).sin(), ["fused_abs_cumsum_sin"]),
+        (lambda x: (x * 2).cummax(-1).values.exp(), ["exp_kernel"]),
+        (lambda x: (x * 2).cummax(0).values.exp(), ["fused_mul_cummax_exp"]),
     ],
-    ids=["addition", "tanh", "chain", "before a product"],
+    ids=["addition", "tanh", "chain", "product", "row sums", "column sums", "row maxima", "column maxima"],
 )
 def test_operators_fused_with_nothing(
     function: Callable[[Any], Any], kernels: list[str], monkeypatch: pytest.MonkeyPatch
