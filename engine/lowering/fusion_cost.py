@@ -90,7 +90,7 @@ def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
 
 
 def wasted_cost(group: FusionGroup, made: TensorDef) -> float:
-    """Return the cost per iteration of a kernel with ``made`` above that of computing each element once.
+    """Return the cost per iteration of what a kernel with ``made`` computes in vain.
 
     A vector computes both sides of a condition. 0 for symbolic sizes.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch.fx
 
@@ -114,7 +114,7 @@ def _adds_rows(name: str, node: torch.fx.Node) -> bool:
 
 def _scans_rows(node: torch.fx.Node) -> bool:
     """Return True if a node scans along adjacent elements."""
-    given, dim = tensor_meta(node.args[0]), node.args[1]
+    given, dim = tensor_meta(node.args[0]), cast("int", node.args[1])
     return given is not None and given.dim() > 0 and static_size(given.stride(dim)) == 1
 
 

@@ -110,9 +110,9 @@ def _reads_columns(a: LoweredTensor, dims: tuple[int, ...]) -> bool:
 
 
 def _outer_split(a: LoweredTensor, dims: tuple[int, ...]) -> int:
-    """Return how many of the reduced dimensions the parts of a split are; 0 to split at any element.
+    """Return how many of the reduced dimensions the parts of a split are.
 
-    Parts are whole rows where the rows are not one run of memory, as those of a slice.
+    It is 0 to split at any element. Parts are whole rows where the rows are not one run of memory, as those of a slice.
     """
     shape = static_sizes(a.shape[d] for d in dims)
     if shape is None:
@@ -126,7 +126,7 @@ def _outer_split(a: LoweredTensor, dims: tuple[int, ...]) -> int:
 
 
 def _fusible(made: TensorDef) -> set[TensorDef]:
-    """Return the pointwise definitions that a reduction of ``made`` computes, if all are fused into it."""
+    """Return the pointwise definitions that a reduction of ``made`` may compute."""
     found, left = set[TensorDef](), [made]
     while left and len(found) < MAX_FUSIBLE:
         source = left.pop()
