@@ -106,6 +106,24 @@ def test_doctor_of_a_function() -> None:
     assert not engine.doctor(torch.relu, torch.ones(3))
 
 
+def in_a_loop(xs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Print in each step of a loop."""
+    found = []
+    for x in xs:
+        found.append(x * 2)
+        print(end="")
+    return found
+
+
+def test_a_break_in_a_loop_has_a_fix_for_the_loop() -> None:
+    """The recompiles of a loop with a break are not to be mended by a tensor."""
+    engine.reset()
+    diagnosis = engine.doctor(in_a_loop, [torch.ones(3)] * 4)
+    (found,) = [f for f in diagnosis.findings if f.kind == "recompiles"]
+    assert "(its position)" in found.cause
+    assert [fix.text for fix in found.fixes] == ["Move what breaks the graph out of the loop"]
+
+
 def scaled(x: torch.Tensor) -> torch.Tensor:
     """Print between two operations."""
     y = x * 2

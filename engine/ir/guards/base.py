@@ -40,6 +40,8 @@ KnownType = type | None
 
 STACK_VALUE_TEXT = "a value carried over the graph break"
 """Display text of a value carried over a graph break."""
+ITERATOR_POSITION_TEXT = "(its position)"
+"""Display text of how far an iterator is."""
 
 
 def user_expr(origin: Source) -> str:
@@ -51,7 +53,7 @@ def user_expr(origin: Source) -> str:
 
 
 _ITERATOR_READS = (
-    (re.compile(r"\.__reduce__\(\)\[2\]"), " (its position)"),
+    (re.compile(r"\.__reduce__\(\)\[2\]"), f" {ITERATOR_POSITION_TEXT}"),
     (re.compile(r"\.__reduce__\(\)\[1\]\[0\]"), " (what it iterates over)"),
     (re.compile(r"\.__reduce__\(\)\[0\]"), " (its kind)"),
     (re.compile(r"\.__next__\(\)"), " (its next item)"),

@@ -22,7 +22,7 @@ from engine.errors import EngineError, RecompileForbidden, RecompileLimit
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
-from engine.ir.guards.base import STACK_VALUE_TEXT
+from engine.ir.guards.base import ITERATOR_POSITION_TEXT, STACK_VALUE_TEXT
 from engine.ir.pass_set import active_passes
 from engine.ir.sources.base import FrameScope
 from engine.ir.unwrap_compiled import DISPATCHER_ORIGINALS, unwrap_compiled
@@ -353,6 +353,8 @@ class DispatcherState:
         where = f"{STACK_VALUE_TEXT} at line {after.line}"
         # Only resume functions have such a value. It has no name, so there is no code to fix it with.
         fixes = tuple(Fix(f.text.replace(STACK_VALUE_TEXT, where)) for f in found.fixes)
+        if ITERATOR_POSITION_TEXT in found.sentence:
+            fixes = (Fix("Move what breaks the graph out of the loop"),)
         return replace(found, sentence=found.sentence.replace(STACK_VALUE_TEXT, where), fixes=fixes)
 
     def _compile_entry(
