@@ -558,7 +558,8 @@ def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
         yield sympy.Eq(sympy.Symbol(name, integer=True), expected, evaluate=False)
     for out in program.outputs:
         relation = out.node.expr if isinstance(out, torch.SymBool) else out
-        is_open = isinstance(relation, sympy.logic.boolalg.Boolean) and relation not in (sympy.true, sympy.false)
+        # To sympy, the symbol of an integer is a Boolean too.
+        is_open = isinstance(relation, sympy.logic.boolalg.Boolean) and not relation.is_Atom
         if is_open and not _is_bool_result(relation, program):
             yield relation
 

@@ -110,3 +110,31 @@ def test_verification_says_what_does_not_hold() -> None:
     notes = {record.note for record in engine.verify(session).values()}
     assert len(notes) == 1
     assert "its graph assumes Eq(" in notes.pop()
+
+
+def test_an_integer_result_is_no_condition() -> None:
+    """A data-dependent size of zero that the graph returns does not send the call to ATen."""
+
+    def suppress(boxes: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        order = scores.argsort(descending=True)
+        kept = []
+        while order.numel() > 0:
+            first, others = order[0], order[1:]
+            kept += [first.item()]
+            if order.numel() == 1:
+                break
+            low = torch.max(boxes[first, :2], boxes[others, :2])
+            high = torch.min(boxes[first, 2:], boxes[others, 2:])
+            shared = (high - low).clamp(min=0).prod(-1)
+            area = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
+            order = others[shared / (area[first] + area[others] - shared) <= 0.5]
+        return torch.tensor(kept)
+
+    torch.manual_seed(5)
+    boxes = torch.rand(12, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    scores = torch.rand(12)
+    with engine.record() as session:
+        found = engine.compile(suppress, backend="triton")(boxes, scores)
+    assert found.tolist() == suppress(boxes, scores).tolist()
+    assert session.failures == ()
