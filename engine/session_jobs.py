@@ -81,7 +81,8 @@ def compile_for(
     graphs = lowered_graphs_of(session).get(compilation, ()) if only is None else (only,)
     is_cpu = target == CPU_TARGET
     programs = [lowered.program for lowered in graphs if (lowered.program.target == CPU_TARGET) == is_cpu]
-    kernels = unique_kernels([k for program in programs for k in program.kernels])
+    launched = [k for program in programs for k in (program.kernels if is_cpu else program.shown_kernels)]
+    kernels = unique_kernels(launched)
     if not kernels:
         return None
     alive = weakref.ref(session)

@@ -43,8 +43,16 @@ from engine.ir.introspection.operator_facts import draws_random, facts_of, facts
 from engine.ir.introspection.symbols import symbol_of, symbolic_numbers_in, symbols_in
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import node_id, provenance_of, set_provenance
-from engine.ir.node_values import called_overload, example_tensor, fake_tensors, tensors_by_position, tensors_in
+from engine.ir.node_values import (
+    called_overload,
+    example_tensor,
+    fake_tensors,
+    tensors_by_position,
+    tensors_in,
+    unwrap_functionalized,
+)
 from engine.ir.traced_frame import GraphInput
+from engine.ir.triton_launches import launch_of
 from engine.process_state import FAKE_TENSOR_LOGGER, silence_logger
 from engine.torch_private.autograd import enter_autocast, exit_autocast, set_grad_enabled
 from engine.torch_private.dispatch import DisablePythonDispatcher, enable_python_dispatcher
@@ -53,6 +61,7 @@ from engine.torch_private.functionalization import (
     FunctionalTensor,
     FunctionalTensorMode,
     functionalize_has_data_mutation,
+    functorch_config,
 )
 from engine.torch_private.fx import make_fx
 from engine.torch_private.operators import HigherOrderOperator
@@ -110,10 +119,12 @@ def trace_functional(
         symbolic,
         silence_logger(FAKE_TENSOR_LOGGER),
         _restore_grad_mode(),
+        functorch_config.patch(decompose_custom_triton_ops=False),
     ):
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     check_missing_kernels_in_callees(graph, module)
     _name_inputs(module, inputs)
+    _name_after_operators(module)
     watch = PassRecorder(module)
     with watch.record_pass("eliminate_dead_code"):
         eliminate_dead_code(module)
@@ -527,6 +538,15 @@ def _traced_and_functional(values: Mapping[torch.fx.Node, Any]) -> Iterator[tupl
     for node, value in values.items():
         if (traced := example_tensor(node)) is not None:
             yield from ((traced, found) for found in functional_tensors((value,)))
+
+
+def _name_after_operators(module: torch.fx.GraphModule) -> None:
+    """Name the calls of operators that write after the operators, not their wrapper."""
+    for node in module.graph.nodes:
+        operator = unwrap_functionalized(node.target, node.args)
+        if operator is not node.target:
+            launch = launch_of(operator)
+            node._rename(launch.name if launch else operator._schema.name.rpartition(":")[2])
 
 
 def _name_inputs(module: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> None:

@@ -30,7 +30,7 @@ def record_program(program: LoweredProgram, graph: AotGraph, work: Compilation) 
         return
     work.program, work.graph = program, graph
     if work.session is not None:
-        work.update_record(lowering=_with_memory(program, graph), kernels=kernel_records(program.kernels))
+        work.update_record(lowering=_with_memory(program, graph), kernels=kernel_records(program.shown_kernels))
 
 
 def _with_memory(program: LoweredProgram, graph: AotGraph) -> LoweringRecord:
@@ -99,7 +99,7 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
             memory = (*known.memory, _memory(program, graph))
             made = CpuProgramRecord(kernels, decisions, externs, True, known.reason, memory)
             return compilation.with_cpu_program(made)
-        kernels = (*compilation.kernels, *kernel_records(program.kernels))
+        kernels = (*compilation.kernels, *kernel_records(program.shown_kernels))
         return replace(compilation, backward_lowering=_with_memory(program, graph), kernels=kernels)
 
     record.update(add)

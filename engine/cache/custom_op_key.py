@@ -101,7 +101,7 @@ def _describe_custom_op(definition: CustomOpDef, kernels: dict[str, str], plainl
         if not _RUNTIME_KEYS.match(key) and not (key in _CUSTOM_OP_KEYS and _OF_TORCH.match(where)):
             raise NotCached(CacheFallback.CODE_NOT_DETERMINED, f"the code of its {key} kernel cannot be read")
     rules = {str(cls): f for cls, f in definition._torch_dispatch_fns.items()}
-    inside = [definition._init_fn if _is_triton_op_rule(f) else f for f in rules.values()]
+    inside = [definition._init_fn if is_triton_op_rule(f) else f for f in rules.values()]
     functions = {
         "fake": definition._abstract_fn,
         "setup": definition._setup_context_fn,
@@ -117,7 +117,7 @@ def _describe_custom_op(definition: CustomOpDef, kernels: dict[str, str], plainl
     }
 
 
-def _is_triton_op_rule(rule: Any) -> bool:
+def is_triton_op_rule(rule: Any) -> bool:
     """Return True for torch's dispatch rule of operators that are traced into (``triton_op``)."""
     return getattr(rule, "__module__", "") == "torch._library.triton"
 

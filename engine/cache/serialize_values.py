@@ -24,6 +24,7 @@ from engine.ir.introspection.symbols import SYMBOLIC_TYPES
 from engine.ir.kernels.compile_triton import KernelConfig
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, ConstantTensor, Launch, LoweredProgram
+from engine.ir.triton_launches import LAUNCH_NAMESPACE
 from engine.records.aot import PartitionRecord, SavedValue
 from engine.records.base import Record
 from engine.records.kernels import LoopOp
@@ -256,6 +257,8 @@ def _custom_op_fingerprint(target: Any) -> str:
     namespace = getattr(target, "namespace", "") or target._qualified_op_name.partition("::")[0]
     if namespace in ("aten", "prims", "engine"):
         return ""
+    if namespace == LAUNCH_NAMESPACE:
+        raise NotCached(CacheFallback.UNSERIALIZABLE_VALUE, f"it launches the Triton kernel {target}")
     return custom_op_fingerprint(target, _serialize_read)
 
 

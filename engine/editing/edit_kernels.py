@@ -21,7 +21,7 @@ _HEAD = re.compile(r"[#;] kernel (\S+) of (\S+) (.*): (\w+)$")
 def editable_kernels(compilation: CompilationRecord) -> tuple[KernelRecord, ...]:
     """Return the kernels of a compilation whose text can be edited."""
     found = (*compilation.cpu_kernels, *compilation.kernels) if compilation.compiler == "engine" else ()
-    return tuple(k for k in found if k.language in LANGUAGES and k.text)
+    return tuple(k for k in found if k.language in LANGUAGES and k.text and not k.is_hand_written)
 
 
 def text_digest(text: str) -> str:

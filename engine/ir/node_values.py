@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch.fx
 
 from engine.ir.introspection.symbols import SYMBOLIC_TYPES
 from engine.torch_private.fake_tensors import FakeTensor
+from engine.torch_private.higher_order_ops import auto_functionalized, auto_functionalized_v2
 from engine.torch_private.operators import OpOverload
 
 
@@ -84,6 +85,11 @@ def constant_number(value: torch.Tensor) -> bool | float | complex | None:
     if value.numel() != 1 or value.device.type != "cpu" or isinstance(value, FakeTensor):
         return None
     return value.item()
+
+
+def unwrap_functionalized(target: Any, args: Sequence[Any]) -> Any:
+    """Return the operator that a functional wrapper calls, or the target of another call."""
+    return args[0] if target in (auto_functionalized, auto_functionalized_v2) else target
 
 
 def called_overload(target: Any) -> OpOverload | None:

@@ -20,7 +20,14 @@ from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, size
 from engine.ir.loop_ir.program_symbols import SYMBOLIC_SCALARS, ProgramSymbols, expression_of
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_metadata import PADDED_ROWS_KEY, provenance_of
-from engine.ir.node_values import called_overload, constant_number, results_of, tensor_meta, tensors_in
+from engine.ir.node_values import (
+    called_overload,
+    constant_number,
+    results_of,
+    tensor_meta,
+    tensors_in,
+    unwrap_functionalized,
+)
 from engine.ir.static_sizes import static_size, static_sizes
 from engine.ir.user_code_files import display_name, is_cell
 from engine.lowering.context import ExternNode, LoweredTensor, LoweringContext, definitions_in, lowered_tensors
@@ -245,7 +252,7 @@ class GraphLowering:
         if refused is not None and has_choice and not _is_view(node.target):
             return Fallback(LoweringFallback.FORCED, refused)
         if lowering is None:
-            return library_fallback(node.target, is_complex=is_complex)
+            return library_fallback(unwrap_functionalized(node.target, node.args), is_complex=is_complex)
         if self.context.is_cpu and (kept := cpu_fallback(node)) is not None:
             return kept
         mark = len(self.context.defs)

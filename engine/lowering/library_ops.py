@@ -7,6 +7,7 @@ from typing import Any
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_values import called_overload
+from engine.ir.triton_launches import LAUNCH_NAMESPACE
 from engine.lowering.fallbacks.kinds import LoweringFallback
 from engine.lowering.philox_ops import random_seeds
 from engine.torch_private.operators import OpOverload
@@ -70,8 +71,12 @@ def is_library_op(target: Any) -> bool:
 
 def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
     """Return the reason why ATen runs an operator without a (complex) lowering."""
-    if called_overload(target) is None:
+    if (called := called_overload(target)) is None:
         return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
+    if called.namespace == LAUNCH_NAMESPACE:
+        return Fallback(LoweringFallback.NO_LOWERING, "It is a hand-written Triton kernel, launched as it is.")
+    if called.namespace not in ("aten", "prims", "engine"):
+        return Fallback(LoweringFallback.NO_LOWERING, "It is a custom operator: its own code runs.")
     if _packet_name(target) in ALLOCATION_OPS:
         return Fallback(LoweringFallback.ALLOCATION, "It only allocates memory.")
     if _packet_name(target) in _FAST_PATH_OPS:

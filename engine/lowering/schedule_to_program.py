@@ -24,7 +24,7 @@ from engine.ir.kernels.lowered_program import (
 from engine.ir.loop_ir.index_expr import symbols_of
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.tensor_def import TensorDef
-from engine.ir.node_values import tensors_in
+from engine.ir.node_values import tensors_in, unwrap_functionalized
 from engine.lowering.build_loop_kernel import build_loop_kernel, op_words
 from engine.lowering.choose_blocks import BlockTuner, symbols_from_inputs
 from engine.lowering.combine_launches import combine_launches
@@ -87,7 +87,7 @@ def schedule_to_program(
     externs = tuple(
         ExternCall(
             _first_or_empty(e.origins),
-            _op_name(e.target),
+            _op_name(unwrap_functionalized(e.target, e.args)),
             e.reason,
             e.is_library,
             e.kind,

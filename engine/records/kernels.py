@@ -164,3 +164,8 @@ class KernelRecord(Record):
     ``fused_nodes`` and the provenance of the ops cover all launches.
     """
     measured: KernelTimingRecord | None = None
+
+    @property
+    def is_hand_written(self) -> bool:
+        """True for a kernel of the user's own code, which a call launches."""
+        return self.id.startswith("u")

@@ -9,6 +9,7 @@ from engine.torch_private.entries import Entry, Feature, Kind, load
 if TYPE_CHECKING:
     from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
+    functorch_config: Any
     from_functional_tensor: Any
     functionalize_has_data_mutation: Any
     is_functional_tensor: Any
@@ -29,6 +30,14 @@ ENTRIES = (
         without="graphs are not functionalized",
         off=Feature.FUNCTIONAL_GRAPHS,
         calls=("()",),
+    ),
+    Entry(
+        "torch._functorch:config",
+        Kind.MODULE,
+        "Holds the switch that keeps a ``triton_op`` one node.",
+        without="graphs are not functionalized",
+        off=Feature.FUNCTIONAL_GRAPHS,
+        alias="functorch_config",
     ),
     Entry(
         "torch:_from_functional_tensor",

@@ -5,7 +5,8 @@ Used by the targets and by the runtime.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ import torch
 import torch.fx
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel, Size
+from engine.ir.node_values import unwrap_functionalized
+from engine.ir.triton_launches import launch_of
 from engine.records.lowering import LoweringRecord
 from engine.torch_private.pytree import tree_leaves
 
@@ -211,3 +214,38 @@ class LoweredProgram:
     def kernels(self) -> tuple[GeneratedKernel, ...]:
         """The kernels in launch order; a kernel with several launches is repeated."""
         return tuple(launch.kernel for step in self.steps for launch in step.launches)
+
+    @property
+    def shown_kernels(self) -> tuple[GeneratedKernel, ...]:
+        """The kernels of a program for a GPU with those that the user wrote."""
+        return (*self.kernels, *self.user_kernels)
+
+    @property
+    def user_kernels(self) -> tuple[GeneratedKernel, ...]:
+        """Kernels that the user wrote and ATen calls launch, in launch order.
+
+        Equal kernels have one id.
+        """
+        found: list[GeneratedKernel] = []
+        numbers: dict[int, int] = {}
+        for call in (call for step in self.steps for call in step.calls):
+            launch = launch_of(unwrap_functionalized(call.target, call.args))
+            if launch is not None:
+                number = numbers.setdefault(id(launch), len(numbers))
+                with contextlib.suppress(OSError, TypeError):  # the kernel's source cannot be read
+                    found.append(launch.generated_kernel(number, call.node, _buffers_by_parameter(call)))
+        return tuple(found)
+
+
+def _buffers_by_parameter(call: AtenCall) -> dict[str, str]:
+    """Return the buffer of each tensor argument of a launch.
+
+    An argument that the kernel writes is given by the number of its base.
+    """
+    kwargs = dict(call.kwargs)
+    bases: Sequence[BufferRef] = kwargs.pop("_all_bases", ())
+    given = {name: ref for name, value in kwargs.items() for ref in buffer_refs(value)}
+    for name, value in kwargs.items():
+        if name.endswith("_base_index"):
+            given[name.removeprefix("_").removesuffix("_base_index")] = bases[value]
+    return {name: ref.buffer for name, ref in given.items()}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 import torch.nested
 
+from engine.cache.custom_op_key import is_triton_op_rule
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.node_values import tensors_in
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.operators import CustomOpDef, VariableFunctions
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
-from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable
+from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 
@@ -21,7 +25,31 @@ from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 @register_builder(CustomOpDef)
 def _custom_op(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_identity(real, origin, "the operator was called")
+    if any(is_triton_op_rule(rule) for rule in real._torch_dispatch_fns.values()):
+        return TritonOpVariable(real, origin)
     return BuiltinVariable(real._opoverload, origin)
+
+
+class TritonOpVariable(BuiltinVariable):
+    """A ``triton_op``: its function is inlined, so that its kernels are nodes of the graph.
+
+    It is one node where a kernel for the device or a gradient formula replaces the function.
+    """
+
+    __slots__ = ("definition",)
+
+    def __init__(self, definition: CustomOpDef, source: Source) -> None:
+        super().__init__(definition._opoverload, source)
+        self.definition = definition
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        fakes = tensors_in([realize(tx, v).fake for v in (*args, *kwargs.values())])
+        has_own_kernel = any(fake.device.type in self.definition._backend_fns for fake in fakes)
+        needs_gradient = torch.is_grad_enabled() and any(fake.requires_grad for fake in fakes)
+        if has_own_kernel or needs_gradient or {*map(type, fakes)} != {FakeTensor}:
+            return super().call(tx, args, kwargs)
+        written = inspect.getclosurevars(self.definition._init_fn).nonlocals["fn"]
+        return tx.wrap_static(written).call(tx, args, kwargs)
 
 
 class ScriptFunctionVariable(BuiltinVariable):

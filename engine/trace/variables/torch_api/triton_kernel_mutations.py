@@ -73,7 +73,7 @@ def _mutated_by_config(kernel: Any, given: Mapping[str, Any]) -> frozenset[str]:
     constants: list[tuple[int, type, Any]] = []
     for n, param in enumerate(kernel.params):
         value = given.get(param.name, param.default)
-        kind = "constexpr" if param.is_constexpr else _signature_type(value)
+        kind = "constexpr" if param.is_constexpr else signature_type(value)
         signature[param.name] = kind
         if kind == "constexpr":
             constants.append((n, type(value), value))
@@ -102,27 +102,27 @@ def _mutated_pointers(
 
 
 @functools.singledispatch
-def _signature_type(value: Any) -> str:
+def signature_type(value: Any) -> str:
     """Return the type of an argument in the signature of a kernel."""
     raise TypeError(type(value).__name__)
 
 
-@_signature_type.register
+@signature_type.register
 def _(value: torch.Tensor) -> str:
     from triton._utils import canonicalize_dtype
 
     return f"*{canonicalize_dtype(str(value.dtype).removeprefix('torch.'))}"
 
 
-def _register_signature_type(name: str, *types: type) -> None:
+def _registersignature_type(name: str, *types: type) -> None:
     for cls in types:
-        _signature_type.register(cls, lambda value: name)
+        signature_type.register(cls, lambda value: name)
 
 
-_register_signature_type("constexpr", type(None), str)
-_register_signature_type("i1", bool, torch.SymBool)
-_register_signature_type("i64", int, torch.SymInt)
-_register_signature_type("fp32", float, torch.SymFloat)
+_registersignature_type("constexpr", type(None), str)
+_registersignature_type("i1", bool, torch.SymBool)
+_registersignature_type("i64", int, torch.SymInt)
+_registersignature_type("fp32", float, torch.SymFloat)
 
 
 @contextlib.contextmanager

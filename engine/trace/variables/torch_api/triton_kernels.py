@@ -5,12 +5,15 @@ from __future__ import annotations
 import types
 from typing import Any
 
+import sympy
 import torch
 import torch.library
 
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.node_values import tensors_in
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.ir.triton_launches import KernelLaunch, LaunchParameter, jit_function_of, launch_operator
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -29,8 +32,9 @@ from engine.trace.variables.higher_order.pytrees import (
     flatten_variable,
     unflatten_python,
 )
+from engine.trace.variables.higher_order.subgraph import shares_storage
 from engine.trace.variables.objects.user_defined_objects import OpaqueObjectVariable
-from engine.trace.variables.torch_api.triton_kernel_mutations import mutated_arguments
+from engine.trace.variables.torch_api.triton_kernel_mutations import mutated_arguments, signature_type
 
 _EFFECT = "launches a Triton kernel that may write to {}"
 
@@ -58,10 +62,7 @@ class TritonKernelVariable(OpaqueObjectVariable):
     @property
     def name(self) -> str:
         """Name of the kernel's Python function."""
-        found = self.real_object
-        while _is_triton_kernel(found) and hasattr(found, "fn"):
-            found = found.fn
-        return str(getattr(found, "__name__", "kernel"))
+        return jit_function_of(self.real_object)[0].__name__
 
     @property
     def parameters(self) -> list[str]:
@@ -102,6 +103,7 @@ def _wrap_triton(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if not isinstance(kernel, TritonKernelVariable) or type(kernel.real_object).__name__ not in (
         "JITFunction",
         "Autotuner",
+        "InterpretedFunction",
     ):
         raise Unsupported("triton-kernel", "torch.library.wrap_triton is called without a kernel")
     return kernel
@@ -156,12 +158,44 @@ class TritonKernelLaunchVariable(Variable):
             if holds_tuples
             else mutated_arguments(self.kernel.real_object, {k: _compile_argument(v) for k, v in named.items()})
         )
+        if not callable(grid) and not holds_tuples:
+            operator = self._operator(tx, named, grid, names, launch)
+            if operator is not None:
+                emit_node(tx, "call_function", operator, [_detached(tx, value) for value in computed])
+                return TritonLaunchResultVariable()
         effect = _EFFECT.format(", ".join(n for n in self.kernel.parameters if n in names) or "none of its arguments")
         target = GraphCallable(self.kernel.name, launch, changes_state=True, is_python=callable(grid), effect=effect)
         changed = computed if holds_tuples else [v for n, v in named.items() if n in names]
         fakes = [v.fake for v in changed if v.fake is not None]
         emit_node(tx, "call_function", target, computed, run=lambda *computed: _bump_versions(fakes))
         return TritonLaunchResultVariable()
+
+    def _operator(
+        self, tx: Tracer, named: Kwargs, grid: Variable, mutated: frozenset[str], launch: _TritonLaunch
+    ) -> Any:
+        """Return the operator of a launch, which functional graphs can hold; else None.
+
+        Arguments that share memory with a written one count as written: a functional graph passes them together.
+        """
+        tensors = {n: fake for n, v in named.items() for fake in tensors_in(v.fake)}
+        written = {
+            n for n, t in tensors.items() if any(shares_storage(t, tensors[m]) for m in mutated & tensors.keys())
+        }
+        sizes = dict(zip("xyz", (realize(tx, size) for size in sequence_items(tx, grid)), strict=False))
+        computed = [(n, v) for n, v in named.items() if v.is_graph_value]
+        computed += [(f"grid_{axis}", v) for axis, v in sizes.items() if v.is_graph_value]
+        kinds = [_parameter_types(v.fake if v.fake is not None else v.graph_value, n in written) for n, v in computed]
+        if not written or any(tensors[n].requires_grad for n in written) or not all(kinds):
+            return None
+        parameters = tuple(
+            LaunchParameter(name, schema_type.replace("!", f"a{n}!"), triton_type)
+            for n, ((name, _), (schema_type, triton_type)) in enumerate(zip(computed, filter(None, kinds), strict=True))
+        )
+        constants = tuple((n, v.as_python_object()) for n, v in named.items() if not v.is_graph_value)
+        shown = tuple(
+            sympy.Symbol(f"grid_{a}") if v.is_graph_value else int(v.as_python_object()) for a, v in sizes.items()
+        )
+        return launch_operator(launch, KernelLaunch(self.kernel.real_object, parameters, constants, shown))
 
     def _grid(self, tx: Tracer, args: Args, words: Kwargs) -> Any:
         """Return the grid sizes, or the grid function itself if the kernel is autotuned."""
@@ -199,6 +233,24 @@ def _launch_argument(tx: Tracer, value: Variable) -> TreeSpec:
 def _compile_argument(value: Variable) -> Any:
     """Return an argument in the form that the kernel's compiler needs."""
     return value.graph_value if value.is_graph_value else value.as_python_object()
+
+
+def _parameter_types(value: Any, is_written: bool) -> tuple[str, str] | None:
+    """Return the types of an argument in an operator's schema and in Triton.
+
+    None for a value that such an operator does not take.
+    """
+    kind = signature_type(value)
+    if kind.startswith("*"):
+        return "Tensor(!)" if is_written else "Tensor", kind
+    return {"i64": ("SymInt", kind), "fp32": ("float", kind)}.get(kind)
+
+
+def _detached(tx: Tracer, value: Variable) -> Variable:
+    """Return an argument without its gradient, which a kernel does not see."""
+    if value.fake is None or not value.fake.requires_grad:
+        return value
+    return emit_node(tx, "call_method", "detach", [value])
 
 
 def _bump_versions(fakes: list[torch.Tensor]) -> None:

@@ -63,7 +63,72 @@ def launches_twice(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-FUNCTIONS: tuple[Callable[..., Any], ...] = (adds, adds_by_meta, doubles_in_place, launches_twice)
+def adds_to_expanded(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A launch that reads an expanded tensor and writes to a part of another."""
+    row = x[:1].sin().expand(x.numel())
+    out = torch.zeros(2, x.numel())
+    add_kernel[(triton.cdiv(x.numel(), 16),)](row.contiguous(), y, out[1], x.numel(), BLOCK=16)
+    return out.t() + 1
+
+
+@torch.library.triton_op("triton_launches::sum_of_two", mutates_args=())
+def sum_of_two(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """An operator that is made of a launch."""
+    out = torch.empty_like(x)
+    torch.library.wrap_triton(add_kernel)[(triton.cdiv(x.numel(), 16),)](x, y, out, x.numel(), BLOCK=16)
+    return out
+
+
+def calls_triton_op(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A call of an operator that launches a kernel, between operators that fuse."""
+    return sum_of_two(x.sin(), y).cos() + 1
+
+
+@torch.library.triton_op("triton_launches::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """An operator with a kernel for the GPU and another for the CPU."""
+    out = torch.empty_like(x)
+    torch.library.wrap_triton(add_kernel)[(triton.cdiv(x.numel(), 16),)](x, x, out, x.numel(), BLOCK=16)
+    return out
+
+
+@doubled.register_kernel("cpu")
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def calls_doubled(x: torch.Tensor) -> torch.Tensor:
+    """A call of an operator whose CPU kernel launches nothing."""
+    return doubled(x.sin()).cos()
+
+
+class AddAutograd(torch.autograd.Function):
+    """A sum whose forward and backward launch kernels."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the sum."""
+        return adds(x, y) / 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return twice the gradient, and the gradient."""
+        return adds(grad.contiguous(), torch.zeros_like(grad)), grad
+
+
+def calls_autograd_function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A call of an autograd function whose halves launch kernels."""
+    return torch.as_tensor(AddAutograd.apply(x.sin(), y)).cos()
+
+
+FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    adds,
+    adds_by_meta,
+    doubles_in_place,
+    launches_twice,
+    adds_to_expanded,
+    calls_triton_op,
+)
 
 
 def compare(function: Callable[..., Any], backend: str) -> None:
@@ -81,7 +146,18 @@ def compare(function: Callable[..., Any], backend: str) -> None:
         torch.testing.assert_close((got, *other), (want, *mine))
 
 
+def compare_gradients() -> None:
+    """Raise if gradients through launches differ from eager."""
+    gradients = []
+    for function in (calls_autograd_function, engine.compile(calls_autograd_function, backend="triton")):
+        inputs = [torch.arange(40.0, requires_grad=True), torch.arange(40.0, requires_grad=True)]
+        function(*inputs).sum().backward()
+        gradients.append([t.grad for t in inputs])
+    torch.testing.assert_close(*gradients)
+
+
 if __name__ == "__main__":
+    compare_gradients()
     for function in FUNCTIONS:
         for backend in ("eager", "triton"):
             compare(function, backend)
