@@ -29,13 +29,11 @@ from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Va
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callables.generators_across_breaks import build_suspended_generator
 from engine.trace.variables.containers.iterators import (
-    CombinedIteratorVariable,
     IteratorVariable,
     RangeIteratorVariable,
     SequenceIteratorVariable,
-    make_enumerate,
-    make_zip,
 )
+from engine.trace.variables.containers.itertools_module import make_iterator
 from engine.trace.variables.containers.sequences import TupleVariable
 
 _SEQUENCE_ITERATOR_TYPES: tuple[type, ...] = (type(iter([])), type(iter(())))
@@ -152,6 +150,29 @@ class ItemGuardedIteratorVariable(IteratorVariable):
         return tx.make_lazy(item.read(self.real_object), item)
 
 
+class _SymbolicCountVariable(IteratorVariable):
+    """A count, or an enumerate of ``inner``, where the first number may be a symbol."""
+
+    __slots__ = ("inner", "start", "step", "yielded_count")
+
+    def __init__(self, start: Variable, step: Any, inner: Variable | None = None) -> None:
+        self.start = start
+        self.step = step
+        self.inner = inner
+        self.yielded_count = 0
+
+    def python_type(self) -> type:
+        return itertools.count if self.inner is None else enumerate
+
+    def next_item(self, tx: Tracer) -> Variable | None:
+        item = None if self.inner is None else self.inner.next_item(tx)
+        if item is None and self.inner is not None:
+            return None
+        number = binary_op(tx, "+", self.start, ConstantVariable(self.yielded_count * self.step))
+        self.yielded_count += 1
+        return number if item is None else TupleVariable([number, item])
+
+
 class OpaqueIteratorVariable(RealObjectVariable, IteratorVariable):
     """A real iterator whose items are known only at run time; each step is a graph break."""
 
@@ -207,15 +228,15 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
         number = GetItemSource(arguments, 1)
         if beneath[0].inner.position_varies:
             tx.symbols.known_dynamic_sources.add(number)
-            return ExternalIteratorVariable(
-                real, origin, _enumerate_from(beneath[0], tx.wrap(state[1][1], number)), beneath
-            )
+            counted: Variable = _SymbolicCountVariable(tx.wrap(state[1][1], number), 1, beneath[0])
+            return ExternalIteratorVariable(real, origin, counted, beneath)
         tx.add_guard(EqualsMatch(number, state[1][1], cause=tx.guard_cause("it counts the items")))
-        return ExternalIteratorVariable(real, origin, make_enumerate(tx, beneath[0], state[1][1]), beneath)
+        counted = make_iterator(tx, enumerate, [*beneath, ConstantVariable(state[1][1])], {})
+        return ExternalIteratorVariable(real, origin, counted, beneath)
     if type(real) is zip:
         tx.add_guard(LengthMatch(arguments, len(state[1]), cause=tx.guard_cause("it is iterated")))
         beneath = _build_inner_iterators(tx, state[1], arguments)
-        return ExternalIteratorVariable(real, origin, make_zip(tx, list(beneath), strict=False), beneath)
+        return ExternalIteratorVariable(real, origin, make_iterator(tx, zip, list(beneath), {}), beneath)
     if _position_varies(tx, read, GetItemSource(arguments, 0)) and type(real) in (
         _RANGE_ITERATOR_TYPE,
         *_SEQUENCE_ITERATOR_TYPES,
@@ -246,29 +267,7 @@ def _build_count(tx: Tracer, real: Any, origin: Source) -> Variable:
     numbers = CountStateSource(origin)
     tx.add_guard(EqualsMatch(GetItemSource(numbers, 1), step, cause=tx.guard_cause("it is iterated")))
     start = tx.wrap(first, GetItemSource(numbers, 0))
-    taken = 0
-
-    def advance(tx: Tracer) -> Variable | None:
-        nonlocal taken
-        taken += 1
-        return binary_op(tx, "+", start, ConstantVariable((taken - 1) * step))
-
-    return ExternalIteratorVariable(real, origin, CombinedIteratorVariable(itertools.count, [], advance))
-
-
-def _enumerate_from(inner: ExternalIteratorVariable, start: Variable) -> CombinedIteratorVariable:
-    """Create ``enumerate(inner, start)``, where ``start`` may be a symbol."""
-    taken = 0
-
-    def advance(tx: Tracer) -> Variable | None:
-        nonlocal taken
-        item = inner.next_item(tx)
-        if item is None:
-            return None
-        taken += 1
-        return TupleVariable([binary_op(tx, "+", start, ConstantVariable(taken - 1)), item])
-
-    return CombinedIteratorVariable(enumerate, [inner], advance)
+    return ExternalIteratorVariable(real, origin, _SymbolicCountVariable(start, step))
 
 
 def _position_varies(tx: Tracer, state: Source, over: Source) -> bool:

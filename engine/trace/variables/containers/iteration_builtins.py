@@ -1,4 +1,4 @@
-"""Rules for len, iter, next, enumerate, zip, map, filter, reversed, sum, min, max, sorted.
+"""Rules for len, iter, next, reversed, sum, min, max, sorted.
 
 Also any, all, ``functools.reduce`` and ``operator.length_hint``.
 """
@@ -19,7 +19,7 @@ from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Va
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
-from engine.trace.variables.containers.itertools_module import item_or_end, make_callable_iterator
+from engine.trace.variables.containers.itertools_module import item_or_end, make_iterator
 from engine.trace.variables.containers.sequences import (
     ListVariable,
     RangeVariable,
@@ -56,7 +56,7 @@ def _iter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
                 iter(wrong, None)
             except TypeError as error:  # the message differs between Python versions
                 tx.raise_type_error(str(error))
-        return make_callable_iterator(tx, args, kwargs)
+        return make_iterator(tx, iter, args, kwargs)
     return realize(tx, args[0]).get_iterator(tx)
 
 
@@ -73,35 +73,6 @@ def _next(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) > 1:
         return args[1]
     raise tx.make_stop_iteration()
-
-
-@register_rule(enumerate)
-def _enumerate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("iterable", "start"), args, strict=False)) | kwargs
-    start = arithmetic.fold_constant_call(
-        tx,
-        operator.index,
-        [given.get("start", ConstantVariable(0))],
-        {},
-        "enumerate() with a start that is not known while tracing",
-    )
-    return iterators.make_enumerate(tx, given["iterable"], start.as_python_constant(tx))
-
-
-@register_rule(zip)
-def _zip(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    strict = realize(tx, kwargs["strict"]).is_truthy(tx) if "strict" in kwargs else False
-    return iterators.make_zip(tx, args, strict=strict)
-
-
-@register_rule(map)
-def _map(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return iterators.make_map(tx, args[0], args[1:])
-
-
-@register_rule(filter)
-def _filter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return iterators.make_filter(tx, args[0], args[1])
 
 
 def _length_as_int(tx: Tracer, of: Variable) -> int:

@@ -1,4 +1,4 @@
-"""Iterators over sequences, dicts, sets and ranges; enumerate, zip, map and filter."""
+"""Iterators over sequences, dicts, sets and ranges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_reversed, skip_items
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, is_none, realize
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_sourceless_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
@@ -346,7 +346,7 @@ class RangeIteratorVariable(IteratorVariable):
 
 
 class CountIteratorVariable(IteratorVariable):
-    """``itertools.count``; also the counter of ``enumerate``."""
+    """``itertools.count``."""
 
     __slots__ = ("increment", "value")
 
@@ -371,122 +371,9 @@ class CountIteratorVariable(IteratorVariable):
         cg.body.call(2)
 
 
-class CombinedIteratorVariable(IteratorVariable):
-    """``enumerate``, ``zip``, ``map`` or ``filter``: ``advance`` reads the inner iterators."""
-
-    __slots__ = ("advance", "arguments", "cls", "constructor_kwargs", "function")
-
-    def __init__(
-        self,
-        cls: type,
-        arguments: list[Variable],
-        advance: Callable[[Tracer], Variable | None],
-        keywords: Callable[[], dict[str, Any]] = dict,
-        lead: Variable | None = None,
-    ) -> None:
-        self.cls = cls
-        self.arguments = arguments
-        self.advance = advance
-        self.constructor_kwargs = keywords
-        self.function = lead
-
-    def python_type(self) -> type:
-        return self.cls
-
-    def next_item(self, tx: Tracer) -> Variable | None:
-        return self.advance(tx)
-
-    def child_variables(self) -> list[Variable]:
-        return [*([self.function] if self.function is not None else []), *self.arguments]
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        import functools
-
-        keywords = self.constructor_kwargs()
-        made = functools.partial(self.cls, **keywords) if keywords else self.cls
-        cg.body.callable(lambda: cg.load_const(made))
-        cg.load_all(self.child_variables())
-        cg.body.call(len(self.child_variables()))
-
-
 def iterator_of(tx: Tracer, value: Variable) -> Variable:
     """Return ``iter(value)``."""
     return realize(tx, realize(tx, value).get_iterator(tx))
-
-
-def make_enumerate(tx: Tracer, over: Variable, start: int) -> Variable:
-    """Create ``enumerate(over, start)``."""
-    inner = iterator_of(tx, over)
-    count = CountIteratorVariable(start)
-
-    def advance(tx: Tracer) -> Variable | None:
-        item = inner.next_item(tx)
-        if item is None:
-            return None
-        number = count.next_item(tx)
-        assert number is not None
-        return tx.from_python((number, item))
-
-    return CombinedIteratorVariable(enumerate, [inner], advance, lambda: {"start": count.value})
-
-
-def make_zip(tx: Tracer, over: list[Variable], *, strict: bool) -> Variable:
-    """Create ``zip(*over)``."""
-    inner = [iterator_of(tx, o) for o in over]
-
-    def advance(tx: Tracer) -> Variable | None:
-        items: list[Variable] = []
-        for n, iterator in enumerate(inner):
-            item = iterator.next_item(tx)
-            if item is None:
-                if strict:
-                    _raise_length_mismatch(tx, inner, n)
-                return None
-            items.append(item)
-        return tx.from_python(tuple(items)) if items else None
-
-    return CombinedIteratorVariable(zip, inner, advance, lambda: {"strict": True} if strict else {})
-
-
-def _raise_length_mismatch(tx: Tracer, inner: list[Variable], ended: int) -> None:
-    """Raise the ValueError of ``zip(strict=True)`` if iterator ``ended`` is exhausted first."""
-    if ended:
-        others = "argument 1" if ended == 1 else f"arguments 1-{ended}"
-        tx.raise_error(ValueError, f"zip() argument {ended + 1} is shorter than {others}")
-    for n, iterator in enumerate(inner[1:], start=1):
-        if iterator.next_item(tx) is not None:
-            others = "argument 1" if n == 1 else f"arguments 1-{n}"
-            tx.raise_error(ValueError, f"zip() argument {n + 1} is longer than {others}")
-
-
-def make_map(tx: Tracer, function: Variable, over: list[Variable]) -> Variable:
-    """Create ``map(function, *over)``."""
-    inner = [iterator_of(tx, o) for o in over]
-
-    def advance(tx: Tracer) -> Variable | None:
-        items: list[Variable] = []
-        for iterator in inner:
-            item = iterator.next_item(tx)
-            if item is None:
-                return None
-            items.append(item)
-        return realize(tx, function).call(tx, items, {})
-
-    return CombinedIteratorVariable(map, inner, advance, lead=function)
-
-
-def make_filter(tx: Tracer, function: Variable, over: Variable) -> Variable:
-    """Create ``filter(function, over)``."""
-    inner = iterator_of(tx, over)
-
-    def advance(tx: Tracer) -> Variable | None:
-        while (item := inner.next_item(tx)) is not None:
-            forced = realize(tx, function)
-            if realize(tx, item if is_none(forced) else forced.call(tx, [item], {})).is_truthy(tx):
-                return item
-        return None
-
-    return CombinedIteratorVariable(filter, [inner], advance, lead=function)
 
 
 _SAMPLE_ITERABLES: tuple[Any, ...] = ("", b"", (), [], {}, range(0), range(2**99), set())

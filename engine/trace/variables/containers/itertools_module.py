@@ -1,9 +1,13 @@
-"""Itertools iterators: the real iterator runs over proxies with traced operations."""
+"""Itertools, zip, map, filter and enumerate: the real iterator runs over proxies.
+
+Operations on the proxies are traced.
+"""
 
 from __future__ import annotations
 
 import itertools
 import operator
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,11 +133,10 @@ class ItertoolsIteratorVariable(IteratorVariable):
         return type(self.iterator)
 
     def next_item(self, tx: Tracer) -> Variable | None:
-        if self.is_exhausted:
-            return None
         tx.side_effects.record_mutation(self)
         try:
-            found = next(self.iterator)
+            with UserErrors(tx, ValueError):  # of ``zip(strict=True)``
+                found = next(self.iterator)
         except StopIteration:
             self.is_exhausted = True
             return None
@@ -173,6 +176,7 @@ def _as_variable(yielded: Any) -> Variable:
 _YIELDED_TYPES: dict[type, Callable[[Any], Variable]] = {
     _VariableProxy: lambda proxy: proxy.variable,
     tuple: lambda parts: TupleVariable([_as_variable(part) for part in parts]),
+    int: ConstantVariable,
     type(None): lambda none: NONE,
     itertools._grouper: lambda group: ItertoolsIteratorVariable(group, itertools._grouper, [], {}),  # type: ignore[attr-defined]
 }
@@ -184,17 +188,27 @@ Remaining = Callable[[ItertoolsIteratorVariable], Variable | None]
 
 
 def _optional(arg: _VariableProxy) -> Any:
-    """Convert an argument that may be None."""
-    return None if is_none(realize(arg.tx, arg.variable)) else arg
+    """Convert an argument that may be None; others add no guard until they are used."""
+    may_be_none = arg.variable.python_type() is types.NoneType
+    return None if may_be_none and is_none(realize(arg.tx, arg.variable)) else arg
 
 
 def _constant(arg: _VariableProxy) -> Any:
     return realize(arg.tx, arg.variable).as_python_constant(arg.tx)
 
 
-def _times(arg: _VariableProxy) -> Any:
-    reason = "repeat() of a number that is not known while tracing"
-    return arithmetic.fold_constant_call(arg.tx, operator.index, [arg.variable], {}, reason).as_python_constant(arg.tx)
+def _is_true(arg: _VariableProxy) -> Any:
+    return realize(arg.tx, arg.variable).is_truthy(arg.tx)
+
+
+def _index(what: str) -> Converter:
+    """Return the converter of a number; ``what`` describes one without a known value."""
+
+    def convert(arg: _VariableProxy) -> Any:
+        reason = f"{what} that is not known while tracing"
+        return arithmetic.fold_constant_call(arg.tx, operator.index, [arg.variable], {}, reason).constant
+
+    return convert
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +328,12 @@ def _getitem_remaining(of: ItertoolsIteratorVariable) -> Variable:
     return CallExpressionVariable(make_advanced_iterator, [of.args[0].variable, ConstantVariable(of.yielded_count)])
 
 
+def _enumerate_remaining(of: ItertoolsIteratorVariable) -> Variable:
+    inner, start = _bind(of, "iterable", "start")
+    number = (0 if start is None else start.real) + of.yielded_count
+    return CallExpressionVariable(enumerate, [inner.remaining, ConstantVariable(number)])
+
+
 def _bind(of: ItertoolsIteratorVariable, *names: str) -> list[Any]:
     """Return arguments by name; None for those that were not given."""
     given = dict(zip(_SIGNATURES[of.function].names.split(), of.args, strict=False)) | of.kwargs
@@ -324,7 +344,9 @@ _COMBINATORIC = _Signature("iterable r", {"r": _constant}, _combinatoric_remaini
 _SIGNATURES: dict[Any, _Signature] = {
     itertools.chain.from_iterable: _Signature(remaining=_chain_remaining),
     itertools.cycle: _Signature(remaining=_cycle_remaining),
-    itertools.repeat: _Signature("object times", {"times": _times}, _repeat_remaining, counts_items=True),
+    itertools.repeat: _Signature(
+        "object times", {"times": _index("repeat() of a number")}, _repeat_remaining, counts_items=True
+    ),
     itertools.islice: _Signature(
         "iterable start stop step", dict.fromkeys(("start", "stop", "step"), _constant), _islice_remaining
     ),
@@ -343,20 +365,29 @@ _SIGNATURES: dict[Any, _Signature] = {
     itertools.combinations: _COMBINATORIC,
     itertools.combinations_with_replacement: _COMBINATORIC,
     iter: _Signature(),
+    enumerate: _Signature(
+        "iterable start", {"start": _index("enumerate() with a start")}, _enumerate_remaining, counts_items=True
+    ),
+    zip: _Signature("", {"strict": _is_true}, counts_items=True),
+    map: _Signature(counts_items=True),
+    filter: _Signature("function", {"function": _optional}, counts_items=True),
     make_advanced_iterator: _Signature(remaining=_getitem_remaining),
 }
 """Iterators by the function that creates them; the groups of ``groupby`` have none."""
 
 
+def make_iterator(tx: Tracer, function: Any, args: Args, kwargs: Kwargs) -> Variable:
+    """Call a function that creates an iterator, such as ``zip`` or ``itertools.tee``."""
+    return _SIGNATURES[function].create(tx, function, args, kwargs)
+
+
 def _rule_of(function: Any) -> CallRule:
-    return lambda tx, args, kwargs: _SIGNATURES[function].create(tx, function, args, kwargs)
+    return lambda tx, args, kwargs: make_iterator(tx, function, args, kwargs)
 
 
 for _function in _SIGNATURES.keys() - {itertools.chain.from_iterable, iter, make_advanced_iterator}:
     register_rule(_function)(_rule_of(_function))
 RULES_BY_NAME["chain", "from_iterable"] = _rule_of(itertools.chain.from_iterable)
-make_callable_iterator = _rule_of(iter)
-"""Creates the iterator of ``iter(function, sentinel)``."""
 
 
 @register_rule(itertools.chain)
@@ -364,7 +395,7 @@ def _chain(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if kwargs:
         tx.fold_constant(itertools.chain, **dict.fromkeys(kwargs))
     outer = SequenceIteratorVariable(list(args), type(iter(())))
-    return _rule_of(itertools.chain.from_iterable)(tx, [outer], {})
+    return make_iterator(tx, itertools.chain.from_iterable, [outer], {})
 
 
 @register_rule(itertools.count)
