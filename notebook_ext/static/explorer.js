@@ -2,6 +2,7 @@
 
 import { copyText, shownText } from "./copy.js";
 import { Finder } from "./finder.js";
+import { resizable } from "./resize.js";
 import { button, h, plural, put } from "./shared/dom.js";
 import { press } from "./shared/keys.js";
 import { SHARED, VIEWS } from "./shared/views.js";
@@ -104,6 +105,7 @@ export class Frame {
       model.link ? button("Link", "Y", () => this.copyLink(), { class: "b long", "data-short": "Y", "aria-label": "Link", title: "Copy a link to the selection. Key: Y" }) : null, button("?", "?", () => this.toggleHelp(), { "aria-label": "Keys" }));
     const widget = h("div", { class: "wid" }, h("div", { class: "top" }, this.tabs, this.othersButton, tools), this.others, this.help, this.finder.el, this.panel, this.sentence);
     this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = false; } }, this.summary, widget);
+    resizable(this.root);
     el.append(this.root);
     this.staticSummary = staticSummary(el, model.get("summary_id"));
     if (this.staticSummary) this.staticSummary.hidden = true;

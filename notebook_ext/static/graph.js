@@ -14,6 +14,8 @@ import { VIEWS } from "./shared/views.js";
 const MARGIN = 12;
 const TEXTS = ["op", "target", "type", "bytes", "path", "kernel", "source", "note"];
 const PLAY_MS = 900;
+/** Text is not readable at a smaller zoom. */
+const LEGIBLE = 0.3;
 
 /**
  * Nodes from a part's columns.
@@ -113,7 +115,7 @@ export class GraphView {
       key("p", "changes of each graph pass, one pass after the other", () => this.nextPass()),
       key("t", "nodes as a table, or as a picture", () => this.toggleTable()),
       key("+ -", "zoom in or out", (k) => this.scale(k === "+" ? 1.25 : 0.8)),
-      key("w", "fit the width", () => this.fit()),
+      key("w", "fit the whole graph; again to fit its width", () => this.fit()),
       key("Enter", "show its line in the linked view", () => this.link()),
       key("e", "edit the text of the graph", () => this.edit()),
       key("/", "search nodes", () => this.search.focus()),
@@ -319,9 +321,13 @@ export class GraphView {
 
   fit() {
     if (!this.part || !this.picture) return;
-    this.zoom = Math.max(0.1, Math.min(1.5, this.box.clientWidth / (this.picture.width + 2 * MARGIN)));
+    const { box, picture } = this, wide = box.clientWidth / (picture.width + 2 * MARGIN), whole = Math.min(wide, box.clientHeight / (picture.height + 2 * MARGIN));
+    // A second press, or a graph that is too tall to be read whole, fits the width.
+    const isWhole = whole >= LEGIBLE && Math.abs(this.zoom - Math.min(1.5, whole)) > 1e-6;
+    this.zoom = Math.max(0.1, Math.min(1.5, isWhole ? whole : wide));
     this.paint();
     this.show();
+    this.frame.say(isWhole ? "The whole graph fits. Press w again to fit its width." : `The width fits.${whole < LEGIBLE ? " The graph is too tall to be read as a whole: close calls (C), or move in the minimap." : ""}`);
   }
 
   /** @param {WheelEvent} e */
@@ -396,9 +402,10 @@ export class GraphView {
     const choose = () => { this.choose(id); this.frame.focus(); };
     const cut = (/** @type {string} */ t) => (t.length > 21 ? t.slice(0, 20) + "…" : t);
     if (id >= this.nodes.length) {
-      const g = this.groups[id - this.nodes.length];
+      const g = this.groups[id - this.nodes.length], kernels = this.#kernelsOf(g);
       return h("g", { class: "nd shut" + look, transform: `translate(${x} ${y})`, onclick: choose, ondblclick: () => this.fold(id - this.nodes.length), role: "img", "aria-label": `${g.path}, closed, ${plural(g.nodes.length, "node")}` },
-        h("rect", { class: "bx back", x: 3, y: 3, width, height, rx: 2 }), h("rect", { class: "bx", width, height, rx: 2 }), h("text", { class: "nm", x: 7, y: 14 }, "▸ " + cut(g.label)), h("text", { class: "ty", x: 7, y: 28 }, cut(`${plural(g.nodes.length, "node")} ${this.#resultType(g)}`)));
+        h("rect", { class: "bx back", x: 3, y: 3, width, height, rx: 2 }), h("rect", { class: "bx", width, height, rx: 2 }), h("text", { class: "nm", x: 7, y: 14 }, "▸ " + cut(g.label)), h("text", { class: "ty", x: 7, y: 28 }, cut(`${plural(g.nodes.length, "node")} ${this.#resultType(g)}`)),
+        kernels.length ? this.#kernelBadge(kernels.length > 1 ? "×" + kernels.length : kernels[0], width) : null);
     }
     const n = this.nodes[id], start = n.ordinal > 0 ? 26 : 7, bad = this.part.values?.[id]?.bad;
     return h(
@@ -409,8 +416,14 @@ export class GraphView {
       h("text", { class: "nm", x: start, y: 14 }, cut(n.name)),
       h("text", { class: "ty", x: 7, y: 28 }, cut(n.type)),
       bad ? h("text", { class: "nan", x: width - 6, y: 14, "text-anchor": "end" }, bad) : null,
-      n.kernel || n.isInput ? h("text", { class: "ty", x: width - 6, y: 28, "text-anchor": "end" }, n.kernel || (n.type.length < 16 ? "input" : "")) : null,
+      n.kernel ? this.#kernelBadge(n.kernel, width) : n.isInput && n.type.length < 16 ? h("text", { class: "ty", x: width - 6, y: 28, "text-anchor": "end" }, "input") : null,
     );
+  }
+
+  /** The kernel of a box, at its lower right. @param {string} kernel @param {number} width */
+  #kernelBadge(kernel, width) {
+    const wide = 6 * kernel.length + 8;
+    return h("g", { class: "kb" }, h("rect", { x: width - wide - 4, y: 19, width: wide, height: 12, rx: 6 }), h("text", { class: "ty", x: width - wide / 2 - 4, y: 28, "text-anchor": "middle" }, kernel));
   }
 
   /** @param {number} own @param {number} other @param {number} i @param {boolean} isStart */
@@ -611,6 +624,11 @@ export class GraphView {
     if (this.step < 0) this.frame.say(badge(n.ordinal), " ", h("b", {}, n.name), n.type ? ` ${n.type}` : "", n.bytes ? `, ${n.bytes}` : "", n.module ? ` in ${n.module}` : "", n.kernel ? `, in kernel ${n.kernel}` : "", ".");
   }
 
+  /** The kernels of a call, each once. @param {any} g @returns {string[]} */
+  #kernelsOf(g) {
+    return [...new Set(g.nodes.map((/** @type {number} */ j) => this.nodes[j].kernel).filter(Boolean))];
+  }
+
   /** Type of the last value that a closed call computes. @param {any} g */
   #resultType(g) {
     const last = g.nodes.findLast((/** @type {number} */ j) => !this.nodes[j].isInput);
@@ -633,7 +651,7 @@ export class GraphView {
   #tellGroup(g, i) {
     const ops = new Map();
     for (const j of g.nodes) if (!this.nodes[j].isInput) ops.set(this.nodes[j].target, (ops.get(this.nodes[j].target) || 0) + 1);
-    const kernels = [...new Set(g.nodes.map((/** @type {number} */ j) => this.nodes[j].kernel).filter(Boolean))];
+    const kernels = this.#kernelsOf(g);
     put(
       this.side,
       h("h4", {}, "Call"), h("p", {}, h("code", {}, g.path)), button("Open", "o", () => this.fold(i)),

@@ -23,6 +23,7 @@ INITIAL_MODULES = (
     "shared/rows.js",
     "shared/views.js",
     "trail.js",
+    "resize.js",
     "copy.js",
     "search.js",
     "finder.js",

@@ -236,3 +236,55 @@ def test_of_ten_thousand_nodes_only_those_in_view_are_drawn(explorer: Show) -> N
         return times.sort((a, b) => a - b); }"""
     )
     assert frames[0] < 66, frames
+
+
+def test_fit_shows_the_whole_graph_then_its_width(explorer: Show) -> None:
+    """w fits the whole graph; pressed again, it fits the width.
+
+    A graph that is too tall to be read as a whole fits the width at once, and says so.
+    """
+    page = explorer(head_session())
+    open_view(page, "graph")
+    fits = "() => { const b = document.querySelector('.lm .gbox'); return b.scrollHeight <= b.clientHeight + 1 && b.scrollWidth <= b.clientWidth + 1; }"
+    press(page, "+ + + +")
+    assert not page.evaluate(fits)
+    assert press(page, "w").startswith("The whole graph fits.")
+    assert page.evaluate(fits)
+    assert press(page, "w") == "The width fits."
+    page = explorer(with_graph(GraphRecord("g", "fx", "", blocks(8, 20))))
+    open_view(page, "graph")
+    assert "too tall to be read as a whole" in press(page, "O w")
+
+
+def test_nodes_and_closed_calls_have_a_badge_of_their_kernels(explorer: Show) -> None:
+    """A node names its kernel inside its box.
+
+    A closed call names its only kernel, or counts several.
+    """
+    session = head_session()
+    page = explorer(session)
+    open_view(page, "graph")
+    page.locator(".lm .graph select").nth(1).select_option("aten")
+    badges = page.locator(".lm .graph .kb")
+    assert badges.count()
+    outside = "(all) => all.filter((e) => { const a = e.getBoundingClientRect(), b = e.parentElement.querySelector('.bx').getBoundingClientRect(); return a.left < b.left || a.right > b.right + 1 || a.bottom > b.bottom + 1; }).length"
+    assert badges.evaluate_all(outside) == 0
+    press(page, "C")
+    assert page.locator(".lm .graph .shut .kb").count() == page.locator(".lm .graph .shut").count()
+    assert badges.evaluate_all(outside) == 0
+
+
+def test_columns_are_resized_by_dragging_the_line_between_them(explorer: Show) -> None:
+    """A drag moves the line, and a double click on it restores the widths."""
+    page = explorer(head_session())
+    open_view(page, "graph")
+    side = page.locator(".lm .graph .side")
+    place = side.bounding_box()
+    middle = place["y"] + place["height"] / 2
+    page.mouse.move(place["x"], middle)
+    page.mouse.down()
+    page.mouse.move(place["x"] - 100, middle)
+    page.mouse.up()
+    assert abs(side.bounding_box()["width"] - place["width"] - 100) < 3
+    page.mouse.dblclick(place["x"] - 100, middle)
+    assert side.bounding_box()["width"] == place["width"]
