@@ -42,6 +42,31 @@ def _rope(q: Any, c: Any, s: Any) -> Any:
     return torch.cat([a * c - b * s, b * c + a * s], -1)
 
 
+def _recurrence(x: Any) -> Any:
+    steps = [x[0]]
+    for row in range(1, x.shape[0]):
+        steps.append(steps[-1] * 0.99 + x[row])
+    return torch.stack(steps)
+
+
+def _alpha_weights(s: Any) -> Any:
+    a = 1 - torch.exp(-s * 0.1)
+    t = torch.cumprod(1 - a + 1e-10, -1)
+    return a * torch.cat([torch.ones_like(t[:, :1]), t[:, :-1]], -1)
+
+
+def _focal(x: Any, t: Any) -> Any:
+    p = torch.sigmoid(x)
+    right = p * t + (1 - p) * (1 - t)
+    loss = F.binary_cross_entropy_with_logits(x, t, reduction="none")
+    return (loss * (1 - right) ** 2 * (0.25 * t + 0.75 * (1 - t))).mean()
+
+
+def _decode_boxes(x: Any) -> Any:
+    x = x.permute(0, 2, 3, 1)
+    return torch.cat([x[..., :2].sigmoid() * 2 - 0.5, (x[..., 2:4].sigmoid() * 2) ** 2, x[..., 4:].sigmoid()], -1)
+
+
 KERNELS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
     "gelu chain": (lambda x: torch.sigmoid(torch.sin(F.gelu(x))), lambda: (r(1024, 1024),)),
     "rms norm with residual": (_rms_residual, lambda: (r(1024, 1024), r(1024, 1024), r(1024))),
@@ -84,10 +109,40 @@ KERNELS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ..
         lambda x, m, v: F.batch_norm(x, m, v).relu(),
         lambda: (r(16, 64, 32, 32), r(64), r(64).abs()),
     ),
+    "total variation": (
+        lambda x: (x[..., 1:] - x[..., :-1]).abs().mean() + (x[..., 1:, :] - x[..., :-1, :]).abs().mean(),
+        lambda: (r(8, 3, 128, 128),),
+    ),
+    "stack of a recurrence": (_recurrence, lambda: (r(16, 1024),)),
+    "log of a running sum": (lambda x: x.abs().cumsum(-1).log1p(), lambda: (r(64, 1024),)),
+    "running product weights": (_alpha_weights, lambda: (torch.rand(4096, 64),)),
+    "focal loss": (_focal, lambda: (r(4096, 80), (torch.rand(4096, 80) > 0.9).float())),
+    "channel statistics": (lambda x: (x.mean((0, 2, 3)), x.var((0, 2, 3))), lambda: (r(8, 64, 56, 56),)),
+    "heat equation": (
+        lambda u: u + 0.1 * (u.roll(1, 0) + u.roll(-1, 0) + u.roll(1, 1) + u.roll(-1, 1) - 4 * u),
+        lambda: (r(512, 512),),
+    ),
+    "box decoding": (_decode_boxes, lambda: (r(8, 85, 40, 40),)),
+    "large in place": (lambda x, b: x.mul_(0.5).add_(b), lambda: (r(4096, 4096), r(4096))),
     "large chain": (lambda x, y: torch.relu(x * 2 + y), lambda: (r(1 << 24), r(1 << 24))),
     "large sum": (lambda x: (x * x).sum(), lambda: (r(1 << 24),)),
     "small chain": (lambda x: torch.sigmoid(torch.sin(F.gelu(x))), lambda: (r(64),)),
 }
+
+
+class _SmallUNet(nn.Module):
+    """One level down and up, with a skip connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.middle = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.norm, self.up = nn.GroupNorm(4, 16), nn.Conv2d(32, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Return an image of the input's size."""
+        kept = F.silu(self.norm(self.down(x)))
+        low = F.silu(self.middle(F.avg_pool2d(kept, 2)))
+        return self.up(torch.cat([F.interpolate(low, scale_factor=2), kept], 1))
 
 
 def _step(model: Any, *shape: int) -> tuple[Any, Callable[[], tuple[torch.Tensor, ...]]]:
@@ -106,6 +161,7 @@ def models() -> dict[str, tuple[Any, Callable[[], tuple[torch.Tensor, ...]]]]:
     cnn = nn.Sequential(
         nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3600, 10)
     )
+    unet = _SmallUNet()
     gpt, tokens = small_gpt()
 
     def call(run: Any, x: torch.Tensor) -> None:
@@ -120,6 +176,7 @@ def models() -> dict[str, tuple[Any, Callable[[], tuple[torch.Tensor, ...]]]]:
     return {
         "MLP, training step": _step(mlp, 32, 64),
         "CNN, training step": _step(cnn, 8, 3, 32, 32),
+        "U-Net, training step": _step(unet, 2, 3, 64, 64),
         "GPT, training step": ((gpt, train), lambda: tokens),
         "GPT, warm call": ((gpt, call), lambda: tokens),
     }

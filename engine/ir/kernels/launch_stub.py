@@ -8,8 +8,12 @@ per argument that is 1 for a float. The last two arguments are the extent and th
 
 from __future__ import annotations
 
-THREAD_WORK = 1 << 15
-"""Least work per thread, in units of the printer's cost of one element."""
+THREAD_WORK = 1 << 16
+"""Least work per thread, in units of the printer's cost of one element.
+
+On two cores, a kernel of twice this work takes 4 us on one thread and 3.5 on two: with less, starting the second takes
+as long as it saves.
+"""
 
 STUB_NAME = "engine_launch"
 
