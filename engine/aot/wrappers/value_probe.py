@@ -105,8 +105,9 @@ class ValueProbe:
         """Wrap the functional graph to record statistics of its nodes in the first recorded call."""
 
         def described(*inputs: Any) -> Any:
-            if self._current_moments is not None and not self._num_recorded:
-                self._current_nodes = _described(describe, inputs)
+            session = self._current_call.session() if self._current_call is not None else None
+            if session is not None and not self._num_recorded:
+                self._current_nodes = self._describe_nodes(session, describe, inputs)
             return run(*inputs)
 
         return described
@@ -132,7 +133,9 @@ class ValueProbe:
         if session is None or mark.call_index < 0:
             return run(values)
         before = _moment("backward", "in", given, values)
-        nodes = _described(describe, values) if describe is not None and not mark.call_index else ()
+        nodes: tuple[NodeValuesRecord, ...] = ()
+        if describe is not None and not mark.call_index:
+            nodes = self._describe_nodes(session, describe, values)
         found = run(values)
         moments, number = (before, _moment("backward", "out", gradients, found)), mark.call_index
         mark.call_index = -1
@@ -142,6 +145,19 @@ class ValueProbe:
                 lambda c: replace(c, call_values=_with_backward(c.call_values, number, moments, nodes)),
             )
         return found
+
+    def _describe_nodes(
+        self, session: Session, describe: Describe, inputs: Sequence[Any]
+    ) -> tuple[NodeValuesRecord, ...]:
+        """Return statistics of a graph's nodes; none, with a note, if it cannot run once more."""
+        try:
+            return describe(list(inputs))
+        except Exception as error:  # The values are extra: the call itself must not fail for them.
+            why = f"{type(error).__name__}: {error}".partition("\n")[0]
+            session.add_note(
+                f"Compilation {self._compilation}: values of its nodes are not recorded, because its graph failed when it ran once more through ATen ({why})."
+            )
+            return ()
 
     def wrap_wrapper(self, layer: str, run: Run, names: Sequence[str]) -> Run:
         """Wrap ``run`` to record what a wrapper passes to it and what it returns."""
@@ -179,14 +195,6 @@ def _with_backward(
         replace(found, wrapper_values=(*found.wrapper_values, *moments), nodes=(*found.nodes, *nodes)),
         *passages[number + 1 :],
     )
-
-
-def _described(describe: Describe, inputs: Sequence[Any]) -> tuple[NodeValuesRecord, ...]:
-    """Return statistics of a graph's nodes; none if it cannot run once more."""
-    try:
-        return describe(list(inputs))
-    except Exception:  # The values are extra: the call itself must not fail for them.
-        return ()
 
 
 def _numbered(word: str, values: Any) -> list[str]:

@@ -80,3 +80,16 @@ def test_nothing_is_recorded_without_steps() -> None:
     with engine.record() as session:
         engine.compile(lambda x: x + 1)(torch.ones(2))
     assert not session.compilations[0].call_values
+
+
+def test_statistics_that_fail_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call gives its result, and a note says why its values are missing."""
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("engine.aot.driver.node_statistics", fail)
+    with engine.record(level="steps") as session:
+        result = engine.compile(torch.sin)(torch.ones(2))
+    assert torch.equal(result, torch.ones(2).sin())
+    assert any("values of its nodes are not recorded" in n and "no room" in n for n in session.notes)
