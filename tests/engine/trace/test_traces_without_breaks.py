@@ -333,3 +333,33 @@ def test_one_tensor_in_two_places_is_one_input() -> None:
     assert frame.graph is not None
     assert len(frame.graph.inputs) == 1
     assert any(isinstance(g, SameObject) and g.expect_same for g in frame.guards)
+
+
+def _next_three(iterator: Iterator[Any]) -> list[Any]:
+    return [next(iterator) for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        lambda: list(itertools.permutations(iterable=[1, 2])),
+        lambda: [(key, len(list(group))) for key, group in itertools.groupby("aab", key=str.upper)],
+        lambda: _next_three(itertools.cycle("ab")),
+        lambda: _next_three(enumerate(itertools.accumulate([1, 2, 3], initial=4), start=2)),
+        lambda: list(zip([1], [1, 2], strict=True)),
+        lambda: itertools.islice([1], -1),
+        lambda: itertools.tee([1], -1),
+        lambda: itertools.chain(iterable=[]),
+        lambda: list(itertools.starmap(operator.add, [3])),
+    ],
+)
+def test_iterators_take_arguments_and_raise_as_in_python(steps: Any) -> None:
+    """Items, keyword arguments and errors of C iterators are Python's, without a break."""
+
+    def run(x: Any) -> Any:
+        try:
+            return x + 1, steps()
+        except (TypeError, ValueError) as error:
+            return x + 1, str(error)
+
+    assert not compare_with_eager(run, X).breaks

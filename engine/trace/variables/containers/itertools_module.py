@@ -113,6 +113,16 @@ def item_or_end(tx: Tracer, of: Variable, index: int) -> Variable | None:
         raise
 
 
+class _IteratorErrors(UserErrors):
+    """Raises the errors of C code in the traced code, but no error of the tracer beneath it."""
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: Any) -> None:  # noqa: PYI036 - as in the base class
+        if trace is not None and trace.tb_next is None:
+            super().__exit__(kind, error, trace)
+
+
 class ItertoolsIteratorVariable(IteratorVariable):
     """An iterator of C code over proxies: ``function(*args, **kwargs)`` created ``iterator``."""
 
@@ -135,7 +145,7 @@ class ItertoolsIteratorVariable(IteratorVariable):
     def next_item(self, tx: Tracer) -> Variable | None:
         tx.side_effects.record_mutation(self)
         try:
-            with UserErrors(tx, ValueError):  # of ``zip(strict=True)``
+            with _IteratorErrors(tx, ValueError):  # of ``zip(strict=True)``
                 found = next(self.iterator)
         except StopIteration:
             self.is_exhausted = True
@@ -230,7 +240,7 @@ class _Signature:
         names = itertools.chain(self.names.split(), itertools.repeat(""))
         given = [self._convert(tx, name, arg) for name, arg in zip(names, args, strict=False)]
         words = {name: self._convert(tx, name, arg) for name, arg in kwargs.items()}
-        with UserErrors(tx, TypeError, ValueError):
+        with _IteratorErrors(tx, TypeError, ValueError):
             made = function(*(arg.real for arg in given), **{name: arg.real for name, arg in words.items()})
         if function is not itertools.tee:
             return ItertoolsIteratorVariable(made, function, given, words)
