@@ -439,6 +439,9 @@ class _ProgramWriter:
 
     def _allocation(self, buffer: Buffer) -> str:
         sizes, strides = self._sizes(buffer.shape), self._sizes(buffer.stride)
+        if self.device.type == "cpu" and _has_padded_rows(buffer):
+            self.constants["zeros_strided"] = _zeros_strided
+            return f"zeros_strided({sizes}, {strides}, {self._constant_name(buffer.dtype)})"
         count = static_size(product(buffer.shape)) if self.device.type == "cpu" else None
         make = "empty_strided"
         if count is not None and count * buffer.dtype.itemsize >= MIN_BYTES:
@@ -574,11 +577,21 @@ def _is_bool_result(relation: Any, program: LoweredProgram) -> bool:
 
 
 def _has_padded_rows(buffer: Buffer) -> bool:
-    """Return True if the buffer is a matrix with padded rows."""
-    if len(buffer.shape) != 2 or static_size(buffer.stride[1]) != 1:
+    """Return True if the buffer is a matrix, or several, with padded rows."""
+    if len(buffer.shape) < 2 or static_size(buffer.stride[-1]) != 1:
         return False
-    row, width = static_size(buffer.stride[0]), static_size(buffer.shape[1])
+    row, width = static_size(buffer.stride[-2]), static_size(buffer.shape[-1])
     return row is not None and width is not None and row > width
+
+
+def _zeros_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return a CPU tensor whose memory holds zeros, also between its rows.
+
+    Products of bfloat16 matrices on CPUs with matrix units read past the end of a row: a NaN there reaches the result.
+    """
+    made = torch.empty_strided(size, stride, dtype=dtype)
+    made.untyped_storage().fill_(0)
+    return made
 
 
 def _is_whole(ref: BufferRef) -> bool:
