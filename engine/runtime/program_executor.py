@@ -589,9 +589,7 @@ def _zeros_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.
 
     Products of bfloat16 matrices on CPUs with matrix units read past the end of a row: a NaN there reaches the result.
     """
-    made = torch.empty_strided(size, stride, dtype=dtype)
-    made.untyped_storage().fill_(0)
-    return made
+    return torch.zeros(size[0] * stride[0], dtype=dtype).as_strided(size, stride)
 
 
 def _is_whole(ref: BufferRef) -> bool:
