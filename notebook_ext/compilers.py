@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from IPython.core.error import UsageError
 
 from engine import api, errors
 from engine.ir.unwrap_compiled import unwrap_compiled
+from engine.observe.torch_warnings import fold_torch_warnings
 from engine.options import Options
 from engine.pipeline import Pipeline
 from engine.records.session import Session
@@ -92,11 +93,13 @@ class TorchCompiler:
         self.settings = choice
         self._backend = torch_backend_name(choice.backend)
 
-    def record(self) -> contextlib.AbstractContextManager[Session]:
-        """Open ``engine.observe_torch``."""
+    @contextlib.contextmanager
+    def record(self) -> Iterator[Session]:
+        """Open ``engine.observe_torch``; torch's warnings are folded into the session."""
         from engine.observe.observe_torch import observe_torch
 
-        return observe_torch()
+        with observe_torch() as session, fold_torch_warnings(session):
+            yield session
 
     def compile_function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
         """Return the function compiled by ``torch.compile``."""

@@ -300,7 +300,7 @@ class TracerView {
   /** @param {number} i */
   #sourceRow(i) {
     const { part, time } = this, [, , , , row, , from, to] = time.op(this.sourceStep), isNow = row === i;
-    const ordinal = part.ordinals[i] || 0, runs = tokens(part.source[i], "python");
+    const ordinal = part.ordinals[i] || 0, runs = tokens(part.source[i], part.lines[i] ? "python" : "");
     const cut = isNow && from >= 0 ? marked(runs, from, to) : runs.map(([c, t]) => /** @type {[string, string, boolean]} */ ([c, t, false]));
     const stop = this.stops.has(i);
     return h(

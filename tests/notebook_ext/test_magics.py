@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import inspect
+import io
+import logging
 import pathlib
 import pickle
 import re
@@ -466,6 +468,27 @@ def test_a_module_can_change_compilers_from_cell_to_cell(shell: Shell) -> None:
     assert ran.succeeded, ran.text
     assert "Nothing was compiled" not in ran.text
     assert names(shell) == ["Linear.forward"]
+
+
+def test_warnings_of_stock_torch_compile_are_folded_into_one_note(shell: Shell) -> None:
+    """The session keeps their text; after the cell, warnings reach the screen again."""
+    screen, log = io.StringIO(), logging.getLogger("torch._dynamo")
+    handler = logging.StreamHandler(screen)
+    log.addHandler(handler)
+    try:
+        ran = shell.run(
+            "%%compile --backend torch:eager\ndef tag(x, k):\n    return x + len(k)\n"
+            "for n in range(12):\n    tag(torch.ones(3), 'a' * n)"
+        )
+        log.warning("after the cell")
+    finally:
+        log.removeHandler(handler)
+    assert ran.succeeded, ran.text
+    assert screen.getvalue() == "after the cell\n"
+    (note,) = (n for n in shell.ns["_compile"].notes if "logged" in n)
+    assert note.startswith("torch.compile logged 1 warning: torch._dynamo hit config.recompile_limit (8).")
+    (text,) = (a.text for a in shell.ns["_compile"].artifacts if a.name == "warnings of torch.compile")
+    assert "function: 'tag'" in text
 
 
 def test_a_cell_is_saved_as_one_page_that_says_what_it_holds(shell: Shell, tmp_path: pathlib.Path) -> None:
