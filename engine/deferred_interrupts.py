@@ -118,6 +118,7 @@ class defer_interrupts:  # noqa: N801 -- a context manager, used like a function
         if not deferral.depth:
             if not callable(signal.getsignal(signal.SIGINT)):
                 return
+            deferral.count = 0
             deferral.install()  # from here on, no signal raises
             deferral.owner, deferral.is_immediate = threading.get_ident(), False
         deferral.depth += 1
@@ -129,8 +130,8 @@ class defer_interrupts:  # noqa: N801 -- a context manager, used like a function
         deferral.depth -= 1
         if deferral.depth:
             return
+        deferral.uninstall()  # a signal that arrives on the way is still counted
         left, deferral.count, deferral.is_immediate = deferral.count, 0, False
-        deferral.uninstall()
         try:
             _raise_signals(left)
         finally:

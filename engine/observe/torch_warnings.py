@@ -55,7 +55,7 @@ def _screen_handlers() -> list[logging.Handler]:
     """Return the handlers of torch's loggers that write to the screen, not to a file."""
     known = logging.root.manager.loggerDict
     handlers = [h for name in known if name.partition(".")[0] == "torch" for h in getattr(known[name], "handlers", ())]
-    return list({id(h): h for h in handlers if type(h) is logging.StreamHandler}.values())
+    return list({id(h): h for h in handlers if not hasattr(h, "baseFilename")}.values())
 
 
 def _add_to_session(session: Session, counts: dict[str, int]) -> None:

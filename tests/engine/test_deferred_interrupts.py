@@ -232,3 +232,19 @@ def test_many_forced_interrupts(model: str, backend: str) -> None:
     assert len(seen) == 300
     assert not [s for s in seen if not interrupts.is_good(s)]
     assert sorted(s["delay"] for s in seen)[-3] < 1.0  # 0.2 s on an idle machine
+
+
+def test_a_signal_while_the_handler_is_restored_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restoring the user's handler takes Python calls, at which a Ctrl-C may arrive."""
+    restore = type(deferred_interrupts.deferral).uninstall
+
+    def interrupted(self: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        restore(self)
+
+    monkeypatch.setattr(type(deferred_interrupts.deferral), "uninstall", interrupted)
+    with pytest.raises(KeyboardInterrupt), defer_interrupts():
+        pass
+    monkeypatch.undo()
+    with defer_interrupts():
+        pass
