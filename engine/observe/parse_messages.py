@@ -66,7 +66,7 @@ def parse_break(text: str) -> BreakRecord:
         kind=_kind_from_title(title),
         title=title,
         context=what or context,
-        explanation=sections.get("Explanation", [""])[0],
+        explanation=sections.get("Explanation", [""])[0].removesuffix(" Message: None"),
         hints=tuple(sections.get("Hint", [])),
         span=stack[-1] if stack else None,
         stack=stack,

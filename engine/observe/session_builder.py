@@ -48,6 +48,8 @@ from engine.records.session import CompilationRecord, Session
 from engine.records.trace import BreakRecord, TraceRecord
 
 _GRAPH_ORDER = {kind.stage: kind.order for kind in (*GRAPH_EVENTS.values(), *BACKWARD_GRAPH_KINDS.values())}
+_CODE_NOT_TRACED = frozenset(("Unsupported", "SkipFrame", "RecompileLimitExceeded", "FailOnRecompileLimitHit"))
+"""Errors by which Dynamo leaves a frame to Python: no failure of torch."""
 _KEY = re.compile(r'"key": ?"([^"]{1,200})"')
 _BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
 _ERROR_LINE = re.compile(
@@ -434,15 +436,16 @@ class SessionBuilder:
         """
         first = next((line.strip() for line in reason.splitlines() if line.strip()), kind)
         known = self._get(event.compilation)
-        if event.kind != "compilation_metrics" or not (known.trace is not None and known.trace.breaks):
-            stage = "trace" if event.kind == "compilation_metrics" else "aot"
-            failure = StageFailure(stage, f"{kind}: {first}", "the frame runs as Python", reason)
-            self._update(event, failures=(*known.failures, failure))
-        else:
+        is_traced = event.kind == "compilation_metrics"
+        if is_traced and known.trace is not None and known.trace.breaks:
             *others, last = known.trace.breaks
             self._update(event, trace=replace(known.trace, breaks=(*others, replace(last, skips_frame=True))))
+        elif not is_traced or kind not in _CODE_NOT_TRACED:
+            stage = "trace" if is_traced else "aot"
+            failure = StageFailure(stage, f"{kind}: {first}", "the frame runs as Python", reason)
+            self._update(event, failures=(*known.failures, failure))
         self.session.add_skipped(SkippedRecord(self._frames.display_name(event.frame), first))
-        if event.kind == "compilation_metrics":
+        if is_traced:
             self._add_call(event.compilation, "python")
 
 

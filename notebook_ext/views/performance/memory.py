@@ -103,7 +103,9 @@ def _recompute(compilation: CompilationRecord) -> str:
 
 def _place(file: str, line: int) -> str:
     module = source_lines.module_of(file)
-    return f"line {line}" if module is None else f"module {one_line(module, 60)}"
+    if module is None:
+        return f"line {line}"
+    return f"module {one_line(module, 60)}" if module else "library code"
 
 
 class _NodeLines:

@@ -237,6 +237,7 @@ def test_recompile_limit_is_told() -> None:
     assert [c.outcome for c in session.calls] == ["compiled", "compiled", "python"]
     assert "recompile limit" in session.skipped[0].reason
     assert session.skipped[0].name == "scaled"
+    assert not any(c.failures for c in session.compilations)
 
 
 def test_frame_left_to_python_is_told() -> None:
