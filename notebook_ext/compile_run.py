@@ -10,6 +10,7 @@ from typing import Any
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
 from engine import api
+from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
 from engine.replace_file import replace_file
 from notebook_ext import display, module_shadowing
@@ -104,6 +105,10 @@ class CompileRun:
             self._note_shadowing()
             with self._catch_error():
                 run_cell(self._shell, self._cell, self._compiler, self.session, self._names, self._calls)
+            if self._error is not None and not (self.session.frames or self.session.skipped):
+                kind = type(self._error).__name__
+                reason = f"{kind} was raised before it called a function or module that computes with tensors"
+                self.session.add_skipped(SkippedRecord("the cell", reason))
         self._previous = sessions.remember_run(self._executing.id, self.session)
 
     def check(self) -> None:

@@ -133,10 +133,20 @@ def break_text(session: Session, record: BreakRecord) -> str:
         return one_line(record.title, 60)
     head = text.split("(", 1)[0].strip()
     # The condition of a jump is no call, even if it ends with one: Python 3.14 gives its span without the "if".
-    is_call = record.kind != "tensor-jump" and "(" in text and head
+    is_call = record.kind != "tensor-jump" and head and _ends_with_first_call(text)
     if is_call and all(part.isidentifier() for part in head.split(".")):
         return head
     return one_line(text or record.context or record.title, 40)
+
+
+def _ends_with_first_call(text: str) -> bool:
+    """Return True for ``f(x)`` and a call cut at a line's end, False for ``f(x) @ y``."""
+    depth = 0
+    for at, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == ")" and depth == 0:
+            return at == len(text.rstrip()) - 1
+    return depth > 0
 
 
 def guard_failure_text(rejection: GuardFailure) -> str:

@@ -345,6 +345,13 @@ def without_numbers(text: str) -> str:
     return re.sub(r"In\[\d+\]", "In[n]", re.sub(step, "", text, flags=re.DOTALL))
 
 
+def test_an_error_before_any_call_is_named_as_the_reason(shell: Shell) -> None:
+    """A cell that fails before its first call says so instead of 'nothing was called'."""
+    shell.run("%%compile\ndef f(x): return x.sin()\nf(misspelled)")
+    (skipped,) = shell.ns["_compile"].skipped
+    assert (skipped.name, skipped.reason.partition(" was")[0]) == ("the cell", "NameError")
+
+
 def test_a_syntax_error_looks_as_it_does_without_us(shell: Shell) -> None:
     """As IPython shows it, and nothing has run."""
     plain = shell.run("ok = 1\ndef f(x)\n    return x")
