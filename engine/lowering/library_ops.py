@@ -73,10 +73,10 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
     """Return the reason why ATen runs an operator without a (complex) lowering."""
     if (called := called_overload(target)) is None:
         return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
-    if called.namespace == LAUNCH_NAMESPACE:
-        return Fallback(LoweringFallback.NO_LOWERING, "It is a hand-written Triton kernel, launched as it is.")
     if called.namespace not in ("aten", "prims", "engine"):
-        return Fallback(LoweringFallback.NO_LOWERING, "It is a custom operator: its own code runs.")
+        is_launch = called.namespace == LAUNCH_NAMESPACE
+        what = "hand-written Triton kernel, launched as it is" if is_launch else "custom operator: its own code runs"
+        return Fallback(LoweringFallback.NO_LOWERING, f"It is a {what}.")
     if _packet_name(target) in ALLOCATION_OPS:
         return Fallback(LoweringFallback.ALLOCATION, "It only allocates memory.")
     if _packet_name(target) in _FAST_PATH_OPS:

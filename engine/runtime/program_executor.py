@@ -577,11 +577,14 @@ def _is_bool_result(relation: Any, program: LoweredProgram) -> bool:
 
 
 def _has_padded_rows(buffer: Buffer) -> bool:
-    """Return True if the buffer is a matrix, or several, with padded rows."""
-    if len(buffer.shape) < 2 or static_size(buffer.stride[-1]) != 1:
+    """Return True if the buffer holds row-major matrices (one or more) with padded rows."""
+    rank = len(buffer.shape)
+    known = [n for n in map(static_size, (*buffer.shape, *buffer.stride)) if n is not None]
+    if rank < 2 or len(known) < 2 * rank:
         return False
-    row, width = static_size(buffer.stride[-2]), static_size(buffer.shape[-1])
-    return row is not None and width is not None and row > width
+    shape, stride = known[:rank], known[rank:]
+    is_row_major = all(stride[n] == shape[n + 1] * stride[n + 1] for n in range(rank - 2))
+    return is_row_major and stride[-1] == 1 and stride[-2] > shape[-1]
 
 
 def _zeros_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
