@@ -2,7 +2,7 @@
 
 import { copyText, shownText } from "./copy.js";
 import { Finder } from "./finder.js";
-import { resizable } from "./resize.js";
+import { moveFirstLine, resizable } from "./resize.js";
 import { button, h, plural, put } from "./shared/dom.js";
 import { press } from "./shared/keys.js";
 import { SHARED, VIEWS } from "./shared/views.js";
@@ -58,6 +58,8 @@ const ANSWER_TIMEOUT_MS = 8000;
 const STATIC_SNAPSHOT_NOTE = "What is on screen stays; the static snapshot above needs no kernel.";
 /** The current selection is saved in the model after this time without a change. */
 const SAVE_DELAY_MS = 400;
+/** Pixels by which a key moves the line between two columns. */
+const COLUMN_STEP = 40;
 let frames = 0;
 
 /** The static summary of this id that is nearest before an element; the live summary takes its place. @param {HTMLElement} el @param {string} id */
@@ -378,7 +380,7 @@ export class Frame {
   /** @param {boolean} [isShown] */
   toggleHelp(isShown = this.help.hidden) {
     this.help.hidden = !isShown;
-    const general = [["?", "show or hide this list"], ["h", "open Home: what happened, and what to do"], ["1 … 9 0", "open a view, from the linked view on"], ["m", "empty views, and what would fill them"], [":", "find anything in this session; Ctrl K too"], [", .", "back and forward through the selections of all views"], ["y", "copy this view as text"], ["Esc", "return the keyboard to the notebook"], ["Tab", "next control, as everywhere"]];
+    const general = [["?", "show or hide this list"], ["h", "open Home: what happened, and what to do"], ["1 … 9 0", "open a view, from the linked view on"], ["m", "empty views, and what would fill them"], [":", "find anything in this session; Ctrl K too"], [", .", "back and forward through the selections of all views"], ["< >", "narrower or wider first column; dragging its edge does it too, a double click restores it"], ["y", "copy this view as text"], ["Esc", "return the keyboard to the notebook"], ["Tab", "next control, as everywhere"]];
     const rows = [...this.view.keys.map((/** @type {any} */ k) => [k.shown, k.text]), ...general];
     put(this.help, h("dl", {}, rows.map(([keys, text]) => [h("dt", {}, keys.split(" ").map((/** @type {string} */ k) => [h("kbd", {}, k), " "])), h("dd", {}, text)])), this.recipeList(), this.wordList());
   }
@@ -400,6 +402,7 @@ export class Frame {
     else if (e.key === "y") this.copy();
     else if (e.key === "Y") this.copyLink();
     else if (e.key === "h") this.open(TABS[0][0]);
+    else if (e.key === "<" || e.key === ">") moveFirstLine(this.panel, e.key === "<" ? -COLUMN_STEP : COLUMN_STEP);
     else if (/^[0-9]$/.test(e.key)) this.open(TABS[1 + ((+e.key + 9) % 10)][0]);
     else if (target.parentElement === this.tabs && /^Arrow(Left|Right)$/.test(e.key)) this.nextTab(e.key === "ArrowRight" ? 1 : -1);
     else if (!press(this.view.keys, e.key)) return;
