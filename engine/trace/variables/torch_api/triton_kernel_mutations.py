@@ -114,15 +114,15 @@ def _(value: torch.Tensor) -> str:
     return f"*{canonicalize_dtype(str(value.dtype).removeprefix('torch.'))}"
 
 
-def _registersignature_type(name: str, *types: type) -> None:
+def _register_signature_type(name: str, *types: type) -> None:
     for cls in types:
         signature_type.register(cls, lambda value: name)
 
 
-_registersignature_type("constexpr", type(None), str)
-_registersignature_type("i1", bool, torch.SymBool)
-_registersignature_type("i64", int, torch.SymInt)
-_registersignature_type("fp32", float, torch.SymFloat)
+_register_signature_type("constexpr", type(None), str)
+_register_signature_type("i1", bool, torch.SymBool)
+_register_signature_type("i64", int, torch.SymInt)
+_register_signature_type("fp32", float, torch.SymFloat)
 
 
 @contextlib.contextmanager
