@@ -345,6 +345,12 @@ def without_numbers(text: str) -> str:
     return re.sub(r"In\[\d+\]", "In[n]", re.sub(step, "", text, flags=re.DOTALL))
 
 
+def test_an_error_is_placed_at_the_whole_expression(shell: Shell) -> None:
+    """``x.sin() @ x`` is no call of ``x.sin``."""
+    ran = shell.run("%%compile\ndef f(x): return x.sin() @ x\nf(torch.ones(2, 3))")
+    assert "raises an exception (line 1: x.sin() @ x)" in ran.text
+
+
 def test_an_error_before_any_call_is_named_as_the_reason(shell: Shell) -> None:
     """A cell that fails before its first call says so instead of 'nothing was called'."""
     shell.run("%%compile\ndef f(x): return x.sin()\nf(misspelled)")

@@ -201,16 +201,3 @@ def test_the_condition_of_a_jump_is_shown_whole() -> None:
         engine.compile(f, backend="eager")(torch.ones(2))
     assert session.compilations[0].trace is not None
     assert "x.isnan().any()" in break_text(session, session.compilations[0].trace.breaks[0])
-
-
-def test_an_error_is_placed_at_the_whole_expression() -> None:
-    """``x.sin() @ x`` is no call of ``x.sin``."""
-    torch = pytest.importorskip("torch")
-    import engine
-
-    def product(x: Any) -> Any:
-        return x.sin() @ x
-
-    with engine.record() as session, pytest.raises(RuntimeError, match="cannot be multiplied"):
-        engine.compile(product, backend="eager")(torch.ones(2, 3))
-    assert "x.sin() @ x)" in summary(session).text
