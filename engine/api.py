@@ -106,6 +106,10 @@ def make_options(
     if target is not None:
         parse_target(target)
     guard_filter, limit = extra.pop("guard_filter_fn", None), extra.pop("recompile_limit", None)
+    if guard_filter is not None and not callable(guard_filter):
+        raise errors.BadArgument(f"guard_filter_fn must be a function of a list of guards, not {guard_filter!r}.")
+    if limit is not None and not (hasattr(limit, "__index__") and limit > 0):
+        raise errors.BadArgument(f"recompile_limit must be a positive integer or None, not {limit!r}.")
     return Options(backend, bool(fullgraph), dynamic, target, extra, guard_filter=guard_filter, recompile_limit=limit)
 
 

@@ -19,12 +19,13 @@ def options_of_torch(
     """Return options in the engine's terms, with the arguments that are not None.
 
     Options of Inductor that mean the same as a mode become it, backend "inductor" takes them all, and others
-    have no effect, with a warning.
+    have no effect, with a warning. Unknown options are returned as they are.
     """
     named = {**(options or {}), **{name: value for name, value in arguments.items() if value is not None}}
     if backend == "inductor":
-        own = {name: named.pop(name) for name in tuple(named) if name in OPTION_NAMES}
-        return {**own, "inductor": tuple(sorted(_known_to_inductor(named).items()))} if named else own
+        theirs = _known_to_inductor({name: value for name, value in named.items() if name not in OPTION_NAMES})
+        others = {name: value for name, value in named.items() if name not in theirs}
+        return {**others, "inductor": tuple(sorted(theirs.items()))} if theirs else others
     if named.get("mode") == "lite":
         named["mode"] = "default"
     uses_graphs, is_tuned = named.pop("triton.cudagraphs", False), named.pop("max_autotune", False)

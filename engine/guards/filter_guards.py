@@ -73,14 +73,20 @@ def filter_guards(
     """Return the guards that the user's filter keeps.
 
     Raises:
-        BadArgument: the filter returned another number of flags than it got guards.
+        BadArgument: the filter raised an error, or returned anything but one flag for each guard.
     """
     if keeps is None or not guards:
         return guards
     function = request.function
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     scope = FrameScope(request.arguments, dict(cells))
-    flags = keeps([_entry(guard, scope) for guard in guards])
+    entries = [_entry(guard, scope) for guard in guards]
+    try:
+        flags = list(keeps(entries))
+    except Exception as error:
+        raise BadArgument(
+            f"guard_filter_fn must return one flag for each guard; it failed with {type(error).__name__}: {error}."
+        ) from error
     if len(flags) != len(guards):
         raise BadArgument(f"guard_filter_fn got {len(guards)} guards and must return as many flags, not {len(flags)}.")
     return tuple(guard for guard, is_kept in zip(guards, flags, strict=True) if is_kept)
@@ -106,5 +112,5 @@ def _entry(guard: Guard, scope: FrameScope) -> FilterEntry:
 def _value(source: Source, scope: FrameScope) -> Any:
     try:
         return source.resolve(scope)
-    except Exception:
+    except Exception:  # Reads of an unbound variable or a missing item raise: the entry says that it has no value.
         return MISSING_VALUE

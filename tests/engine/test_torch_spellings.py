@@ -64,6 +64,28 @@ def test_torch_compile_with_this_backend() -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"options": {"guard_filter_fn": 3}}, "must be a function of a list of guards, not 3"),
+        ({"recompile_limit": "many"}, "must be a positive integer or None, not 'many'"),
+        ({"recompile_limit": 0}, "must be a positive integer or None, not 0"),
+        ({"backend": "inductor", "options": {"max_autotune_gem": True}}, "no option 'max_autotune_gem'"),
+    ],
+)
+def test_wrong_arguments_are_told_at_once(given: dict[str, object], said: str) -> None:
+    """A misspelled option or a wrong value raises where it is given, for every backend."""
+    with pytest.raises(BadArgument, match=said):
+        engine.compile(torch.sin, **given)  # type: ignore[arg-type]
+
+
+def test_a_guard_filter_that_fails_is_told() -> None:
+    """What the user's filter raised, and what it must return, are one sentence."""
+    compiled = engine.compile(torch.sin, backend="eager", options={"guard_filter_fn": lambda guards: 1 / 0})
+    with pytest.raises(BadArgument, match="one flag for each guard; it failed with ZeroDivisionError"):
+        compiled(torch.ones(2))
+
+
 def test_entry_points_are_found(tmp_path: pathlib.Path) -> None:
     """An installed package makes the backend and the pytest plugin known by name."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
