@@ -21,10 +21,10 @@ from engine.torch_private.lazily_loaded import Work
 from engine.torch_private.pytree import tree_leaves
 from tests.engine.planning.training_programs import PROGRAMS
 
-RELEASE_SECONDS = 0.01
+RELEASE_SECONDS = 0.05
 """Seconds in which gloo's thread releases tensors: it wakes the waiting thread earlier.
 
-Without them a peak would depend on which of the two threads is faster.
+Without them, after `Work.wait` as after ``wait_tensor``, a peak would depend on which of the two threads is faster.
 """
 
 
@@ -61,6 +61,8 @@ class LiveBytes(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         read = self.see((args, kwargs))
         result = func(*args, **(kwargs or {}))
+        if "wait_tensor" in str(func):
+            time.sleep(RELEASE_SECONDS)
         written = self.see(result)
         if func.namespace == "c10d":
             written = self.see(args[0])
