@@ -231,12 +231,12 @@ def is_compiling_disabled() -> bool:
     return bool(getattr(loaded_dynamo_module("config"), "disable", by_environment))
 
 
-def is_listed_as_dynamic(source: str, dim: int | None = None) -> bool:
-    """Return True if the user listed a source, or one dimension of it, as dynamic.
+def lists_source(setting: str, source: str, dim: int | None = None) -> bool:
+    """Return True if ``torch.compiler.config`` lists a source, or one dimension of it.
 
-    ``torch.compiler.config.dynamic_sources`` is a list of patterns separated by commas; ``pattern:0`` is for one dimension only.
+    ``dynamic_sources``, and ``static_sources`` since torch 2.15, are patterns separated by commas; ``pattern:0`` is for one dimension.
     """
-    listed = str(getattr(sys.modules.get("torch.compiler.config"), "dynamic_sources", "") or "")
+    listed = str(getattr(sys.modules.get("torch.compiler.config"), setting, "") or "")
     for entry in filter(None, listed.replace(" ", "").split(",")):
         pattern, colon, digits = entry.rpartition(":")
         is_for_one = bool(colon) and digits.isdigit()

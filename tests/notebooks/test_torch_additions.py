@@ -13,6 +13,7 @@ import torch.compiler
 
 import engine
 from engine.errors import BadArgument
+from tests.torch_internals import dynamo_decorators
 
 PAGE = pathlib.Path(__file__).parents[2] / "notebooks" / "reference" / "TORCH.md"
 TORCH = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
@@ -24,12 +25,18 @@ NAMES_OF_2_13 = frozenset(
     substitute_in_graph wrap_numpy""".split()
 )
 """``torch.compiler.__all__`` of torch 2.13."""
+SETTINGS_OF_2_13 = frozenset(
+    """cache_key_tag dynamic_sources dynamic_values force_cudagraph_gc force_disable_caches job_id pgo_extra_read_key
+    pgo_extra_write_key unbacked_sources""".split()
+)
+"""Settings of ``torch.compiler.config`` of torch 2.13."""
 KEYWORDS_OF_2_13 = {
     "torch.compile": {
         "model", "fullgraph", "dynamic", "backend", "mode", "options", "name", "disable", "recompile_limit", "isolate_recompiles",
         "shapes_spec",
     },
     "torch.compiler.NestedCompileRegionOptions": {"fw_compiler", "bw_compiler", "partitioner", "decompositions"},
+    "torch._dynamo.maybe_mark_dynamic": {"t", "index"},
 }  # fmt: skip
 
 
@@ -55,8 +62,14 @@ since_2_14 = pytest.mark.skipif(TORCH < (2, 14), reason="torch has these names s
 def test_the_page_has_every_name_that_this_torch_gained() -> None:
     """Names and keywords that torch 2.13 lacks are the rows up to the installed version."""
     gained = {f"torch.compiler.{name}" for name in set(torch.compiler.__all__) - NAMES_OF_2_13}
-    for path, known in KEYWORDS_OF_2_13.items():
-        subject = torch.compile if path == "torch.compile" else getattr(torch.compiler, path.rpartition(".")[2], None)
+    settings = set(torch.compiler.config.get_config_copy())
+    gained |= {f"torch.compiler.config.{name}" for name in settings - SETTINGS_OF_2_13}
+    subjects = (
+        torch.compile,
+        getattr(torch.compiler, "NestedCompileRegionOptions", None),
+        dynamo_decorators.maybe_mark_dynamic,
+    )
+    for subject, (path, known) in zip(subjects, KEYWORDS_OF_2_13.items(), strict=True):
         if subject is not None and TORCH >= (2, 13):
             gained |= {f"{path}({keyword}=)" for keyword in set(inspect.signature(subject).parameters) - known}
     assert gained == {row.name for row in ROWS if tuple(map(int, row.since.split("."))) <= TORCH}
@@ -64,7 +77,7 @@ def test_the_page_has_every_name_that_this_torch_gained() -> None:
 
 def test_rows_say_what_the_engine_has() -> None:
     """Each row answers yes, partly or no, and says how."""
-    assert len(ROWS) == 7
+    assert len(ROWS) == 11
     for row in ROWS:
         assert row.here in {"yes", "partly", "no"}, row.name
         assert row.how
@@ -107,9 +120,29 @@ def test_the_warmup_mark_breaks_the_graph() -> None:
     assert sum(len(c.trace.breaks) for c in session.compilations if c.trace is not None) == 1
 
 
-def test_settings_of_inductor_are_rejected() -> None:
-    """An option of Inductor, and the new keyword, are errors that name them."""
-    with pytest.raises(BadArgument, match="numerics"):
+@pytest.mark.skipif(TORCH < (2, 15), reason="torch has this setting since 2.15")
+@pytest.mark.parametrize(
+    ("listed", "dynamic", "count"),
+    [("L['x']", None, 3), (r"L\['x'\]:0", True, 3), ("L['x']:1", None, 2), ("L['n']", True, 1)],
+)
+def test_static_sources_stay_static(*, listed: str, dynamic: bool | None, count: int) -> None:
+    """A listed size is compiled for each of its values; another one becomes a symbol."""
+    engine.reset()
+    compiled = engine.compile(lambda x, n: x * n, backend="eager", dynamic=dynamic)
+    with engine.record() as session, torch.compiler.config.patch(static_sources=listed):  # type: ignore[attr-defined]
+        for size in (4, 5, 6):
+            assert compiled(torch.ones(size, 3), 2).shape == (size, 3)
+    assert len(session.compilations) == count
+
+
+def test_settings_of_inductor_have_no_effect() -> None:
+    """A setting that Inductor has is warned of; one that it lacks, or the keyword, fails."""
+    told = (
+        pytest.warns(UserWarning, match="numerics")
+        if TORCH >= (2, 14)
+        else pytest.raises(BadArgument, match="numerics")
+    )
+    with told:
         engine.compile(torch.sin, options={"numerics": "strict"})
     with pytest.raises(TypeError, match="dynamic_shapes"):
         engine.compile(torch.sin, dynamic_shapes={})

@@ -15,7 +15,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
 from engine.torch_private import global_state
-from engine.torch_private.global_state import is_listed_as_dynamic
+from engine.torch_private.global_state import lists_source
 from engine.torch_private.operators import torch_check
 from engine.torch_private.symbolic_shapes import (
     DimDynamic,
@@ -69,11 +69,11 @@ def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None
 
 def _dynamic_number_reason(tx: Tracer, real: float, origin: Source) -> str:
     """Return the reason that a number becomes a symbol; empty for a constant."""
-    if tx.options.dynamic is False:
+    if tx.options.dynamic is False or lists_source("static_sources", origin.expr):
         return ""
     if -1 in _automatic_dynamic_dims(tx, origin) or origin in tx.symbols.known_dynamic_sources:
         return f"its value changed between calls ({real!r} in this one)"
-    if is_listed_as_dynamic(origin.expr):
+    if lists_source("dynamic_sources", origin.expr):
         return _LISTED
     return "dynamic=True" if tx.options.dynamic is True and origin.is_argument_or_item() else ""
 
@@ -176,11 +176,11 @@ def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, origin: Source, dim: i
         return ""
     if dim in _marked_dynamic_dims(tensor):
         return "marked dynamic"
-    if tx.options.dynamic is False:
+    if tx.options.dynamic is False or lists_source("static_sources", origin.expr, dim):
         return ""
     if dim in _automatic_dynamic_dims(tx, origin):
         return "its size changed between calls"
-    if is_listed_as_dynamic(origin.expr, dim):
+    if lists_source("dynamic_sources", origin.expr, dim):
         return _LISTED
     return "dynamic=True" if tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter) else ""
 
