@@ -24,6 +24,8 @@ from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, fork_process, is_fo
 
 MAX_SECONDS = 30.0
 """Seconds that the work may take."""
+STOP_SECONDS = 0.1
+"""Seconds between looks at whether the work should stop."""
 MAX_TEXT = 2000
 """Characters of a problem."""
 BLOCKED_AUDIT_EVENTS = (
@@ -51,6 +53,7 @@ class Ending(enum.StrEnum):
     """The work has effects beyond the process."""
     CRASHED = "crashed"
     TIMED_OUT = "timed out"
+    STOPPED = "stopped"
     NOT_FORKED = "not forked"
     """Nothing ran: this process cannot be forked safely."""
 
@@ -69,12 +72,18 @@ class ForkedResult:
 
 
 def run_in_fork(
-    work: Callable[[], Any], *, seconds: float | None = None, blocks_effects: bool = True, uses_gpu: bool = True
+    work: Callable[[], Any],
+    *,
+    seconds: float | None = None,
+    blocks_effects: bool = True,
+    uses_gpu: bool = True,
+    stop: threading.Event | None = None,
 ) -> ForkedResult:
     """Run ``work`` in a forked process and return its JSON value.
 
     ``seconds``: time limit. ``blocks_effects``: end with a problem where it writes files or starts processes.
     ``uses_gpu``: False if it is known to run on the CPU alone, so that a GPU in use in this process does not matter.
+    ``stop``: ends the work when it is set in another thread.
     """
     if not sys.platform.startswith("linux"):
         return ForkedResult(None, "this system cannot fork a process safely", Ending.NOT_FORKED)
@@ -88,10 +97,11 @@ def run_in_fork(
         _run_child(write, work, blocks_effects=blocks_effects)
     os.close(write)
     try:
-        return _read_answer(read, child, MAX_SECONDS if seconds is None else seconds)
+        return _read_answer(read, MAX_SECONDS if seconds is None else seconds, stop)
     finally:
         os.close(read)
-        with contextlib.suppress(ChildProcessError):
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            os.kill(child, signal.SIGKILL)  # it may still run: interrupted, stopped, or out of time
             os.waitpid(child, 0)
 
 
@@ -101,13 +111,17 @@ def graphs_use_gpu(session: Session) -> bool:
     return any(n.device not in ("", "cpu") for n in nodes)
 
 
-def _read_answer(read: int, child: int, seconds: float) -> ForkedResult:
+def _read_answer(read: int, seconds: float, stop: threading.Event | None) -> ForkedResult:
     data = b""
     end = time.monotonic() + seconds
     while True:
-        ready, _, _ = select.select([read], [], [], max(0.0, end - time.monotonic()))
+        left = max(0.0, end - time.monotonic())
+        ready, _, _ = select.select([read], [], [], left if stop is None else min(left, STOP_SECONDS))
+        if not ready and stop is not None and stop.is_set():
+            return ForkedResult(None, "the re-run was stopped", Ending.STOPPED)
+        if not ready and time.monotonic() < end:
+            continue
         if not ready:
-            os.kill(child, signal.SIGKILL)
             return ForkedResult(None, f"the re-run took more than {seconds:.0f} seconds", Ending.TIMED_OUT)
         part = os.read(read, 65536)
         if not part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,23 @@ import torch
 import torch.fx
 
 from engine import api, session_jobs
+from engine.editing.measure_slowdown import (
+    MAX_SPREAD,
+    MIN_RATIO,
+    Slowdown,
+    is_slow_alike,
+    measure_slowdown,
+    repeated_slowdown,
+)
 from engine.editing.try_edits import SEED
 from engine.errors import BadArgument, NotReproduced
-from engine.forked_run import Ending, run_in_fork
+from engine.forked_run import Ending, ForkedResult, run_in_fork
 from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.records.session import Session
 from engine.runtime.verify.first_call import difference_of_calls
 
-FAILURES = ("wrong value", "exception", "crash", "hang")
+SLOWER = "slower"
+FAILURES = ("wrong value", "exception", "crash", "hang", SLOWER)
 TRIAL_SECONDS = 20.0
 """Seconds after which a trial hangs."""
 CALLS = ("call_function", "call_method", "call_module")
@@ -28,11 +38,15 @@ Backend = str | Callable[..., Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Failure of a graph: one of ``FAILURES`` or "", the exception's type, and a sentence."""
+    """Failure of a graph: one of ``FAILURES`` or "", the exception's type, and a sentence.
+
+    ``slowdown``: the times, if it is slower than eager.
+    """
 
     kind: str = ""
     error: str = ""
     sentence: str = ""
+    slowdown: Slowdown = Slowdown()
 
     def is_like(self, other: Outcome) -> bool:
         """Return True if both failed in the same way."""
@@ -43,8 +57,8 @@ class Outcome:
 class MinimizedGraph:
     """Result of ``minimize``: a graph whose operations the failure needs.
 
-    ``module`` takes ``inputs`` and returns a tuple. ``is_minimal``: no node of it can be removed;
-    False if time ran out.
+    ``module`` takes ``inputs`` and returns a tuple. ``is_minimal``: no node of it can be removed. Else ``note`` says
+    why the search ended.
     """
 
     module: torch.fx.GraphModule
@@ -54,6 +68,7 @@ class MinimizedGraph:
     nodes_before: int
     trials: int
     is_minimal: bool
+    note: str = ""
 
     @property
     def nodes(self) -> int:
@@ -78,27 +93,39 @@ class MinimizedGraph:
         return session
 
     def __repr__(self) -> str:
-        rest = "" if self.is_minimal else " (time ran out: it may not be the smallest)"
+        rest = "" if self.is_minimal else f" ({self.note}: it may not be the smallest)"
         count = f"{self.nodes} of {self.nodes_before} operations"
         return f"{self.outcome.sentence} {count} show it{rest}, found in {self.trials} trials:\n{self.text}"
 
 
 def minimize(
-    fn: Any, *args: Any, fails: str = "", backend: Backend = "triton", seconds: float = 60.0, **kwargs: Any
+    fn: Any,
+    *args: Any,
+    fails: str = "",
+    backend: Backend = "triton",
+    seconds: float = 60.0,
+    on_progress: Callable[[str], None] | None = None,
+    stop: threading.Event | None = None,
+    **kwargs: Any,
 ) -> MinimizedGraph:
     """Return the smallest graph of a call that fails in the same way, with small inputs.
 
     Each trial runs in a forked process, beside eager: a wrong value or gradient, an exception (also one that the
     engine recorded before it fell back), a crash of the process, or a hang. An operation is removed by making its
-    result in eager an input. Interrupt it to get the smallest graph so far. The call itself runs once in eager, in
-    this process, on ``args`` as they are.
+    result in eager an input. Interrupt it, or set ``stop``, to get the smallest graph so far. The call itself runs
+    once in eager, in this process, on ``args`` as they are.
+
+    "slower" compares the times of a call with eager, called in turns: over 1.2 times eager's. A part fails in the same
+    way if it also has half of the seconds that the graph loses.
 
     Args:
         fn: a function or module.
         *args: its arguments.
-        fails: "wrong value", "exception", "crash" or "hang". Default: the first failure found.
+        fails: "wrong value", "exception", "crash", "hang" or "slower". Default: the first failure found, times aside.
         backend: as for ``compile``: a name, or a callable such as one of torch's.
         seconds: limit of the search.
+        on_progress: called with a sentence after each trial.
+        stop: set it in another thread to end the search.
         **kwargs: its keyword arguments.
 
     Raises:
@@ -108,14 +135,19 @@ def minimize(
     """
     if fails and fails not in FAILURES:
         raise BadArgument(f"A graph does not fail with {fails!r}: choose one of {', '.join(FAILURES)}.")
-    search = _Search(backend, time.monotonic() + seconds)
+    search = _Search(backend, time.monotonic() + seconds, on_progress, stop or threading.Event())
     found = None
     for module, inputs in _traced_graphs(fn, args, kwargs):
-        outcome = search.outcome_of(module, inputs)
+        try:
+            outcome = search.timed_outcome(module, inputs) if fails == SLOWER else search.outcome_of(module, inputs)
+        except _Stopped:
+            raise NotReproduced("The search was stopped before a failure was found.") from None
         if outcome.kind and fails in ("", outcome.kind):
             found = module, inputs, outcome
             break
     if found is None:
+        if fails == SLOWER:
+            raise NotReproduced(f"No graph of the call takes over {MIN_RATIO} times the time of eager.")
         raise NotReproduced(f"No graph of the call fails{f' with a {fails}' if fails else ''}: it agrees with eager.")
     return search.minimize(*found)
 
@@ -139,23 +171,26 @@ def _traced_graphs(fn: Any, args: Any, kwargs: Any) -> list[tuple[torch.fx.Graph
     return found
 
 
+class _Stopped(Exception):
+    """The search was stopped from another thread."""
+
+
 class _Search:
     """Trials with one backend until a time."""
 
-    def __init__(self, backend: Backend, end: float) -> None:
+    def __init__(
+        self, backend: Backend, end: float, on_progress: Callable[[str], None] | None, stop: threading.Event
+    ) -> None:
         self._backend = backend
         self._end = end
+        self._on_progress = on_progress
+        self._stop = stop
         self._trials = 0
+        self._left = ""
 
     def outcome_of(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Outcome:
         """Compile and run a graph in a forked process, beside eager."""
-        self._trials += 1
-        found = run_in_fork(
-            lambda: self._run(module, inputs),
-            seconds=TRIAL_SECONDS,
-            blocks_effects=False,
-            uses_gpu=_uses_gpu(module, inputs),
-        )
+        found = self._fork(lambda: self._run(module, inputs), module, inputs)
         match found.ending:
             case Ending.RETURNED:
                 return Outcome(*found.value)
@@ -163,22 +198,67 @@ class _Search:
                 return Outcome("crash", sentence="The process crashes.")
             case Ending.TIMED_OUT:
                 return Outcome("hang", sentence=f"The call does not end within {TRIAL_SECONDS:.0f} s.")
-            case Ending.RAISED:
-                return Outcome("exception", found.error, f"{found.problem}.")
             case _:
-                raise BadArgument(f"The call cannot be tried in another process: {found.problem}.")
+                return Outcome("exception", found.error, f"{found.problem}.")
+
+    def timed_outcome(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Outcome:
+        """Time a graph beside eager, several times; an outcome of no kind if it is not slower.
+
+        Raises:
+            NotReproduced: the measurements differ too much.
+        """
+        found, spread = repeated_slowdown(lambda: self._slowdown(module, inputs))
+        if found.ratio <= MIN_RATIO:
+            return Outcome(sentence=found.sentence)
+        if spread > MAX_SPREAD:
+            raise NotReproduced(
+                "No operation can be removed reliably: the seconds that the call loses vary too much here. "
+                f"Close other programs, or use larger inputs. {found.sentence}"
+            )
+        return Outcome(SLOWER, sentence=found.sentence, slowdown=found)
+
+    def _slowdown(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Slowdown:
+        """Time a graph in a forked process; zeros if it has no result."""
+        found = self._fork(lambda: self._time(module, inputs), module, inputs)
+        return Slowdown(*found.value) if found.ending is Ending.RETURNED else Slowdown()
+
+    def _fork(self, work: Callable[[], Any], module: torch.fx.GraphModule, inputs: Sequence[Any]) -> ForkedResult:
+        if self._stop.is_set():
+            raise _Stopped
+        self._trials += 1
+        found = run_in_fork(
+            work,
+            seconds=TRIAL_SECONDS,
+            blocks_effects=False,
+            uses_gpu=_uses_gpu(module, inputs),
+            stop=self._stop,
+        )
+        if self._stop.is_set():
+            raise _Stopped
+        if found.ending in (Ending.NOT_FORKED, Ending.BLOCKED):
+            raise BadArgument(f"The call cannot be tried in another process: {found.problem}.")
+        if self._on_progress is not None:
+            self._on_progress(f"trial {self._trials}{self._left}")
+        return found
+
+    def _is_alike(self, module: torch.fx.GraphModule, inputs: Sequence[Any], outcome: Outcome) -> bool:
+        """Return True if a graph fails in the same way."""
+        if outcome.kind == SLOWER:
+            return is_slow_alike(lambda: self._slowdown(module, inputs), outcome.slowdown)
+        return self.outcome_of(module, inputs).is_like(outcome)
+
+    def _time(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[float, float]:
+        """Return the seconds in eager and compiled, in the forked process."""
+        run = api.compile(module, backend=self._backend)
+        found = measure_slowdown(module, run, lambda: _seeded_copies(inputs))
+        return found.eager, found.compiled
 
     def _run(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[str, str, str]:
         """Return an outcome, in the forked process."""
-
-        def make_inputs() -> list[Any]:
-            torch.manual_seed(SEED)
-            return list(map(_copied, inputs))
-
         with api.record() as session:
             session_jobs.stop_event_of(session).set()
             run = api.compile(module, backend=self._backend)
-            difference = difference_of_calls(module, run, make_inputs)
+            difference = difference_of_calls(module, run, lambda: _seeded_copies(inputs))
         for failure in (f for c in session.compilations for f in c.failures):
             last = (failure.detail.strip().splitlines() or [""])[-1]
             return "exception", last.partition(":")[0], failure.sentence
@@ -189,19 +269,25 @@ class _Search:
 
     def minimize(self, module: torch.fx.GraphModule, inputs: tuple[Any, ...], outcome: Outcome) -> MinimizedGraph:
         """Remove operations, then shrink sizes, while the graph fails in the same way."""
-        before, is_minimal = len(_calls(module)), False
+        before, is_minimal, note = len(_calls(module)), False, "time ran out"
         best = module, inputs
+        self._left = f": {before} of {before} operations left"
         try:
             for smaller in self._smaller_graphs(module, inputs, outcome):
                 best = smaller
+                self._left = f": {len(_calls(best[0]))} of {before} operations left"
             is_minimal = time.monotonic() < self._end
             for shrunk in self._smaller_inputs(*best, outcome):
                 best = best[0], shrunk
-        except KeyboardInterrupt:
-            pass  # the smallest so far
-        last = self.outcome_of(*best)
-        kept = last if last.is_like(outcome) else outcome
-        return MinimizedGraph(*best, self._backend, kept, before, self._trials, is_minimal)
+            last = self.timed_outcome(*best) if outcome.kind == SLOWER else self.outcome_of(*best)
+            outcome = last if last.is_like(outcome) else outcome
+        except (KeyboardInterrupt, _Stopped):
+            note = "the search was stopped"  # the smallest so far
+        except NotReproduced:
+            is_minimal, note = False, "the times of its last measurements vary"
+        return MinimizedGraph(
+            *best, self._backend, outcome, before, self._trials, is_minimal, "" if is_minimal else note
+        )
 
     def _smaller_graphs(
         self, module: torch.fx.GraphModule, inputs: tuple[Any, ...], outcome: Outcome
@@ -217,7 +303,7 @@ class _Search:
                 if time.monotonic() > self._end:
                     return
                 smaller = _part_of(module, set(candidate), values)
-                if len(candidate) < len(kept) and self.outcome_of(*smaller).is_like(outcome):
+                if len(candidate) < len(kept) and self._is_alike(*smaller, outcome):
                     kept, parts = candidate, max(2, parts - 1) if len(candidate) > size else 2
                     yield smaller
                     break
@@ -234,7 +320,7 @@ class _Search:
             for shorter in dict.fromkeys((1, 2, 3, size // 2)):
                 if 0 < shorter < size and time.monotonic() < self._end:
                     shrunk = tuple(_shortened(value, size, shorter) for value in inputs)
-                    if self.outcome_of(module, shrunk).is_like(outcome):
+                    if self._is_alike(module, shrunk, outcome):
                         inputs = shrunk
                         yield inputs
                         break
@@ -277,6 +363,11 @@ def _part_of(
     results = [n for n in module.graph.nodes if n in kept and not (n.users and all(u in kept for u in n.users))]
     graph.output(tuple(made[n] for n in results))
     return torch.fx.GraphModule(module, graph), tuple(inputs)
+
+
+def _seeded_copies(inputs: Sequence[Any]) -> list[Any]:
+    torch.manual_seed(SEED)
+    return list(map(_copied, inputs))
 
 
 def _copied(value: Any) -> Any:

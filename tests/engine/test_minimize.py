@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import engine
+from engine.editing.measure_slowdown import Slowdown, is_slow_alike
 from engine.editing.minimize_graphs import minimize
 from engine.errors import BadArgument, NotReproduced
 
@@ -108,6 +110,88 @@ def test_what_does_not_fail_says_so() -> None:
     with pytest.raises(BadArgument, match="choose one of"):
         minimize(program, torch.randn(8, 8), torch.randn(8, 8), fails="sadly")
     assert engine.minimize is minimize
+
+
+def slow_sigmoid(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+    """A backend whose sigmoid is computed a thousand times."""
+
+    def sigmoid(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(1000):
+            y = torch.sigmoid(x)
+        return y
+
+    slow = torch.fx.GraphModule(graph, torch.fx.Graph())
+    slow.graph.output(slow.graph.graph_copy(graph.graph, {}))
+    for node in slow.graph.find_nodes(op="call_function", target=torch.sigmoid):
+        node.target = sigmoid
+    slow.recompile()
+    return slow.forward
+
+
+@forks
+def test_the_operation_that_is_slower_than_eager_is_left() -> None:
+    """A part is slow alike if it has half of the lost seconds: the others are removed."""
+    said: list[str] = []
+    x, w = torch.randn(32, 32), torch.randn(32, 32)
+    found = minimize(program, x, w, fails="slower", backend=slow_sigmoid, on_progress=said.append)
+    assert found.outcome.kind == "slower"
+    assert (found.nodes, found.is_minimal) == (1, True), found
+    assert "torch.sigmoid" in found.text
+    assert found.outcome.slowdown.ratio > 10
+    assert said[0] == "trial 1"
+    assert said[-1].endswith(": 1 of 40 operations left")
+
+
+@forks
+def test_what_is_not_slower_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph itself is not slower than eager; times that vary too much remove nothing."""
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    monkeypatch.setattr("engine.editing.measure_slowdown.TIMED_SECONDS", 0.02)
+    with pytest.raises(NotReproduced, match=r"takes over 1\.2 times the time of eager"):
+        minimize(program, x, w, fails="slower", backend=lambda graph, examples: graph)
+    measured = iter([Slowdown(1.0, 2.0), Slowdown(1.0, 4.0), Slowdown(1.0, 9.0)])
+    monkeypatch.setattr("engine.editing.minimize_graphs._Search._slowdown", lambda *_: next(measured))
+    with pytest.raises(NotReproduced, match="No operation can be removed reliably"):
+        minimize(program, x, w, fails="slower", backend=slow_sigmoid)
+
+
+def test_a_measurement_near_the_limit_is_repeated() -> None:
+    """A small excess decides alone; else the fastest of three measurements does."""
+    original = Slowdown(1.0, 3.0)
+
+    def answers(*compiled: float) -> Iterator[Slowdown]:
+        return iter([Slowdown(1.0, c) for c in compiled])
+
+    for times, is_alike, unused in (
+        ([3.0, 2.9, 3.0], True, 0),
+        ([1.4, 3.0], False, 1),
+        ([2.1, 2.2, 9.0], True, 0),
+        ([2.1, 1.8, 1.9], False, 0),
+        ([9.0, 1.1, 3.0], False, 1),
+    ):
+        given = answers(*times)
+        assert is_slow_alike(lambda given=given: next(given), original) is is_alike
+        assert len(list(given)) == unused
+
+
+@forks
+def test_a_search_can_be_stopped() -> None:
+    """Another thread ends it, in a trial too, with the smallest graph so far."""
+    stop = threading.Event()
+
+    def progress(said: str) -> None:
+        if "20 of 40" in said:
+            stop.set()
+
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    found = minimize(program, x, w, fails="exception", backend=faulty("exception"), on_progress=progress, stop=stop)
+    assert not found.is_minimal
+    assert "the search was stopped" in repr(found)
+    assert found.nodes <= 20
+    stop.clear()
+    threading.Timer(0.5, stop.set).start()
+    with pytest.raises(NotReproduced, match="stopped before a failure was found"):
+        minimize(program, x, w, fails="hang", backend=faulty("hang"), stop=stop)
 
 
 @forks
