@@ -47,6 +47,11 @@ _CALLED_CHECKS = {
 }
 """Expectations of checks whose printed call says nothing about them."""
 
+_LISTED = ("# File ", 'File "')
+"""Starts of lines that quote the user's source in an explanation."""
+_NO_HINT = "This graph break is fundamental"
+"""Start of a hint that names nothing to do."""
+
 PathResolver = Callable[[str], str | None]
 """Resolves a path suffix, as torch prints it, to a user file's path; None for other files."""
 
@@ -66,11 +71,19 @@ def parse_break(text: str) -> BreakRecord:
         kind=_kind_from_title(title),
         title=title,
         context=what or context,
-        explanation=sections.get("Explanation", [""])[0].removesuffix(" Message: None"),
-        hints=tuple(sections.get("Hint", [])),
+        explanation=_without_listing(sections.get("Explanation", [""])[0].removesuffix(" Message: None")),
+        hints=tuple(h for h in sections.get("Hint", []) if not h.startswith(_NO_HINT)),
         span=stack[-1] if stack else None,
         stack=stack,
     )
+
+
+def _without_listing(text: str) -> str:
+    """Return an explanation without the source lines and nodes that torch lists at its end."""
+    kept = list(itertools.takewhile(lambda line: not line.startswith(_LISTED), text.splitlines()))
+    if len(kept) < len(text.splitlines()) and kept and kept[-1].endswith(":"):
+        kept[-1] = kept[-1].rpartition(". ")[0] + "." if ". " in kept[-1] else ""
+    return "\n".join(kept).strip()
 
 
 def _break_title(report: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.records.base import Record
-from engine.records.counts import breaks_of, groups, last_guard_failure, recompiles_of
+from engine.records.counts import breaks_of, causing_guard_failure, groups, recompiles_of
 from engine.records.findings import place_of
 from engine.records.session import Session
 
@@ -69,7 +69,7 @@ def _recompiles(session: Session) -> Iterator[str]:
     for group in groups(session):
         names = {f.id: f.name for f in group.frames}
         for compilation in recompiles_of(session, group):
-            failure = last_guard_failure(session, compilation.id)
+            failure = causing_guard_failure(session, compilation.id)
             place = place_of(session, failure.span) if failure else ""
             yield f"{place or names.get(compilation.frame, group.root.name)}: {compilation.cause}"
 

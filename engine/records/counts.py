@@ -8,6 +8,7 @@ from typing import Any
 from engine.records.guards import GuardFailure
 from engine.records.kernels import KernelRecord
 from engine.records.lowering import ExternCall
+from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.trace import BreakRecord
 
@@ -15,6 +16,8 @@ _USER_ERROR_KIND = "raises"
 """Kind of a break record where the traced code raises: no graph breaks there."""
 _NO_CALL_KINDS = frozenset(("allocation", "empty-tensor"))
 """Kinds of ATen nodes that compute nothing: constants, allocations, empty results."""
+_FAILED = ("fail", "would fail")
+"""Verdicts on guards that do not hold."""
 
 
 @dataclass(frozen=True)
@@ -155,15 +158,23 @@ def recompiles_of(session: Session, group: RootGroup) -> list[CompilationRecord]
     seen: set[str] = set()
     found = []
     for compilation in group.compilations:
-        if compilation.frame in seen or last_guard_failure(session, compilation.id) is not None:
+        if compilation.frame in seen or causing_guard_failure(session, compilation.id) is not None:
             found.append(compilation)
         seen.add(compilation.frame)
     return found
 
 
-def last_guard_failure(session: Session, compilation: str) -> GuardFailure | None:
-    """Return the guard failure of the newest earlier entry that caused a compilation."""
+def causing_guard_failure(session: Session, compilation: str) -> GuardFailure | None:
+    """Return the guard failure that caused a compilation."""
     for call in session.calls:
         if call.entry == compilation and call.outcome == "compiled" and call.guard_failures:
-            return call.guard_failures[-1]
+            return nearest_guard_failure(call)
     return None
+
+
+def nearest_guard_failure(call: CallRecord) -> GuardFailure:
+    """Return the failure of the entry that fits a call best: with the fewest failed guards.
+
+    What another entry rejects may not have changed at all since the entry that the call would have hit.
+    """
+    return min(reversed(call.guard_failures), key=lambda f: sum(r.verdict in _FAILED for r in f.results))

@@ -5,8 +5,10 @@ The explorer's Home tab, ``engine.doctor`` and ``python -m notebook_ext doctor``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from engine.records.base import Record
@@ -14,10 +16,10 @@ from engine.records.bytecode import Span
 from engine.records.counts import (
     aten_calls_of,
     breaks_of,
+    causing_guard_failure,
     compile_seconds,
     groups,
     has_graph,
-    last_guard_failure,
     unique_kernels,
 )
 from engine.records.guards import Fix, GuardFailure
@@ -25,6 +27,7 @@ from engine.records.lowering import AutotuneChoice, LoweringRecord
 from engine.records.ranks import divergence_title, format_ranks
 from engine.records.session import Session
 from engine.records.session_data import CompilationRecord, FrameRecord
+from engine.records.trace import TracedSymbolRecord
 
 LATE_SECONDS = 5.0
 """Seconds that ranks wait for the last one from which on they are a warning."""
@@ -35,7 +38,9 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
 STORM = 3
 """Number of recompiles for one reason from which on they are a warning."""
 GUARD_SECONDS = 1e-4
-"""Mean seconds of guard evaluation per call from which on it is a warning."""
+"""Median seconds of guard evaluation per call from which on it is a warning."""
+WARM_UP_HITS = 20
+"""Number of first hits that do not count: guards learn in them which dicts stay."""
 SAVED_BYTES = 64_000_000
 """Bytes saved for backward from which on they are worth a look."""
 SPILLED_REGISTERS = 64
@@ -44,6 +49,10 @@ LAUNCHED_ONE_BY_ONE = "launched one by one"
 """Part of the launch mode of a lowering whose CUDA graph was skipped."""
 AUTOTUNE_TOLERANCE = 1.05
 """Ratio of the chosen candidate's time to the best one's from which on a choice is lost."""
+
+
+_LOCAL = re.compile(r"\bL\['([^']*)'\]")
+_ITEMS = re.compile(r"^[\[(](.*)[\])]$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,10 @@ def _counted(count: int, word: str) -> str:
 
 def _bytes(count: int) -> str:
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
 
 
 def _clean(text: str) -> str:
@@ -196,7 +209,7 @@ def _recompiles(session: Session) -> Iterator[Finding]:
     found: dict[tuple[str, str, str], list[tuple[CompilationRecord, GuardFailure | None]]] = {}
     seen: set[str] = set()
     for compilation in session.compilations:
-        failure = last_guard_failure(session, compilation.id)
+        failure = causing_guard_failure(session, compilation.id)
         if compilation.frame in seen or failure is not None:
             key = (failure.source, failure.kind) if failure else (compilation.cause, "")
             found.setdefault((compilation.frame, *key), []).append((compilation, failure))
@@ -208,10 +221,47 @@ def _recompiles(session: Session) -> Iterator[Finding]:
         yield Finding(
             "recompiles", "warning" if len(compiled) >= STORM else "advice",
             f"{name} was recompiled {_counted(len(compiled), 'time')} for one reason",
-            _clean(failure.sentence if failure else first.cause), failure.fixes if failure else (),
+            _clean(failure.sentence if failure else first.cause),
+            useful_fixes(failure, (c for c, _ in compiled), lambda s: place_of(session, s)) if failure else (),
             f"{_counted(len(compiled), 'compilation')} fewer", span, f"recompiles|{frame}", first.id,
             len(compiled), sum(compile_seconds(c) for c, _ in compiled),
         )  # fmt: skip
+
+
+def useful_fixes(
+    failure: GuardFailure, compilations: Iterable[CompilationRecord], name_place: Callable[[Span | None], str]
+) -> tuple[Fix, ...]:
+    """Return the fixes of a guard failure that can help.
+
+    If a compilation that it caused made the changed value a symbol and had to specialize it, no mark and no
+    tensor can: only the line that needs the value. ``name_place`` names that line.
+    """
+    places = set(_changed_places(failure))
+    for compilation in compilations:
+        for symbol in compilation.trace.symbols if compilation.trace else ():
+            if symbol.specialized_to and symbol.specialized_by and places.intersection(symbol.sources):
+                return (
+                    _change_line(symbol, name_place(symbol.specialized_by.span)),
+                    *(f for f in failure.fixes if f.verified),
+                )
+    return failure.fixes
+
+
+def _changed_places(failure: GuardFailure) -> Iterator[str]:
+    """Yield the user's names of what changed: ``n``, or sizes of a tensor (``x.shape[0]``)."""
+    name = _LOCAL.sub(r"\1", failure.source)
+    yield name
+    before, after = _ITEMS.match(failure.expected), _ITEMS.match(failure.actual)
+    if before and after:
+        sizes = zip(before[1].split(","), after[1].split(","), strict=False)
+        yield from (f"{name}.shape[{i}]" for i, (a, b) in enumerate(sizes) if a.strip() != b.strip())
+
+
+def _change_line(symbol: TracedSymbolRecord, place: str) -> Fix:
+    at = f" at {place}" if place else ""
+    return Fix(
+        f"Change what needs the concrete value of {symbol.sources[0]}{at}, or pass fewer values: each one is compiled for itself"
+    )
 
 
 def _specialized_sizes(session: Session) -> Iterator[Finding]:
@@ -232,17 +282,20 @@ def _specialized_sizes(session: Session) -> Iterator[Finding]:
 def _guard_latency(session: Session) -> Iterator[Finding]:
     for frame in session.frames:
         calls = [c for c in session.calls if c.frame == frame.id and c.outcome == "hit"]
-        total = sum(c.guard_seconds for c in calls)
-        if len(calls) < STORM or total < GUARD_SECONDS * len(calls):
+        if len(calls) < WARM_UP_HITS + STORM:
+            continue
+        # Other work of the machine makes single calls slow.
+        typical = median(c.guard_seconds for c in calls[WARM_UP_HITS:])
+        if typical < GUARD_SECONDS:
             continue
         entries = [c for c in session.compilations if c.frame == frame.id and c.guards is not None]
         guards = sum(len(c.guards.guards) for c in entries if c.guards)
         yield Finding(
-            "guard-latency", "warning", f"Guards of {frame.name} take {total / len(calls) * 1e6:.0f} µs per call",
+            "guard-latency", "warning", f"Guards of {frame.name} take {_duration(typical)} per call",
             f"{_counted(guards, 'guard')} in {len(entries):,} {'entry' if len(entries) == 1 else 'entries'}",
             (Fix("Compile one function that contains the loop, so that the guards run once"),),
             "at most this time per call", Span(frame.file, frame.first_line), f"guards|{entries[0].id if entries else ''}",
-            count=len(calls), seconds=total,
+            count=len(calls), seconds=typical * len(calls),
         )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def _break_row(
     attempts = [] if compilation.id in with_rows else _attempts(session, compilation)
     with_rows.add(compilation.id)
     return {
-        "root": one_line(root, 80),
+        "root": source_lines.function_of(session, record.span) or one_line(root, 80),
         "compilation": compilation.id,
         "kind": sanitize(record.kind),
         "is_error": is_user_error(record),

@@ -91,6 +91,10 @@ def is_stack_value(origin: str) -> bool:
     return "__stack_" in origin
 
 
+_EQUALITY = ("equals", "equal")
+"""Kinds of guards on a value itself: the values say it all."""
+
+
 def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
     """Return a change in its shortest form.
 
@@ -108,6 +112,8 @@ def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
     if dimension and actual:
         return f"{name}.size({dimension[2]}) {one_line(dimension[1], 40)} -> {one_line(actual, 40)}"
     arrow = f"{one_line(expected, 40)} -> {one_line(actual, 40)}" if actual else one_line(expected, 40)
+    if kind in _EQUALITY:
+        return f"{name} {arrow}" if actual else f"{name} != {arrow}"
     return f"{name} {one_line(kind, 40)}: {arrow}".strip()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.records.guards import CallExplanation, GuardFailure, GuardRecord
+from engine.records.guards import CallExplanation, Fix, GuardFailure, GuardRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
 from notebook_ext.views import source_lines
@@ -95,7 +96,7 @@ def _assumption(session: Session, ordinals: source_lines.LineOrdinals, assumptio
     }
 
 
-def fix_rows(rejection: GuardFailure) -> list[dict[str, str]]:
+def fix_rows(fixes: Iterable[Fix]) -> list[dict[str, str]]:
     """Return the suggested fixes, best first, each with the result of its verification."""
     return [
         {
@@ -104,7 +105,7 @@ def fix_rows(rejection: GuardFailure) -> list[dict[str, str]]:
             "verified": sanitize(f.verified),
             "unverified_reason": sanitize(f.unverified_reason),
         }
-        for f in rejection.fixes
+        for f in fixes
     ]
 
 
@@ -273,6 +274,6 @@ def _case(
         "sentence": one_line(rejection.sentence, 300),
         "expected": sanitize(rejection.expected),
         "actual": sanitize(rejection.actual),
-        "fixes": fix_rows(rejection),
+        "fixes": fix_rows(rejection.fixes),
         "lesson": sanitize(rejection.hint),
     }

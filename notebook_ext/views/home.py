@@ -19,11 +19,12 @@ from engine.records.counts import (
     graph_count,
     groups,
     has_graph,
+    nearest_guard_failure,
     recompiles_of,
     stops_of,
     unique_kernels,
 )
-from engine.records.findings import find_problems
+from engine.records.findings import find_problems, useful_fixes
 from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
@@ -125,7 +126,7 @@ def home(session: Session) -> dict[str, Any]:
         "figures": _figures(session),
         "findings": [_row(session, f, cell) for f in found[:MAX_FINDINGS]],
         "more": max(0, len(found) - MAX_FINDINGS),
-        "kernel_title": "CPU kernels" if _ran_on_cpu(session) else "Kernels",
+        "kernel_title": _kernel_title(session),
         "compiled": [_compiled_row(session, g) for g in groups(session)[:MAX_COMPILED]],
         "together": _edit_row(session, together, cell, "All edits of the cell together") if together else None,
     }
@@ -202,10 +203,12 @@ def _figures(session: Session) -> list[dict[str, str]]:
     ]
     kernels, calls = _program_counts(session, session.compilations)
     if _ran_on_cpu(session):
-        rows += [("CPU kernels", f"{kernels:,}", "kernels|cpu"), ("ATen calls", f"{calls:,}", "kernels|cpu")]
+        rows += [(_kernel_title(session), f"{kernels:,}", "kernels|cpu"), ("ATen calls", f"{calls:,}", "kernels|cpu")]
         rows.append((f"Kernels for {one_line(_target(session), 20)}", f"{number.kernels:,}", "kernels"))
     else:
-        rows += [("Kernels", f"{kernels:,}", "kernels"), ("ATen calls", f"{calls:,}", "kernels")]
+        rows.append((_kernel_title(session), f"{kernels:,}", "kernels"))
+        if calls or not _is_only_compiled(session):  # None of a program that did not run is not none that ran.
+            rows.append(("ATen calls", f"{calls:,}", "kernels"))
     roots = {f.id for f in session.frames if not f.parent}
     calls_of_roots = sum(c.frame in roots for c in session.calls) + session.calls_dropped
     rows.append(("Calls", f"{calls_of_roots:,}", "recompiles"))
@@ -217,6 +220,18 @@ def _figures(session: Session) -> list[dict[str, str]]:
 def _ran_on_cpu(session: Session) -> bool:
     """Return True if kernels of this CPU computed results."""
     return any(c.cpu_kernels for c in session.compilations)
+
+
+def _is_only_compiled(session: Session) -> bool:
+    """Return True if kernels were compiled for a target that did not run here."""
+    has_kernels = any(unique_kernels(c) for c in session.compilations)
+    return has_kernels and session.compiler != "torch" and not session.device.startswith(("cuda", "hip"))
+
+
+def _kernel_title(session: Session) -> str:
+    if _ran_on_cpu(session):
+        return "CPU kernels"
+    return f"Kernels for {one_line(_target(session), 20)}" if _is_only_compiled(session) else "Kernels"
 
 
 def _target(session: Session) -> str:
@@ -259,11 +274,11 @@ def _exceptions(session: Session) -> Iterator[Finding]:
                 session,
                 compilation,
                 record,
-                f"{one_line(group.root.name, 60)} raises an exception",
+                f"{_owner(session, group, record)} raises an exception",
                 sanitize(record.context or record.title),
                 urgency=1,
                 sign="✗",
-                fixes=(("Fix the cause of the exception: eager execution raises it too.", ""),),
+                fixes=(("Correct this line or its inputs: eager execution raises the same exception.", ""),),
             )
 
 
@@ -281,7 +296,7 @@ def _break_findings(session: Session) -> Iterator[Finding]:
                 session,
                 compilation,
                 record,
-                f"{one_line(group.root.name, 60)} {name}: {sanitize(record.title)[:1].lower()}{sanitize(record.title)[1:]}".rstrip(
+                f"{_owner(session, group, record)} {name}: {sanitize(record.title)[:1].lower()}{sanitize(record.title)[1:]}".rstrip(
                     "."
                 ),
                 sanitize(record.explanation).rstrip(".") + ".",
@@ -325,6 +340,11 @@ def _of_stop(
     )
 
 
+def _owner(session: Session, group: RootGroup, record: BreakRecord) -> str:
+    """Return the function in which a graph stops: the root, or one that it calls."""
+    return source_lines.function_of(session, record.span) or one_line(group.root.name, 60)
+
+
 def _break_number(session: Session, record: BreakRecord) -> int:
     """Return the number of a break in the breaks view."""
     stops = [r for g in groups(session) for _, r in stops_of(g.compilations)]
@@ -349,7 +369,7 @@ def _recompile_findings(session: Session) -> Iterator[Finding]:
             call = made_by.get(compilation.id)
             if call is None:
                 continue
-            failure = call.guard_failures[-1]
+            failure = nearest_guard_failure(call)
             key = (source_name(failure.source), failure.kind)
             if compilation.frame != group.root.id:  # A resume function recompiles for the root's reason.
                 same = (
@@ -370,7 +390,8 @@ def _change(failure: GuardFailure) -> tuple[str, str, str]:
 def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
     failure, call, count = cluster.failure, cluster.call, len(cluster.compilations)
     seconds = sum(map(compile_seconds, cluster.compilations))
-    edit, text = _recompile_edit(session, cluster)
+    useful = useful_fixes(failure, cluster.compilations, lambda s: source_lines.line_name(session, s))
+    edit, text = _recompile_edit(session, cluster, useful)
     is_numbered = session.compiler != "torch"
     return Finding(
         f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
@@ -382,12 +403,10 @@ def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
         pointed=sanitize(source_lines.source_line(session, failure.span)),
         line=f"linked|{failure.entry}|line={failure.span.line}" if failure.span and "/" in failure.entry else "",
         target=f"recompiles|{call.frame}|call={_call_number(session, call)}",
-        fixes=tuple(
-            (sanitize(f.text), sanitize(f.code)) for f in failure.fixes if not edit or "dynamic=True" not in f.code
-        ),
+        fixes=tuple((sanitize(f.text), sanitize(f.code)) for f in useful if not edit or "dynamic=True" not in f.code),
         edit=edit,
         edit_text=text,
-        tried=tuple(f for f in failure.fixes if f.code) if is_numbered else (),
+        tried=tuple(f for f in useful if f.code) if is_numbered else (),
     )
 
 
@@ -459,10 +478,10 @@ def _break_edit(session: Session, record: BreakRecord) -> tuple[CellEdit, str] |
     return found if tree is not None and found is not None and is_valid(tree.cell, found[0]) else None
 
 
-def _recompile_edit(session: Session, cluster: _Cluster) -> tuple[CellEdit | None, str]:
+def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...]) -> tuple[CellEdit | None, str]:
     """Return the first fix that can be made in the cell, and its text."""
     tree = _tree(session)
-    if tree is None:
+    if tree is None or fixes != cluster.failure.fixes:
         return None, ""
     calls = [c for c in session.calls if c.frame == cluster.call.frame and c.caller is not None]
     compiled = {m.id for m in cluster.compilations}
@@ -470,7 +489,7 @@ def _recompile_edit(session: Session, cluster: _Cluster) -> tuple[CellEdit | Non
     first = [c for c in calls if c.outcome == "compiled" and c.entry == cluster.failure.entry]
     name = source_name(cluster.failure.source).split(".")[0]
     parameters = _parameters(session, cluster.call)
-    for fix in cluster.failure.fixes:
+    for fix in fixes:
         if fix.code.startswith(("with ", "f = ", "torch.compile(")) or not fix.code:
             continue
         is_assignment = fix.code.startswith(f"{name} = ")
@@ -479,8 +498,8 @@ def _recompile_edit(session: Session, cluster: _Cluster) -> tuple[CellEdit | Non
         edit = argument_edit(tree, spans, parameters, name, fix.code)
         if edit is not None and is_valid(tree.cell, edit):
             return edit, sanitize(fix.text)
-    is_size = cluster.failure.kind in _SIZE_KINDS and not any("sizes 0 and 1" in f.text for f in cluster.failure.fixes)
-    if is_size or any("dynamic=True" in f.code for f in cluster.failure.fixes):
+    is_size = cluster.failure.kind in _SIZE_KINDS and not any("sizes 0 and 1" in f.text for f in fixes)
+    if is_size or any("dynamic=True" in f.code for f in fixes):
         return CellEdit(options=(DYNAMIC_OPTION,)), "Make every size a symbol from the first call."
     return None, ""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.options import config
 from engine.records.counts import compile_seconds
+from engine.records.findings import useful_fixes
 from engine.records.guards import GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
@@ -79,6 +80,7 @@ def _columns(session: Session, entries: list[CompilationRecord], calls: list[Cal
     columns: list[dict[str, Any]] = []
     for number, call in enumerate(calls, 1):
         cells = _cells(call, entries)
+        compiled = [e for e in entries if e.id == call.entry and call.outcome == "compiled"]
         last = columns[-1] if columns else None
         inputs = ", ".join(f"{sanitize(k)} {sanitize(v)}" for k, v in (call.inputs or {}).items())
         if last and call.outcome == "hit" == last["outcome"] and cells == last["cells"] and inputs == last["inputs"]:
@@ -94,7 +96,7 @@ def _columns(session: Session, entries: list[CompilationRecord], calls: list[Cal
                 "caller": source_lines.line_name(session, call.caller),
                 "cells": cells,
                 "order": list(cells),
-                "rejections": [_rejection(session, r) for r in call.guard_failures],
+                "rejections": [_rejection(session, r, compiled) for r in call.guard_failures],
             }
         )
     return columns
@@ -118,7 +120,8 @@ def _cells(call: CallRecord, entries: list[CompilationRecord]) -> dict[str, str]
     return cells
 
 
-def _rejection(session: Session, rejection: GuardFailure) -> dict[str, Any]:
+def _rejection(session: Session, rejection: GuardFailure, compiled: list[CompilationRecord]) -> dict[str, Any]:
+    fixes = useful_fixes(rejection, compiled, lambda s: source_lines.line_name(session, s))
     return {
         "entry": rejection.entry,
         "guard": sanitize(rejection.guard),
@@ -129,6 +132,6 @@ def _rejection(session: Session, rejection: GuardFailure) -> dict[str, Any]:
         "sentence": one_line(rejection.sentence, 300),
         "place": source_lines.line_name(session, rejection.span),
         "source": sanitize(source_lines.source_line(session, rejection.span)),
-        "fixes": fix_rows(rejection),
+        "fixes": fix_rows(fixes),
         "lesson": sanitize(rejection.hint),
     }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from engine.ir.user_code_files import display_name, is_installed_file
@@ -223,6 +224,38 @@ def line_name(session: Session, span: Span | None) -> str:
     if (module := module_of(span.file)) is not None:
         return f"module {module}" if module else "library code"
     return f"line {span.line}" if len(session.files) <= 1 else f"line {span.line} of {file_name(session, span.file)}"
+
+
+def function_of(session: Session, span: Span | None) -> str:
+    """Return the qualified name of the function that has a line; empty if unknown or none."""
+    file = next((f for f in session.files if span is not None and f.id == span.file), None)
+    if file is None or span is None:
+        return ""
+    line = span.line - file.first_line + 1
+    inside = [name for first, last, name in _functions(file.text) if first <= line <= last]
+    return one_line(inside[-1], 60) if inside else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _functions(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return first line, last line and qualified name of each function, outer ones first."""
+    try:
+        return tuple(_functions_in(ast.parse(text), ""))
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+
+
+def _functions_in(node: ast.AST, prefix: str) -> Iterator[tuple[int, int, str]]:
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                name = prefix + child.name
+                yield child.lineno, child.end_lineno or child.lineno, name
+                yield from _functions_in(child, f"{name}.<locals>.")
+            case ast.ClassDef():
+                yield from _functions_in(child, f"{prefix}{child.name}.")
+            case _:
+                yield from _functions_in(child, prefix)
 
 
 def source_rows(session: Session, used: Collection[FileLine], first: str) -> list[SourceRow]:

@@ -6,15 +6,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from engine.ir.user_code_files import is_installed_file
+from engine.records.bytecode import Span
 from engine.records.counts import (
     RootGroup,
     aten_calls_of,
     breaks_of,
+    causing_guard_failure,
     errors_of,
     graph_count,
     groups,
     has_graph,
-    last_guard_failure,
     recompiles_of,
     stops_of,
     unique_kernels,
@@ -171,7 +173,7 @@ def _break_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
     yield SummaryItem(", ")
     yield SummaryItem(pluralize(len(breaks), "break"), f"breaks|{breaks[0][0].id}", "link")
     first = breaks[0][1]
-    where = f"line {first.span.line}: " if first.span else ""
+    where = _place(session, first.span)
     more = ", …" if len(breaks) > 1 else ""
     yield SummaryItem(f" ({where}{break_text(session, first)}{more})")
 
@@ -182,7 +184,7 @@ def _error_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
         compilation, record = errors[0]
         yield SummaryItem(", ")
         yield SummaryItem("raises an exception", f"breaks|{compilation.id}", "link")
-        yield SummaryItem(f" ({_where(record)}{break_text(session, record)})")
+        yield SummaryItem(f" ({_place(session, record.span)}{break_text(session, record)})")
 
 
 def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem]:
@@ -191,12 +193,12 @@ def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem
         return
     yield SummaryItem(", ")
     yield SummaryItem(pluralize(len(recompiles), "recompile"), f"recompiles|{recompiles[0].frame}", "link")
-    found = [r for c in recompiles if (r := last_guard_failure(session, c.id)) is not None]
+    found = [r for c in recompiles if (r := causing_guard_failure(session, c.id)) is not None]
     if not found:
         return
     # Prefer values that the user can change to values that a break left on the stack.
     rejection = min(found, key=lambda r: is_stack_value(r.source))
-    where = f"line {rejection.span.line}: " if rejection.span else ""
+    where = _place(session, rejection.span)
     more = ", …" if len(recompiles) > 1 else ""
     yield SummaryItem(" (")
     is_here = any(c.id == rejection.entry for c in session.compilations)
@@ -325,7 +327,7 @@ def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryI
         stops = stops_of(session.compilations)
         if stops:
             yield SummaryItem(" (")
-            yield SummaryItem(_where(stops[0][1]) + break_text(session, stops[0][1]), "breaks", "link")
+            yield SummaryItem(_place(session, stops[0][1].span) + break_text(session, stops[0][1]), "breaks", "link")
             yield SummaryItem(")")
     elif any(c.outcome == "python" for c in session.calls):
         yield SummaryItem(": the called functions run as Python since an earlier cell; its summary gives the reason")
@@ -335,8 +337,11 @@ def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryI
         yield SummaryItem(f", {format_seconds(spent)}")
 
 
-def _where(record: BreakRecord) -> str:
-    return f"line {record.span.line}: " if record.span else ""
+def _place(session: Session, span: Span | None) -> str:
+    """Return the line, with the name of its file if it is a library's."""
+    if span is None:
+        return ""
+    return f"{source_lines.line_name(session, span) if is_installed_file(span.file) else f'line {span.line}'}: "
 
 
 def _limit_lines(lines: Iterable[str]) -> tuple[str, ...]:

@@ -58,7 +58,8 @@ def write_page(
     comparison; this session is called ``name`` there.
     """
     stream.write(head_html(title).encode(errors="replace"))
-    stream.write(f'<p class="private">{escape(privacy_note(session))}</p>\n'.encode(errors="replace"))
+    note = escape(privacy_note(session, "This page"))
+    stream.write(f'<p class="private">{note}</p>\n'.encode(errors="replace"))
     model = {"overview": overview(session, others, name), "parts": initial_parts(session), "view": view}
     data = script_safe_json(model)
     stream.write(f'<script type="application/json" id="data">{data}</script>\n'.encode())

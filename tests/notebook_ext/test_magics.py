@@ -516,7 +516,7 @@ def test_a_cell_is_saved_as_one_page_that_says_what_it_holds(shell: Shell, tmp_p
     assert any(b"torch.softmax" in zlib.decompress(base64.b64decode(part)) for part in parts)
     assert len(text) < 400_000
     assert "default-src 'none'" in text
-    assert 'class="private">It contains ' in text
+    assert 'class="private">This page contains ' in text
     assert "no tensor values" in text
     assert any("Saved as softmax.html. It contains " in note for note in shell.ns["_compile"].notes)
 

@@ -32,10 +32,10 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "03_guards": {
         "guarded": ["shape          [4, 8]", "G['settings']['scale']         equals         2.0"],
         "ask": "offset is 2; the compiled code was specialized for 1.",
-        "offsets": "1 recompile (line 4: offset equals: 1 -> 2)",
+        "offsets": "1 recompile (line 4: offset 1 -> 2)",
         "race": "2 compilations  time: as measured",
         "modes": "2 recompiles",
-        "schedule": "4 recompiles (line 2: schedule.label equals: 'step-0' -> 'step-1', …)",
+        "schedule": "4 recompiles (line 2: schedule.label 'step-0' -> 'step-1', …)",
         "verified": "50 steps, 2 entries",
     },
     "04_dynamic_shapes": {

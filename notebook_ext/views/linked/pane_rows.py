@@ -381,8 +381,9 @@ class LinkedPanes:
         for note in self.session.notes:
             if "Linux" in note:
                 return one_line(note, 200)
+        wanted = one_line(self.target or "a target", 40)
         return (
-            f"{title}: compiling for {one_line(self.target or 'a target', 40)} in the background; it will appear here."
+            f"{title} is not compiled for {wanted} yet: while the notebook runs, it appears here when it is finished."
         )
 
 

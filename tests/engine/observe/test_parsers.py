@@ -293,3 +293,19 @@ def test_a_cell_of_a_terminal_is_a_users_file() -> None:
     """IPython gives a cell a name in angle brackets, as generated code has."""
     assert not is_generated_file("<ipython-input-7-854ed3eef98f>")
     assert is_generated_file("<eval_with_key>.3")
+
+
+def test_an_explanation_ends_before_the_listing_that_torch_adds() -> None:
+    """Quoted source and its introduction are left out; so is a hint without advice."""
+    report = (
+        "Data-dependent branching\n"
+        "  Explanation: Detected data-dependent branching. Dynamo does not trace it.\n\n"
+        "      The condition involves a tensor computed as follows:\n"
+        '        # File "<ipython-input-1>", line 3, in f\n'
+        "        gt = gt(sum_1, 0)\n"
+        "  Hint: This graph break is fundamental - it is unlikely that it will ever be traced.\n"
+        "  Hint: Use `torch.cond`.\n"
+    )
+    found = parse_break(report)
+    assert found.explanation == "Detected data-dependent branching. Dynamo does not trace it."
+    assert found.hints == ("Use `torch.cond`.",)

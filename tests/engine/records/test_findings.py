@@ -6,7 +6,7 @@ import torch
 
 import engine
 from engine.records.bytecode import Span
-from engine.records.findings import Finding, find_problems, place_of
+from engine.records.findings import WARM_UP_HITS, Finding, find_problems, place_of
 from engine.records.guards import Fix, GuardFailure
 from engine.records.kernels import KernelRecord, VerifyRecord
 from engine.records.lowering import AutotuneChoice, ExternCall, LoweringRecord
@@ -144,10 +144,13 @@ def test_errors_come_first_then_seconds() -> None:
 
 
 def test_slow_guards_are_found() -> None:
-    """Guards that take long in several calls are a finding with the mean time."""
+    """Guards that take long in most calls after warming up are a finding, with the median."""
     session = sample()
-    for n in range(4):
-        session.add_call(CallRecord(n, "0", "hit", "0/0", guard_seconds=3e-4))
+    for n in range(WARM_UP_HITS):
+        session.add_call(CallRecord(n, "0", "hit", "0/0", guard_seconds=3e-2))
+    assert "guard-latency" not in kinds(session)
+    for n, seconds in enumerate((3e-4, 3e-4, 1e-5, 9e-2)):
+        session.add_call(CallRecord(WARM_UP_HITS + n, "0", "hit", "0/0", guard_seconds=seconds))
     assert "300 µs per call" in first(session, "guard-latency").title
 
 

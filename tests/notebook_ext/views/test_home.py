@@ -12,8 +12,10 @@ import torch
 from engine.records.counts import counts
 from engine.records.session import Session
 from notebook_ext.compile_run import CompileRun
+from notebook_ext.views.breaks import breaks
 from notebook_ext.views.cell_edits import CellEdit, CellText, Replacement, combine, diff_rows, edit_id
 from notebook_ext.views.home import findings, home, replay_edit
+from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.summary import summary
 from tests.notebook_ext.conftest import Shell
 
@@ -86,6 +88,65 @@ def test_a_recompile_has_an_edit_of_the_calls(shell: Shell) -> None:
         *("-    scale(x, 2.0)", "-scale(x, 0.5)"),
         *("+    scale(x, torch.tensor(2.0))", "+scale(x, torch.tensor(0.5))"),
     ]
+
+
+VARYING = """\
+def smooth(signal, window, mode="mean"):
+    frames = signal.unfold(-1, window, 1)
+    if mode == "mean":
+        return frames.mean(-1)
+    return frames.amax(-1)
+
+for window in (3, 5, 7):
+    smooth(torch.ones(2, 16), window)
+smooth(torch.ones(2, 32), 5, mode="max")
+smooth(torch.ones(16), 5)
+smooth(torch.ones(2, 16, requires_grad=True), 5)
+"""
+
+
+def test_recompiles_are_told_apart_by_what_changed(shell: Shell) -> None:
+    """The entry that fits a call best names its cause, whatever an older entry rejects first."""
+    found = [f for f in findings(run(shell, VARYING)) if "recompiles" in f.title]
+    titles = {f.title.removeprefix("smooth recompiles: "): f.saves.split(",")[0] for f in found}
+    assert titles == {
+        "window 3 -> 5": "2 compiles",
+        "mode 'mean' -> 'max'": "1 compile",
+        "signal ndim: 2 -> 1": "1 compile",
+        "signal requires_grad: False -> True": "1 compile",
+    }
+
+
+def test_a_fix_that_the_recompile_itself_refutes_is_not_offered(shell: Shell) -> None:
+    """A number that became a symbol and was specialized again needs another line."""
+    session = run(shell, VARYING)
+    row = next(f for f in home(session)["findings"] if "window 3" in f["title"])
+    assert row["edit"] is None
+    assert [f["text"] for f in row["fixes"]] == [
+        "Change what needs the concrete value of window at line 2, or pass fewer values: each one is compiled for itself"
+    ]
+    rejected = recompiles(session)["lanes"][0]["columns"][1]["rejections"][0]
+    assert [f["text"] for f in rejected["fixes"]] == [f["text"] for f in row["fixes"]]
+
+
+def test_a_break_is_in_the_function_that_has_its_line(shell: Shell) -> None:
+    """A helper that breaks is named, in Home as in Breaks, and not the function that calls it."""
+    body = "class Net(nn.Module):\n    def forward(self, x):\n        return helper(x)\n\ndef helper(x):\n    print(1)\n    return x + 1\n\nNet()(torch.ones(2))\n"
+    session = run(shell, body)
+    assert [f.title for f in findings(session)] == ["helper breaks the graph: output is printed"]
+    assert [b["root"] for b in breaks(session)["breaks"]] == ["helper"]
+
+
+def test_kernels_that_did_not_run_are_not_beside_aten_calls_that_did_not_either(shell: Shell) -> None:
+    """Where the results come from ATen, "0 ATen calls" would be wrong."""
+    shell.run("%%compile\ndef double(x):\n    return x + x\n\ndouble(torch.ones(4))")
+    session = shell.ns["_compile"]
+    figures = {f["name"]: f["value"] for f in home(session)["figures"]}
+    if "not run here" in summary(session).text:
+        assert "ATen calls" not in figures
+        assert figures[f"Kernels for {session.target}"] == "1"
+    else:
+        assert "ATen calls" in figures
 
 
 @forks

@@ -105,7 +105,7 @@ def test_empty_panes_give_their_reason() -> None:
     The reasons: not compiled yet, no kernels with this backend, lowering failed, frame skipped, needs Linux.
     """
     session = head_session()
-    assert "in the background" in pane(linked(session, "0/1"), "ptx")["empty"]
+    assert "is not compiled for" in pane(linked(session, "0/1"), "ptx")["empty"]
     session.add_note("PTX and SASS need Linux.")
     assert pane(linked(session, "0/1"), "sass")["empty"] == "PTX and SASS need Linux."
     record = session.compilation("0/0")
