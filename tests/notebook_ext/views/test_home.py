@@ -82,7 +82,7 @@ def test_a_graph_break_has_its_cause_its_line_and_an_edit(shell: Shell) -> None:
 def test_a_recompile_has_an_edit_of_the_calls(shell: Shell) -> None:
     """A size is marked before the recompiling call; a number becomes a tensor everywhere."""
     shown = home(run(shell, RECOMPILING))
-    size, number = sorted(shown["findings"], key=lambda f: "k equals" in f["title"])
+    size, number = sorted(shown["findings"], key=lambda f: "recompiles: k " in f["title"])
     assert diff_of(size) == ["+import engine", "+    engine.mark_dynamic(x, 0)"]
     assert diff_of(number) == [
         *("-    scale(x, 2.0)", "-scale(x, 0.5)"),
