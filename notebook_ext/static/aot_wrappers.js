@@ -150,9 +150,9 @@ class AotWrappersView {
     if (i === part.rings.length) {
       return h("section", { class: className + " core", "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
         h("p", {}, h("b", {}, "Functional graph "), h("span", { class: "mut" }, `${part.graph.text}${part.graph.stage ? ", no mutation" : ""}`)),
-        h("div", { class: "middle" }, h("div", { class: "ports" }, this.#few(part.inputs, chip)),
+        h("div", { class: "middle" }, h("div", { class: "ports", tabindex: "0", role: "group", "aria-label": "Inputs of the graph" }, this.#few(part.inputs, chip)),
           h("div", { class: "heart" }, h("p", {}, part.graph.ordinals.slice(0, 12).map((/** @type {number} */ o) => [badge(o), " "]), part.graph.ordinals.length > 12 ? `and ${plural(part.graph.ordinals.length - 12, "more line")}` : null), part.graph.stage ? button("Open graph", "Enter", () => this.graph()) : null),
-          h("div", { class: "ports" }, this.#few(part.graph.outputs, (v) => this.#chip(`${v.name} ${v.type}`, false)))));
+          h("div", { class: "ports", tabindex: "0", role: "group", "aria-label": "Outputs of the graph" }, this.#few(part.graph.outputs, (v) => this.#chip(`${v.name} ${v.type}`, false)))));
     }
     if (i < 0) {
       return h("section", { class: className, "aria-current": current, onclick: (/** @type {Event} */ e) => this.#toRing(i, e) },
@@ -252,7 +252,7 @@ class AotWrappersView {
       h("h4", {}, "Saved for backward"), h("p", { class: "note" }, text),
       h("div", { class: "parts", role: "img", "aria-label": text }, sums.map((/** @type {any} */ s, /** @type {number} */ i) => (s[1] ? h("i", { class: PARTITION_COLORS[i], style: `width:${(s[1] / whole) * 100}%` }) : null))),
       h("p", { class: "legend" }, sums.map((/** @type {any} */ s, /** @type {number} */ i) => [h("i", { class: "dot " + PARTITION_COLORS[i] }), ` ${s[0]} ${sizes[i]}   `])),
-      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Saved or recomputed", "Bytes", "", "Reason"].map((t) => h("th", {}, t)))),
+      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Value", "Saved or recomputed", "Bytes", "", "Reason"].map((t) => h(t ? "th" : "td", {}, t)))),
         h("tbody", {}, rows.map((/** @type {any} */ v) => h("tr", {}, h("td", {}, h("code", {}, v.name)), h("td", { class: v.action === "saved" ? "" : "ok" }, v.action), h("td", { class: "num" }, v.bytes), h("td", { class: "meter" }, v.count ? h("i", { class: fate(v), style: `width:${(v.count / most) * 100}%` }) : null), h("td", { class: "mut" }, v.reason))))),
     ];
   }

@@ -21,7 +21,7 @@ class CompilationsView {
     this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Find a frame  /", "aria-label": "Find a frame", oninput: () => { this.find = this.search.value.toLowerCase(); this.at = 0; this.draw(); } }));
     this.count = h("span", { class: "mut" });
     this.context = h("div", { class: "ctx" }, h("b", {}, "Every compilation"), this.count, h("span", { class: "sp" }), this.search);
-    this.table = h("div", {});
+    this.table = h("div", { tabindex: "0", role: "group", "aria-label": "Compilations" });
     this.side = h("div", { class: "side" });
     this.el = h("div", { class: "compilations" }, this.context, h("div", { class: "two" }, this.table, this.side));
     /** @type {string[]} */
@@ -77,7 +77,7 @@ class CompilationsView {
     const cut = rows.length - some.length;
     put(
       this.table,
-      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Entry", "Function", "Outcome"].map((t) => h("th", { scope: "col" }, t)), ["Graphs", "Breaks", part.has_restarts ? "Restarts" : "", "Kernels", "Time"].filter(Boolean).map((t) => h("th", { scope: "col", class: "num" }, t)))), h("tbody", {}, some.map((r, i) => this.#row(r, first + i, part)))),
+      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Entry", "Function", "Outcome"].map((t) => h("th", { scope: "col" }, t)), ["Graphs", "Breaks", part.has_restarts ? "Restarts" : "", part.rows.some((/** @type {any} */ r) => r.externs) ? "Kernels + ATen" : "Kernels", "Time"].filter(Boolean).map((t) => h("th", { scope: "col", class: "num" }, t)))), h("tbody", {}, some.map((r, i) => this.#row(r, first + i, part)))),
       cut ? h("p", { class: "mut blk" }, `${plural(cut, "more compilation")}: move the selection, or search.`) : null,
       rows.length ? null : h("p", { class: "blk" }, this.find ? "No match." : "Nothing was compiled."),
     );

@@ -166,7 +166,7 @@ class KernelsView {
       this.context,
       h("b", {}, plural(rows.length, "kernel")),
       part.is_observed ? null : part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, targetName(t)]), this.target, (v) => { this.target = v; this.at = 0; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${targetName(this.target) || "unknown"}`),
-      isCpu ? h("span", { class: "mut" }, h("b", {}, "Ran on this CPU"), cpu ? `: ${cpu}` : "") : part.is_observed ? h("span", { class: "mut" }, "From Inductor, as recorded in torch's trace.") : part.is_run ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
+      isCpu ? h("span", { class: "mut" }, h("b", {}, "Ran on this CPU"), cpu ? `: ${cpu}` : "") : part.is_observed ? h("span", { class: "mut" }, "From Inductor, as recorded in torch's trace.") : part.is_run || !rows.length ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
       !isCpu && part.aten_reason ? h("span", { class: "mut" }, `Results from ATen: ${part.aten_reason}`) : null,
       !isCpu && part.rows.some((/** @type {any} */ r) => r.is_cpu) ? button("Kernels that ran here", "", () => { this.target = CPU; this.at = 0; this.draw(); }, { title: "Show the kernels that ran on this CPU" }) : null,
       h("span", { class: "sp" }),
@@ -192,7 +192,8 @@ class KernelsView {
     const chosen = /** @type {HTMLElement | null} */ (this.body.querySelector("tr.sel"));
     if (chosen && (chosen.offsetTop < this.body.scrollTop + 26 || chosen.offsetTop + chosen.offsetHeight > this.body.scrollTop + this.body.clientHeight)) this.body.scrollTop = chosen.offsetTop - 80;
     const r = this.row;
-    put(this.detail, r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r)] : this.#externs(part.externs));
+    put(this.detail, r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r)] : part.externs.length ? h("section", { tabindex: "0" }, this.#externs(part.externs)) : null);
+    this.detail.classList.toggle("one", !r);
     this.tell(r);
   }
 
@@ -336,7 +337,8 @@ class KernelsView {
     if (!externs.length) return null;
     const by = new Map();
     for (const e of externs) by.set(`${e.op}|${e.reason}`, { ...e, count: (by.get(`${e.op}|${e.reason}`)?.count || 0) + 1 });
-    return [h("h4", {}, `${plural(externs.length, "ATen call")}`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? h("span", { class: "mut" }, " library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason, e.hint ? h("span", { class: "mut" }, ` ${e.hint}`) : null))];
+    const beside = this.part.is_observed || this.isCpu || this.part.is_run ? "" : ` in the program for ${targetName(this.target)}`;
+    return [h("h4", {}, `${plural(externs.length, "ATen call")}${beside}`), [...by.values()].map((e) => h("p", {}, h("code", {}, e.op), e.count > 1 ? ` ×${e.count}` : "", e.is_library ? h("span", { class: "mut" }, " library: ") : h("span", { class: "bad" }, " not lowered: "), e.reason, e.hint ? h("span", { class: "mut" }, ` ${e.hint}`) : null))];
   }
 }
 

@@ -38,6 +38,7 @@ export class LinkedView {
     this.target = "";
     this.kernel = ALL;
     this.library = false;
+    this.isWrapped = false;
     this.cursor = { slot: "A", row: -1 };
     this.selected = -1;
     this.ordinal = -1;
@@ -62,6 +63,7 @@ export class LinkedView {
       key("j k", "next or previous linked line of this pane", (k) => this.cycle(k === "j" ? 1 : -1)),
       key("Enter", "pin or unpin the selection", () => this.pin()),
       key("f", "show or hide library lines", () => this.toggleLibrary()),
+      key("w", "wrap long lines, or not", () => this.toggleWrap()),
       key("/", "search this pane", () => this.search.focus()),
     ];
   }
@@ -194,6 +196,7 @@ export class LinkedView {
       button("◂ hit", "k", () => this.cycle(-1)),
       button("hit ▸", "j", () => this.cycle(1)),
       (this.libraryButton = button("Library lines", "f", () => this.toggleLibrary())),
+      button("Wrap", "w", () => { this.toggleWrap(); this.frame.focus(); }, { "aria-pressed": String(this.isWrapped), title: "Wrap long lines. Key: w" }),
       (this.pinButton = button("Pin", "Enter", () => this.pin())),
       this.search,
     );
@@ -276,7 +279,18 @@ export class LinkedView {
   toggleLibrary() {
     this.library = !this.library;
     if (!this.part) return;
+    if (this.isWrapped) for (const slot of SLOTS) this.views[slot].load();
     this.update();
+  }
+
+  toggleWrap() {
+    this.isWrapped = !this.isWrapped;
+    this.grid.classList.toggle("wrap", this.isWrapped);
+    if (!this.part) return;
+    this.drawContext();
+    for (const slot of SLOTS) this.views[slot].load();
+    this.update();
+    this.frame.say(this.isWrapped ? "Long lines are wrapped. w shows each in one line again." : "Each line is in one row.");
   }
 
   find() {

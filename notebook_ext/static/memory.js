@@ -104,7 +104,7 @@ class MemoryView {
     put(
       this.body,
       h("table", { class: "t" },
-        h("thead", {}, h("tr", {}, ["Tensor", "Bytes", "", "Live because", "Lines"].map((t, i) => h("th", { class: i === 1 ? "num" : "" }, t)))),
+        h("thead", {}, h("tr", {}, ["Tensor", "Bytes", "", "Live because", "Lines"].map((t, i) => h(t ? "th" : "td", { class: i === 1 ? "num" : "" }, t)))),
         h("tbody", {}, live.map((/** @type {any} */ b) => h("tr", {}, h("td", {}, h("code", {}, b.name), b.first === this.at ? h("span", { class: "new" }, " allocated here") : null), h("td", { class: "num" }, b.text), h("td", { class: "meter" }, h("i", { class: KINDS.find(([k]) => k === b.kind)?.[2], style: `width:${(b.bytes / Math.max(1, step.bytes)) * 100}%` })), h("td", { class: "mut" }, b.why), h("td", {}, lines(b.lines)))))),
       h("h4", {}, "Programs"),
       h("ul", {}, part.programs.map((/** @type {any} */ p) => h("li", {}, h("b", {}, p.name), `: ${plural(p.count, "step")}, peak ${p.peak}. Its caller holds ${p.held} of inputs, which do not count.`))),

@@ -2,7 +2,7 @@
 
 import { LINKED, SAME_LINE } from "./links.js";
 import { badge, h, hue, plural, put } from "./shared/dom.js";
-import { rulerMarks } from "./shared/layout.js";
+import { lineTops, rulerMarks } from "./shared/layout.js";
 import { Rows } from "./shared/rows.js";
 import { marked, tokens } from "./shared/tokens.js";
 
@@ -22,6 +22,9 @@ export class PaneView {
     this.facts = h("span", { class: "mut" });
     this.count = h("span", { class: "sp mut" });
     this.rows = new Rows((i) => this.#row(i), { role: "list" });
+    this.rows.resized = () => { if (view.isWrapped && this.columns !== this.#columns()) this.#fill(); };
+    /** Characters in a line of wrapped text. */
+    this.columns = 0;
     this.empty = h("div", { class: "empty" });
     this.ruler = h("div", { class: "rul", "aria-hidden": "true" });
     this.el = h("section", { class: "pane " + slot, role: "tabpanel" }, h("div", { class: "hd" }, this.title, this.facts, this.count), this.rows.el, this.empty, this.ruler);
@@ -48,15 +51,40 @@ export class PaneView {
     this.empty.textContent = empty;
     this.empty.hidden = !empty && this.end > this.from;
     this.rows.el.hidden = !this.empty.hidden;
-    let longest = 0;
-    for (let i = this.from; i < this.end; i++) longest = Math.max(longest, (this.texts[i] || "").length);
     put(this.title, view.part.panes.map((/** @type {Pane} */ p) => h("option", { value: p.id, selected: p === pane }, p.title)));
     this.el.id = view.frame.id + "-pane-" + this.slot;
     this.el.dataset.pane = pane.id;
     this.rows.el.setAttribute("aria-label", pane.title + " lines");
     this.el.setAttribute("aria-label", pane.title);
-    this.rows.reset(texts ? this.end - this.from : 0, `calc(${Math.min(longest, 4000)}ch + 76px)`);
+    this.#fill();
     this.shown = pane.id;
+  }
+
+  /** Make the rows: as wide as the longest line, or wrapped to the width of the pane. */
+  #fill() {
+    const texts = Array.from({ length: this.texts.length ? this.end - this.from : 0 }, (_, i) => (this.texts[this.from + i] || "") + this.#note(this.from + i));
+    this.columns = this.view.isWrapped ? this.#columns() : 0;
+    if (this.columns) return this.rows.reset(texts.length, "", lineTops(texts, this.columns));
+    const longest = texts.reduce((most, text) => Math.max(most, text.length), 0);
+    this.rows.reset(texts.length, `calc(${Math.min(longest, 4000)}ch + 76px)`);
+  }
+
+  /** Number of characters that fit into a line; 0 while the pane is hidden. */
+  #columns() {
+    const width = this.rows.el.clientWidth;
+    if (!width) return 0;
+    const probe = h("span", { class: "x" }, "0".repeat(100)), row = h("div", { class: "r probe" }, h("span"), h("span"), probe);
+    this.rows.inner.append(row);
+    const [left, wide] = [probe.offsetLeft, probe.getBoundingClientRect().width / 100];
+    row.remove();
+    return Math.max(8, Math.floor((width - left - 12) / wide));
+  }
+
+  /** What stands after the text of a row. @param {number} at row of the pane */
+  #note(at) {
+    const { view, pane } = this, broken = pane.id === "source" && view.part.breaks[at];
+    const library = view.library ? view.part.library[pane.first + at] : undefined;
+    return (library === undefined ? "" : "   ‹ " + view.part.strings[library]) + (broken ? "   ✗ graph break: " + broken : "");
   }
 
   /** CSS classes of a row; equal strings mean equal looks. @param {number} at row of the pane */
@@ -117,7 +145,8 @@ export class PaneView {
     this.count.className = "sp " + (hits.length || view.ordinal < 1 ? "mut" : "none");
     this.count.textContent = !pane.rows ? "" : hits.length ? `${hits.length} of ${lines}` : view.selected < 0 ? plural(lines, "line") : view.whyNone(pane) || "no match";
     this.el.classList.toggle("cur", view.cursor.slot === this.slot);
-    put(this.ruler, rulerMarks(hits, this.end - this.from).map(([top, height]) => h("i", { class: hue(view.ordinal), style: `top:${top * 100}%;height:${height * 100}%` })));
+    const { tops } = this.rows, [marks, all] = tops ? [hits.map((i) => tops[i]), tops[tops.length - 1]] : [hits, this.end - this.from];
+    put(this.ruler, rulerMarks(marks, all).map(([top, height]) => h("i", { class: hue(view.ordinal), style: `top:${top * 100}%;height:${height * 100}%` })));
     this.rows.refresh((i, row) => row.className !== this.#look(this.from + i));
     if (view.cursor.slot === this.slot) this.rows.show(view.cursor.row - this.from, 100);
     else this.rows.show(hits.length ? hits[0] : -1, 54);

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.options import config
-from engine.records.counts import compile_seconds
+from engine.records.counts import compile_seconds, nearest_guard_failure
 from engine.records.findings import useful_fixes
 from engine.records.guards import GuardFailure
 from engine.records.runtime import CallRecord
@@ -44,6 +44,7 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
     for column in columns:
         given = calls[column["first"] - 1].inputs or {}
         column["varying"] = [f"{sanitize(n)} {sanitize(given[n])}" for n in varying if n in given]
+    _add_hidden_changes(columns, calls)
     return {
         "frame": frame.id,
         "name": one_line(frame.name, 80),
@@ -100,6 +101,18 @@ def _columns(session: Session, entries: list[CompilationRecord], calls: list[Cal
             }
         )
     return columns
+
+
+def _add_hidden_changes(columns: list[dict[str, Any]], calls: list[CallRecord]) -> None:
+    """Add the changed property to misses whose inputs read like those of an earlier miss."""
+    seen: set[str] = set()
+    for column in columns:
+        call = calls[column["first"] - 1]
+        if column["outcome"] != "compiled":
+            continue
+        if column["inputs"] in seen and call.guard_failures:
+            column["varying"].append(guard_failure_text(nearest_guard_failure(call)))
+        seen.add(column["inputs"])
 
 
 def _varying_inputs(calls: list[CallRecord]) -> list[str]:

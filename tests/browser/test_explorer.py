@@ -598,3 +598,50 @@ def test_the_view_shows_values_before_and_after_a_wrapper(explorer: Show) -> Non
             break
     assert row.locator("td.new").inner_text() == "[2, 2]"
     assert "[1, 1]" in row.inner_text()
+
+
+WRAPPED = """(pane) => {
+  const list = document.querySelector(`.lm [data-pane="${pane}"] .rows`), rows = [...list.querySelectorAll(".r")].map((r) => r.getBoundingClientRect());
+  const sorted = rows.sort((a, b) => a.top - b.top), texts = [...list.querySelectorAll(".r .x")];
+  return {
+    isWide: list.scrollWidth > list.clientWidth + 1, lines: Math.max(...rows.map((r) => r.height)) / 18, count: rows.length,
+    overlaps: sorted.some((r, i) => i && r.top < sorted[i - 1].bottom - 0.5), cut: texts.some((x) => x.scrollHeight > x.parentElement.clientHeight + 1),
+  };
+}"""
+
+
+@pytest.mark.parametrize(("session", "pane"), [(head_session, "triton"), (large_session, "ptx")])
+def test_long_lines_wrap_by_a_key_and_a_button(explorer: Show, session: Callable[[], Any], pane: str) -> None:
+    """Wrapped rows are as high as their text, none overlaps or is cut; the selection stays."""
+    page = explorer(session(), width=800)
+    before = page.evaluate(WRAPPED, pane)
+    assert before["isWide"]
+    assert before["lines"] == 1
+    click_line(page, pane, 3)
+    lines = lit(page, pane)
+    page.keyboard.press("w")
+    assert "wrapped" in said(page)
+    for name in ("source", pane):
+        after = page.evaluate(WRAPPED, name)
+        assert [after[k] for k in ("isWide", "overlaps", "cut")] == [False] * 3, name
+    assert page.evaluate(WRAPPED, pane)["lines"] > 1
+    assert set(lines[:3]) <= set(lit(page, pane))
+    page.locator('.lm .panes [data-pane="' + pane + '"] .rows').evaluate("e => { e.scrollTop = e.scrollHeight / 2; }")
+    page.wait_for_timeout(60)
+    assert page.evaluate(WRAPPED, pane)["count"] > 5
+    page.get_by_role("button", name="Wrap").click()
+    assert page.evaluate(WRAPPED, pane)["lines"] == 1
+
+
+def test_notes_and_lists_are_whole_on_a_narrow_page(explorer: Show) -> None:
+    """Notes beside the buttons of Kernels are not cut; lists that scroll take the focus."""
+    page = explorer(head_session(), width=800)
+    page.locator('.lm .tabs [data-view="kernels"]').click()
+    cut = page.locator(".lm .kernels .ctx .mut").evaluate_all(
+        "all => all.map((e) => e.scrollWidth > e.clientWidth + 1)"
+    )
+    assert cut
+    assert not any(cut)
+    assert page.locator(".lm .kernels h4", has_text="in the program for cuda:90").count() == 1
+    page.locator('.lm .tabs [data-view="compilations"]').click()
+    assert page.locator(".lm .compilations .two > [tabindex='0']").count() >= 1

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load } from "./load.mjs";
 
-const { barPlaces, clockText, nextHit, openRows, rulerMarks, scrollFor, visibleRows, ROW } = await load("shared/layout.js");
+const { barPlaces, clockText, lineTops, nextHit, openRows, rowOfLine, rulerMarks, scrollFor, visibleRows, ROW } = await load("shared/layout.js");
 
 test("a short list is drawn whole, a long one around what is in view", () => {
   assert.deepEqual(visibleRows(200, 900, 300), [0, 200]);
@@ -47,4 +47,11 @@ test("rows below a closed value are hidden at every depth", () => {
 
 test("neighboring ticks of a clock have different texts", () => {
   assert.deepEqual([clockText(0, 1), clockText(8.245, 0.005), clockText(3, 1), clockText(0.02, 0.005), clockText(2e-5, 1e-5)], ["0", "8.245 s", "3 s", "20 ms", "20 µs"]);
+});
+
+test("wrapped rows take as many lines as their text needs, and a line leads back to its row", () => {
+  const tops = lineTops(["", "x".repeat(10), "x".repeat(11), "漢".repeat(6), "y"], 10);
+  assert.deepEqual(tops, [0, 1, 2, 4, 6, 7]);
+  assert.deepEqual([0, 1, 2, 3, 4, 5, 6].map((line) => rowOfLine(tops, line)), [0, 1, 2, 2, 3, 3, 4]);
+  assert.equal(rowOfLine(lineTops([], 10), 0), 0);
 });

@@ -19,6 +19,31 @@ export function visibleRows(count, scrollTop, height, row = ROW, all = ALL_ROWS)
   return [Math.min(first, count), Math.min(count, Math.ceil((scrollTop + height) / row) + OVERSCAN)];
 }
 
+/** East Asian characters, which take two columns. */
+const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]/g;
+
+/**
+ * Number of lines above each row when long texts are wrapped; the last number is that of all lines.
+ * @param {string[]} texts
+ * @param {number} columns characters in a line
+ */
+export function lineTops(texts, columns) {
+  const tops = [0];
+  for (const text of texts) tops.push(tops[tops.length - 1] + Math.max(1, Math.ceil((text.length + (text.match(WIDE) || []).length) / columns)));
+  return tops;
+}
+
+/** The row that has a line. @param {number[]} tops of `lineTops` @param {number} line */
+export function rowOfLine(tops, line) {
+  let low = 0, high = tops.length - 2;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (tops[middle] <= line) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
 /**
  * Scroll position that shows a row: unchanged if the row is visible, else `lead` pixels below the top.
  * @param {number} index

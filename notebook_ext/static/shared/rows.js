@@ -1,7 +1,7 @@
 // A list that draws only the visible rows if it is long.
 
 import { h } from "./dom.js";
-import { ALL_ROWS, ROW, scrollFor, visibleRows } from "./layout.js";
+import { ALL_ROWS, ROW, rowOfLine, scrollFor, visibleRows } from "./layout.js";
 
 export class Rows {
   /**
@@ -15,6 +15,10 @@ export class Rows {
     this.draw = draw;
     this.height = height;
     this.count = 0;
+    /** Lines above each row if rows have several, see `lineTops`. @type {number[] | null} */
+    this.tops = null;
+    /** Called when the size of the list changes. */
+    this.resized = () => {};
     /** @type {Map<number, HTMLElement>} */
     this.drawn = new Map();
     this.inner = h("div", { class: "rows-in", role: "presentation" });
@@ -27,6 +31,7 @@ export class Rows {
       this.view = this.el.clientHeight;
       if (this.view && this.el.scrollTop !== this.top) { this.el.scrollTop = this.top; this.top = this.el.scrollTop; }
       this.#fill();
+      this.resized();
     });
     this.observer.observe(this.el);
   }
@@ -35,12 +40,19 @@ export class Rows {
    * Show `count` rows and redraw all.
    * @param {number} count
    * @param {string} [width] of the longest row, as CSS
+   * @param {number[] | null} [tops] lines above each row, if rows have several
    */
-  reset(count, width) {
+  reset(count, width, tops = null) {
     this.count = count;
-    this.inner.style.height = count * this.height + "px";
+    this.tops = tops;
+    this.inner.style.height = this.#lines(count) * this.height + "px";
     this.inner.style.minWidth = width || "";
     this.redraw();
+  }
+
+  /** Number of lines above a row. @param {number} i */
+  #lines(i) {
+    return this.tops ? this.tops[i] : i;
   }
 
   /** Change the number of rows without redrawing the remaining ones. @param {number} count */
@@ -73,12 +85,14 @@ export class Rows {
   /** @param {number} i */
   #place(i) {
     const row = this.draw(i);
-    row.style.top = i * this.height + "px";
+    row.style.top = this.#lines(i) * this.height + "px";
+    if (this.tops) row.style.height = (this.tops[i + 1] - this.tops[i]) * this.height + "px";
     return row;
   }
 
   #fill() {
-    const [first, end] = visibleRows(this.count, this.top, this.view || 600, this.height, this.all);
+    let [first, end] = visibleRows(this.#lines(this.count), this.top, this.view || 600, this.height, this.all);
+    if (this.tops && end) [first, end] = [rowOfLine(this.tops, first), rowOfLine(this.tops, end - 1) + 1];
     for (const [i, row] of this.drawn) {
       if (i >= first && i < end) continue;
       row.remove();
@@ -100,7 +114,7 @@ export class Rows {
     if (!this.view) this.view = this.el.clientHeight;
     if (!this.view) return;
     // Clamp like the browser does, so that the cached position stays correct.
-    const top = Math.min(scrollFor(index, this.top, this.view, lead, this.height), Math.max(0, this.count * this.height - this.view));
+    const top = Math.min(scrollFor(this.#lines(index), this.top, this.view, lead, this.height), Math.max(0, this.#lines(this.count) * this.height - this.view));
     if (top === this.top) return;
     this.el.scrollTop = this.top = top;
     this.#fill();

@@ -125,8 +125,11 @@ def test_a_fix_that_the_recompile_itself_refutes_is_not_offered(shell: Shell) ->
     assert [f["text"] for f in row["fixes"]] == [
         "Change what needs the concrete value of window at line 2, or pass fewer values: each one is compiled for itself"
     ]
-    rejected = recompiles(session)["lanes"][0]["columns"][1]["rejections"][0]
-    assert [f["text"] for f in rejected["fixes"]] == [f["text"] for f in row["fixes"]]
+    columns = recompiles(session)["lanes"][0]["columns"]
+    assert [f["text"] for f in columns[1]["rejections"][0]["fixes"]] == [f["text"] for f in row["fixes"]]
+    # The last call differs from the second in nothing that its inputs say.
+    assert columns[1]["inputs"] == columns[-1]["inputs"]
+    assert columns[-1]["varying"][-1] == "signal requires_grad: False -> True"
 
 
 def test_a_break_is_in_the_function_that_has_its_line(shell: Shell) -> None:
