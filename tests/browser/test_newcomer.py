@@ -60,6 +60,20 @@ for rows in (4, 8, 16):
 scale(torch.randn(4, 32, dtype=torch.float64), 0.5)
 """,
     ),
+    "recompiling for four reasons": (
+        "",
+        """
+def smooth(signal, window, mode="mean"):
+    frames = signal.unfold(-1, window, 1)
+    return frames.mean(-1) if mode == "mean" else frames.amax(-1)
+
+for window in (3, 5, 7):
+    smooth(torch.randn(2, 64), window)
+smooth(torch.randn(2, 128), 5, mode="max")
+smooth(torch.randn(128), 5)
+smooth(torch.randn(2, 64, requires_grad=True), 5)
+""",
+    ),
     "breaking": (
         "",
         """
@@ -153,9 +167,13 @@ def _check_counts(page: Any) -> None:
     summary = page.locator(".lm .sum").inner_text()
     totals = [sum(column) for column in zip(*page.evaluate(TOTALS), strict=True)]
     _, graphs, breaks, compiles, kernels, calls = totals[:6]
-    title = "CPU kernels" if "CPU kernels" in figures else "Kernels"
+    title = "CPU kernels" if "CPU kernels" in figures else next(n for n in figures if n.startswith("Kernels"))
+    # Where results come from ATen, calls of the program that did not run are left out if there is none.
+    if "ATen calls" not in figures:
+        assert (title.startswith("Kernels for "), calls) == (True, 0)
     names = ("Graphs", "Graph breaks", "Compiles", title, "ATen calls")
-    assert [int(figures[n].replace(",", "")) for n in names] == [graphs, breaks, compiles, kernels, calls]
+    shown = [int(figures.get(n, "0").replace(",", "")) for n in names]
+    assert shown == [graphs, breaks, compiles, kernels, calls]
     if kernels:
         assert f"{kernels} {'C++ ' if 'C++' in summary else ''}kernel" in summary
     if calls:
