@@ -21,6 +21,7 @@ import torch.fx.traceback
 from engine.aot.checks.missing_kernels import check_missing_kernels_in_callees
 from engine.aot.checks.overlapping_writes import OverlappingWriteMode
 from engine.aot.fallback_kinds import AotFallback
+from engine.aot.flex_attention import expand_flex_attention
 from engine.aot.functional_tensors import functional_tensors, innermost_tensors, unwrap_functional
 from engine.aot.grad_mode import GRAD_MODE_CALLS, inputs_read_after_last_write, inputs_with_layout_mutated_in_grad_mode
 from engine.aot.layout_mutation import fake_at_entry, is_layout_mutated, mutated_layout, mutates_layout
@@ -64,6 +65,7 @@ from engine.torch_private.functionalization import (
     functorch_config,
 )
 from engine.torch_private.fx import make_fx
+from engine.torch_private.higher_order_ops import flex_attention_op
 from engine.torch_private.operators import HigherOrderOperator
 from engine.torch_private.pytree import tree_map_only
 from engine.torch_private.symbolic_shapes import ShapeEnv
@@ -371,6 +373,8 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             target is getattr and args[1] == "data"
         ):  # same storage without autograd history; the metadata records that it is detached
             return args[0].detach()
+        if target is flex_attention_op:
+            return expand_flex_attention(*args, **kwargs)
         own_form = DisablePythonDispatcher() if _is_full_dropout(target, args, kwargs) else contextlib.nullcontext()
         with own_form:
             return super().call_function(replace_composite(target, needs_grad=self.under_autograd), args, kwargs)

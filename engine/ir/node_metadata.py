@@ -5,6 +5,7 @@ Provenance is one value in ``node.meta["custom"]``, which make_fx and every pass
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,12 @@ def set_provenance(node: torch.fx.Node, origin: NodeProvenance) -> None:
 
 def provenance_of(node: torch.fx.Node) -> NodeProvenance:
     """Return the provenance of a node, or ``NO_PROVENANCE``."""
-    found = node.meta.get("custom", {}).get(PROVENANCE_KEY)
+    return provenance_in(node.meta)
+
+
+def provenance_in(meta: Mapping[str, Any]) -> NodeProvenance:
+    """Return the provenance in the metadata of a node, or ``NO_PROVENANCE``."""
+    found = meta.get("custom", {}).get(PROVENANCE_KEY)
     return found if isinstance(found, NodeProvenance) else NO_PROVENANCE
 
 

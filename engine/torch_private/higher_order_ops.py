@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch._higher_order_ops.cond import cond_op
     from torch._higher_order_ops.effects import with_effects
     from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_op
+    from torch._higher_order_ops.flex_attention import sdpa_dense as dense_flex_attention
     from torch._higher_order_ops.hints_wrap import hints_wrapper
     from torch._higher_order_ops.map import map_impl
     from torch._higher_order_ops.out_dtype import out_dtype
@@ -115,6 +116,13 @@ ENTRIES = (
         "Operator of ``flex_attention``.",
         without="traced code that calls it breaks the graph",
         alias="flex_attention_op",
+    ),
+    Entry(
+        "torch._higher_order_ops.flex_attention:sdpa_dense",
+        Kind.VALUE,
+        "What ``flex_attention`` computes in eager, as ordinary operators.",
+        without="traced code that calls ``flex_attention`` breaks the graph",
+        alias="dense_flex_attention",
     ),
 )
 
