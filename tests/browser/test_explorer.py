@@ -645,3 +645,22 @@ def test_notes_and_lists_are_whole_on_a_narrow_page(explorer: Show) -> None:
     assert page.locator(".lm .kernels h4", has_text="in the program for cuda:90").count() == 1
     page.locator('.lm .tabs [data-view="compilations"]').click()
     assert page.locator(".lm .compilations .two > [tabindex='0']").count() >= 1
+
+
+def test_columns_of_recompiles_are_aligned_in_all_rows(explorer: Show) -> None:
+    """Long inputs wrap in their column: they do not widen it in one row only."""
+
+    def scaled(signal: torch.Tensor, factor: int, mode: str) -> torch.Tensor:
+        return signal * 2 if mode == "twice" else signal * factor
+
+    compiled = engine.compile(scaled, backend="eager")
+    with engine.record() as session:
+        for size in range(2, 8):
+            compiled(torch.ones((2,) * size), size, "twice" if size % 2 else "by the given factor")
+    page = explorer(session, width=800)
+    page.locator('.lm .tabs [data-view="recompiles"]').click()
+    rows = page.locator(".lm .lane .mxr").evaluate_all(
+        "rows => rows.map((r) => [...r.querySelectorAll('.cc')].map((c) => Math.round(c.getBoundingClientRect().left)))"
+    )
+    assert len(rows[0]) == 6
+    assert [row for row in rows if row != rows[0]] == []
