@@ -176,9 +176,9 @@ def _fast_path_body(
     if None in structured:
         lines.append(_subtree_line(None, structured[None], writer, admission, lines))
     below_modules: list[str] = []
-    for level in (0, 1, 2):
+    for level in (0, 1, 2, 3):  # relations last
         for guard in early:
-            if min(guard.tier, 2) == level:
+            if min(guard.tier, 3) == level:
                 writer.write(guard, lines)
                 if guard.is_type_test and guard.source in structured:
                     found = structured[guard.source]

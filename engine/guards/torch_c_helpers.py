@@ -85,14 +85,21 @@ The tensor helper compares these keys.
 def batchable_tensors(in_order: Sequence[Guard]) -> dict[Source, tuple[TensorPropertyGuard, ...]]:
     """Return the tensors that the C helper can check, by source, with their property guards.
 
-    These are plain strided tensors with guards on all properties, and otherwise only type and hasattr guards.
+    These are plain strided tensors with guards on all properties, and otherwise only type, hasattr and relational
+    guards.
     """
     facets = tensor_properties(in_order)
     plain = {g.source for g in in_order if g.is_type_test and g.implied_type in PLAIN_TENSOR_TYPES}
     others = {
         g.source
         for g in in_order
-        if not (g.is_tensor_property or g.is_type_test or g.is_attribute_test or g.global_state is not None)
+        if not (
+            g.is_tensor_property
+            or g.is_type_test
+            or g.is_attribute_test
+            or g.is_relational
+            or g.global_state is not None
+        )
     }
     return {
         o: tuple(found) for o, found in facets.items() if o in plain and o not in others and _has_all_properties(found)

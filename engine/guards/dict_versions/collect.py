@@ -56,9 +56,9 @@ class NotCovered(Exception):
 
 
 class ReplacedTensor(NotCovered):
-    """The value is a tensor in a dict that is written between calls."""
+    """The value is a tensor in a list, or in a dict that is written between calls."""
 
-    def __init__(self, space: dict[Any, Any], key: Any) -> None:
+    def __init__(self, space: Any, key: Any) -> None:
         super().__init__()
         self.space = space
         self.key = key
@@ -83,14 +83,20 @@ class SubtreeDependencies:
     attributes: dict[tuple[int, str], tuple[Any, str, Any]] = field(default_factory=dict)
     """(object, attribute, value) for C attributes of functions, cells and classes."""
     empty_containers: list[Any] = field(default_factory=list)
+    lists: dict[int, Any] = field(default_factory=dict)
+    """Lists whose length is compared, by id."""
+    list_items: dict[tuple[int, int], tuple[Any, int, Any]] = field(default_factory=dict)
+    """(list, index, item) of list items that are compared."""
     tensors: dict[Source, Any] = field(default_factory=dict)
-    replaced_tensors: dict[Source, tuple[dict[Any, Any], Any]] = field(default_factory=dict)
-    """(dict, key) of tensors that are replaced between calls: only metadata is compared."""
+    replaced_tensors: dict[Source, tuple[Any, Any]] = field(default_factory=dict)
+    """(dict or list, key) of replaced tensors: only their metadata is compared."""
 
-    def held_dicts(self) -> list[Any]:
-        """Return the dicts of instances, modules and tables that a check refers to."""
+    def held_containers(self) -> list[Any]:
+        """Return the dicts and lists of instances, modules and tables that a check refers to."""
         compared = (space for space, _ in self.compared_entries.values())
-        return [*self.versioned_dicts.values(), *compared, *(space for space, _ in self.replaced_tensors.values())]
+        replaced = (space for space, _ in self.replaced_tensors.values())
+        listed = (found for found, _, _ in self.list_items.values())
+        return [*self.versioned_dicts.values(), *compared, *replaced, *self.lists.values(), *listed]
 
 
 def collect_dependencies(
@@ -155,8 +161,7 @@ class _DependencyCollector:
             return
         value = self._value(guard.source)
         if guard.type not in _FIXED_CLASS_TYPES:
-            self._require_holdable(value)
-            self.plan.objects[id(value)] = value
+            self._add_object_class(value)
 
     def _add_id(self, guard: IdMatch) -> None:
         self._value(guard.source)
@@ -212,11 +217,16 @@ class _DependencyCollector:
 
     def _add_container(self, guard: DictKeysMatch | LengthMatch) -> None:
         value = self._value(guard.source)
-        if type(value) is dict:
+        kind = type(value)
+        if kind is dict:
             if self._is_written(value):
                 raise NotCovered
             self.plan.versioned_dicts[id(value)] = value
-        elif type(value) not in (tuple, str, bytes, torch.Size):
+        elif kind is list:
+            self.plan.lists[id(value)] = value
+        elif kind is collections.OrderedDict and not value:
+            self.plan.empty_containers.append(value)
+        elif kind not in (tuple, str, bytes, torch.Size):
             raise NotCovered
 
     def _add_empty_hooks(self, guard: LengthMatch, source: ModuleHooksSource) -> None:
@@ -268,9 +278,12 @@ class _DependencyCollector:
                 return self._entry(table, origin.member_name)
             case GetItemSource():
                 base = self._value(origin.base)
-                if type(base) is dict and type(origin.key) in (str, int):
+                kind = type(base)
+                if kind is dict and type(origin.key) in (str, int):
                     return self._entry(base, origin.key)
-                if type(base) is not tuple:
+                if kind is list:
+                    return self._list_item(base, origin.key)
+                if kind is not tuple:
                     raise NotCovered
                 return base[origin.key]
             case _:
@@ -285,14 +298,20 @@ class _DependencyCollector:
         found = space.get(key, *default) if default else space[key]
         if not self._is_written(space):
             self.plan.versioned_dicts[id(space)] = space
-        elif isinstance(found, torch.Tensor):
-            # Tensors are held weakly, so a dict with a compared version must hold them.
-            raise ReplacedTensor(space, key)
         else:
-            if found is not MISSING:
-                self._require_holdable(found)
+            _require_no_tensor(space, key, found)
+            if found is not MISSING and not self._may_hold(found):
+                self._add_object_class(found)  # The entry is compared with a weak reference.
             self.plan.compared_entries.setdefault(id(space), (space, {}))[1][key] = found
         return found
+
+    def _list_item(self, found: list[Any], index: int) -> Any:
+        """Return a list item, and record it as a dependency."""
+        item = found[index]
+        _require_no_tensor(found, index, item)
+        self._require_holdable(item)
+        self.plan.list_items[id(found), index] = (found, index, item)
+        return item
 
     def _class_entry(self, cls: type, name: str) -> Any:
         """Return a class's own or inherited attribute, as plain access returns it."""
@@ -350,6 +369,12 @@ _RECORDERS: dict[type[Guard], Callable[[_DependencyCollector, Any], None]] = {
     HasAttrGuard: _DependencyCollector._add_attribute_lookup,
 }
 """Recorder of each kind of guard; guards of other kinds are checked one by one."""
+
+
+def _require_no_tensor(space: Any, key: Any, found: Any) -> None:
+    """Raise ``ReplacedTensor`` for a tensor: checks hold tensors weakly and read them again."""
+    if isinstance(found, torch.Tensor):
+        raise ReplacedTensor(space, key)
 
 
 def _own_dict(value: Any) -> dict[str, Any]:

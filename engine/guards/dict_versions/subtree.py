@@ -154,6 +154,8 @@ class _VersionCheck:
         "_entry_versions",
         "_helper",
         "_hooks",
+        "_items",
+        "_lengths",
         "_prefetch",
         "_rest",
         "_root",
@@ -174,10 +176,14 @@ class _VersionCheck:
     ) -> None:
         self._dicts = [*plan.versioned_dicts.values(), *plan.class_dicts.values()]
         self._versions = list(map(dict_version, self._dicts))
-        self._entries = [_entries_unchanged(space, wanted) for space, wanted in plan.compared_entries.values()]
+        self._entries = [
+            _entries_unchanged(space, wanted, plan.weak_objects) for space, wanted in plan.compared_entries.values()
+        ]
         self._entry_dicts = [space for space, _ in plan.compared_entries.values()]
         self._entry_versions = list(map(dict_version, self._entry_dicts))
         self._hooks = plan.empty_containers
+        self._lengths = [*plan.lists.values()], [*map(len, plan.lists.values())]
+        self._items = tuple([entry[n] for entry in plan.list_items.values()] for n in range(3))
         self._unchanged = make_unchanged_check(self._dicts, [*plan.objects.values()], [*plan.attributes.values()])
         self._weak_objects = [weakref.ref(o, gone) for o in plan.weak_objects.values()]
         self._classes = list(map(type, plan.weak_objects.values()))
@@ -203,6 +209,12 @@ class _VersionCheck:
             return False
         if self._entries and not self._entries_hold():
             return False
+        lists, lengths = self._lengths
+        if lists and [*map(len, lists)] != lengths:
+            return False
+        lists, indices, items = self._items
+        if lists and not all(map(is_, map(getitem, lists, indices), items)):
+            return False
         tensors = tuple(map(call, self._tensors))
         if tensors and not self._helper(*tensors):
             return False
@@ -223,10 +235,14 @@ class _VersionCheck:
         return True
 
 
-def _entries_unchanged(space: Any, wanted: dict[Any, Any]) -> Callable[[], bool]:
-    """Return a check that these dict entries are the recorded objects or still absent."""
+def _entries_unchanged(space: Any, wanted: dict[Any, Any], weak_objects: dict[int, Any]) -> Callable[[], bool]:
+    """Return a check that these dict entries are the recorded objects or still absent.
+
+    ``weak_objects``, by id, are not held; the caller compares their classes, so they are alive.
+    """
     absent = [k for k, v in wanted.items() if v is MISSING]
-    present = [k for k, v in wanted.items() if v is not MISSING]
+    weak = [(k, weakref.ref(v)) for k, v in wanted.items() if id(v) in weak_objects]
+    present = [k for k, v in wanted.items() if v is not MISSING and id(v) not in weak_objects]
     expected = [wanted[k] for k in present]
     # One key more than needed, so that the getter always returns a tuple.
     get = itemgetter(*present, present[0]) if present else None
@@ -234,7 +250,7 @@ def _entries_unchanged(space: Any, wanted: dict[Any, Any]) -> Callable[[], bool]
     def unchanged() -> bool:
         if get is not None and not all(map(is_, get(space), expected)):
             return False
-        return not any(k in space for k in absent)
+        return all(space[k] is held() for k, held in weak) and not any(k in space for k in absent)
 
     def guarded() -> bool:
         try:
@@ -250,7 +266,7 @@ def _does_not_reach_module(plan: SubtreeDependencies, root: Any) -> bool:
 
     Otherwise the module would never be freed.
     """
-    reached = _reachable_ids((*plan.held_dicts(), *plan.objects.values()))
+    reached = _reachable_ids((*plan.held_containers(), *plan.objects.values()))
     return reached is not None and id(root) not in reached
 
 
@@ -265,7 +281,7 @@ def _weak_objects_are_freeable(plan: SubtreeDependencies) -> bool:
         if reached is None or id(value) in reached:
             return False
         owned |= reached
-    kept = (*(d for d in plan.held_dicts() if id(d) not in plan.globals_ids), *plan.objects.values())
+    kept = (*(d for d in plan.held_containers() if id(d) not in plan.globals_ids), *plan.objects.values())
     reached = _reachable_ids([k for k in kept if id(k) not in owned]) if plan.weak_objects else set()
     return reached is not None and reached.isdisjoint(plan.weak_objects)
 

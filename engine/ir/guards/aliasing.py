@@ -110,7 +110,7 @@ def has_disjoint_storage(tensor: Any, *others: Any) -> bool:
 
 def all_distinct_objects(*values: Any) -> bool:
     """Return True if all objects are different."""
-    return len({id(v) for v in values}) == len(values)
+    return len(set(map(id, values))) == len(values)
 
 
 def mutated_storages_are_disjoint(num_mutated: int, *tensors: Any) -> bool:
@@ -118,6 +118,8 @@ def mutated_storages_are_disjoint(num_mutated: int, *tensors: Any) -> bool:
 
     The other tensors may share memory with each other.
     """
+    if _storages_are_disjoint(tensors):
+        return True
     storages: dict[int, bool] = {}
     spans: list[tuple[int, int, bool]] = []
     for n, tensor in enumerate(tensors):
@@ -136,6 +138,23 @@ def mutated_storages_are_disjoint(num_mutated: int, *tensors: Any) -> bool:
         if is_written:
             reach_of_written = end
     return True
+
+
+def _storages_are_disjoint(tensors: tuple[Any, ...]) -> bool:
+    """Return True if each tensor has memory of its own; False if it is unknown."""
+    with DisableTorchFunction():
+        try:
+            storages = list(map(torch.Tensor.untyped_storage, tensors))
+            starts = list(map(torch.UntypedStorage.data_ptr, storages))
+            sizes = list(map(torch.UntypedStorage.nbytes, storages))
+        except (RuntimeError, TypeError):  # fake tensors and tensor specs
+            return False
+    if not all(starts) or not all(sizes):
+        return False
+    # Intervals are disjoint if each one ends before the next one in order starts.
+    ends = sorted(map(operator.add, starts, sizes))
+    starts.sort()
+    return all(map(operator.le, ends, starts[1:]))
 
 
 class MutatedStorageCheck:

@@ -372,3 +372,35 @@ def test_optimizers_that_globals_name_are_freed() -> None:
     del space["optimizer"]
     gc.collect()
     assert gone() is None
+
+
+_STEP = "def step(x):\n    opt.zero_grad()\n    model(x).sum().backward()\n    opt.step()\n"
+_OPTIMIZER_CHANGES: dict[str, Callable[[dict[str, Any], list[str]], Any]] = {
+    "rate": lambda names, _: names["opt"].param_groups[0].update(lr=1.0),
+    "another optimizer": lambda names, _: names.update(opt=torch.optim.SGD(names["model"].parameters(), lr=2.0)),
+    "one parameter less": lambda names, _: names["opt"].param_groups[0]["params"].pop(),
+    "another group": lambda names, _: names["opt"].param_groups.__setitem__(0, {**names["opt"].param_groups[0], "lr": 3.0}),
+    "hook": lambda names, called: names["opt"].register_step_post_hook(lambda *_: called.append("hook")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", _OPTIMIZER_CHANGES)
+def test_changes_below_an_optimizer_are_seen(change: str) -> None:
+    """Changes of an optimizer are noticed: numbers, the object, parameters, groups, hooks."""
+
+    def parameters_after(compiled: bool) -> tuple[list[torch.Tensor], list[str]]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        called: list[str] = []
+        names = _named(_STEP, model=model, opt=torch.optim.SGD(model.parameters(), lr=0.1))
+        step = engine.compile(names["step"], backend="eager") if compiled else names["step"]
+        for count in range(7):
+            names["count"] = count
+            if count == 4:
+                _OPTIMIZER_CHANGES[change](names, called)
+            step(torch.ones(2, 4))
+        return list(model.parameters()), called
+
+    expected, found = parameters_after(compiled=False), parameters_after(compiled=True)
+    assert found[1] == expected[1]
+    torch.testing.assert_close(found[0], expected[0])
