@@ -94,7 +94,7 @@ site: $(STAMP) ## Build the lessons, their explorers and all documentation as on
 sessions: $(STAMP) ## Record the sessions again that notebooks open where there is no Triton
 	$(BIN)/python -m tests.notebooks.record_sessions
 
-pictures: $(STAMP) ## Make the pictures of README again, from the explorer in a headless Chromium
+pictures: $(STAMP) ## Make the pictures of README and lessons again (a headless Chromium)
 	$(BIN)/python -m tests.notebooks.pictures
 
 clean: ## Remove the environments and everything generated

@@ -1,4 +1,4 @@
-"""Make the pictures of README from the real explorer in a headless Chromium.
+"""Make the pictures of README and lessons from the explorer in a headless Chromium.
 
 Run ``python -m tests.notebooks.pictures`` or ``make pictures``.
 
@@ -18,7 +18,7 @@ import shutil
 import struct
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from engine.records.session import Session
 from engine.supported_versions import NEWEST_PYTHON, OLDEST_PYTHON, OLDEST_TORCH
 from notebook_ext.widgets.standalone_page import write_page
 from tests.matching_triton import TRITON_OF_TORCH
+from tests.notebooks.lesson_drawings import write_drawings
 from tests.notebooks.notebook_runner import NOTEBOOKS_DIR
 
 FOLDER = NOTEBOOKS_DIR / "pictures"
@@ -139,10 +140,17 @@ class Shown(NamedTuple):
     picture: bytes
     text: str
     at: tuple[float, float]
+    marks: tuple[tuple[float, float], ...] = ()
+    """Top left corners of the elements that an annotated picture names."""
 
 
-def show(scene: Scene, session: Session, browser: Any, theme: str, *, width: int = WIDTH) -> Iterator[Shown]:
-    """Open a scene in a browser and yield what each of its steps shows."""
+def show(
+    scene: Scene, session: Session, browser: Any, theme: str, *, width: int = WIDTH, marked: Sequence[str] = ()
+) -> Iterator[Shown]:
+    """Open a scene in a browser and yield what each of its steps shows.
+
+    ``marked`` are selectors of elements whose places are wanted.
+    """
     page_bytes = io.BytesIO()
     write_page(session, page_bytes, "Compilation explorer", view=scene.view)
     with tempfile.TemporaryDirectory() as folder:
@@ -180,7 +188,11 @@ def show(scene: Scene, session: Session, browser: Any, theme: str, *, width: int
                 "width": size["width"] + 12,
                 "height": min(size["height"] + 12, scene.height),
             }
-            yield Shown(page.screenshot(clip=clip), _stable_text(page, bool(scene.steps)), (at[0] + 6, at[1] + 6))
+            corners = [page.locator(selector).first.bounding_box() for selector in marked]
+            marks = tuple((c["x"] - clip["x"], c["y"] - clip["y"]) for c in corners)
+            yield Shown(
+                page.screenshot(clip=clip), _stable_text(page, bool(scene.steps)), (at[0] + 6, at[1] + 6), marks
+            )
         context.close()
 
 
@@ -264,6 +276,44 @@ def moving_picture(frames: list[Shown], title: str, browser: Any) -> str:
     )
 
 
+EXPLORER_PARTS = {
+    "A": (".lm .sum", 905, 0),
+    "B": (".lm .tabs", 545, 6),
+    "C": (".lm .ctx select:nth-of-type(2)", 100, -1),
+    "D": ('.lm .rail [data-pane="sass"]', 62, 2),
+    "E": ('.lm .pane[data-pane="source"]', 250, 170),
+    "F": ('.lm .pane[data-pane="triton"]', 250, 330),
+}
+"""Parts of the explorer by letter: a selector, and pixels right of and below its corner."""
+EXPLORER_SAYS = "The explorer with letters on its parts: A summary, B views, C what is shown, D the stages, E the line that was clicked, F what came from it."
+ANNOTATED = NOTEBOOKS_DIR / "drawings" / "00-explorer.svg"
+
+
+def annotated_picture(browser: Any) -> str:
+    """Return an SVG of the explorer with a letter on each part, light and dark."""
+    scene = SCENES["click"]._replace(steps=(Step("source", "rsqrt"),), height=620)
+    selectors = [selector for selector, _, _ in EXPLORER_PARTS.values()]
+    images, letters = [], []
+    width = height = 0.0
+    for theme in THEMES:
+        shown = next(show(scene, session_of(scene), browser, theme, width=1000, marked=selectors))
+        width, height = (side / SCALE for side in struct.unpack(">II", shown.picture[16:24]))
+        data = base64.b64encode(with_fewer_colors(shown.picture, browser)).decode()
+        images.append(
+            f'<image class="{theme}" width="{width:g}" height="{height:g}" href="data:image/png;base64,{data}"/>'
+        )
+        letters = [
+            f'<circle cx="{x + right + 12:.0f}" cy="{y + down + 12:.0f}" r="12" fill="#9a1f6a" stroke="#fff" stroke-width="2"/>'
+            f'<text x="{x + right + 12:.0f}" y="{y + down + 17:.0f}" text-anchor="middle" fill="#fff">{letter}</text>'
+            for (letter, (_, right, down)), (x, y) in zip(EXPLORER_PARTS.items(), shown.marks, strict=True)
+        ]
+    style = "text{font:bold 14px sans-serif}.dark{display:none}@media (prefers-color-scheme:dark){.light{display:none}.dark{display:inline}}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img">'
+        f"<title>{escape(EXPLORER_SAYS)}</title><style>{style}</style>{''.join(images)}{''.join(letters)}</svg>\n"
+    )
+
+
 def badges() -> dict[str, str]:
     """Return label and value of each badge, from what the project declares and tests."""
     oldest, newest = (".".join(map(str, v)) for v in (OLDEST_PYTHON, NEWEST_PYTHON))
@@ -310,6 +360,8 @@ def write_pictures(browser: Any, say: Callable[[str], None] = print) -> None:
             else:
                 (FOLDER / f"{name}-{theme}.png").write_bytes(with_fewer_colors(frames[0].picture, browser))
         say(f"{name}: {len(record['text'][name])} frames")
+    write_drawings()
+    ANNOTATED.write_text(annotated_picture(browser), encoding="utf-8")
     for label, value in badges().items():
         (FOLDER / f"badge-{label}.svg").write_text(badge(label, value), encoding="utf-8")
     for path in sorted(FOLDER.iterdir()):
