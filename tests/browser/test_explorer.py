@@ -254,7 +254,7 @@ def test_a_pane_without_text_says_why(explorer: Show) -> None:
     """Where no PTX exists yet the pane says what is being waited for."""
     page = explorer(head_session())
     page.locator('.lm select[aria-label="Function and cache entry"]').select_option("0/1")
-    assert "in the background" in page.locator('.lm section[data-pane="ptx"] .empty').inner_text()
+    assert "while the notebook runs" in page.locator('.lm section[data-pane="ptx"] .empty').inner_text()
     page.locator('.lm select[aria-label="Function and cache entry"]').select_option("1/0")
     assert page.locator('.lm section[data-pane="aten"] .empty').inner_text() != ""
 
