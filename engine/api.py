@@ -9,6 +9,7 @@ import platform
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -18,7 +19,7 @@ from engine import errors, replay_values, session_jobs, verify_fixes
 from engine.accuracy import AccuracyBisector, AccuracyReport
 from engine.autograd.intercept import clear_captures
 from engine.backends.registry import BACKENDS
-from engine.backends.torch_spellings import find_backend, options_of_torch
+from engine.backends.torch_spellings import dynamic_sources_of, find_backend, options_of_torch
 from engine.backward_pipeline import capture_backwards, capture_pipeline_for
 from engine.diagnosis import Diagnosis
 from engine.expectations import check_expectations
@@ -125,52 +126,52 @@ def compile(
     mode: str | None = None,
     disable: bool = False,
     recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
+    shapes_spec: Any = None,
+    name: str | None = None,
     model: Any = None,
 ) -> Any:
     """Compile a function, a bound method or an ``nn.Module``; also a decorator.
 
     The result is called like the original and has the same results, mutations, gradients and exceptions. It
-    compiles at the first call, and recompiles when a guard fails (an assumed shape, type or value changed).
-    Code that cannot be traced runs as Python.
+    compiles at the first call and when a guard fails. Code that cannot be traced runs as Python.
 
     Args:
         fn_or_module: a Python function, a bound method or a module; None as ``@engine.compile(backend=...)``.
-        backend: "triton" (Triton kernels on a GPU, LLVM kernels on a CPU, ATen for the rest), "aot_eager" (the
-            functional ATen graph), "eager" (the traced graph), "inductor" (torch's compiler), or
-            ``(graph_module, example_inputs) -> callable``, or the name of one that is registered with torch.
+        backend: "triton" (Triton kernels on a GPU, LLVM kernels on a CPU, ATen for the rest), "aot_eager" (ATen),
+            "eager", "inductor", a name known to torch, or ``(graph_module, example_inputs) -> callable``.
         fullgraph: raise ``GraphBreak`` instead of breaking the graph.
         dynamic: True makes every size a symbol, False none, None one that changes between calls.
         target: "cuda:90", "hip:gfx942", ... for generated kernels; default: the current GPU, else "cuda:90".
         options: further settings by name.
             ``{"fused_random": True}``: kernels on a GPU generate random numbers (not those of eager).
             ``{"guard_filter_fn": f}``: ``f`` returns which guards of a list to check (unsafe).
-            ``{"recompile_limit": 3}``: cache entries per function; else ``engine.config.recompile_limit``.
-            ``{"mode": "reduce-overhead"}``: on a GPU, each graph is a CUDA graph, one per input shape.
-            ``{"mode": "max-autotune"}``: CUDA graphs and autotuning (``-no-cudagraphs``: without CUDA graphs).
             ``{"templates": "always"}``: use templates in all supported cases, without a GPU too.
             ``{"recompute_random": True}``: a backward may recompute random masks instead of saving them.
         compiled_autograd: capture backwards that run inside the function or go through its outputs.
-        mode: the option of that name.
+        mode: "reduce-overhead" (CUDA graphs, one per input shape), "max-autotune" or "max-autotune-no-cudagraphs".
+        recompile_limit: cache entries per function, else ``engine.config.recompile_limit``; also an option.
         disable: return ``fn_or_module`` as it is.
-        recompile_limit: the option of that name.
+        isolate_recompiles: share no cache entries with other calls of ``compile``.
+        shapes_spec: a ``ParamsSpec`` of torch, whose dynamic sizes and numbers are symbols.
+        name: no effect.
         model: ``fn_or_module``, as ``torch.compile`` names it.
 
     Returns:
-        A function with the signature of ``fn``, or a module of the same class that shares the original's
-        parameters. A module class (as a decorator) is returned itself, with ``forward`` compiled.
+        A function or module like the original; a module class itself, with ``forward`` compiled.
 
     Raises:
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
 
-    See also: ``explain``, ``record``, ``doctor``, ``expect``, ``guards_of``, ``explain_call``, ``mark_dynamic``,
-    ``disable``, ``observe_torch``; ``notebooks/reference/BREAKS.md`` and ``GUARDS.md``.
+    See also: ``explain``, ``record``, ``explain_call``, ``observe_torch``; ``notebooks/reference/BREAKS.md``.
     """
     fn_or_module = model if fn_or_module is None else fn_or_module
     if disable or is_compiling_disabled():
         return (lambda subject: subject) if fn_or_module is None else fn_or_module
     extra = options_of_torch(options, backend, mode=mode, recompile_limit=recompile_limit)
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=extra)
-    pipeline = capture_pipeline_for(checked) if compiled_autograd else pipeline_for(checked)
+    checked = replace(checked, dynamic_sources=dynamic_sources_of(shapes_spec), is_isolated=bool(isolate_recompiles))
+    pipeline = (capture_pipeline_for if compiled_autograd else pipeline_for)(checked)
     compiling = functools.partial(compile_with, pipeline=pipeline)
     return compiling if fn_or_module is None else compiling(fn_or_module)
 

@@ -79,6 +79,19 @@ class ConstraintViolation(EngineError):
         )
 
 
+class SizeOutOfRange(ConstraintViolation):
+    """A dimension's size is outside of the range that ``torch._dynamo.mark_dynamic`` gave."""
+
+    def __init__(self, tensor: str, dim: int, size: int, low: int | None, high: int | None) -> None:
+        self.stack = ()
+        given = " and ".join(f"{name}={bound}" for name, bound in (("min", low), ("max", high)) if bound is not None)
+        EngineError.__init__(
+            self,
+            f"Dimension {dim} of {tensor} has size {size}, but was marked as dynamic with {given}. "
+            "Widen the range, or mark this tensor without it.",
+        )
+
+
 class BackendError(EngineError):
     """Failure of a user's backend.
 

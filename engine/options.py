@@ -51,6 +51,10 @@ class Options:
     """Capture backwards that run inside a compiled function or go through its outputs."""
     recompile_limit: int | None = None
     """Cache entries per code object; None: ``config.recompile_limit``."""
+    dynamic_sources: tuple[str, ...] = ()
+    """Patterns of sources whose sizes or values are symbols."""
+    is_isolated: bool = False
+    """Share no cache entries with another call of ``engine.compile``."""
 
     @property
     def uses_cuda_graphs(self) -> bool:

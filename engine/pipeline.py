@@ -32,6 +32,7 @@ from engine.runtime.dispatch.dispatch_callees import make_callee
 from engine.runtime.verify.first_call import compare_on_copies
 from engine.torch_private.global_state import changed_setting
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
+from engine.torch_reports import report_entry, report_trace
 from engine.trace.driver import trace_frame
 
 Run = Callable[..., Any]
@@ -82,7 +83,9 @@ class Pipeline:
                 check = compile_check(guards, tuple(request.arguments), handed=traced.prefetched_params)
             if work.session is not None:
                 work.update_record(guards=guards_record(check.guards, check.text))
-            return CacheEntry(id, code, check.guards, check.check, check.text, traced.code is None, called)
+            entry = CacheEntry(id, code, check.guards, check.check, check.text, traced.code is None, called)
+            report_entry(request, entry)
+            return entry
 
     def _trace(self, request: CompileRequest, work: Compilation) -> TracedFrame:
         """Trace the frame; a frame whose compilation the user cancelled runs as Python."""
@@ -96,6 +99,7 @@ class Pipeline:
             work.update_record(trace=TraceRecord(breaks=(error.record,)))
             raise
         work.update_record(trace=traced.record)
+        report_trace(request, traced)
         return traced
 
     def _trace_options(self) -> Options:

@@ -15,9 +15,11 @@ _pipelines_lock = make_lock()
 
 def pipeline_for(options: Options) -> Pipeline:
     """Return the pipeline for these options; equal options share one, and so its code caches."""
+    if options.is_isolated:
+        return Pipeline(options)
     extra = tuple(sorted(options.extra.items()))
     given = (options.backend, options.fullgraph, options.dynamic, options.target, options.guard_filter)
-    key = (*given, extra, options.compiled_autograd, options.recompile_limit)
+    key = (*given, extra, options.compiled_autograd, options.recompile_limit, options.dynamic_sources)
     with _pipelines_lock:
         return _pipelines.setdefault(key, Pipeline(options))
 

@@ -38,6 +38,7 @@ layers =
     pipeline : (standalone_graph)
     (backends) : (link_frame)
     (compilation)
+    (torch_reports)
     session_jobs : replay_values : (verify_fixes)
     (forked_run)
     {" | ".join(f"({stage})" for stage in STAGES)}

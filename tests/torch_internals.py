@@ -13,7 +13,7 @@ from torch._dynamo import error_on_graph_break
 from torch._dynamo.mutation_guard import install_generation_tagging_init
 from torch._dynamo.utils import _get_error_on_graph_break as get_error_on_graph_break
 from torch._dynamo.utils import counters as dynamo_counters
-from torch._logging import trace_structured
+from torch._logging import set_logs, trace_structured
 from torch.testing._internal.two_tensor import TwoTensor
 
 __all__ = (
@@ -27,6 +27,7 @@ __all__ = (
     "get_error_on_graph_break",
     "install_generation_tagging_init",
     "operator_samples",
+    "set_logs",
     "trace_structured",
 )
 

@@ -22,6 +22,7 @@ from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
 from engine.runtime.workers.compile_jobs import start_workers
 from engine.torch_private.entries import Feature, why_off
+from engine.torch_reports import log_graph
 
 Run = Callable[..., Any]
 
@@ -29,7 +30,7 @@ Run = Callable[..., Any]
 def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -> Run:
     """Compile the graph, with its backward if gradients are needed; records go to ``work``."""
     settings = AotSettings(
-        _executor_maker(traced, options, work),
+        _logging_graphs(_executor_maker(traced, options, work), work.id),
         aten_executor,
         recompute_random=bool(options.extra.get("recompute_random", False)),
         cache_dir=user_cache_dir() / "aot" if config.disk_cache and not why_off(Feature.DISK_CACHE) else None,
@@ -55,6 +56,16 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
             replay_values.remember_call(work.session, work.id, result.run_with_probe, traced.inputs)
     # A functional graph restores its inputs itself; a graph that runs as traced does not.
     return result.run if result.record.fallback is None else restoring_inputs(result.run, traced)
+
+
+def _logging_graphs(make: Callable[[AotGraph], Run], compilation: str) -> Callable[[AotGraph], Run]:
+    """Return ``make``, with each functional graph logged first."""
+
+    def make_executor(graph: AotGraph) -> Run:
+        log_graph(("aot_graphs",), f"Functional graph of compilation {compilation}, {graph.stage}", graph.module)
+        return make(graph)
+
+    return make_executor
 
 
 def _executor_maker(traced: TracedGraph, options: Options, work: Compilation) -> Callable[[AotGraph], Run]:

@@ -17,6 +17,7 @@ from engine.kernels.to_records import kernel_records
 from engine.lowering.memory.live_memory import live_memory
 from engine.records.lowering import CpuProgramRecord, LoweringRecord, MemoryRecord
 from engine.records.session import CompilationRecord
+from engine.torch_reports import log_kernels
 
 Run = Callable[..., Any]
 
@@ -29,6 +30,7 @@ def record_program(program: LoweredProgram, graph: AotGraph, work: Compilation) 
     if program is work.program:
         return
     work.program, work.graph = program, graph
+    log_kernels(f"Kernels of compilation {work.id}", program.shown_kernels)
     if work.session is not None:
         work.update_record(lowering=_with_memory(program, graph), kernels=kernel_records(program.shown_kernels))
 
@@ -49,6 +51,7 @@ def record_cpu_program(run: Run, program: LoweredProgram, graph: AotGraph, work:
 
     The executor of a backward retains its first inputs.
     """
+    log_kernels(f"CPU kernels of compilation {work.id}, {graph.stage}", program.kernels)
     if graph.stage == "backward":
         return record_backward_program(run, program, graph, work.later)
     work.cpu_program, work.graph = program, graph

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from engine import errors
@@ -36,6 +37,51 @@ def options_of_torch(
     for name in unused:
         warnings.warn(f"The option {name!r} of Inductor has no effect in engine.compile.", stacklevel=3)
     return {name: value for name, value in named.items() if name not in unused}
+
+
+def dynamic_sources_of(spec: Any) -> tuple[str, ...]:
+    """Return the patterns of the sources that a ``shapes_spec`` of torch makes dynamic.
+
+    Raises:
+        errors.BadArgument: it is none of them.
+    """
+    if not (spec is None or hasattr(spec, "items") or hasattr(spec, "to_jsonable")):
+        raise errors.BadArgument(f"shapes_spec must be a ParamsSpec, a ShapesSpec or a dict, not {spec!r}.")
+    tree = spec.to_jsonable() if hasattr(spec, "to_jsonable") else {"params": spec}
+    while "params" in tree:
+        tree = tree["params"] or {}
+    return tuple(text for name, part in tree.items() for text in _patterns_of(_parameter_pattern(name), part))
+
+
+def _parameter_pattern(name: str) -> str:
+    """Return the pattern of a parameter; ``*args`` and ``**kwargs`` match any name."""
+    return r"L\['\w+'\]" if name.startswith("*") else rf"L\['{re.escape(name)}'\]"
+
+
+_ITEMS = {"DictSpec": "entries", "SeqSpec": "entries", "ObjectSpec": "fields"}
+"""Field of a spec's JSON form with the specs inside it."""
+_READERS: dict[type, Callable[[Any], Iterable[tuple[Any, Any]]]] = {dict: dict.items, list: enumerate}
+
+
+def _patterns_of(base: str, part: Any) -> Iterator[str]:
+    """Yield the patterns of the dynamic sizes and numbers in a part of a spec, below ``base``."""
+    part = part.to_jsonable() if hasattr(part, "to_jsonable") else part
+    kind = part.get("type", "") if hasattr(part, "items") else ""
+    if kind == "TensorSpec":
+        yield from (f"{base}$:{dim}" for dim, size in enumerate(part["dims"]) if _is_dynamic(size))
+    elif kind in ("IntVar", "ShapeVar"):
+        yield f"{base}$"
+    else:
+        inside = part.get(_ITEMS[kind], {}) if kind in _ITEMS else part
+        read = _READERS.get(type(inside), lambda found: ())
+        for key, each in read(inside):
+            place = rf"\.{re.escape(key)}" if kind == "ObjectSpec" else rf"\[{re.escape(repr(key))}\]"
+            yield from _patterns_of(base + place, each)
+
+
+def _is_dynamic(size: Any) -> bool:
+    """Return True for a variable in JSON form and for an expression of variables."""
+    return hasattr(size, "items") or hasattr(size, "node")
 
 
 def _known_to_inductor(named: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,24 @@ def is_nonstrict_traced(fn: object) -> bool:
     return _is_in_dynamo_table("_nonstrict_trace_callable_ids", fn)
 
 
+def is_disallowed_in_graph(fn: object) -> bool:
+    """Return True if ``torch._dynamo.disallow_in_graph`` marked this function of the user's."""
+    is_own = str(getattr(fn, "__module__", "")).startswith("torch._dynamo.")
+    return not is_own and _is_in_dynamo_table("_disallowed_callable_ids", fn)
+
+
+def substitute_of(fn: object) -> Callable[..., Any] | None:
+    """Return the user's ``substitute_in_graph`` of a function, or None.
+
+    Torch's own substitutes are for the functions that Dynamo itself does not know.
+    """
+    if not _is_in_dynamo_table("_polyfilled_function_ids", fn):
+        return None
+    handlers = loaded_dynamo_module("variables.functions").PolyfilledFunctionVariable._get_polyfill_handlers()
+    found: Callable[..., Any] | None = getattr(handlers.get(fn), "__torch_dynamo_polyfill__", None)
+    return None if found is None or str(found.__module__).startswith("torch.") else found
+
+
 def _is_in_dynamo_table(table: str, fn: object) -> bool:
     """Return True if a table of ``torch._dynamo`` (if it is loaded) lists this function."""
     rules = loaded_dynamo_module("trace_rules")

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.torch_private.entries import Entry, Feature, Kind, load
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch._utils import is_compiling
     from torch.fx import _symbolic_trace as symbolic_trace_queries
 
+    get_artifact_logger: Any
     unwrap_optional: Any
 
 ENTRIES = (
@@ -165,6 +166,14 @@ ENTRIES = (
         without="traced code that calls it breaks the graph",
     ),
     Entry(
+        "torch._logging:getArtifactLogger",
+        Kind.FUNCTION,
+        "Logger of an artifact that ``TORCH_LOGS`` may name.",
+        without="TORCH_LOGS prints nothing of the engine",
+        calls=("(module, artifact)",),
+        alias="get_artifact_logger",
+    ),
+    Entry(
         "torch.fx:_symbolic_trace",
         Kind.MODULE,
         "Module with the queries of fx tracing.",
@@ -188,6 +197,7 @@ DYNAMO_MODULES = frozenset(
         "symbolic_convert",
         "trace_rules",
         "utils",
+        "variables.functions",
     )
 )
 """Modules of Dynamo whose state the engine reads if the program loaded them."""
@@ -205,6 +215,7 @@ STANCE_ATTR = "_stance"
 STATIC_DIMS_ATTR = "_dynamo_static_indices"
 """Attribute of a tensor: the dimensions that ``torch._dynamo.mark_static`` marked."""
 DEFAULTS: Mapping[str, Any] = {
+    "accumulated_recompile_limit": 256,
     "assume_static_by_default": True,
     "automatic_dynamic_shapes": True,
     "capture_dynamic_output_shape_ops": False,
@@ -231,13 +242,32 @@ def is_compiling_disabled() -> bool:
     return bool(getattr(loaded_dynamo_module("config"), "disable", by_environment))
 
 
-def lists_source(setting: str, source: str, dim: int | None = None) -> bool:
-    """Return True if ``torch.compiler.config`` lists a source, or one dimension of it.
+def is_listed_as_static(source: str, dim: int | None = None) -> bool:
+    """Return True if the user listed a source, or one dimension of it, in ``static_sources``.
 
-    ``dynamic_sources``, and ``static_sources`` since torch 2.15, are patterns separated by commas; ``pattern:0`` is for one dimension.
+    The setting came with torch 2.15.
     """
-    listed = str(getattr(sys.modules.get("torch.compiler.config"), setting, "") or "")
-    for entry in filter(None, listed.replace(" ", "").split(",")):
+    return _matches(_compiler_setting("static_sources"), source, dim)
+
+
+def is_listed_as_dynamic(source: str, listed: Sequence[str] = (), dim: int | None = None) -> bool:
+    """Return True if the user listed a source, or one dimension of it, as dynamic.
+
+    ``dynamic_sources`` and ``unbacked_sources`` of ``torch.compiler.config`` are searched, and ``listed``.
+    """
+    stock = [*_compiler_setting("dynamic_sources"), *_compiler_setting("unbacked_sources")]
+    return _matches([*listed, *stock], source, dim)
+
+
+def _compiler_setting(name: str) -> list[str]:
+    """Return the entries of a setting of ``torch.compiler.config``, separated by commas."""
+    text = str(getattr(sys.modules.get("torch.compiler.config"), name, "") or "")
+    return [entry for entry in text.replace(" ", "").split(",") if entry]
+
+
+def _matches(entries: Sequence[str], source: str, dim: int | None) -> bool:
+    """Return True if an entry is a pattern for the source; ``pattern:0`` is for one dimension."""
+    for entry in entries:
         pattern, colon, digits = entry.rpartition(":")
         is_for_one = bool(colon) and digits.isdigit()
         pattern = pattern if is_for_one else entry

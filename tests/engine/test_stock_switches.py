@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import pathlib
 import re
 import time
@@ -13,8 +15,11 @@ import pytest
 import torch
 
 import engine
+from engine import errors
 from engine.api import torch_backend
-from tests.torch_internals import dynamo_callbacks, dynamo_config, dynamo_counters, dynamo_decorators
+from engine.torch_private.symbolic_shapes import ConstraintViolationError
+from engine.torch_reports import LOGGER
+from tests.torch_internals import dynamo_callbacks, dynamo_config, dynamo_counters, dynamo_decorators, set_logs
 
 TABLE = pathlib.Path(__file__).parents[2] / "notebooks" / "reference" / "STOCK_SWITCHES.md"
 ROW = re.compile(r"^\| `(?P<name>.+?)` \| (?P<honored>yes|no) \|", re.MULTILINE)
@@ -216,9 +221,9 @@ def callbacks() -> bool:
     return seen == ["start", "end"]
 
 
-def listed(sources: str, *shapes: tuple[int, ...]) -> int:
+def listed(sources: str, *shapes: tuple[int, ...], setting: str = "dynamic_sources") -> int:
     """How often a function is compiled for shapes of a source that the user listed as dynamic."""
-    with torch.compiler.config.patch(dynamic_sources=sources):  # type: ignore[attr-defined]
+    with torch.compiler.config.patch(**{setting: sources}):  # type: ignore[attr-defined]
         return compiles(*((torch.ones(shape),) for shape in shapes))
 
 
@@ -230,10 +235,65 @@ def disabled(x: torch.Tensor) -> torch.Tensor:
 
 
 def counted() -> bool:
-    """Torch's counters count the engine's frames."""
-    dynamo_counters.clear()
-    compiles((torch.ones(3),))
-    return bool(dynamo_counters)
+    """Torch's counters count frames, graphs, operators and breaks as for ``torch.compile``."""
+
+    def breaking(x: torch.Tensor, text: str) -> torch.Tensor:
+        y = x.sin() * len(text)
+        time.sleep(0)
+        return (y.cos() + 1).relu()
+
+    found = []
+    for compiled in (torch.compile(breaking, backend="eager"), engine.compile(breaking, backend="eager")):
+        dynamo_counters.clear()
+        for text in ("a", "ab"):
+            compiled(torch.ones(3), text)
+        numbers = {kind: dict(dynamo_counters[kind]) for kind in ("stats", "frames")}
+        found.append((numbers, sum(dynamo_counters["graph_break"].values())))
+    return found[0] == found[1]
+
+
+LOGGED = {
+    "graph_breaks": ("Graph break at", "Hint: "),
+    "recompiles": ("Recompiling scaled_by_length",),
+    "recompiles_verbose": ("Recompiling scaled_by_length",),
+    "graph": ("call_method",),
+    "graph_code": ("x.sin()",),
+    "aot_graphs": ("torch.ops.aten.sin.default", "backward"),
+    "output_code": ("fused_sin",),
+    "kernel_code": ("fused_sin",),
+    "guards": ("dtype L['x']",),
+    "bytecode": ("RETURN_VALUE",),
+}
+"""What the log of each artifact says."""
+
+
+def logged() -> bool:
+    """Each artifact that the user names is logged, and nothing else is."""
+    texts: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger(LOGGER).addHandler(handler)
+    logging.getLogger("torch._dynamo").addHandler(logging.NullHandler())
+    compiles(*TEXTS[:2], fn=scaled_by_length)
+    silent = not texts
+    missing = [name for name, parts in LOGGED.items() if not _logs(name, parts, texts)]
+    set_logs()
+    logging.getLogger(LOGGER).removeHandler(handler)
+    return silent and not missing
+
+
+def _logs(name: str, parts: tuple[str, ...], texts: list[str]) -> bool:
+    texts.clear()
+    set_logs(**{name: True})  # type: ignore[arg-type]
+
+    def breaking(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin() * 2
+        engine.graph_break()
+        return y.exp().sin()
+
+    compiles(*TEXTS[:2], fn=scaled_by_length)
+    engine.compile(breaking)(torch.rand(100, 3, requires_grad=True)).sum().backward()
+    return all(any(part in text for text in texts) for part in parts)
 
 
 def first_sizes() -> bool:
@@ -243,8 +303,8 @@ def first_sizes() -> bool:
 
 def specialized_on() -> int:
     """How often a function is compiled for sizes that it shall be specialized for."""
-    sizes = [lambda n: n == 8, lambda n: n == 16]
-    return marked(lambda t, dim: dynamo_decorators.mark_dynamic(t, dim, specialize_on=sizes), 8, 16)
+    sizes = [lambda n: n == 8, lambda n: n % 16 == 0]
+    return marked(lambda t, dim: dynamo_decorators.mark_dynamic(t, dim, specialize_on=sizes), 6, 8, 9, 16, 8, 32)
 
 
 def over_limit() -> int:
@@ -264,13 +324,70 @@ def forbids_nodes() -> bool:
 
 
 def substituted() -> bool:
-    """A C function with a Python substitute does not break the graph."""
+    """A C function with a Python substitute does not break the graph; nor does the latter."""
 
     @torch.compiler.substitute_in_graph(time.thread_time, skip_signature_check=True)
     def no_time() -> float:
-        return 0.0
+        return -1.0
 
-    return breaks(lambda x: x + time.thread_time()) == 0
+    compiled = engine.compile(lambda x: x + time.thread_time(), backend="eager", fullgraph=True)
+    return bool((compiled(torch.ones(3)) == 0).all()) and breaks(lambda x: x + no_time()) == 0
+
+
+class Sizes:
+    """A spec of torch 2.13 and later, of which the engine reads the JSON form only."""
+
+    def __init__(self, **form: Any) -> None:
+        self.form = form
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """Return the form."""
+        return self.form
+
+
+def specified() -> bool:
+    """Sizes and numbers that a spec makes dynamic need one compilation, also in a list."""
+    rows = Sizes(type="TensorSpec", dims=[{"type": "ShapeVar"}, None])
+    inside = {"type": "DictSpec", "entries": {"a": {"type": "SeqSpec", "entries": [rows.form]}}}
+    params = {"x": rows.form, "n": {"type": "IntVar"}, "*args": [inside], "**kwargs": {"k": rows.form}}
+    spec = Sizes(type="ShapesSpec", params={"type": "ParamsSpec", "params": params})
+
+    def fn(x: torch.Tensor, n: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return x * n + args[0]["a"][0] + kwargs["k"]
+
+    counts = []
+    for given in (None, spec, params):
+        engine.reset()
+        compiled = engine.compile(fn, backend="eager", shapes_spec=given)
+        with engine.record() as session:
+            for n in (4, 5):
+                compiled(torch.ones(n, 3), n, {"a": [torch.ones(n, 3)]}, k=torch.ones(n, 3))
+        counts.append(len(session.compilations))
+    return counts == [2, 1, 1] and fails(errors.BadArgument, lambda: engine.compile(fn, shapes_spec=4))
+
+
+def in_range() -> bool:
+    """A range is guarded, and another size of a marked tensor raises torch's error."""
+
+    def mark(tensor: torch.Tensor, dim: int) -> None:
+        dynamo_decorators.mark_dynamic(tensor, dim, min=3, max=8)
+
+    def outside() -> None:
+        marked(mark, 4, 20)
+
+    return (
+        marked(mark, 4, 8) == 1 and fails(errors.SizeOutOfRange, outside) and fails(ConstraintViolationError, outside)
+    )
+
+
+def isolated() -> bool:
+    """Two calls of ``compile`` share entries unless one is isolated."""
+    engine.reset()
+    compiled = [engine.compile(double, backend="eager", isolate_recompiles=alone) for alone in (False, False, True)]
+    with engine.record() as session:
+        for run in (*compiled, *compiled):
+            run(torch.ones(3))
+    return len(session.compilations) == 2
 
 
 def skips_guards() -> bool:
@@ -295,6 +412,12 @@ def _compiled(**given: Any) -> bool:
     return bool((engine.compile(double, **given)(torch.ones(3)) == 2).all())
 
 
+def _frames(**given: Any) -> tuple[Any, ...]:
+    with engine.record() as session:
+        _compiled(**given)
+    return tuple(session.frames)
+
+
 def _has_effect(option: str) -> bool:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -310,14 +433,17 @@ CHECKS: dict[str, Callable[[], bool]] = {
     'torch.compile(options={"guard_filter_fn": f})': lambda: filtered(torch.compiler.skip_guard_on_globals_unsafe) and not filtered(lambda guards: [True] * len(guards)),
     'torch.compile(backend="cudagraphs")': lambda: _compiled(backend="aot_eager_decomp_partition"),
     "torch.compile(recompile_limit=)": lambda: limited_alone() == 2,
-    "torch.compile(name=)": lambda: not fails(TypeError, lambda: engine.compile(double, name="double")),  # type: ignore[call-arg]
+    "torch.compile(isolate_recompiles=True)": isolated,
+    "torch.compile(shapes_spec=)": specified,
+    "torch.compile(name=)": lambda: any(f.name == "mine" for f in _frames(name="mine")),
     "torch.compile(disable=True)": lambda: engine.compile(double, disable=True) is double,
     'torch.compile(backend="compile_explorer")': lambda: bool(
         (torch.compile(double, backend=torch_backend)(torch.ones(3)) == 2).all()
     ),
     "torch.nn.Module.compile": compiled_in_place,
     "torch._dynamo.mark_dynamic": lambda: marked(dynamo_decorators.mark_dynamic, 4, 6) == 1,
-    "torch._dynamo.mark_dynamic(specialize_on=)": lambda: specialized_on() == 2,
+    "torch._dynamo.mark_dynamic(min=, max=)": in_range,
+    "torch._dynamo.mark_dynamic(specialize_on=)": lambda: specialized_on() == 3,
     "torch._dynamo.maybe_mark_dynamic": lambda: marked(dynamo_decorators.maybe_mark_dynamic, 4, 6) == 1,
     "torch._dynamo.decorators.mark_unbacked": lambda: marked(dynamo_decorators.mark_unbacked, 4, 6) == 1,
     "torch._dynamo.mark_static": lambda: marked(dynamo_decorators.mark_static, 4, 5, 6) == 3,
@@ -325,6 +451,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
     "torch.compiler.config.dynamic_sources": lambda: [
         listed("L['x']", (4, 3), (5, 3)), listed(r"L\['x'\]:0", (4, 3), (5, 3), (5, 6)), listed("L['y']", (4, 3), (5, 3))
     ] == [1, 2, 2],
+    "torch.compiler.config.unbacked_sources": lambda: listed("L['x']", (4, 3), (5, 3), setting="unbacked_sources") == 1,
     "torch.compiler.disable": lambda: breaks(lambda x: disabled(x * 2) * 2) == 1,
     "torch.compiler.substitute_in_graph": substituted,
     "torch.compiler.nested_compile_region": lambda: breaks(region) == 0,
@@ -352,12 +479,19 @@ CHECKS: dict[str, Callable[[], bool]] = {
     "torch._dynamo.config.disable": lambda: with_config("disable", True, SIZES, double) == 0,
     "torch._dynamo.callback.on_compile_start": callbacks,
     "torch._dynamo.utils.counters": counted,
+    'TORCH_LOGS="graph_breaks,recompiles"': logged,
 }  # fmt: skip
 
 
 def rows() -> dict[str, str]:
     """The rows of the table: switch and verdict."""
     return {m["name"]: m["honored"] for m in ROW.finditer(TABLE.read_text(encoding="utf-8"))}
+
+
+def test_takes_all_arguments_of_torch_compile() -> None:
+    """A call of ``torch.compile`` never fails because the engine does not know an argument."""
+    taken = inspect.signature(engine.compile).parameters
+    assert set(inspect.signature(torch.compile).parameters) <= set(taken)
 
 
 def test_each_row_has_a_check() -> None:

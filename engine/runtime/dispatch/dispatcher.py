@@ -41,6 +41,7 @@ from engine.runtime.dispatch.stock_switches import (
     follow_stance,
     forced_backend,
     is_number_static,
+    skips_guards,
     torch_settings,
 )
 from engine.torch_private.global_state import call_at_reset, changed_setting, compile_callbacks
@@ -280,6 +281,8 @@ class DispatcherState:
     def _look_up(self, values: tuple[Any, ...]) -> tuple[CacheEntry | None, list[str]]:
         """Return the entry whose guards pass, and the ids of the entries checked, in order."""
         cells = self.function.__closure__ or ()
+        if len(self.entries) == 1 and skips_guards():
+            return self.entries[0], []
         order = self._lookup_order if self._version == self.cache.version else self.entries
         if order and order[0].check(cells, *values):
             return order[0], [order[0].id]
@@ -337,7 +340,8 @@ class DispatcherState:
     @property
     def _recompile_limit(self) -> int:
         own = self.compiler.options.recompile_limit
-        return config.recompile_limit if own is None else own
+        limit = config.recompile_limit if own is None else own
+        return min(limit, changed_setting("accumulated_recompile_limit") or limit)
 
     def _guard_failures(self, scope: FrameScope, *, all_of_them: bool) -> tuple[GuardFailure, ...]:
         entries = self.entries if all_of_them else self.entries[:1]

@@ -33,9 +33,15 @@ def follow_stance() -> str:
         return "default"
     found: Any = getattr(module, STANCE_ATTR)
     stance_owner_cell.cell_contents = module
-    if found.stance == "default" and found.backend is None:
+    if found.stance == "default" and found.backend is None and not skips_guards():
         usual_stance_cell.cell_contents = found
     return str(found.stance)
+
+
+def skips_guards() -> bool:
+    """Return True if the user's stance runs a function's only cache entry without its guards."""
+    found: Any = getattr(stance_module(), STANCE_ATTR, None)
+    return bool(getattr(found, "skip_guard_eval_unsafe", False))
 
 
 def forced_backend() -> str | Callable[..., Any] | None:

@@ -14,7 +14,11 @@ from engine.ir.introspection.stale_view_grad_fn import preserve_stale_grad_fn
 from engine.ir.sources.base import Source
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.annotations import Tracer
-from engine.trace.variables.tensors.automatic_dynamic import symbolic_context, unify_inner_shapes
+from engine.trace.variables.tensors.automatic_dynamic import (
+    follow_specializations,
+    symbolic_context,
+    unify_inner_shapes,
+)
 from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 
@@ -75,6 +79,7 @@ def fakeify(tx: Tracer, tensor: torch.Tensor, origin: Source) -> torch.Tensor:
             return tx.symbols.fake_mode.from_tensor(seen, static_shapes=True, source=origin)
         fake = tx.symbols.fake_mode.from_tensor(seen, source=origin, symbolic_context=context)
         unify_inner_shapes(fake, seen)
+        follow_specializations(tensor, fake)
         return fake
 
 

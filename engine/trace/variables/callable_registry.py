@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
+from engine.ir.annotations import is_disallowed_in_graph, substitute_of
 from engine.torch_private.global_state import disable_dynamo
 from engine.trace.annotations import Tracer
+from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
 
 CallRule = Callable[["Tracer", list[Variable], dict[str, Variable]], Variable]
@@ -76,7 +79,12 @@ def register_rule(*callables: Any) -> Callable[[CallRule], CallRule]:
 
 
 def find_rule(fn: Any) -> CallRule | None:
-    """Return the rule for a callable, or None."""
+    """Return the rule for a callable, or None. The user's marks come first."""
+    if is_disallowed_in_graph(fn):
+        return functools.partial(_break_at, fn)
+    substitute = substitute_of(fn)
+    if substitute is not None:
+        return lambda tx, args, kwargs: tx.wrap_static(substitute).call(tx, args, kwargs)
     known = RULES_BY_ID.get(id(fn))
     if known is not None and known[0] is fn:
         return known[1]
@@ -93,6 +101,11 @@ def find_rule(fn: Any) -> CallRule | None:
         return find_rule(fn.__wrapped__)  # once torch._dynamo is loaded, torch.manual_seed is wrapped like this
     again = builtin_of_first_import(fn)
     return None if again is None else find_rule(again)
+
+
+def _break_at(fn: Any, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    """Break the graph at a call of a function that must not be in a graph."""
+    raise Unsupported("disabled", f"{getattr(fn, '__name__', fn)} is called, which disallow_in_graph marked")
 
 
 def class_of_classmethod(fn: Any) -> Any:

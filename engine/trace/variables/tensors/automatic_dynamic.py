@@ -15,7 +15,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
 from engine.torch_private import global_state
-from engine.torch_private.global_state import lists_source
+from engine.torch_private.global_state import is_listed_as_dynamic, is_listed_as_static
 from engine.torch_private.operators import torch_check
 from engine.torch_private.symbolic_shapes import (
     DimDynamic,
@@ -37,8 +37,10 @@ _MARKS = (
     "_dynamo_strict_unbacked_indices",
 )
 """Attributes of tensors in which ``torch._dynamo`` keeps the marked dimensions."""
+SPECIALIZATIONS_ATTR = "_specialize_on"
+"""Attribute of a tensor: dict of dimension -> conditions of sizes that are compiled alone."""
 _STATIC_MARKS = (STATIC_DIMS_ATTR, global_state.STATIC_DIMS_ATTR)
-_LISTED = "torch.compiler.config.dynamic_sources lists it"
+_LISTED = "the user listed it as dynamic"
 
 
 def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None:
@@ -69,11 +71,11 @@ def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None
 
 def _dynamic_number_reason(tx: Tracer, real: float, origin: Source) -> str:
     """Return the reason that a number becomes a symbol; empty for a constant."""
-    if tx.options.dynamic is False or lists_source("static_sources", origin.expr):
+    if tx.options.dynamic is False or is_listed_as_static(origin.expr):
         return ""
     if -1 in _automatic_dynamic_dims(tx, origin) or origin in tx.symbols.known_dynamic_sources:
         return f"its value changed between calls ({real!r} in this one)"
-    if lists_source("dynamic_sources", origin.expr):
+    if is_listed_as_dynamic(origin.expr, tx.options.dynamic_sources):
         return _LISTED
     return "dynamic=True" if tx.options.dynamic is True and origin.is_argument_or_item() else ""
 
@@ -176,22 +178,23 @@ def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, origin: Source, dim: i
         return ""
     if dim in _marked_dynamic_dims(tensor):
         return "marked dynamic"
-    if tx.options.dynamic is False or lists_source("static_sources", origin.expr, dim):
+    if tx.options.dynamic is False or is_listed_as_static(origin.expr, dim):
         return ""
     if dim in _automatic_dynamic_dims(tx, origin):
         return "its size changed between calls"
-    if lists_source("dynamic_sources", origin.expr, dim):
+    if is_listed_as_dynamic(origin.expr, tx.options.dynamic_sources, dim):
         return _LISTED
     return "dynamic=True" if tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter) else ""
 
 
 def _dim_constraints(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
     """Return the bounds from ``mark_dynamic`` per dimension."""
-    given = getattr(tensor, DYNAMIC_DIMS_ATTR, {})
+    given = {**ranges_marked_in_torch(tensor), **getattr(tensor, DYNAMIC_DIMS_ATTR, {})}
 
     def bound(dim: int) -> Any:
         low, high = given.get(dim, (None, None)) if dim in dims else (None, None)
-        if low is None and high is None:
+        size = tensor.shape[dim]
+        if (low is None and high is None) or not (low or 0) <= size <= (size if high is None else high):
             return None
         return StrictMinMaxConstraint(
             vr=ValueRanges(max(2, low or 2), int_oo if high is None else high), warn_only=False
@@ -200,9 +203,25 @@ def _dim_constraints(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]
     return [bound(d) for d in range(tensor.dim())]
 
 
+def follow_specializations(tensor: torch.Tensor, fake: torch.Tensor) -> None:
+    """Evaluate the user's conditions for each size (``specialize_on=``) until one is true.
+
+    The answers become guards: sizes of the condition that is true get a compilation of their own.
+    """
+    for dim, conditions in getattr(tensor, SPECIALIZATIONS_ATTR, {}).items():
+        if hasattr(fake.shape[dim], "node"):
+            any(condition(fake.shape[dim]) for condition in conditions or ())
+
+
 def dims_marked_in_torch(tensor: torch.Tensor, marks: tuple[str, ...] = _MARKS) -> set[int]:
     """Return the dimensions that functions of ``torch._dynamo`` marked as dynamic."""
     return set().union(*[getattr(tensor, mark, ()) for mark in marks])
+
+
+def ranges_marked_in_torch(tensor: torch.Tensor) -> dict[int, tuple[int | None, int | None]]:
+    """Return the bounds per dimension that ``torch._dynamo.mark_dynamic`` got."""
+    found = getattr(tensor, "_dynamo_dynamic_range", ())
+    return {r.dim: (r.min, r.max) for r in found if r.min is not None or r.max is not None}
 
 
 def _marked_dynamic_dims(tensor: torch.Tensor) -> set[int]:

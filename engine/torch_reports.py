@@ -1,0 +1,98 @@
+"""Reports of compilations for torch: Dynamo's counters, artifacts of ``TORCH_LOGS``."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch.fx
+
+from engine.ir.compiler_protocol import CacheEntry, CompileRequest
+from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.traced_frame import TracedFrame
+from engine.records.trace import BreakRecord
+from engine.torch_private.global_state import get_artifact_logger, loaded_dynamo_module
+
+LOGGER = "torch._dynamo.compile_explorer"
+"""Name of the engine's logger: below a logger of torch, whose handlers print it."""
+_CALLS = ("call_function", "call_method", "call_module")
+
+
+def report_trace(request: CompileRequest, traced: TracedFrame) -> None:
+    """Count and log a traced frame: the cause of a recompile, its graph breaks and its graph."""
+    _count_frame(traced)
+    place = _place_of(request)
+    if request.entry_index:
+        for name in ("recompiles", "recompiles_verbose"):
+            log_artifact(name, lambda: f"Recompiling {place}. {request.miss_reason}")
+    for found in traced.record.breaks:
+        log_artifact("graph_breaks", functools.partial(_describe_break, found, place))
+    if traced.graph is not None:
+        log_graph(("graph", "graph_code"), f"Graph of {place}", traced.graph.graph)
+
+
+def report_entry(request: CompileRequest, entry: CacheEntry) -> None:
+    """Log the guards and the bytecode of a compiled frame."""
+    place = _place_of(request)
+    log_artifact("guards", lambda: f"Guards of {place}\n{_describe_guards(entry)}")
+    log_artifact("bytecode", lambda: f"Bytecode of {place}\n{dis.Bytecode(entry.code).dis()}")
+
+
+def log_graph(artifacts: Iterable[str], title: str, graph: torch.fx.GraphModule) -> None:
+    """Log a graph as these artifacts: as a list of nodes for ``graph``, else as Python code."""
+    for name in artifacts:
+        log_artifact(name, functools.partial(_describe_graph, name, title, graph))
+
+
+def log_kernels(title: str, kernels: Iterable[GeneratedKernel]) -> None:
+    """Log the text of each distinct kernel."""
+    texts = {k.name: k.text for k in kernels}
+    for artifact in ("output_code", "kernel_code") if texts else ():
+        log_artifact(artifact, lambda: "\n".join((title, *(f"{name}\n{text}" for name, text in texts.items()))))
+
+
+def log_artifact(name: str, text: Callable[[], str]) -> None:
+    """Log one artifact if ``TORCH_LOGS`` or ``torch._logging.set_logs`` names it."""
+    logger: logging.Logger = get_artifact_logger(LOGGER, name)
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("%s", text())
+
+
+def _place_of(request: CompileRequest) -> str:
+    code = request.function.__code__
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _count_frame(traced: TracedFrame) -> None:
+    """Add to the counters of Dynamo, if the program loaded them, what Dynamo adds for a frame."""
+    counters: Any = getattr(loaded_dynamo_module("utils"), "counters", None)
+    if counters is None:
+        return
+    counters["frames"]["total"] += 1
+    counters["frames"]["ok"] += traced.code is not None
+    for found in traced.record.breaks:
+        counters["graph_break"][f"{found.title}: {found.context}"] += 1
+    if traced.graph is not None:
+        operations = Counter(n.op for n in traced.graph.graph.graph.nodes)
+        counters["stats"]["calls_captured"] += sum(operations[op] for op in _CALLS)
+        counters["stats"]["unique_graphs"] += 1
+
+
+def _describe_break(found: BreakRecord, place: str) -> str:
+    where = f"{found.span.file}:{found.span.line}" if found.span is not None else place
+    stack = (f"  called from {s.file}:{s.line}" for s in reversed(found.stack[:-1]))
+    hints = (f"Hint: {hint}" for hint in found.hints)
+    parts = (f"Graph break at {where}: {found.title}: {found.context}", *stack, found.explanation, *hints)
+    return "\n".join(filter(None, parts))
+
+
+def _describe_graph(artifact: str, title: str, graph: torch.fx.GraphModule) -> str:
+    return f"{title}\n{graph.graph if artifact == 'graph' else graph.code.strip()}"
+
+
+def _describe_guards(entry: CacheEntry) -> str:
+    return "\n".join(f"{g.kind} {g.source.expr}: {g.cause.reason}" for g in entry.guards)
