@@ -24,7 +24,7 @@ import torch
 
 from engine.records.base import RecordError, from_jsonable
 from engine.records.session import Session, SessionData
-from engine.runtime.workers.fork import fork_process
+from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, fork_process, is_fork_backward_error
 from engine.torch_private import inductor
 from engine.torch_private.pytree import tree_flatten, tree_unflatten
 from notebook_ext.call_recorder import CallRecorder, ClonedCall, tensor_arguments, tensor_results, version_counter
@@ -102,9 +102,8 @@ def compare_with_torch(tape: CallRecorder) -> TorchComparison:
         session = Session.from_data(from_jsonable(SessionData, answer["session"], "session"))
     except RecordError as error:
         return TorchComparison(None, problem=str(error))
-    return TorchComparison(
-        session, len(tape.calls), tuple(ResultDifference(**r) for r in answer["rows"]), tape.stop_reason
-    )
+    problem = "; ".join(filter(None, (tape.stop_reason, answer["note"])))
+    return TorchComparison(session, len(tape.calls), tuple(ResultDifference(**r) for r in answer["rows"]), problem)
 
 
 def _replay_calls(tape: CallRecorder) -> dict[str, Any]:
@@ -115,15 +114,28 @@ def _replay_calls(tape: CallRecorder) -> dict[str, Any]:
     subject = TorchCompiler(CompileSettings(backend="torch"))
     rows: list[ResultDifference] = []
     eager = [copy.deepcopy(s) if isinstance(s, torch.nn.Module) else s for s in tape.roots]
+    gradients = _runs_backward()
     with subject.record() as session:
         compiled = [_compiled(subject, s) for s in tape.roots]
         for number, call in enumerate(tape.calls, 1):
-            theirs = _run_call(call, compiled[call.root], tape.roots[call.root])
-            plain = _run_call(call, eager[call.root], eager[call.root])
+            theirs = _run_call(call, compiled[call.root], tape.roots[call.root], gradients=gradients)
+            plain = _run_call(call, eager[call.root], eager[call.root], gradients=gradients)
             ours = _our_results(tape, call, with_gradients=any(n.startswith(GRADIENT_PREFIX) for n in theirs))
             names = dict.fromkeys((*plain, *theirs, *ours))
             rows += [_row(number, name, ours.get(name), theirs.get(name), plain.get(name)) for name in names]
-    return {"session": session.to_dict(), "rows": [dataclasses.asdict(r) for r in rows]}
+    note = "" if gradients else f"gradients are not compared: {NO_BACKWARD_IN_FORK}"
+    return {"session": session.to_dict(), "rows": [dataclasses.asdict(r) for r in rows], "note": note}
+
+
+def _runs_backward() -> bool:
+    """Return False if this forked process can run no backward."""
+    try:
+        torch.autograd.backward(torch.ones((), requires_grad=True))
+    except RuntimeError as error:
+        if is_fork_backward_error(error):
+            return False
+        raise
+    return True
 
 
 def _our_results(tape: CallRecorder, call: ClonedCall, *, with_gradients: bool) -> dict[str, torch.Tensor]:
@@ -132,13 +144,13 @@ def _our_results(tape: CallRecorder, call: ClonedCall, *, with_gradients: bool) 
     The cell may not have computed gradients, so they come from one more call.
     """
     target = tape.compiled_roots[call.root]
-    again = _run_call(call, target, target) if with_gradients else {}
+    again = _run_call(call, target, target, gradients=True) if with_gradients else {}
     results = call.results | {name + MUTATED_SUFFIX: t for name, t in call.mutated.items()}
     return {name: t for name, t in again.items() if name.startswith(GRADIENT_PREFIX)} | results
 
 
-def _run_call(call: ClonedCall, function: Callable[..., Any], root: Any) -> dict[str, torch.Tensor]:
-    """Run one call; return by name every tensor that it returns, mutates or gives a gradient."""
+def _run_call(call: ClonedCall, function: Callable[..., Any], root: Any, *, gradients: bool) -> dict[str, torch.Tensor]:
+    """Run one call; return by name every tensor that it returns or mutates, and the gradients."""
     leaves, shape = tree_flatten((call.arguments, call.keywords))
     copies = [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t for t in leaves]
     arguments, keywords = tree_unflatten(copies, shape)
@@ -148,14 +160,14 @@ def _run_call(call: ClonedCall, function: Callable[..., Any], root: Any) -> dict
     for parameter in parameters.values():
         parameter.grad = None
     torch.set_rng_state(call.rng_state)
-    with torch.set_grad_enabled(call.grad_enabled):
+    with torch.set_grad_enabled(call.grad_enabled and gradients):
         results = dict(tensor_results(function(*arguments, **keywords)))
     found = {name: t.detach().clone() for name, t in results.items()}
     found |= {
         name + MUTATED_SUFFIX: t.detach().clone() for name, t in given.items() if version_counter(t) != before[name]
     }
     losses = [t.sum() for t in results.values() if t.requires_grad and t.is_floating_point()]
-    if losses:
+    if losses and gradients:
         torch.autograd.backward(losses)
         wanted = given | parameters
         found |= {GRADIENT_PREFIX + n: t.grad.detach() for n, t in wanted.items() if t.is_leaf and t.grad is not None}

@@ -32,6 +32,7 @@ from engine.runtime.dispatch.recorded_arguments import (
     resolve_argument,
 )
 from engine.runtime.verify.first_call import difference_of_calls
+from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, is_fork_backward_error
 
 TIMED_SECONDS = 0.2
 """Seconds that timing may take."""
@@ -259,6 +260,8 @@ class _Trial:
             after, edited = self._compile(tuple(e.as_pass() for e in edits))
         found = {"before": before.to_dict(), "after": after.to_dict(), "unused": [e.unused for e in edits if e.unused]}
         undone = next((w for w in caught if w.category is PassUndone), None)
+        if undone is not None and is_fork_backward_error(undone.message):
+            return found | {"problem": f"The edited call has no result: {NO_BACKWARD_IN_FORK}.", "seconds": []}
         if undone is not None:
             name = undone.filename.removeprefix("<edit ").removesuffix(">")
             return found | {"problem": _problem(undone), "edit": name, "line": undone.lineno, "seconds": []}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from engine.torch_private.inductor import inductor_config
@@ -47,3 +48,16 @@ def test_torch_compile_used_before() -> None:
     with inductor_config.patch(compile_threads=4, force_disable_caches=True):
         torch.compile(lambda x: x.sin() * 3)(torch.ones(3))
         assert compared(lambda x: x * 2, torch.ones(2)).max_difference == 0
+
+
+def test_results_are_compared_where_a_fork_runs_no_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some builds of torch run no backward in a fork: gradients are left out, with the reason."""
+
+    def backward(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")
+
+    monkeypatch.setattr(torch.autograd, "backward", backward)
+    found = compared(lambda x: x.sin() * 2, torch.ones(2, requires_grad=True))
+    assert found.max_difference == 0
+    assert [row.value for row in found.rows] == ["result"]
+    assert "gradients are not compared: this build of torch runs no backward in a fork" in found.text

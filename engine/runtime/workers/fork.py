@@ -20,8 +20,8 @@ def fork_process() -> int:
 NO_BACKWARD_IN_FORK = "this build of torch runs no backward in a fork of a process that ran one"
 
 
-def is_fork_backward_error(error: BaseException) -> bool:
-    """Return True for torch's error about a backward in a fork of a process that ran one.
+def is_fork_backward_error(error: object) -> bool:
+    """Return True for an error, or its text, about a backward in a fork after another one.
 
     CUDA builds of torch raise it. It says nothing about the program that ran.
     """
