@@ -245,7 +245,7 @@ def test_kernels_fill_their_panes_while_the_kernel_is_busy(lab: Lab, tab: Callab
     choose_view(page, "linked")
     page.locator('.lm select[aria-label="Function and cache entry"]').select_option("0/1")
     page.wait_for_function(
-        """document.querySelector('.lm section[data-pane="ptx"] .empty').textContent.includes('in the background')"""
+        """document.querySelector('.lm section[data-pane="ptx"] .empty').textContent.includes('while the notebook runs')"""
     )
     click_line(page, "source", 11)
     run_cell(page, 1)
