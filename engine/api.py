@@ -143,8 +143,7 @@ def compile(
         fullgraph: raise ``GraphBreak`` instead of breaking the graph.
         dynamic: True makes every size a symbol, False none, None one that changes between calls.
         target: "cuda:90", "hip:gfx942", ... for generated kernels; default: the current GPU, else "cuda:90".
-        options: further settings by name.
-            ``{"fused_random": True}``: kernels on a GPU generate random numbers (not those of eager).
+        options: ``{"fused_random": True}``: kernels on a GPU generate random numbers (not those of eager).
             ``{"guard_filter_fn": f}``: ``f`` returns which guards of a list to check (unsafe).
             ``{"templates": "always"}``: use templates in all supported cases, without a GPU too.
             ``{"recompute_random": True}``: a backward may recompute random masks instead of saving them.
@@ -163,7 +162,8 @@ def compile(
     Raises:
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
 
-    See also: ``explain``, ``record``, ``explain_call``, ``observe_torch``; ``notebooks/reference/BREAKS.md``.
+    See also: ``explain``, ``record``, ``doctor``, ``expect``, ``guards_of``, ``explain_call``, ``mark_dynamic``,
+    ``disable``, ``observe_torch``; ``notebooks/reference/BREAKS.md`` and ``GUARDS.md``.
     """
     fn_or_module = model if fn_or_module is None else fn_or_module
     if disable or is_compiling_disabled():
