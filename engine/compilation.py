@@ -20,6 +20,7 @@ from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.pass_set import PassSet
 from engine.ir.traced_frame import TracedGraph
 from engine.ir.user_code_files import is_library_file, source_file
+from engine.options import Options
 from engine.records.graph import PassRecord
 from engine.records.runtime import StageFailure, Timing
 from engine.records.session import CompilationRecord, Session
@@ -75,6 +76,7 @@ class Compilation:
         """Detached inputs of the call that is compiled, to verify kernels on."""
         self.guards: tuple[Guard, ...] = ()
         """Guards added by the stages after tracing."""
+        self.options = Options()
         self.passes = PassSet()
         """Passes that the user registered, for this compilation and its backward."""
         self._timings: list[Timing] = []
@@ -150,7 +152,7 @@ class Compilation:
         session.put_compilation(replace(self.record, backend=backend, failures=tuple(self.failures), timings=timings))
         for program in (self.program, self.cpu_program):
             if program is not None and self.graph is not None:
-                lowered = session_jobs.LoweredGraph(program, self.graph, self.inputs)
+                lowered = session_jobs.LoweredGraph(program, self.graph, self.inputs, self.options)
                 session_jobs.add_lowered_graph(session, self.id, lowered, target=program.target)
         self.inputs = ()  # The call's tensors: a backward that is compiled later must not retain them.
 

@@ -16,6 +16,7 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
 from engine.kernels.cpu.listings import compile_for_cpu
+from engine.options import Options
 from engine.process_state import make_lock
 from engine.records.kernels import KernelRecord, KernelTimingRecord, TargetRecord, VerifyRecord
 from engine.records.session import CompilationRecord, Session
@@ -32,6 +33,7 @@ class LoweredGraph:
     program: LoweredProgram
     graph: AotGraph
     inputs: tuple[Any, ...]
+    options: Options = field(default_factory=Options)
 
 
 @dataclass

@@ -12,6 +12,7 @@ import torch
 from engine import errors
 from engine.backends.program_runner import with_recorded_fallback
 from engine.backends.record_program import record_cpu_program, record_no_cpu_program
+from engine.backends.stored_tunings import stored_tunings
 from engine.cache.disk_store import DiskStore
 from engine.compilation import Compilation
 from engine.graph.effect_tokens import is_with_effects
@@ -21,6 +22,7 @@ from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
 from engine.kernels.print_kernel import print_kernel
+from engine.lowering.choose_blocks import FindTuning
 from engine.lowering.cpu.single_operators import operators_for_aten
 from engine.lowering.driver import RewrittenGraph, lower, run_passes
 from engine.lowering.passes.decompose import KnownParts
@@ -73,11 +75,11 @@ def _tensors(graph: AotGraph) -> Iterator[torch.Tensor]:
         yield from tensors_in(node.meta.get("val"))
 
 
-class _CpuLowering:
+class CpuLowering:
     """Lowers one graph for this CPU until each operator is where it is fastest."""
 
-    def __init__(self, graph: AotGraph, options: Options) -> None:
-        self._graph = graph
+    def __init__(self, graph: AotGraph, options: Options, find_tuning: FindTuning | None) -> None:
+        self._graph, self._find_tuning = graph, find_tuning
         self._fused_random = bool(options.extra.get("fused_random", False))
         self._refused: dict[str, str] = {}
         """Why ATen runs a node, by node."""
@@ -118,6 +120,7 @@ class _CpuLowering:
             fused_random=self._fused_random,
             forced_fallbacks=self._refused,
             rewritten=self._rewrite(),
+            find_tuning=self._find_tuning,
         )
 
     def _rewrite(self) -> RewrittenGraph:
@@ -134,7 +137,7 @@ class _CpuLowering:
 def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None:
     """Return the executor of a graph's kernels; None if all its nodes are ATen's."""
     bind = functools.partial(cpu_launcher, store=_object_store())
-    lowering = _CpuLowering(graph, options)
+    lowering = CpuLowering(graph, options, stored_tunings(CPU_TARGET))
     while True:
         with work.stage("CPU lowering"):
             program = lowering.program()

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
+from engine.backends.stored_tunings import stored_tunings, tunings_key
 from engine.cache.disk_store import DiskStore
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import LoweredProgram
@@ -21,6 +22,7 @@ from engine.ir.kernels.template_choice import (
 from engine.kernels.targets import default_target
 from engine.kernels.triton.block_configs import candidate_blockings
 from engine.kernels.triton.printer import print_triton
+from engine.lowering.choose_blocks import FindTuning
 from engine.lowering.driver import lower
 from engine.lowering.program_cache import load_or_lower
 from engine.options import Options, config, user_cache_dir
@@ -38,9 +40,19 @@ def target_of(options: Options) -> str:
 
 
 def lower_to_program(
-    graph: AotGraph, options: Options, session: Session | None, forced_fallbacks: Mapping[str, str], *, on_gpu: bool
+    graph: AotGraph,
+    options: Options,
+    session: Session | None,
+    forced_fallbacks: Mapping[str, str],
+    *,
+    on_gpu: bool,
+    find_tuning: FindTuning | None = None,
 ) -> LoweredProgram:
-    """Return a graph's program; ``forced_fallbacks``: nodes that ATen must run, with reasons."""
+    """Return a graph's program.
+
+    ``forced_fallbacks``: nodes that ATen must run, with reasons. ``find_tuning``: replaces the tunings that are
+    stored; the program is then not read from disk.
+    """
     fused_random = bool(options.extra.get("fused_random", False))
     target, chooser = target_of(options), _template_chooser(options, session, on_gpu=on_gpu)
     is_tuned = on_gpu and options.templates == TEMPLATES_MEASURED
@@ -53,8 +65,9 @@ def lower_to_program(
         forced_fallbacks=forced_fallbacks,
         chooser=chooser,
         candidate_blockings=candidate_blockings if is_tuned else None,
+        find_tuning=find_tuning or stored_tunings(target),
     )
-    if not config.disk_cache or why_off(Feature.DISK_CACHE):
+    if find_tuning is not None or not config.disk_cache or why_off(Feature.DISK_CACHE):
         return make()
     if is_tuned:
         program = make()
@@ -62,7 +75,8 @@ def lower_to_program(
     if why := graph.passes.why_not_on_disk:
         program = make()
         return replace(program, record=replace(program.record, cache=f"not saved to disk: {why}"))
-    settings = (graph.passes.key, target, type(chooser).__name__, dict(forced_fallbacks), dict(options.extra))
+    chosen = (target, type(chooser).__name__, tunings_key())
+    settings = (graph.passes.key, *chosen, dict(forced_fallbacks), dict(options.extra))
     store = DiskStore(user_cache_dir() / "lowered")
     return load_or_lower(graph, make, store, settings, fused_random=fused_random, with_reference=session is not None)
 

@@ -56,8 +56,9 @@ def record_cpu_program(run: Run, program: LoweredProgram, graph: AotGraph, work:
         return record_backward_program(run, program, graph, work.later)
     work.cpu_program, work.graph = program, graph
     kernels = kernel_records(program.kernels, "llvm")
+    record, memory = program.record, (_memory(program, graph),)
     made = CpuProgramRecord(
-        kernels, program.record.decisions, program.record.externs, memory=(_memory(program, graph),)
+        kernels, record.decisions, record.externs, memory=memory, autotune_choices=record.autotune_choices
     )
     work.update_record(lowering=work.record.with_cpu_program(made).lowering)
     return run
@@ -100,7 +101,8 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
             decisions = (*known.decisions, *program.record.decisions)
             externs = (*known.externs, *program.record.externs)
             memory = (*known.memory, _memory(program, graph))
-            made = CpuProgramRecord(kernels, decisions, externs, True, known.reason, memory)
+            choices = (*known.autotune_choices, *program.record.autotune_choices)
+            made = CpuProgramRecord(kernels, decisions, externs, True, known.reason, memory, choices)
             return compilation.with_cpu_program(made)
         kernels = (*compilation.kernels, *kernel_records(program.shown_kernels))
         return replace(compilation, backward_lowering=_with_memory(program, graph), kernels=kernels)

@@ -32,6 +32,7 @@ class TritonBackend:
         self._on_cpu = on_cpu
         self._options = options
         self._work = work
+        work.options = options
         self._on_gpu = on_gpu
 
     def make_executor(self, graph: AotGraph) -> Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -26,6 +26,18 @@ The caller passes it, since block sizes belong to the next stage.
 """
 
 
+@dataclass(frozen=True)
+class StoredTuning:
+    """A kernel with settings that a person tuned by hand, and the record of that choice."""
+
+    kernel: LoopKernel
+    choice: AutotuneChoice
+
+
+FindTuning = Callable[[LoopKernel], StoredTuning | None]
+"""Returns the tuning that is stored for a kernel, or None."""
+
+
 class BlockTuner:
     """Tunes each distinct kernel of a program once, and records each choice with its reason."""
 
@@ -36,13 +48,18 @@ class BlockTuner:
         emit: PrintKernel,
         target: str,
         sizes: Mapping[str, int],
+        find_tuning: FindTuning | None = None,
     ) -> None:
+        self._find_tuning = find_tuning
         self._chooser, self._candidates, self._emit, self._target, self._size_hints = chooser, cuts, emit, target, sizes
         self._chosen_blockings: dict[Hashable, BlockConfig | None] = {}
         self.choices: list[AutotuneChoice] = []
 
     def with_chosen_blocking(self, kernel: LoopKernel) -> LoopKernel:
         """Return the kernel with its tuned block sizes, or unchanged if it is not tuned."""
+        if self._find_tuning is not None and (stored := self._find_tuning(kernel)) is not None:
+            self.choices.append(stored.choice)
+            return stored.kernel
         if self._candidates is None or not is_tunable(kernel):
             return kernel
         key = structural_key(kernel)
@@ -52,7 +69,12 @@ class BlockTuner:
 
     def _tune(self, kernel: LoopKernel, found: tuple[BlockConfig, ...]) -> BlockConfig | None:
         ways = tuple(
-            Candidate(f"blocks of {b}", functools.partial(self._benchmark_program, replace(kernel, block_config=b)))
+            Candidate(
+                f"blocks of {b}",
+                functools.partial(
+                    benchmark_program, replace(kernel, name="measured", block_config=b), self._emit, self._target
+                ),
+            )
             for b in found
         )
         name = kernel.nodes[0] if kernel.nodes else ""
@@ -80,17 +102,18 @@ class BlockTuner:
             )
         return found[answer.chosen] if answer.chosen else None
 
-    def _benchmark_program(self, kernel: LoopKernel) -> LoweredProgram:
-        source = self._emit(replace(kernel, name="measured"), self._target)
-        pointers = [a for a in source.args if a.kind == "pointer"]
-        given = tuple(a.buffer for a in pointers if not a.is_written)
-        buffers = {
-            a.buffer: replace(kernel.buffers[a.buffer], kind="intermediate" if a.is_written else "input")
-            for a in pointers
-        }
-        written = tuple(BufferRef(a.buffer) for a in pointers if a.is_written)
-        symbols = symbols_from_inputs({name: buffers[name] for name in given})
-        return LoweredProgram(self._target, given, buffers, (Launch(source),), written, symbols)
+
+def benchmark_program(kernel: LoopKernel, emit: PrintKernel, target: str) -> LoweredProgram:
+    """Return a program of one kernel, whose inputs are those of the kernel."""
+    source = emit(kernel, target)
+    pointers = [a for a in source.args if a.kind == "pointer"]
+    given = tuple(a.buffer for a in pointers if not a.is_written)
+    buffers = {
+        a.buffer: replace(kernel.buffers[a.buffer], kind="intermediate" if a.is_written else "input") for a in pointers
+    }
+    written = tuple(BufferRef(a.buffer) for a in pointers if a.is_written)
+    symbols = symbols_from_inputs({name: buffers[name] for name in given})
+    return LoweredProgram(target, given, buffers, (Launch(source),), written, symbols)
 
 
 def is_tunable(kernel: LoopKernel) -> bool:
@@ -98,14 +121,18 @@ def is_tunable(kernel: LoopKernel) -> bool:
 
     The kernel must move enough bytes, and its addresses must not depend on data.
     """
-    if (
-        kernel.matmul is not None
-        or kernel.initial_values
-        or (kernel.bytes_moved is not None and kernel.bytes_moved < MIN_TUNED_BYTES)
-    ):
+    if kernel.bytes_moved is not None and kernel.bytes_moved < MIN_TUNED_BYTES:
         return False
+    return kernel.matmul is None and not why_not_measurable(kernel)
+
+
+def why_not_measurable(kernel: LoopKernel) -> str:
+    """Return why random inputs do not measure a kernel; empty if they do."""
+    if kernel.initial_values:
+        return "it updates a buffer in place"
     everywhere = VARIES_WITH_X if kernel.r is None else VARIES_WITH_XR
-    return not any(op.index is not None and op.index.indirect_ops() and op.loops >= everywhere for op in kernel.ops)
+    picks = any(op.index is not None and op.index.indirect_ops() and op.loops >= everywhere for op in kernel.ops)
+    return "its addresses depend on the values of an input" if picks else ""
 
 
 def symbols_from_inputs(given: Mapping[str, Buffer]) -> dict[str, tuple[int, int]]:

@@ -103,7 +103,8 @@ def structural_key(kernel: LoopKernel) -> Hashable:
         for op in kernel.ops
     )
     dtypes = tuple(kernel.buffers[name].dtype for name in roles)
-    return ops, kernel.x, kernel.r, dtypes, kernel.uses_int64_index, kernel.matmul, kernel.block_config, kernel.nest
+    settings = kernel.matmul, kernel.block_config, kernel.vector_config
+    return ops, kernel.x, kernel.r, dtypes, kernel.uses_int64_index, *settings, kernel.nest
 
 
 def _rebind_buffers(source: GeneratedKernel, buffers: dict[str, str], kernel: LoopKernel) -> GeneratedKernel:

@@ -17,7 +17,7 @@ from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.kernels.template_choice import LIBRARY_CHOOSER, TemplateChooser
 from engine.ir.pass_set import PASS_STAGES
-from engine.lowering.choose_blocks import BlockTuner, CandidateBlockings
+from engine.lowering.choose_blocks import BlockTuner, CandidateBlockings, FindTuning
 from engine.lowering.context import definitions_in
 from engine.lowering.dedup_kernels import PrintKernel
 from engine.lowering.graph_lowering import GraphLowering, LoweringError, reset_saved_row_stride
@@ -49,6 +49,7 @@ def lower(
     chooser: TemplateChooser = LIBRARY_CHOOSER,
     candidate_blockings: CandidateBlockings | None = None,
     rewritten: RewrittenGraph | None = None,
+    find_tuning: FindTuning | None = None,
 ) -> LoweredProgram:
     """Lower a functional graph to kernels for ``target`` ("cuda:90", "hip:gfx942").
 
@@ -56,7 +57,8 @@ def lower(
     numbers themselves; a seed then yields other numbers than in eager. ``forced_fallbacks``: node ids that ATen
     must run, with the reason; views are lowered nevertheless. ``chooser``: decides where a template replaces a
     library call, and picks one of the ``candidate_blockings`` of a kernel (None: the default blocking).
-    ``rewritten``: the result of ``run_passes``, if they have run.
+    ``rewritten``: the result of ``run_passes``, if they have run. ``find_tuning``: returns a kernel's settings that
+    were tuned by hand; they go before ``candidate_blockings``.
 
     Raises:
         LoweringError: the graph contains something that a program cannot express.
@@ -84,7 +86,7 @@ def lower(
             schedule,
             target,
             emit,
-            BlockTuner(chooser, candidate_blockings, emit, target, walk.symbols.hints),
+            BlockTuner(chooser, candidate_blockings, emit, target, walk.symbols.hints, find_tuning),
             graph.mutated_inputs,
         )
         decisions = (*exchanged, *program.record.decisions)

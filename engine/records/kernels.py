@@ -115,6 +115,49 @@ class KernelTimingRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class TuningControl(Record):
+    """One setting of a kernel: its name, the values that can be tried, and the default."""
+
+    name: str
+    values: tuple[int, ...]
+    default: int
+
+
+@dataclass(frozen=True, slots=True)
+class TuningPoint(Record):
+    """Settings of a kernel that were tried, with the time.
+
+    Where the kernel cannot run they have its resources; ``problem`` is why there is neither.
+    """
+
+    values: dict[str, int]
+    seconds: float | None = None
+    resources: KernelResources | None = None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        names = ", ".join(f"{n} {v}" for n, v in self.values.items())
+        if self.problem or self.seconds is not None:
+            return f"{names}: {self.problem or f'{(self.seconds or 0.0) * 1e6:.1f} us'}"
+        found = self.resources or KernelResources()
+        occupancy = "" if found.occupancy is None else f", occupancy {found.occupancy:.0%}"
+        return f"{names}: {found.registers} registers, {found.spills} spills{occupancy}"
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRecord(Record):
+    """Settings of a kernel that were tried by hand; ``device`` is empty if nothing could run.
+
+    ``chosen``: the settings that later compiles use.
+    """
+
+    controls: tuple[TuningControl, ...]
+    points: tuple[TuningPoint, ...] = ()
+    device: str = ""
+    chosen: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoopOp(Record):
     """One loop-IR op: ``id`` is ``loop:0/0:k0:5``, ``origins`` are ids of ATen nodes."""
 
@@ -164,6 +207,7 @@ class KernelRecord(Record):
     ``fused_nodes`` and the provenance of the ops cover all launches.
     """
     measured: KernelTimingRecord | None = None
+    tuning: TuningRecord | None = None
 
     @property
     def is_hand_written(self) -> bool:

@@ -141,6 +141,8 @@ class CpuProgramRecord(Record):
     """Reason why ATen computed the results of a graph on the CPU, in one sentence."""
     memory: tuple[MemoryRecord, ...] = ()
     """Live memory of the forward, then of the backward."""
+    autotune_choices: tuple[AutotuneChoice, ...] = ()
+    """Settings of kernels that were tuned by hand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import torch
 
 from engine.cache.disk_store import DiskStore, DiskStoreError
 from engine.ir.kernels.generated_kernel import Size
-from engine.ir.kernels.lowered_program import LoweredProgram, buffer_refs
+from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram, buffer_refs
 from engine.ir.kernels.template_choice import ChoiceRequest, ChoiceResult
 from engine.ir.loop_ir.index_expr import concrete_size, symbols_of
 from engine.runtime.kernel_launchers import KernelBinder, gpu_launcher
@@ -55,6 +55,11 @@ class Autotuner:
     on_progress: Callable[[str], None] = lambda sentence: None
     stop: threading.Event = field(default_factory=threading.Event)
     max_seconds: float = MAX_SECONDS
+    finalists: int = FINALISTS
+    typical: Callable[[Sequence[float]], float] = statistics.median
+    """Returns one time of several runs."""
+    failures: dict[int, str] = field(default_factory=dict)
+    """Why a program of the last measurement has no time, by its number."""
     _seconds_spent: float = 0.0
     _choice_count: int = 0
 
@@ -75,7 +80,7 @@ class Autotuner:
         started = time.perf_counter()
         self.on_progress(f"tuning {self._choice_count}: {len(programs)} ways to compute {question.node}")
         try:
-            seconds = self._time_candidates(programs, question.size_hints)
+            seconds = self.time_candidates(programs, question.size_hints)
         except torch.OutOfMemoryError:
             return ChoiceResult(0, reason="The GPU has no memory to measure other candidates; the default is used.")
         finally:
@@ -100,49 +105,54 @@ class Autotuner:
         reason = f"{when} {self.device}{_sizes_text(question)}: {first}, {second}."
         return ChoiceResult(taken, tuple(seconds), reason, is_known, self.device)
 
-    def _time_candidates(self, programs: Sequence[LoweredProgram], sizes: Mapping[str, int]) -> list[float | None]:
+    def time_candidates(self, programs: Sequence[LoweredProgram], sizes: Mapping[str, int]) -> list[float | None]:
+        """Return the seconds of each program; None if it fails, or differs from the first one."""
         given = {name: value for p in programs for name, value in _random_inputs(p, sizes).items()}
         # A new thread starts on device 0, so the current device is passed to it.
         here = torch.cuda.current_device() if torch.cuda.is_available() else None
         with ThreadPoolExecutor(BUILD_THREADS, thread_name_prefix="engine-tune") as pool:
             runs = list(pool.map(functools.partial(self._build, device=here), programs))
+        self.failures = {n: why for n, (_, why) in enumerate(runs) if why}
         works: list[Callable[[], Any] | None] = []
         wanted: dict[str, Any] = {}
-        for program, run in zip(programs, runs, strict=True):
+        for number, (program, (run, _)) in enumerate(zip(programs, runs, strict=True)):
             work = None if run is None else _bind_inputs(run, [given[name] for name in program.inputs])
-            works.append(work if work is not None and self._is_correct(program, work, wanted) else None)
+            if work is not None and (why := self._why_wrong(program, work, wanted)):
+                self.failures[number], work = why, None
+            works.append(work)
         found = [None if w is None or self.stop.is_set() else self._time(w, QUICK_RUNS) for w in works]
-        best = sorted((s, n) for n, s in enumerate(found) if s is not None)[:FINALISTS]
+        best = sorted((s, n) for n, s in enumerate(found) if s is not None)[: self.finalists]
         last = [(n, work) for n in sorted({0, *(n for _, n in best)}) if (work := works[n]) is not None]
         times: dict[int, list[float]] = {n: [] for n, _ in last}
         for _ in range(THOROUGH_RUNS):  # interleaved, because a GPU that gets warm slows down every candidate
             for n, work in last:
                 if not self.stop.is_set():
                     times[n].append(self.timer(work))
-        return [statistics.median(times[n]) if times.get(n) else s for n, s in enumerate(found)]
+        return [self.typical(times[n]) if times.get(n) else s for n, s in enumerate(found)]
 
-    def _build(self, program: LoweredProgram, device: int | None) -> Run | None:
+    def _build(self, program: LoweredProgram, device: int | None) -> tuple[Run | None, str]:
+        """Return the executor of a candidate, or None and why it cannot be built for this device."""
         try:
             with contextlib.nullcontext() if device is None else torch.cuda.device(device):
-                return program_executor(program, self.bind)
-        except Exception:  # it does not fit this GPU, so it is no candidate
-            return None
+                return program_executor(program, self.bind), ""
+        except Exception as error:
+            return None, f"it cannot be built: {_first_line(error.__cause__ or error)}"
 
-    def _is_correct(self, program: LoweredProgram, work: Callable[[], Any], wanted: dict[str, Any]) -> bool:
-        """Return True if a candidate's results are close to those of the first candidate."""
+    def _why_wrong(self, program: LoweredProgram, work: Callable[[], Any], wanted: dict[str, Any]) -> str:
+        """Return why a candidate is no choice; empty if its results are close to the first one's."""
         try:
             results = dict(zip((r.buffer for r in buffer_refs(program.outputs)), work(), strict=True))
         except torch.OutOfMemoryError:
             raise
-        except Exception:
-            return False
+        except Exception as error:
+            return f"it fails: {_first_line(error)}"
         if not wanted:
             wanted.update(results)
-            return True
-        return all(_is_close(results[name], wanted[name]) for name in results.keys() & wanted.keys())
+        is_close = all(_is_close(results[name], wanted[name]) for name in results.keys() & wanted.keys())
+        return "" if is_close else "its results differ from those of the default"
 
     def _time(self, work: Callable[[], Any], times: int) -> float:
-        return statistics.median(self.timer(work) for _ in range(times))
+        return self.typical([self.timer(work) for _ in range(times)])
 
     def _load_times(self, key: str, ways: int) -> list[float | None] | None:
         """Return the timings that an earlier process stored; None if there are no valid ones."""
@@ -177,6 +187,10 @@ def make_autotuner(
     return Autotuner(name, cold_cache_timer(), store=store, on_progress=on_progress, stop=stop or threading.Event())
 
 
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def _bind_inputs(run: Run, given: list[Any]) -> Callable[[], Any]:
     return lambda: run(*given)
 
@@ -196,7 +210,8 @@ def _sizes_text(question: ChoiceRequest) -> str:
 
 def _random_inputs(program: LoweredProgram, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
     """Return random inputs for the program; integer inputs are zero, a valid index everywhere."""
-    generator = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
+    on_gpu = torch.cuda.is_available() and program.target != CPU_TARGET
+    generator = torch.Generator("cuda" if on_gpu else "cpu").manual_seed(0)
     made: dict[str, torch.Tensor] = {}
     for name in program.inputs:
         buffer = program.buffers[name]

@@ -14,6 +14,11 @@ class VectorUnit:
     math_suffixes: tuple[tuple[int, str], ...] = ()
     """``(bytes of a vector, suffix)`` of the SLEEF functions, widest first."""
 
+    def narrowed(self, bits: int) -> VectorUnit:
+        """Return the unit as if its registers had at most this many bits."""
+        functions = tuple((width, suffix) for width, suffix in self.math_suffixes if width * 8 <= bits)
+        return VectorUnit(self.name, min(bits, self.bits), functions)
+
     def lanes(self, itemsize: int) -> int:
         """Return how many elements of this many bytes a register holds; 1 without vectors."""
         return max(1, self.bits // 8 // itemsize)

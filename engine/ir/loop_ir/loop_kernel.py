@@ -80,6 +80,14 @@ class BlockConfig:
 
 
 @dataclass(frozen=True)
+class VectorConfig:
+    """Bits of the vectors of a CPU kernel (0: none), and vectors per iteration."""
+
+    bits: int
+    copies: int
+
+
+@dataclass(frozen=True)
 class LoopNest:
     """Loops of a CPU kernel, outermost first; ``inner`` are reduced or scanned over."""
 
@@ -114,6 +122,8 @@ class LoopKernel:
     """Loops of the matmul template, if used; ``x`` and ``r`` are then rows and columns."""
     block_config: BlockConfig | None = None
     """Block configuration, or None for the default for its sizes."""
+    vector_config: VectorConfig | None = None
+    """Vectors of a CPU kernel, or None for the default."""
     nest: LoopNest | None = None
     """Loops of a CPU kernel, whose ops use its variables instead of ``x`` and ``r``."""
     companions: tuple[LoopKernel, ...] = ()

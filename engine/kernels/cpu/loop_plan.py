@@ -85,6 +85,8 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     if lane_var in nest.inner:
         inner = (*inner, lane_var)
     copies = 1 if lane_var is None else _copies(live, lane_var, lanes)
+    if lane_var is not None and kernel.vector_config is not None:
+        copies = kernel.vector_config.copies
     if lane_var in nest.outer:
         around.append(lane_var)
     return LoopPlan(tuple(parallel), tuple(around), inner, lane_var, lanes, copies, is_serial and lane_var is None)

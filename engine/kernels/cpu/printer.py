@@ -44,6 +44,8 @@ class NestPrinter:
     """Prints the loops of one kernel, from the outermost in."""
 
     def __init__(self, kernel: LoopKernel, unit: VectorUnit) -> None:
+        if kernel.vector_config is not None:
+            unit = unit.narrowed(kernel.vector_config.bits)
         self.kernel = kernel
         self.live_ops = dependences.live_ops(kernel.ops, keeps_checks=True)
         self.plan: LoopPlan = make_plan(kernel, self.live_ops, unit)

@@ -48,7 +48,7 @@ MIN_ELEMENTS_PER_THREAD, MAX_ELEMENTS_PER_THREAD = 2, 128
 def candidate_blockings(kernel: LoopKernel) -> tuple[BlockConfig, ...]:
     """Return the default configuration, then at most ``MAX_CANDIDATES`` others."""
     usual = default_blocking(kernel)
-    others = {c: None for c in _all_candidates(kernel, usual) if c != usual and _fits(kernel, c)}
+    others = {c: None for c in _all_candidates(kernel, usual) if c != usual and fits(kernel, c)}
     found: list[BlockConfig] = []
     for cut in sorted(others, key=lambda c: estimate_seconds(kernel, c)):
         if sum((c.x_block, c.r_block) == (cut.x_block, cut.r_block) for c in found) < MAX_CANDIDATES_PER_BLOCK:
@@ -133,7 +133,8 @@ def _row_candidates(kernel: LoopKernel, r: int | None) -> Iterator[BlockConfig]:
             yield BlockConfig(1, cols, True, warps, prefetch_depth=ahead)
 
 
-def _fits(kernel: LoopKernel, block: BlockConfig) -> bool:
+def fits(kernel: LoopKernel, block: BlockConfig) -> bool:
+    """Return True if a block suits the threads, shared memory and size of a kernel."""
     elements = block.x_block * max(block.r_block, 1) / (32 * block.num_warps)
     longest = power_of_two(_size_or_assumed(kernel.x.size))
     return (

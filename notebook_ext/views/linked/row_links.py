@@ -58,7 +58,7 @@ def for_target(record: CompilationRecord, target: str) -> CompilationRecord:
     if target != CPU:
         return record
     ran = record.cpu_program
-    lowering = LoweringRecord(CPU, ran.decisions, ran.externs)
+    lowering = LoweringRecord(CPU, ran.decisions, ran.externs, autotune_choices=ran.autotune_choices)
     return replace(record, kernels=ran.kernels, lowering=lowering, backward_lowering=None)
 
 
