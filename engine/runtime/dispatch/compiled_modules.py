@@ -67,7 +67,7 @@ def compiled_module(module: Module, compiler: Compiler) -> Any:
     cls: Any = _compiled_class(type(module))
     wrapper = cls.__new__(cls)
     object.__setattr__(wrapper, "__dict__", instance_dict(module))
-    for slot, value in ((ORIGINAL_MODULE_ATTR, module), ("_engine_compiler", compiler), ("_engine_forward", None)):
+    for slot, value in ((ORIGINAL_MODULE_ATTR, module), ("_engine_compiler", compiler), ("_engine_forward", ())):
         object.__setattr__(wrapper, slot, value)
     return wrapper
 
@@ -107,15 +107,20 @@ def _set_class(wrapper: Any, cls: type) -> None:
 
 
 def _get_forward(wrapper: Any) -> Any:
-    """Return the compiled forward, bound to the original: ``type(self)`` is the user's class."""
+    """Return the compiled forward, bound to the original: ``type(self)`` is the user's class.
+
+    The class's own forward and the last other one are cached: trainers set another forward for the length of a call.
+    """
     module = getattr(wrapper, ORIGINAL_MODULE_ATTR)
-    plain = module.forward
+    plain = unwrap_compiled(module.forward)
     function = plain.__func__ if type(plain) is MethodType and plain.__self__ is module else plain
-    kept = wrapper._engine_forward
-    if kept is not None and kept[0] is function:
-        return kept[1]
+    cached = wrapper._engine_forward
+    for known, made in cached:
+        if known is function:
+            return made
     made = _dispatched_forward(plain, wrapper._engine_compiler)
-    object.__setattr__(wrapper, "_engine_forward", (function, made))
+    own = [entry for entry in cached if entry[0] is getattr(type(module), "forward", None)]
+    object.__setattr__(wrapper, "_engine_forward", (*own, (function, made)))
     return made
 
 

@@ -169,6 +169,28 @@ def test_a_forward_put_on_the_instance_is_used() -> None:
     assert torch.equal(twin(X), plain)
 
 
+def test_a_forward_that_is_exchanged_for_a_call_compiles_once() -> None:
+    """A trainer puts its own forward on the module for a call, and the old one back inside it."""
+    net = Net()
+    twin = engine.compile(net, backend="eager")
+
+    def call(other: Any) -> torch.Tensor:
+        old = twin.forward
+
+        def redirected(x: torch.Tensor) -> Any:
+            twin.forward = old
+            return other(x)
+
+        twin.forward = redirected
+        return twin(X)  # type: ignore[no-any-return]
+
+    with engine.record() as session:
+        results = [call(torch.sin) for _ in range(4)]
+    assert all(torch.equal(r, X.sin()) for r in results)
+    assert torch.equal(twin(X), net(X))
+    assert len(session.compilations) == 1
+
+
 def test_as_a_part_of_another_module() -> None:
     """A compiled module works as a submodule: parameters count once, under their usual names."""
     net = Net()
