@@ -23,7 +23,13 @@ from notebook_ext.views.graph.node_table import graph
 from notebook_ext.views.guards import guards, names_entry
 from notebook_ext.views.home import home
 from notebook_ext.views.kernels import kernels
-from notebook_ext.views.linked.row_links import default_target, linked, pane_text, targets_of
+from notebook_ext.views.linked.row_links import (
+    default_target,
+    linked,
+    linked_with_long_texts,
+    pane_text,
+    targets_of,
+)
 from notebook_ext.views.performance.memory import memory
 from notebook_ext.views.performance.timings import timings
 from notebook_ext.views.ranks import ranks
@@ -183,14 +189,15 @@ def parts(session: Session, wanted: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """Yield parts by key, each followed by the long texts of its panes or its Graphviz layout."""
     first = {c.id for c in session.compilations[:MAX_LAID_OUT]}
     for key in wanted:
-        value = part(session, key)
-        yield key, value
         if key.startswith("linked|"):
             _, entry, target = key.split("|")
-            missing = [p["id"] for p in value["panes"] if p["id"] not in value["texts"]]
-            for text in (f"text|{entry}|{target}|{pane}" for pane in missing):
-                yield text, part(session, text)
-        elif key.startswith("graph|") and value["is_small"]:
+            structure, texts = linked_with_long_texts(session, entry, target)
+            yield key, structure
+            yield from ((f"text|{entry}|{target}|{pane}", text) for pane, text in texts.items())
+            continue
+        value = part(session, key)
+        yield key, value
+        if key.startswith("graph|") and value["is_small"]:
             where = key.replace("graph", "places", 1)
             yield where, part(session, where) if value["compilation"] in first else no_layout(NOT_LAID_OUT_MESSAGE)
 

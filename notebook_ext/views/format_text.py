@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -72,6 +73,11 @@ _SHORT |= {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f
 
 def tensor_type(dtype: str, shape: Sequence[str] | None) -> str:
     """Return a type such as ``f32[64, 128]``; only the dtype if there is no shape."""
+    return _tensor_type(dtype, None if shape is None else tuple(shape))
+
+
+@functools.lru_cache(maxsize=4096)
+def _tensor_type(dtype: str, shape: tuple[str, ...] | None) -> str:
     short = _SHORT.get(dtype, dtype)
     return one_line(short if shape is None else f"{short}[{', '.join(shape)}]", 80)
 

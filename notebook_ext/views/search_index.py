@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from engine.records.graph import GraphRecord
+from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line, sanitize, source_name, tensor_type
 
 MAX_ROWS = 20_000
-"""Maximum number of rows; the rest is counted."""
+"""Maximum number of rows; the rest is left out."""
 
 IndexRow = tuple[str, str, str, str]
 """Kind, name, short description, and location in the explorer."""
@@ -22,20 +22,12 @@ IndexRow = tuple[str, str, str, str]
 def search_index(session: Session) -> dict[str, Any]:
     """Return functions, source lines, breaks, guards, kernels and nodes, in this order.
 
-    ``cut`` counts the rows over the limit.
+    ``limit`` is the number of rows if some are left out, else 0. Names after the limit are not parsed.
     """
-    rows = _rows(session)
-    kept = list(itertools.islice(rows, MAX_ROWS))
-    cut = sum(1 for _ in rows)
-    for compilation in session.compilations:
-        for number, graph in enumerate(compilation.graphs):
-            if len(kept) == MAX_ROWS:
-                cut += graph.node_count
-                continue
-            nodes = _nodes(compilation, number, graph)
-            kept += itertools.islice(nodes, MAX_ROWS - len(kept))
-            cut += sum(1 for _ in nodes)
-    return {"rows": kept, "cut": cut}
+    rows = itertools.chain(_rows(session), _nodes(session))
+    first = list(itertools.islice(rows, MAX_ROWS))
+    is_cut = next(rows, None) is not None
+    return {"rows": first, "limit": MAX_ROWS if is_cut else 0}
 
 
 def _rows(session: Session) -> Iterator[IndexRow]:
@@ -87,12 +79,17 @@ def _guards(session: Session, compilation: CompilationRecord) -> Iterator[IndexR
         yield "guard", name, one_line(guard.expected, 100), f"guards|{compilation.id}|guard={number}"
 
 
-def _nodes(compilation: CompilationRecord, number: int, graph: GraphRecord) -> Iterator[IndexRow]:
-    stage = sanitize(graph.stage) if number else ""
-    for node in graph.nodes:
-        if node.op == "output":
-            continue
-        kind = tensor_type(node.dtype, node.shape) if node.dtype else ""
-        detail = one_line(f"{graph.stage}: {node.text}  {kind}", 140)
-        name = one_line(node.name, 60)
-        yield "node", name, detail, f"graph|{compilation.id}|{stage}|node={name}"
+def _nodes(session: Session) -> Iterator[IndexRow]:
+    for compilation in session.compilations:
+        for number, graph in enumerate(compilation.graphs):
+            stage = sanitize(graph.stage) if number else ""
+            for node in graph.nodes:
+                if node.op != "output":
+                    yield _node(compilation, stage, graph, node)
+
+
+def _node(compilation: CompilationRecord, stage: str, graph: GraphRecord, node: NodeRecord) -> IndexRow:
+    kind = tensor_type(node.dtype, node.shape) if node.dtype else ""
+    name = one_line(node.name, 60)
+    detail = one_line(f"{graph.stage}: {node.text}  {kind}", 140)
+    return "node", name, detail, f"graph|{compilation.id}|{stage}|node={name}"

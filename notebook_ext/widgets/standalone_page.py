@@ -37,7 +37,7 @@ COMPRESSION_LEVEL = 6
 Its output is a sixth smaller than that of the fastest level and takes a sixth longer.
 """
 MIN_COMPILATIONS_TO_FORK = 2
-"""Number of compilations from which a second process builds half of the parts."""
+"""Number of compilations from which a second process builds parts too."""
 
 ProgressCallback = Callable[[int, int], None]
 """Callback with the number of compilations written and their total."""
@@ -75,17 +75,22 @@ def write_page(
 
 def _compressed_parts(session: Session, progress: ProgressCallback | None) -> Iterator[tuple[str, bytes]]:
     groups = _key_groups(session)
+    numbers = range(len(groups))
     if len(session.compilations) < MIN_COMPILATIONS_TO_FORK or not hasattr(os, "fork") or (os.cpu_count() or 1) < 2:
-        yield from _compress_groups(session, groups, progress)
+        yield from _compress_groups(session, groups, numbers, progress)
         return
-    with tempfile.TemporaryFile() as other:
+    with tempfile.TemporaryFile() as queue, tempfile.TemporaryFile() as other:
+        queue.write(b"".join(number.to_bytes(4) for number in numbers))
+        queue.flush()
+        queue.seek(0)
         child = fork_process()
         if child == 0:
-            _compress_in_child(session, groups[1::2], other)
-        yield from _compress_groups(session, groups[::2], progress)
+            _compress_in_child(session, groups, queue, other)
+        done: list[int] = []
+        yield from _compress_groups(session, groups, _take_numbers(queue, done), progress)
         _, status = os.waitpid(child, 0)
         if status:  # If the child failed, do its work here: an error then shows.
-            yield from _compress_groups(session, groups[1::2], progress)
+            yield from _compress_groups(session, groups, sorted({*numbers} - {*done}), progress)
             return
         other.seek(0)
         while line := other.readline():
@@ -93,12 +98,21 @@ def _compressed_parts(session: Session, progress: ProgressCallback | None) -> It
             yield key.decode(), packed
 
 
-def _compress_in_child(session: Session, groups: list[list[str]], file: BinaryIO) -> None:
+def _take_numbers(queue: BinaryIO, taken: list[int]) -> Iterator[int]:
+    """Yield the next numbers of a file that a forked process reads too, and note them.
+
+    The two processes share the file's position: each number is read by one of them.
+    """
+    while len(number := os.read(queue.fileno(), 4)) == 4:
+        taken.append(int.from_bytes(number))
+        yield taken[-1]
+
+
+def _compress_in_child(session: Session, groups: list[list[str]], queue: BinaryIO, file: BinaryIO) -> None:
     status = 1
     try:
-        file.writelines(
-            key.encode() + b"\t" + packed + b"\n" for key, packed in _compress_groups(session, groups, None)
-        )
+        made = _compress_groups(session, groups, _take_numbers(queue, []), None)
+        file.writelines(key.encode() + b"\t" + packed + b"\n" for key, packed in made)
         file.flush()
         status = 0
     finally:
@@ -115,13 +129,12 @@ def _key_groups(session: Session) -> list[list[str]]:
 
 
 def _compress_groups(
-    session: Session, groups: Iterable[list[str]], progress: ProgressCallback | None
+    session: Session, groups: list[list[str]], numbers: Iterable[int], progress: ProgressCallback | None
 ) -> Iterator[tuple[str, bytes]]:
-    wanted = list(groups)
-    for number, keys in enumerate(wanted, 1):
-        yield from map(_compress_part, parts(session, keys))
+    for number in numbers:
+        yield from map(_compress_part, parts(session, groups[number]))
         if progress is not None:
-            progress(number, len(wanted))
+            progress(number + 1, len(groups))
 
 
 def _compress_part(part: tuple[str, Any]) -> tuple[str, bytes]:

@@ -6,12 +6,14 @@ Covers the command line, its page, ``%explore FILE`` and ``%explore A B``.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +28,16 @@ from notebook_ext.__main__ import main
 from notebook_ext.trace_report import write_trace_report
 from notebook_ext.views.comparison.session_comparison import comparison_html, comparison_text
 from notebook_ext.views.compilations import artifact_text, compilation_facts, compilations
-from notebook_ext.views.explorer_parts import all_keys, all_parts, part
+from notebook_ext.views.explorer_parts import all_keys, all_parts, part, parts
 from notebook_ext.views.guards import guards
 from notebook_ext.views.linked.row_links import linked
+from notebook_ext.views.search_index import search_index
 from notebook_ext.views.source_lines import WITHHELD
+from notebook_ext.widgets import standalone_page
 from notebook_ext.widgets.standalone_page import write_page
 from tests.engine.observe.sample_traces import session_and_log
 from tests.notebook_ext.conftest import Shell
-from tests.notebook_ext.sample_sessions import HOSTILE, hostile_session
+from tests.notebook_ext.sample_sessions import HOSTILE, head_session, hostile_session
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +226,29 @@ def test_a_lone_surrogate_does_not_prevent_a_page(tmp_path: Path) -> None:
     with path.open("wb") as stream:
         write_page(session, stream, "title \ud800")
     assert b"title ?" in path.read_bytes()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_page_has_every_part_also_when_its_helper_fails(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes share the parts; those of a process that fails are made by the other."""
+    session, page, here = head_session(), io.BytesIO(), os.getpid()
+
+    def group(session: Session, keys: list[str]) -> Iterator[tuple[str, Any]]:
+        if fails and os.getpid() != here:
+            raise OSError("no memory")
+        return parts(session, keys)
+
+    monkeypatch.setattr(standalone_page, "parts", group)
+    write_page(session, page, "shared")
+    assert packed(page.getvalue().decode()).keys() == all_parts(head_session()).keys()
+
+
+def test_the_index_says_when_it_leaves_names_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session with more names than the limit is indexed up to it, in the same order."""
+    whole = search_index(head_session())
+    assert whole["limit"] == 0
+    monkeypatch.setattr("notebook_ext.views.search_index.MAX_ROWS", 10)
+    assert search_index(head_session()) == {"rows": whole["rows"][:10], "limit": 10}
 
 
 @pytest.mark.parametrize("asked", [False, True])

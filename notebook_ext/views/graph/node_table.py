@@ -215,25 +215,30 @@ def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -
     files = {f.id for f in session.files}
     kernel_of = {node: k.id for k in record.kernels for node in k.fused_nodes}
     strings: dict[str, int] = {"": 0}
-    columns: dict[str, list[Any]] = {name: [] for name in NODE_COLUMNS}
-    for node in chosen.nodes:
+
+    def number(text: str) -> int:
+        return strings.setdefault(text, len(strings))
+
+    def row(node: NodeRecord) -> tuple[str | int, ...]:
         span = source_lines.node_spans(node, files).span
-        texts = {
-            "op": node.op,
-            "target": one_line(node.target, 80),
-            "type": tensor_type(node.dtype, node.shape),
-            "bytes": format_bytes(node.bytes),
-            "path": ".".join(call_path(node)),
-            "kernel": kernel_of.get(node.id, ""),
-            "source": sanitize(source_lines.source_line(session, span)),
-            "note": one_line(node.note, 120),
-        }
-        found: dict[str, Any] = {name: strings.setdefault(text, len(strings)) for name, text in texts.items()}
-        found |= {"name": one_line(node.name, 60), "text": one_line(node.text, 300)}
-        found |= {"line": span.line if span else 0, "ordinal": numbers.of(span)}
-        for name, column in columns.items():
-            column.append(found[name])
-    return {"nodes": columns, "strings": list(strings), "values": _values(record, chosen)}
+        return (
+            one_line(node.name, 60),
+            one_line(node.text, 300),
+            number(node.op),
+            number(one_line(node.target, 80)),
+            number(tensor_type(node.dtype, node.shape)),
+            number(format_bytes(node.bytes)),
+            number(".".join(call_path(node))),
+            number(kernel_of.get(node.id, "")),
+            number(sanitize(source_lines.source_line(session, span))),
+            number(one_line(node.note, 120)),
+            span.line if span else 0,
+            numbers.of(span),
+        )
+
+    columns = map(list, zip(*map(row, chosen.nodes), strict=True))
+    nodes = dict(zip(NODE_COLUMNS, columns, strict=True))
+    return {"nodes": nodes, "strings": list(strings), "values": _values(record, chosen)}
 
 
 def _values(record: CompilationRecord, chosen: GraphRecord) -> dict[int, dict[str, Any]]:

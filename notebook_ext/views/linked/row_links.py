@@ -28,10 +28,23 @@ def linked(session: Session, compilation: str, target: str = "") -> dict[str, An
     Raises:
         KeyError: there is no such compilation.
     """
+    return linked_with_long_texts(session, compilation, target)[0]
+
+
+def linked_with_long_texts(
+    session: Session, compilation: str, target: str = ""
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Return what ``linked`` returns, and by pane the texts that it leaves out.
+
+    Raises:
+        KeyError: there is no such compilation.
+    """
     record = session.compilation(compilation)
     target = target or default_target(session, record)
     found = LinkedPanes(session, for_target(record, target), target)
-    return _structure(found, targets_of(record)) | {"texts": {p.id: _texts(p) for p in found.panes if _is_small(p)}}
+    small = {p.id: _texts(p) for p in found.panes if _is_small(p)}
+    long = {p.id: _texts(p) for p in found.panes if p.id not in small}
+    return _structure(found, targets_of(record)) | {"texts": small}, long
 
 
 def pane_text(session: Session, compilation: str, target: str, pane: str) -> list[str]:
