@@ -105,7 +105,7 @@ class CpuLowering:
             except errors.KernelBuildError as error:
                 self.leave_to_aten(error)
                 continue
-            left = operators_for_aten(program.kernels, self._graph.module)
+            left = operators_for_aten(program, self._graph.module)
             if left.keys() >= {node for kernel in program.kernels for node in kernel.nodes}:
                 return None
             if left.keys() <= self._refused.keys():

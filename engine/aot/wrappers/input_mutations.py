@@ -72,7 +72,8 @@ def mutate_inputs(plan: AotMetadata) -> WrapperCode:
             layout = f"{sizes_expr(i.new_layout.sizes)}, {sizes_expr(i.new_layout.strides)}"
             after.append(f"i{n}.as_strided_({layout}, {offset_expr(f'i{n}', i.new_layout.offset)})")
     if any(i.is_mutated and i.has_version_counter for i in plan.inputs):
-        names |= {"increment_version": torch.autograd.graph.increment_version, "copy_results": copy_results}
+        names |= {"copy_results": copy_results, "copy_without_grad": torch.no_grad()(copy_results)}
+        names["increment_version"] = torch.autograd.graph.increment_version
         after.append("if written: increment_version(written)")
     counted = sorted((i.version_bumps, n) for n, i in enumerate(plan.inputs) if not _version_matches_eager(i))
     if counted:
@@ -89,17 +90,13 @@ def _copies(plan: AotMetadata) -> list[str]:
     ``written`` gets the inputs that kernels have written themselves.
     """
     counted = [(n, i) for n, i in enumerate(plan.inputs) if i.is_mutated and i.has_version_counter]
-    seen = [(n, i.result_index) for n, i in counted if not i.mutation_hidden_from_autograd]
-    hidden = [f"(i{n}, r{i.result_index})" for n, i in counted if i.mutation_hidden_from_autograd]
     lines = []
-    if seen:
-        inputs, are_written = "".join(f"i{n}, " for n, _ in seen), " and ".join(f"r{r} is i{n}" for n, r in seen)
-        pairs = ", ".join(f"(i{n}, r{r})" for n, r in seen)
-        lines.append(f"written = ({inputs}) if {are_written} else copy_results({pairs})")
-    elif hidden:
-        lines.append("written = ()")
-    if hidden:
-        lines += ["with no_grad():", f"    written += copy_results({', '.join(hidden)})"]
+    for is_hidden, copy in ((False, "copy_results"), (True, "copy_without_grad")):
+        pairs = [(f"i{n}", f"r{i.result_index}") for n, i in counted if i.mutation_hidden_from_autograd is is_hidden]
+        if pairs:
+            inputs, are_written = "".join(f"{i}, " for i, _ in pairs), " and ".join(f"{r} is {i}" for i, r in pairs)
+            copied = f"{copy}({', '.join(f'({i}, {r})' for i, r in pairs)})"
+            lines.append(f"written {'+=' if lines else '='} ({inputs}) if {are_written} else {copied}")
     return lines
 
 

@@ -195,7 +195,7 @@ def dict_keys_equal(value: Any, keys: tuple[Any, ...]) -> bool:
 
     Constants are compared by type and value, other keys by identity.
     """
-    found = builtin_dict_keys(value)
+    found = value if type(value) is dict else builtin_dict_keys(value)
     return len(found) == len(keys) and (all(map(operator.is_, found, keys)) or all(map(constants_equal, found, keys)))
 
 

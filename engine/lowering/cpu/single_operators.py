@@ -1,16 +1,15 @@
 """Leaves an operator that is fused with nothing to ATen, unless its kernel is faster.
 
 A kernel of one operator moves the bytes that ATen's own loop moves, so it gains only by better arithmetic or by a
-better order of the loops.
+better order of the loops, or if it stores a new value of an input, which ATen computes first and copies then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch.fx
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.node_values import called_overload
 
 MIN_BYTES = 1 << 16
@@ -34,23 +33,29 @@ SAME_BYTES = "Fused with nothing, its kernel would move the bytes that ATen move
 SMALL = "Fused with nothing and small, it costs one call in a kernel as in ATen."
 
 
-def operators_for_aten(kernels: Iterable[GeneratedKernel], module: torch.fx.GraphModule) -> dict[str, str]:
+def operators_for_aten(program: LoweredProgram, module: torch.fx.GraphModule) -> dict[str, str]:
     """Return the nodes that ATen computes as fast as their kernels, with the reason.
 
-    ``module`` is the graph whose nodes the kernels compute.
+    ``module`` is the graph that was lowered to the program.
     """
     schemas = {node.name: called_overload(node.target) for node in module.graph.nodes}
     kernels_of: dict[str, list[GeneratedKernel]] = {}
-    for kernel in kernels:
+    for kernel in program.kernels:
         for node in kernel.nodes:
             kernels_of.setdefault(node, []).append(kernel)
     found: dict[str, str] = {}
     for node, computed_by in kernels_of.items():
         called = schemas.get(node.rpartition(":")[2])
-        if called is None or any(len(kernel.nodes) > 1 for kernel in computed_by):
+        if called is None or any(len(k.nodes) > 1 or _mutates_input(k, program) for k in computed_by):
             continue
         if all(k.bytes_moved is not None and k.bytes_moved < MIN_BYTES for k in computed_by):
             found[node] = SMALL
         elif called._schema.name not in FASTER_IN_KERNELS and not any(k.loads_tiles for k in computed_by):
             found[node] = SAME_BYTES
     return found
+
+
+def _mutates_input(kernel: GeneratedKernel, program: LoweredProgram) -> bool:
+    """Return True if a kernel stores an input's new value into the input."""
+    written = program.written_inputs
+    return any(a.is_written and program.buffers[a.buffer].reuses in written for a in kernel.args if a.buffer)

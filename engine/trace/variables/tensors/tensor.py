@@ -272,6 +272,12 @@ class TensorVariable(TensorOperators):
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that sets the written attributes on the tensor at the stack top and pops it."""
+        if len(self.attr_writes) == 1 and self.python_type().__setattr__ is object.__setattr__:
+            ((name, value),) = self.attr_writes.items()
+            cg.load(value)
+            cg.body.emit("SWAP", 2)
+            cg.body.emit("STORE_ATTR", name)
+            return
         cg.load_helper(set_attributes, 1)
         cg.load_const(tuple(self.attr_writes))
         cg.load_all(list(self.attr_writes.values()))
