@@ -90,7 +90,7 @@ def _copies(plan: AotMetadata) -> list[str]:
     ``written`` gets the inputs that kernels have written themselves.
     """
     counted = [(n, i) for n, i in enumerate(plan.inputs) if i.is_mutated and i.has_version_counter]
-    lines = []
+    lines: list[str] = []
     for is_hidden, copy in ((False, "copy_results"), (True, "copy_without_grad")):
         pairs = [(f"i{n}", f"r{i.result_index}") for n, i in counted if i.mutation_hidden_from_autograd is is_hidden]
         if pairs:

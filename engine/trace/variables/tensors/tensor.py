@@ -272,7 +272,8 @@ class TensorVariable(TensorOperators):
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that sets the written attributes on the tensor at the stack top and pops it."""
-        if len(self.attr_writes) == 1 and self.python_type().__setattr__ is object.__setattr__:
+        cls: Any = self.python_type()
+        if len(self.attr_writes) == 1 and cls.__setattr__ is object.__setattr__:
             ((name, value),) = self.attr_writes.items()
             cg.load(value)
             cg.body.emit("SWAP", 2)

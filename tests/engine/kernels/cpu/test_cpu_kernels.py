@@ -343,6 +343,23 @@ def test_a_transposed_operand_is_not_left_to_aten() -> None:
 
 
 @pytest.mark.usefixtures("cpu_kernels")
+@pytest.mark.parametrize("shape", [(1,), (0,), (7, 3)])
+def test_a_mutation_is_not_left_to_aten(shape: tuple[int, ...]) -> None:
+    """One operator runs in a kernel if the kernel stores its result into an input."""
+
+    def update(weight: torch.Tensor, step: torch.Tensor) -> None:
+        weight.add_(step, alpha=-0.5)
+
+    weight, step = torch.randn(shape), torch.randn(shape)
+    wanted, version = weight.clone().add_(step, alpha=-0.5), weight._version
+    with engine.record() as session, torch.no_grad():
+        engine.compile(update)(weight, step)
+    assert torch.equal(weight, wanted)
+    assert weight._version == version + 1
+    assert [k.name for c in session.compilations for k in c.cpu_kernels] == ["add_kernel"] * bool(weight.numel())
+
+
+@pytest.mark.usefixtures("cpu_kernels")
 def test_timings_have_the_stages_of_cpu_kernels() -> None:
     """Lowering for the CPU and LLVM are stages of their own beside the GPU's lowering."""
     with engine.record() as session:
