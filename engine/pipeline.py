@@ -24,6 +24,7 @@ from engine.ir.introspection.torch_global_state import without_torch_function_mo
 from engine.ir.kernels.kernel_edits import KernelEdit
 from engine.ir.pass_set import PassSet, UserPass, active_passes
 from engine.ir.traced_frame import TracedFrame
+from engine.ir.wrapped_parameters import name_arguments, wrapped_parameters
 from engine.link_frame import link_frame
 from engine.options import Options
 from engine.records.session import CompilationRecord
@@ -36,6 +37,10 @@ from engine.torch_reports import report_entry, report_trace
 from engine.trace.driver import trace_frame
 
 Run = Callable[..., Any]
+
+
+def _describe_inputs(request: CompileRequest) -> dict[str, str]:
+    return describe_arguments(name_arguments(request.arguments, wrapped_parameters(request.function)))
 
 
 class Pipeline:
@@ -67,7 +72,7 @@ class Pipeline:
             errors.BackendError: a user's backend failed, and its errors are not suppressed.
         """
         id = f"{request.frame_id}/{request.entry_index}"
-        inputs = None if current_session() is None else describe_arguments(request.arguments)
+        inputs = None if current_session() is None else _describe_inputs(request)
         record = CompilationRecord(id, request.frame_id, request.miss_reason, inputs)
         with without_capture(), record_compilation(record, backend_name(self.options.backend)) as work:
             work.passes = PassSet((*active_passes.passes, *self.edits), compare_on_copies, self.kernel_edits)

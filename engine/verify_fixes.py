@@ -17,6 +17,7 @@ import torch
 
 from engine.forked_run import graphs_use_gpu, run_in_fork
 from engine.ir.compiler_protocol import Compiler
+from engine.ir.wrapped_parameters import name_arguments, with_named, wrapped_parameters
 from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import Session
@@ -152,17 +153,18 @@ def _count_compiles(
     private = compiler(True if code == DYNAMIC_FIX else None)
     function = dispatch.function
     compiled = make_dispatcher(function, private)
+    item_names = wrapped_parameters(function)
     for given in arguments:
         values = {n: make_argument(v) for n, v in given.items()}
         if code and code != DYNAMIC_FIX:
-            space = {"engine": sys.modules["engine"], "torch": torch, **values}
+            space = {"engine": sys.modules["engine"], "torch": torch, **values, **name_arguments(values, item_names)}
             try:
                 exec(code, space)
             except Exception as error:
                 return FixTrial(
                     problem=f"the fix does not apply to the recorded call ({type(error).__name__}: {error})"
                 )
-            values = {n: space[n] for n in values}
+            values = with_named(values, space, item_names)
         try:
             signature_of(function.__code__).call_positional(compiled, *values.values())
         except Exception as error:

@@ -22,7 +22,7 @@ def first_guard_failure(entry_id: str, ordered: Sequence[Guard], scope: FrameSco
     return GuardFailure(
         entry_id,
         guard_id(index),
-        guard.source.expr,
+        guard.source.named_expr,
         guard.kind_label,
         guard.expected_text(),
         first.actual_text(),

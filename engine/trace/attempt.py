@@ -26,6 +26,7 @@ from engine.ir.sources.base import GlobalsNamespace
 from engine.ir.sources.roots import ClosureSource, ConstantSource, LocalSource, TorchFunctionModeSource
 from engine.ir.traced_frame import TracedFrame
 from engine.ir.user_code_files import innermost_user_span, is_library_file
+from engine.ir.wrapped_parameters import wrapped_parameters
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord, DiscardedAttempt, TraceRecord
@@ -259,8 +260,9 @@ class TraceAttempt:
         namespace = GlobalsNamespace(function.__globals__, str(function.__globals__.get("__name__", "")))
         frame = Frame(function.__code__, namespace, None)
         frame.is_trusted = False
+        item_names = wrapped_parameters(function)
         for name, real in self.request.arguments.items():
-            frame.locals[name] = tx.make_lazy(real, LocalSource(name))
+            frame.locals[name] = tx.make_lazy(real, LocalSource(name, item_names.get(name, {})))
         for n, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
             origin = ClosureSource(name, n)
             try:

@@ -71,7 +71,7 @@ class GraphBuilder:
         return node
 
     def _placeholder_name(self, origin: Source) -> str:
-        text = re.sub(r"L\['(\w+)'\]|G\['(\w+)'\]|C\['(\w+)'\]", lambda m: m[1] or m[2] or m[3], origin.expr)
+        text = re.sub(r"L\['(\w+)'\]|G\['(\w+)'\]|C\['(\w+)'\]", lambda m: m[1] or m[2] or m[3], origin.named_expr)
         text = re.sub(r"\W+", "_", text).strip("_")
         text = text.removeprefix("self_") or "input"
         # fx strips underscores at both ends, calls its module ``self``, and reads operators from the name ``torch``.

@@ -5,6 +5,7 @@ None of them changes what the session recorded.
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import torch
 import engine
 from engine import api
 from engine.errors import BadArgument
+from engine.ir.wrapped_parameters import name_arguments, with_named, wrapped_parameters
 from engine.records.guards import Fix
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fixes are tried in a forked process")
@@ -54,6 +56,50 @@ def recorded(*calls: tuple[Any, ...], function: Any = scaled) -> engine.Session:
 
 
 W = torch.randn(4, 4)
+
+
+def passing_on(function: Any) -> Any:
+    """Wrap a function as most decorators do."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def test_arguments_of_a_decorated_function_have_its_own_names() -> None:
+    """Calls, guard failures, graphs and tried fixes name the function's parameters, not ``args[0]``."""
+    compiled = engine.compile(passing_on(scaled), backend="eager")
+    with engine.record() as session:
+        compiled(torch.randn(2, 4), w=W)
+        compiled(torch.randn(2, 4), w=W)
+        compiled(torch.randn(3, 4), w=W)
+    assert [call.inputs for call in session.calls] == [{"x": f"f32[{n}, 4]", "w": "f32[4, 4]"} for n in (2, 2, 3)]
+    (failure,) = session.calls[-1].guard_failures
+    assert failure.source == "L['x']"
+    assert failure.sentence == "x has size 3 in dimension 0; the compiled code was specialized for size 2."
+    graph = session.compilations[0].graphs[0]
+    assert [n.name for n in graph.nodes if n.op == "placeholder"] == ["x", "w"]
+    engine.try_fixes(session)
+    (fix,) = fixes(session)
+    assert fix.code == "engine.mark_dynamic(x, 0)"
+    assert fix.verified or torch.cuda.is_available()
+
+
+def test_arguments_beyond_the_wrapped_parameters_keep_their_place() -> None:
+    """Extra items of ``*args`` and ``**kwargs`` are named by position or key, and an assignment reaches them."""
+
+    @functools.wraps(scaled)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return scaled(*args[:2]) + len(args) + len(kwargs)
+
+    names = wrapped_parameters(wrapper)
+    arguments = {"args": (1, 2, 3, 4), "kwargs": {"n": 5, "extra": 6}}
+    named = name_arguments(arguments | {"kwargs": {"extra": 6}}, names)
+    assert named == {"x": 1, "w": 2, "n": 3, "args[3]": 4, "kwargs['extra']": 6}
+    assert with_named({"args": (1, 2)}, {"x": 7, "w": 2}, names) == {"args": (7, 2)}
+    assert wrapped_parameters(scaled) == {}
 
 
 @without_gpu

@@ -44,9 +44,15 @@ ITERATOR_POSITION_TEXT = "(its position)"
 """Display text of how far an iterator is."""
 
 
+_NAMED_ITEM = re.compile(r"^L\['(\w+)'\]")
+
+
 def user_expr(origin: Source) -> str:
     """Return the expression that the user would write in the frame: ``x``, ``self.weight``."""
     root = origin.chain()[0]
+    named = origin.named_expr
+    if named != origin.expr:
+        return _name_iterator_reads(_NAMED_ITEM.sub(r"\1", named))
     name = root.user_name
     shown = STACK_VALUE_TEXT if name.startswith(STACK_PARAM_PREFIX) else name
     return _name_iterator_reads(shown + origin.expr.removeprefix(root.expr) if name else origin.expr)

@@ -83,6 +83,17 @@ class Source(TorchSource):
         """Name of the frame's argument that the source is; empty if it is none."""
         return ""
 
+    def item_name(self, item: Source) -> str:
+        """Return the user's name of an item of this root; empty if it has none of its own."""
+        return ""
+
+    @property
+    def named_expr(self) -> str:
+        """``expr``, with a wrapped function's parameter in the place of an item of its wrapper's ``*args``."""
+        root, *below = self.chain()
+        name = root.item_name(below[0]) if below else ""
+        return f"L['{name}']{self.expr.removeprefix(below[0].expr)}" if name else self.expr
+
     @property
     def cell_index(self) -> int | None:
         """Position of the frame's closure cell that the source reads; None if it reads none."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CellType
 from typing import Any, ClassVar
 
 from engine.ir.sources.base import MISSING, ConstName, FrameScope, GlobalsNamespace, Source, SourceEmitter
+from engine.ir.wrapped_parameters import ItemNames
 from engine.torch_private.torch_function import get_function_stack_at
 
 
@@ -39,6 +40,11 @@ class LocalSource(VariableSource):
     tier: ClassVar[int] = 1
 
     variable_name: str
+    item_names: ItemNames = field(default_factory=dict, compare=False)
+    """Of a wrapper's ``*args`` or ``**kwargs``: the wrapped function's names of the items."""
+
+    def item_name(self, item: Source) -> str:
+        return self.item_names.get(getattr(item, "key", MISSING), "") if self.item_names else ""
 
     @property
     def expr(self) -> str:

@@ -26,6 +26,7 @@ from engine.ir.guards.base import ITERATOR_POSITION_TEXT, STACK_VALUE_TEXT
 from engine.ir.pass_set import active_passes
 from engine.ir.sources.base import FrameScope
 from engine.ir.unwrap_compiled import DISPATCHER_ORIGINALS, unwrap_compiled
+from engine.ir.wrapped_parameters import name_arguments, wrapped_parameters
 from engine.options import config
 from engine.process_state import make_lock
 from engine.records.bytecode import Span
@@ -115,10 +116,12 @@ class DispatcherState:
         "cache",
         "compiler",
         "function",
+        "item_names",
     )
 
     def __init__(self, function: FunctionType, compiler: Compiler, cache: CodeCache) -> None:
         self.function = function
+        self.item_names = wrapped_parameters(function)
         self.compiler = compiler
         self.cache = cache
         self._lookup_order: tuple[CacheEntry, ...] = ()
@@ -244,19 +247,23 @@ class DispatcherState:
     ) -> None:
         """Record a hit, with its arguments if the call before it had another entry."""
         recorded = self.cache.recorded_hit
+        named = self.named_arguments(values) if self.item_names else None
+        shown = values if named is None else (*named.values(),)
         if (
             recorded is not None
+            and (named is None or recorded.names == (*named,))
             and recorded.entry == entry.id
             and recorded.session() is session
             and recorded.dispatcher() is self
         ):
             if not session.drop_hit():  # before anything is described
-                session.add_hit(RecordedHit(recorded, values, facts))
+                session.add_hit(RecordedHit(recorded, shown, facts))
             return
         record_frame(session, self.cache)
         arguments = self.arguments(values)
-        recorded = HitDescription(weakref.ref(session), weakref.ref(self), self.cache.frame.id, entry.id, (*arguments,))
-        index = -1 if session.drop_hit() else session.add_hit(RecordedHit(recorded, values, facts))
+        names = (*(named or arguments),)
+        recorded = HitDescription(weakref.ref(session), weakref.ref(self), self.cache.frame.id, entry.id, names)
+        index = -1 if session.drop_hit() else session.add_hit(RecordedHit(recorded, shown, facts))
         record_arguments(session, self, index, entry.id, arguments, keep_beyond_next=False)
         self.cache.recorded_hit = recorded
 
@@ -273,7 +280,8 @@ class DispatcherState:
         recorded_outcome = "python" if entry.runs_python else outcome
         arguments = self.arguments(values)
         with DisableTorchFunction():
-            index = record_call(session, self.cache, recorded_outcome, entry.id, arguments, asked, rejections, seconds)
+            named = self.named_arguments(values)
+            index = record_call(session, self.cache, recorded_outcome, entry.id, named, asked, rejections, seconds)
             record_arguments(session, self, index, entry.id, arguments, keep_beyond_next=outcome != "hit")
         self.cache.recorded_hit = None
         return entry
@@ -297,6 +305,10 @@ class DispatcherState:
     def arguments(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """Return the values by parameter name."""
         return dict(zip(signature_of(self.function.__code__).parameters.names, values, strict=True))
+
+    def named_arguments(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """Return the values by name; those of a decorator's wrapper by the names of the function that it wraps."""
+        return name_arguments(self.arguments(values), self.item_names)
 
     def scope(self, values: tuple[Any, ...]) -> FrameScope:
         """Return the scope that guard sources are read from, for a call with these values."""

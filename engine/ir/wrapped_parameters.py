@@ -1,0 +1,77 @@
+"""Names of the arguments that a decorator's wrapper takes as ``*args`` and ``**kwargs``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from types import FunctionType
+from typing import Any
+
+ItemNames = Mapping[Any, str]
+"""Names of the items of an argument, by index or key."""
+
+
+def wrapped_parameters(function: FunctionType) -> dict[str, ItemNames]:
+    """Return, for ``*args`` and ``**kwargs``, the wrapped function's parameter name of each item.
+
+    Empty for a function that ``functools.wraps`` did not mark as a wrapper. The wrapper is taken to hand its
+    arguments on in their order, as the names are for display only.
+    """
+    code = function.__code__
+    if not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) or not hasattr(function, "__wrapped__"):
+        return {}
+    inner = _innermost(function)
+    if inner is None:
+        return {}
+    known = inner.co_argcount + inner.co_kwonlyargcount
+    own = code.co_argcount + code.co_kwonlyargcount
+    others = iter(code.co_varnames[own:])
+    found: dict[str, ItemNames] = {}
+    if code.co_flags & inspect.CO_VARARGS:
+        found[next(others)] = dict(enumerate(inner.co_varnames[code.co_argcount : inner.co_argcount]))
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        found[next(others)] = {name: name for name in inner.co_varnames[:known]}
+    return found
+
+
+def name_arguments(arguments: Mapping[str, Any], names: Mapping[str, ItemNames]) -> dict[str, Any]:
+    """Return a wrapper's arguments under the names of the function that it wraps."""
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name not in names:
+            found[name] = value
+            continue
+        for key, item in _items(value):
+            found[_item_name(name, key, names[name])] = item
+    return found
+
+
+def with_named(
+    arguments: Mapping[str, Any], named: Mapping[str, Any], names: Mapping[str, ItemNames]
+) -> dict[str, Any]:
+    """Return a wrapper's arguments with the values that they have in ``named``, by ``name_arguments``'s names."""
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name not in names:
+            found[name] = named[name]
+            continue
+        items = {key: named[_item_name(name, key, names[name])] for key, _ in _items(value)}
+        found[name] = items if type(value) is dict else tuple(items.values())
+    return found
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    return value.items() if type(value) is dict else enumerate(value)
+
+
+def _item_name(name: str, key: Any, names: ItemNames) -> str:
+    return names.get(key, f"{name}[{key!r}]")
+
+
+def _innermost(function: FunctionType) -> Any:
+    """Return the code of the function below all wrappers; None if it is not written in Python."""
+    try:
+        inner = inspect.unwrap(function)
+    except ValueError:
+        return None
+    return getattr(inner, "__code__", None)
