@@ -203,9 +203,8 @@ class Roots:
             return function
         if why := driver_reason(inner, self._is_notebook, owner):
             self.drivers.append(name)
-            self._note_skipped(
-                name, f"runs as Python because {why}: the modules and losses that it calls are compiled instead"
-            )
+            reason = f"runs as Python because {why}: the modules and losses that it calls are compiled instead"
+            self._session.add_skipped(SkippedRecord(name, reason, drives_training=True))
             return with_intercepted_calls(inner, self.replace_callee)
         compiled = compile_root(self._subject, inner)
         self.compiled.append(name)

@@ -12,7 +12,7 @@ ItemNames = Mapping[Any, str]
 
 
 def wrapped_parameters(function: FunctionType) -> dict[str, ItemNames]:
-    """Return, for ``*args`` and ``**kwargs``, the wrapped function's parameter name of each item.
+    """Return the wrapped function's names of the items of ``*args`` and ``**kwargs``.
 
     Empty for a function that ``functools.wraps`` did not mark as a wrapper. The wrapper is taken to hand its
     arguments on in their order, as the names are for display only.
@@ -49,7 +49,7 @@ def name_arguments(arguments: Mapping[str, Any], names: Mapping[str, ItemNames])
 def with_named(
     arguments: Mapping[str, Any], named: Mapping[str, Any], names: Mapping[str, ItemNames]
 ) -> dict[str, Any]:
-    """Return a wrapper's arguments with the values that they have in ``named``, by ``name_arguments``'s names."""
+    """Return a wrapper's arguments with the values that ``named`` has for them."""
     found: dict[str, Any] = {}
     for name, value in arguments.items():
         if name not in names:

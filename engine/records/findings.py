@@ -135,6 +135,8 @@ def _skipped(session: Session) -> Iterator[Finding]:
         if _clean(record.reason) in known:
             continue
         severity: Severity = "error" if "recompile limit" in record.reason else "warning"
+        if record.drives_training:
+            severity = "advice"
         frames = {f.id: f for f in session.frames if f.name == record.name}
         calls = sum(c.outcome == "python" and c.frame in frames for c in session.calls)
         span = next((Span(f.file, f.first_line) for f in frames.values()), None)

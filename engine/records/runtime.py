@@ -56,6 +56,8 @@ class SkippedRecord(Record):
     name: str
     reason: str
     hint: str = ""
+    drives_training: bool = False
+    """The function runs backward or an optimizer, and what it calls is compiled."""
 
 
 @dataclass(frozen=True, slots=True)

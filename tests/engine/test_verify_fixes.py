@@ -69,7 +69,7 @@ def passing_on(function: Any) -> Any:
 
 
 def test_arguments_of_a_decorated_function_have_its_own_names() -> None:
-    """Calls, guard failures, graphs and tried fixes name the function's parameters, not ``args[0]``."""
+    """Calls, guard failures, graphs and fixes name the parameters, not ``args[0]``."""
     compiled = engine.compile(passing_on(scaled), backend="eager")
     with engine.record() as session:
         compiled(torch.randn(2, 4), w=W)
@@ -88,7 +88,7 @@ def test_arguments_of_a_decorated_function_have_its_own_names() -> None:
 
 
 def test_arguments_beyond_the_wrapped_parameters_keep_their_place() -> None:
-    """Extra items of ``*args`` and ``**kwargs`` are named by position or key, and an assignment reaches them."""
+    """Extra items are named by position or key, and an assignment reaches an item."""
 
     @functools.wraps(scaled)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -89,7 +89,7 @@ class Source(TorchSource):
 
     @property
     def named_expr(self) -> str:
-        """``expr``, with a wrapped function's parameter in the place of an item of its wrapper's ``*args``."""
+        """``expr``, with an item of a wrapper's ``*args`` named as the wrapped parameter."""
         root, *below = self.chain()
         name = root.item_name(below[0]) if below else ""
         return f"L['{name}']{self.expr.removeprefix(below[0].expr)}" if name else self.expr

@@ -307,7 +307,7 @@ class DispatcherState:
         return dict(zip(signature_of(self.function.__code__).parameters.names, values, strict=True))
 
     def named_arguments(self, values: tuple[Any, ...]) -> dict[str, Any]:
-        """Return the values by name; those of a decorator's wrapper by the names of the function that it wraps."""
+        """Return the values by parameter name; a wrapper's by those of the wrapped function."""
         return name_arguments(self.arguments(values), self.item_names)
 
     def scope(self, values: tuple[Any, ...]) -> FrameScope:
