@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from engine.editing.edit_graphs import edited, graph_text
     from engine.editing.minimize_graphs import minimize
-    from engine.editing.tune_kernels import tune
+    from engine.editing.tune_kernels import Tuning, tune
     from engine.errors import (
         BackendError,
         ConstraintViolation,
@@ -72,7 +72,7 @@ _HOMES = {
     "engine.ir.annotations": ("allow_in_graph", "disable", "graph_break", "while_tracing"),
     "engine.ir.introspection.tensor_spec": ("TensorSpec",),
     "engine.editing.minimize_graphs": ("minimize",),
-    "engine.editing.tune_kernels": ("tune",),
+    "engine.editing.tune_kernels": ("Tuning", "tune"),
     "engine.observe.observe_torch": ("observe_torch",),
     "engine.observe.load_torch_trace": ("load_torch_trace",),
     "engine.options": ("config",),
@@ -98,6 +98,7 @@ __all__ = [
     "RecompileLimit",
     "Session",
     "TensorSpec",
+    "Tuning",
     "Unavailable",
     "UnknownBackend",
     "UnknownTarget",

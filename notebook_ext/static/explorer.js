@@ -196,6 +196,7 @@ export class Frame {
     } else if (message.type === "say") this.say(message.text);
     else if (message.type === "what-if") this.made.get("guards")?.told(message.entry, message.data);
     else if (message.type === "edit") this.made.get("edit")?.take(message.data);
+    else if (message.type === "tune") this.made.get("kernels")?.takeTuning(message.data);
     else if (message.type === "script") this.takeScript(message.data);
     else if (message.type === "code") this.take(message.view, message.text);
   }

@@ -5,6 +5,7 @@ import { Links } from "./links.js";
 import { badge, button, choice, h, hue, ms, plural, put } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
+import { TuningPanel } from "./tuning.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
@@ -52,6 +53,10 @@ class KernelsView {
     this.part = null;
     /** Links of the selected compilation, built once. @type {{part: any, links: Links} | null} */
     this.linked = null;
+    this.isTuning = false;
+    /** The last answer about tuning, and the kernel that it is about. */
+    this.tuningNote = this.tuned = "";
+    this.panel = new TuningPanel((action, values) => this.requestTuning(action, values), () => this.update());
     this.context = h("div", { class: "ctx" });
     this.body = h("div", { class: "scr ktable", tabindex: "0" });
     this.detail = h("div", { class: "kdetail" });
@@ -61,6 +66,8 @@ class KernelsView {
       key("Enter", "open it in the linked view", () => this.link()),
       key("t", "next target", () => this.turn()),
       key("e", "edit the text of the kernel", () => this.edit()),
+      key("u", "tune the kernel by hand, or close the tuning", () => this.tune()),
+      key("r", "try all settings of the heat map", () => this.isTuning && this.row?.tuning && this.frame.model.hasKernel !== false && this.panel.run(this.row.tuning)),
       key("d", "compare two targets, or with the previous version", () => this.compare()),
     ];
   }
@@ -89,6 +96,33 @@ class KernelsView {
     if (!this.canEdit) return this.frame.say("This kernel cannot be edited here.");
     this.frame.open("edit", this.row.compilation, this.row.kernel);
     this.frame.focus();
+  }
+
+  /** Open or close the tuning. */
+  tune() {
+    this.isTuning = this.canTune && !this.isTuning;
+    this.update();
+    this.frame.focus();
+  }
+
+  /** True if the kernel has a heat map, or can get one. */
+  get canTune() {
+    return Boolean(this.row) && !this.part.is_observed && (this.frame.model.hasKernel !== false || Boolean(this.row.tuning));
+  }
+
+  /** @param {string} action "open", "run", "keep" or "forget" @param {Record<string, number[]>} [values] */
+  requestTuning(action, values = {}) {
+    const { compilation, kernel } = this.row;
+    this.tuningNote = action === "run" ? "Trying the settings of the map …" : "Measuring the default settings …";
+    this.frame.say(this.tuningNote);
+    this.frame.send({ type: "tune", action, entry: compilation, kernel, values });
+  }
+
+  /** An answer of the kernel about tuning. @param {{said: string}} data */
+  takeTuning(data) {
+    this.tuningNote = data.said;
+    this.update();
+    this.frame.say(data.said);
   }
 
   /** The kernels for the target: those for the CPU are others than those for a GPU. @returns {any[]} */
@@ -174,6 +208,7 @@ class KernelsView {
       waiting && this.frame.model.hasKernel === false ? h("span", { class: "new" }, `${waiting} not compiled when this was saved`) : waiting ? [h("span", { class: "new" }, `${waiting} still compiling`), button("Cancel", "", () => this.frame.act("cancel"), { title: "Stop compiling kernels; finished ones stay" })] : null,
       rows.length && !isCpu && part.further.length ? choice("Compile for another target", [["", "another target …"], ...part.further.map((/** @type {string} */ t) => /** @type {[string, string]} */ ([t, t]))], "", (v) => v && this.further(v)) : null,
       this.canEdit ? button("Edit", "e", () => this.edit(), { title: "Change this kernel's text, and see what comes of it. Key: e" }) : null,
+      this.canTune ? button("Tune", "u", () => this.tune()) : null,
       rows.length && !part.is_observed ? this.frame.scriptButton(this.row.compilation, this.row.kernel) : null,
       rows.length ? button("Compare", "d", () => this.compare()) : null,
     );
@@ -192,9 +227,16 @@ class KernelsView {
     const chosen = /** @type {HTMLElement | null} */ (this.body.querySelector("tr.sel"));
     if (chosen && (chosen.offsetTop < this.body.scrollTop + 26 || chosen.offsetTop + chosen.offsetHeight > this.body.scrollTop + this.body.clientHeight)) this.body.scrollTop = chosen.offsetTop - 80;
     const r = this.row;
-    put(this.detail, r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r)] : part.externs.length ? h("section", { tabindex: "0" }, this.#externs(part.externs)) : null);
+    const isTuning = this.isTuning && this.canTune, tuned = `${r?.compilation} ${r?.kernel}`;
+    if (isTuning && tuned !== this.tuned) {
+      [this.tuned, this.tuningNote] = [tuned, ""];
+      if (!r.tuning) this.requestTuning("open");
+    }
+    this.detail.classList.toggle("two", isTuning);
+    put(this.detail, r && isTuning ? [this.panel.section(r.tuning, `Tune ${r.kernel}`, this.tuningNote, this.frame.model.hasKernel !== false), this.#reasons(r)] : r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r)] : part.externs.length ? h("section", { tabindex: "0" }, this.#externs(part.externs)) : null);
     this.detail.classList.toggle("one", !r);
-    this.tell(r);
+    if (isTuning && this.tuningNote) this.frame.say(this.tuningNote);
+    else this.tell(r);
   }
 
   /** @param {any} r */

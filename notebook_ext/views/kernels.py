@@ -94,6 +94,7 @@ def _row(
             t: roofline.estimate(t, kernel.bytes_moved, kernel.flops) for t in _targets(session, compilation)
         },
         "measured": _measured(kernel),
+        "tuning": _tuning(kernel),
         "choices": autotune_choices(compilation, kernel),
         "check": one_line(verify.outcome, 40) if verify else "not checked",
         "check_note": one_line(
@@ -123,6 +124,35 @@ def autotune_choices(compilation: CompilationRecord, kernel: KernelRecord) -> li
         for c in lowering.autotune_choices
         if nodes and nodes.issuperset(c.nodes)
     ]
+
+
+def _tuning(kernel: KernelRecord) -> dict[str, Any] | None:
+    """Return the settings of a kernel that were tried by hand."""
+    found = kernel.tuning
+    if found is None:
+        return None
+    return {
+        "device": one_line(found.device, 60),
+        "controls": [
+            {"name": one_line(c.name, 40), "values": list(c.values), "default": c.default} for c in found.controls
+        ],
+        "points": [
+            {
+                "values": _settings(p.values),
+                "seconds": p.seconds,
+                "registers": p.resources.registers if p.resources else None,
+                "spills": p.resources.spills if p.resources else None,
+                "occupancy": p.resources.occupancy if p.resources else None,
+                "problem": one_line(p.problem, 300),
+            }
+            for p in found.points
+        ],
+        "chosen": _settings(found.chosen) if found.chosen else None,
+    }
+
+
+def _settings(values: dict[str, int]) -> dict[str, int]:
+    return {one_line(name, 40): value for name, value in values.items()}
 
 
 def _measured(kernel: KernelRecord) -> dict[str, Any] | None:

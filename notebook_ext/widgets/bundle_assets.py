@@ -39,7 +39,7 @@ LAZY_VIEW_MODULES = {
     "recompiles": ("recompiles.js",),
     "breaks": ("breaks.js",),
     "graph": ("layered.js", "picture.js", "graph.js"),
-    "kernels": ("ladder.js", "kernels.js"),
+    "kernels": ("ladder.js", "heatmap.js", "tuning.js", "kernels.js"),
     "timings": ("timings.js",),
     "tracer": ("steps.js", "tracer.js"),
     "aot": ("aot_wrappers.js",),
@@ -79,6 +79,9 @@ _COMMENT = re.compile(r"^\s*(?:/\*\*(?:[^*]|\*(?!/))*\*/\s*|//.*)\n", re.MULTILI
 _INDENT = re.compile(r"\n\s+")
 _JOINED_LINES = re.compile(r"(?<=[;{,(\[])\n(?!$|export |const |let |class |function |async )")
 """Newlines after which no statement of a module starts."""
+_STYLE_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_RULE_ENDS = re.compile(r"(?<=[};{,])\s+|^\s+|;(?=\})")
+"""White space and semicolons of a style sheet that separate nothing."""
 _CAST = re.compile(r"/\*\* @type \{[^\n]*?\} \*/ ")
 
 
@@ -130,8 +133,8 @@ def imported_names(file: str) -> list[str]:
 
 @functools.cache
 def style_text() -> str:
-    """Return all style sheets as one."""
-    return "".join(map(_read, STYLE_SHEETS))
+    """Return all style sheets as one, without comments."""
+    return _RULE_ENDS.sub("", _STYLE_COMMENT.sub("", "".join(map(_read, STYLE_SHEETS))))
 
 
 def _joined(files: Iterable[str]) -> str:

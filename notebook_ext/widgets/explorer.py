@@ -144,6 +144,8 @@ class Explorer(anywidget.AnyWidget):
             self._replay_values(str(content.get("entry")))
         elif content.get("type") == "edit":
             self._edit(content)
+        elif content.get("type") == "tune":
+            self._tune(content)
         elif content.get("type") == "script":
             self._script(str(content.get("entry")), str(content.get("what")))
         elif content.get("type") == "cancel":
@@ -332,6 +334,17 @@ class Explorer(anywidget.AnyWidget):
         if new := {n: s for n, s in self._editor.tried.items() if n not in self._others}:
             self._others |= new
             self.overview = overview(self.session, self._others, self._name, can_edit=True)
+
+    def _tune(self, content: dict[str, Any]) -> None:
+        from engine.errors import EngineError
+        from notebook_ext.replay.tune_kernel import tune_kernel
+
+        try:
+            said = tune_kernel(self.session, content)
+        except EngineError as error:
+            said = str(error)
+        self._send_part("kernels")
+        self.send({"type": "tune", "data": {"said": said}})
 
     def _script(self, entry: str, what: str) -> None:
         from engine.errors import EngineError

@@ -69,6 +69,43 @@ def edit_a_kernel(page: Any) -> None:
     keep(page, "edit-kernel-fault")
 
 
+def tune_a_kernel(page: Any) -> None:
+    """In the Kernels tab: a heat map by button and by key; the fastest setting is kept."""
+    choose_view(page, "kernels")
+    page.locator(".lm .kernels select[aria-label='Target']").select_option("cpu")
+    page.locator(".lm .kernels .ctx button", has_text="Tune").click()
+    page.wait_for_selector(".lm .heat .hc.def", timeout=60_000)
+    assert page.locator(".lm .heat .hc", has_text="–").count() > 4
+    page.keyboard.press("r")
+    page.wait_for_function(
+        "document.querySelector('.lm .say').textContent.includes('tried: the fastest is vector_bits')", timeout=60_000
+    )
+    page.wait_for_function("document.querySelectorAll('.lm .heat .hc').length > 7")
+    assert page.locator(".lm .heat .hc", has_text="–").count() == 0
+    assert page.locator(".lm .heat small", has_text="fastest").count() == 1
+    for name in ("JupyterLab Light", "JupyterLab Dark"):
+        set_theme(page, name)
+        page.locator(".lm").scroll_into_view_if_needed()
+        keep(page, f"tune-{name[11:].lower()}")
+        assert page.evaluate(CONTRAST) == []
+    page.set_viewport_size({"width": 800, "height": 900})
+    keep(page, "tune-800")
+    page.locator(".lm .tune .pick button", has_text="Keep").click()
+    page.wait_for_function("document.querySelector('.lm .tune .pick').textContent.includes('Later compiles use it.')")
+    page.locator(".lm .tune .pick button", has_text="Forget").click()
+    page.wait_for_function("!document.querySelector('.lm .tune .pick').textContent.includes('Later compiles')")
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.locator(".lm .kernels select[aria-label='Target']").select_option(index=0)
+    page.wait_for_selector(".lm .heat .hc.def", timeout=60_000)
+    keep(page, "tune-triton-open")
+    page.locator(".lm .tune .ctl button", has_text="Try all").click()
+    page.wait_for_function(
+        "document.querySelector('.lm .say').textContent.includes('registers, spills and occupancy')", timeout=120_000
+    )
+    keep(page, "tune-triton")
+    page.locator(".lm .kernels .ctx button", has_text="Tune").click()
+
+
 def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> None:
     """Apply gives a verdict and the later stages; an error marks its line.
 
@@ -104,6 +141,7 @@ def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> N
     page.locator(".lm .edit .ctx button", has_text="Undo").click()
     page.wait_for_function(f"{RESULT}?.textContent.includes('are those of eager')", timeout=60_000)
     page.set_viewport_size({"width": 1400, "height": 900})
+    tune_a_kernel(page)
     edit_a_kernel(page)
     page.locator('.lm .edit select[aria-label="Stage to edit"]').select_option("cell|cell")
     page.wait_for_function("document.querySelector('.lm .edit textarea').value.startsWith('%%compile\\ndef bias_gelu')")
