@@ -39,7 +39,12 @@ from engine.trace.frame import Frame
 from engine.trace.graph_breaks.autograd_uses import find_autograd_use
 from engine.trace.graph_breaks.break_codegen import BreakCodegen
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
-from engine.trace.graph_breaks.nested_breaks import NestedBreakCodegen, broken_instruction_index, holds_tensor
+from engine.trace.graph_breaks.nested_breaks import (
+    NestedBreakCodegen,
+    broken_instruction_index,
+    holds_tensor,
+    reaches_suspended_generator,
+)
 from engine.trace.graph_breaks.reasons import make_break_record
 from engine.trace.interpreter_loop import run_instruction
 from engine.trace.library_functions import LibraryFunctions
@@ -183,13 +188,16 @@ class TraceAttempt:
         """Break at an instruction that raises, if a handler or a graph comes before it.
 
         Python raises, and a user handler may catch the exception. Or Python does not raise: real tensors may
-        differ from fakes.
+        differ from fakes. A suspended generator on the stack runs its ``finally`` before the user's handler, so
+        Python runs such a frame.
         """
         skip.stack = skip.stack or self.tx.user_stack()
         if skip.kind == "raises":
             self._retrace_as_uncompiled(skip.what)
         is_caught = frame.decoded.handlers[frame.op.index] is not None
-        if skip.kind != "raises" or not (is_caught or self._has_graph_before()):
+        stacks = [v for f in self.tx.call_stack.frames for v in f.stack] + start.stack
+        runs_finally = any(reaches_suspended_generator(v, 3) for v in stacks)
+        if skip.kind != "raises" or runs_finally or not (is_caught or self._has_graph_before()):
             raise skip
         raised = Unsupported("raises", skip.what)
         raised.stack = skip.stack

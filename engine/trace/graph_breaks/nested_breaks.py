@@ -52,7 +52,7 @@ def find_inlined_breakpoint(tx: Tracer) -> InlinedBreakpoint | None:
     ):
         return None
     if any(
-        _reaches_suspended_generator(v, 3)
+        reaches_suspended_generator(v, 3)
         for f in tx.call_stack.frames[1 : depth + 1]
         for v in (*f.stack, *f.locals.values())
     ):
@@ -89,13 +89,13 @@ def _is_decorator_wrapper(wrapper: Frame, wrapped: Frame) -> bool:
     return any(v.resolved is wrapped.function for v in wrapper.cell_contents())
 
 
-def _reaches_suspended_generator(value: Variable, depth: int) -> bool:
+def reaches_suspended_generator(value: Variable, depth: int) -> bool:
     """Return True if a suspended generator with exception handlers is reachable.
 
     It may run these handlers when it is destroyed.
     """
     children = value.resolved.child_variables()[:20] if depth else ()
-    return value.runs_handlers_when_freed() or any(_reaches_suspended_generator(v, depth - 1) for v in children)
+    return value.runs_handlers_when_freed() or any(reaches_suspended_generator(v, depth - 1) for v in children)
 
 
 def _frame_has_tensors(tx: Tracer, frame: Frame) -> bool:

@@ -366,3 +366,23 @@ def closed_beside_an_error_after_breaks(x, array):
     except ValueError:
         x = x * 2
     return x + 1, before
+
+
+def notes_its_end(count, log, name):
+    try:
+        yield from range(count)
+    finally:
+        log.append(name)
+
+
+@program(lambda: (torch.randn(3), []), breaks=1)
+def closed_before_the_handler(x, log):
+    """An operator raises in two loops: the inner generator ends, the outer, the handler."""
+    y = x.sin()
+    try:
+        for _ in notes_its_end(3, log, "outer"):
+            for n in enumerate(notes_its_end(2, log, "inner")):
+                y = y.reshape(3 - n[0])
+    except RuntimeError:
+        log.append("handler")
+    return y, log
