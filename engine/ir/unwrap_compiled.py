@@ -15,6 +15,15 @@ ORIGINAL_MODULE_ATTR = "_engine_original"
 """Attribute of a compiled module: the original module, which shares its ``__dict__``."""
 
 
+class OwnedByCompiledModule:
+    """Base of what a module owns because it is compiled in place.
+
+    It refers to the compiler, and weakly to the module.
+    """
+
+    __slots__ = ()
+
+
 _TORCH_COMPILE_ATTR = "_torchdynamo_orig_callable"
 
 

@@ -29,6 +29,7 @@ from engine.ir.guards.tensors import tensor_properties
 from engine.ir.introspection import python_objects
 from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import MISSING, Source
+from engine.ir.unwrap_compiled import OwnedByCompiledModule
 from engine.torch_private.guard_helpers import dict_version
 
 MIN_GUARDS = 24
@@ -304,5 +305,8 @@ def _reachable_ids(kept: Iterable[Any]) -> set[int] | None:
     return seen
 
 
-_UNSEARCHED_TYPES = (type, types.ModuleType, types.CodeType, types.FrameType)
-"""Types that are not searched: their objects have lifetimes of their own."""
+_UNSEARCHED_TYPES = (type, types.ModuleType, types.CodeType, types.FrameType, OwnedByCompiledModule)
+"""Types that are not searched: their objects have lifetimes of their own.
+
+The compiler of a module that is compiled in place owns the recorded versions itself, and all it has compiled.
+"""

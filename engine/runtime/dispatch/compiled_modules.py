@@ -14,7 +14,7 @@ import torch
 from engine.errors import BadArgument
 from engine.ir.compiler_protocol import Compiler
 from engine.ir.introspection.python_objects import instance_dict
-from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_compiled
+from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, OwnedByCompiledModule, unwrap_compiled
 from engine.runtime.dispatch.dispatch_callees import CalleeDispatcher, make_callee
 from engine.runtime.dispatch.dispatcher import make_dispatcher
 
@@ -165,7 +165,7 @@ def _reduce(wrapper: Any, protocol: Any) -> Any:
     return made, args, *rest
 
 
-class _CompiledCall:
+class _CompiledCall(OwnedByCompiledModule):
     """The ``_compiled_call_impl`` of an attached module: its dispatched call, hooks included."""
 
     def __init__(self, module: Module, compiler: Compiler) -> None:

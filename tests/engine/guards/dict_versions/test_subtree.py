@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import engine
+from engine.api import attach
 from engine.guards.codegen import CompiledCheck, compile_check
 from engine.guards.dict_versions.subtree import SubtreeVersionGuard
 from engine.guards.torch_c_helpers import HAS_DICT_VERSIONS
@@ -280,6 +281,25 @@ def test_a_model_that_its_parts_refer_to_is_freed() -> None:
     model.parts[0].__dict__["owner"] = [model]
     entry, plain = traced(model)
     assert agree(entry, plain, model, "nothing")
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_model_compiled_in_place_is_recognized_and_freed() -> None:
+    """The compiler that such a model refers to does not count as a way back to the model."""
+    engine.reset()
+    model: Any = Model()
+    attach(model, backend="eager")
+    for _ in range(3):
+        model(X)
+    state = dispatcher_state_of(compiled_forward(model).__func__)
+    assert state is not None
+    (below,) = (s for s in subtree_guards(state.entries[0]) if s.root is not None)
+    assert below(model)
+    model.parts[0].flag = True
+    assert not below(model)
     gone = weakref.ref(model)
     del model
     gc.collect()
