@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -17,6 +18,8 @@ import pytest
 from tests.markers import thorough_items
 
 EXPECTED = pathlib.Path(__file__).parent / "expected"
+OWN_PROCESS = "TEST_IN_OWN_PROCESS"
+"""Variable that is set in a process that pytest started for one test."""
 DEPTH = sys.getrecursionlimit()
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -50,6 +53,29 @@ def pytest_runtest_call(item: pytest.Item) -> None:
         # what stands in sys.modules is a wrapper with a namespace of its own: the flag is a global of torch's functions
         backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
         _reset_switches(sys.modules["torch"])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test marked ``forks_backward`` in a new process where a fork runs no backward."""
+    if OWN_PROCESS in os.environ or pyfuncitem.get_closest_marker("forks_backward") is None:
+        return None
+    from tests.forked_backwards import backward_raises_in_fork
+
+    if not backward_raises_in_fork():
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", pyfuncitem.nodeid]
+    ran = subprocess.run(
+        command,
+        cwd=pyfuncitem.config.rootpath,
+        env={**os.environ, OWN_PROCESS: "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode:
+        pytest.fail(ran.stdout + ran.stderr, pytrace=False)
+    return True
 
 
 def _release_trace_log() -> None:

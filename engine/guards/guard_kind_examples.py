@@ -63,7 +63,7 @@ GUARD_EXAMPLES: dict[str, GuardExample] = {
         "box.scale = 2",
     ),
     "code": GuardExample(
-        "The function has this code object. Its closure and its instance do not matter.",
+        "The function has this code and these globals. Its closure and its instance do not matter.",
         "def f(x, act):\n    return act(x)",
         "torch.ones(3), lambda y: y + 1",
         "torch.ones(3), lambda y: y - 1",

@@ -81,6 +81,7 @@ def test_the_smallest_graph_fails_in_the_same_way(fault: str, nodes: int, monkey
         assert found.record().compilations
 
 
+@pytest.mark.forks_backward
 @forks
 def test_a_wrong_gradient_is_minimized() -> None:
     """A backward that is wrong leaves the operation whose gradient it is."""

@@ -38,6 +38,7 @@ def record(subject: object, *sizes: int) -> engine.Session:
     return session
 
 
+@pytest.mark.forks_backward
 def test_an_edit_is_compared_with_eager() -> None:
     """The result says whether the values are eager's, with times and later stages."""
     model = Scaled()

@@ -199,6 +199,10 @@ class _Decompiler:
             stack.pop()  # the cells
         stack.append(code)
 
+    def _set_function_attribute(self, op: DecodedInstruction, stack: list[str], depth: int) -> None:
+        function = stack.pop()
+        stack[-1] = function  # in place of the cells
+
     def _pop(self, op: DecodedInstruction, stack: list[str], depth: int) -> None:
         value = stack.pop()
         if value.endswith(")") and not _is_simple(value):
@@ -241,6 +245,7 @@ _OPERATIONS: dict[str, Callable[[_Decompiler, DecodedInstruction, list[str], int
     "SWAP": _swap,
     "COPY": lambda d, op, stack, depth: stack.append(stack[-op.arg]),
     "MAKE_FUNCTION": _Decompiler._make_function,
+    "SET_FUNCTION_ATTRIBUTE": _Decompiler._set_function_attribute,
     "LIST_TO_TUPLE": lambda d, op, stack, depth: stack.append(f"tuple({stack.pop()})"),
     **dict.fromkeys(("BINARY_OP", "BINARY_SUBSCR", "COMPARE_OP", "IS_OP", "CONTAINS_OP"), _Decompiler._binary),
     **dict.fromkeys(
@@ -275,4 +280,6 @@ def _short_names(lines: Sequence[str]) -> list[str]:
     for name in re.findall(r"\b__[a-z]+\d+\b", text):
         word = {"__out": "out", "__v": "value", "__t": "temp"}.get(name.rstrip("0123456789"), name.strip("_0123456789"))
         order.setdefault(name, f"{word}{sum(v.startswith(word) for v in order.values())}")
-    return re.sub(r"\b__[a-z]+\d+\b", lambda m: order[m[0]], text).split("\n")
+    text = re.sub(r"\b__[a-z]+\d+\b", lambda m: order[m[0]], text)
+    stack = list(dict.fromkeys(re.findall(r"\b__stack_\d+\b", text)))  # how deep a value lies depends on the version
+    return re.sub(r"\b__stack_\d+\b", lambda m: f"__stack_{stack.index(m[0])}", text).split("\n")

@@ -152,12 +152,13 @@ def ptxas_fails(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, shell: 
     version = "case $1 in --version) echo 'release 13.0, V13.0.1'; exit;; esac"
     tool.write_text(f"#!/bin/sh\n{version}\necho 'ptxas fatal   : Memory allocation failure' >&2\nexit 255\n")
     tool.chmod(0o755)
-    error = _kernel_error(monkeypatch, TRITON_PTXAS_PATH=str(tool))
+    error = _kernel_error(monkeypatch, TRITON_PTXAS_PATH=str(tool), TRITON_PTXAS_BLACKWELL_PATH=str(tool))
     assert error == "Triton could not compile gelu for cuda:90: ptxas fatal   : Memory allocation failure"
 
 
 def ptxas_is_missing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
-    assert _kernel_error(monkeypatch, TRITON_PTXAS_PATH=str(tmp_path / "missing")) == ""
+    missing = str(tmp_path / "missing")
+    assert _kernel_error(monkeypatch, TRITON_PTXAS_PATH=missing, TRITON_PTXAS_BLACKWELL_PATH=missing) == ""
 
 
 def triton_cannot_write_its_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
@@ -176,7 +177,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "A compile worker is killed": worker_is_killed,
     "A compile worker is out of memory": worker_is_out_of_memory,
     "`ptxas` fails": ptxas_fails,
-    "`TRITON_PTXAS_PATH` names no file": ptxas_is_missing,
+    "`TRITON_PTXAS_PATH` or `TRITON_PTXAS_BLACKWELL_PATH` names no file": ptxas_is_missing,
     "Triton cannot write its cache": triton_cannot_write_its_cache,
 }
 

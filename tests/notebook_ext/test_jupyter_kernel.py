@@ -235,6 +235,7 @@ def test_compare_runs_the_same_calls_through_torch(kernel: Kernel) -> None:
     assert kernel.run("assert count == [1]").succeeded
 
 
+@pytest.mark.forks_backward
 def test_compare_tells_gradients_and_writes_into_arguments(kernel: Kernel) -> None:
     """--compare also compares gradients and mutated arguments by name.
 

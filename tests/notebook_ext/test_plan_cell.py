@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 
 from notebook_ext.views.plan import plan_html
@@ -26,6 +27,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.forks_backward
 def test_a_cell_is_planned(shell: Shell) -> None:
     """The page shows collectives with their lines; the cell's names and group do not remain."""
     ran = shell.run(f"%%compile --world 64 --mesh dp=8,tp=8 -o seen{CELL}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from engine.ir.guards.base import Guard, ImpliedFacts, KnownType
@@ -365,12 +365,16 @@ class HasAttrGuard(Guard):
 
 @dataclass(frozen=True)
 class CodeMatch(Guard):
-    """Guard that a function still has the traced code object."""
+    """Guard that a function still has the traced code and globals.
+
+    Equal code of the same file is the same: torch 2.15 copies the code of each function that a context decorates.
+    """
 
     kind: ClassVar[str] = "code"
     rank: ClassVar[int] = 18
 
     code: Any
+    namespace: Any = field(repr=False)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CodeMatch) and self.source == other.source and self.code is other.code
@@ -383,11 +387,19 @@ class CodeMatch(Guard):
         return types.FunctionType
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        function = const(types.FunctionType, "FunctionType")
-        return f"{const(type, 'type')}({expr}) is {function} and {expr}.__code__ is {const(self.code, 'code')}"
+        function, code = const(types.FunctionType, "FunctionType"), const(self.code, "code")
+        is_equal = f"{const(codes_equal, 'codes_equal')}({expr}.__code__, {code})"
+        return (
+            f"{const(type, 'type')}({expr}) is {function} and {expr}.__globals__ is {const(self.namespace, 'globals')}"
+            f" and ({expr}.__code__ is {code} or {is_equal})"
+        )
 
     def test(self, value: Any, others: tuple[Any, ...] = ()) -> bool:
-        return type(value) is types.FunctionType and value.__code__ is self.code
+        return (
+            type(value) is types.FunctionType
+            and value.__globals__ is self.namespace
+            and codes_equal(value.__code__, self.code)
+        )
 
     def expected_text(self) -> str:
         return _code_text(self.code)
@@ -435,6 +447,13 @@ class OperatorArgsMatch(Guard):
 
     def failure_message(self, actual: str) -> str:
         return f"{self.user_expr} was created with {actual}; the compiled code expects {self.expected_text()}."
+
+
+def codes_equal(one: types.CodeType, other: types.CodeType) -> bool:
+    """Return True for code objects that differ in identity only."""
+    return one is other or (
+        one == other and (one.co_filename, one.co_qualname) == (other.co_filename, other.co_qualname)
+    )
 
 
 def _code_text(code: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -169,6 +170,8 @@ def run_triton_compiler(unit: CompileUnit, target: tuple[str, int | str, int] | 
         attrs={(names.index(name),): [["tt.divisibility", ALIGNMENT]] for name in unit.aligned},
     )
     options: dict[str, Any] = {"num_warps": unit.num_warps, "num_stages": unit.num_stages}
+    if "TRITON_DEFAULT_FP_FUSION" not in os.environ:  # the default becomes False after Triton 3.9
+        options["enable_fp_fusion"] = True
     if (
         "tl.device_assert(" in unit.text
     ):  # Triton drops the assertion unless debug is on; the other debug checks stay off.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.bytecode.decode import reraise_index
+from engine.bytecode.opcodes import EXIT_FROM_TOP
 from engine.trace.annotations import Frame
 from engine.trace.variables.nn_modules.optimizer_inlining import USE_GRAD_CODE
 
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
 
     from engine.trace.state.call_stack import CallStack
     from engine.trace.state.instruction_counter import InstructionCounter
+
+OFFSET_AND_ERRORS = 3
+"""Values above a handler's depth when its code calls ``__exit__``.
+
+They are the place of the error, the error that was handled before, and the error itself.
+"""
 
 
 def _has_user_handler(frame: Frame) -> bool:
@@ -25,7 +32,8 @@ def _has_user_handler(frame: Frame) -> bool:
     handler = frame.decoded.handlers[frame.op.index]
     while handler is not None:
         again = reraise_index(frame.decoded, handler.target)
-        leave = frame.stack[handler.depth - 1] if 0 < handler.depth <= len(frame.stack) else None
+        exit = handler.depth + OFFSET_AND_ERRORS + EXIT_FROM_TOP
+        leave = frame.stack[exit] if 0 <= exit < len(frame.stack) else None
         if again < 0 and not getattr(leave, "is_in_graph", False):
             return True
         handler = frame.decoded.handlers[handler.target if again < 0 else again]

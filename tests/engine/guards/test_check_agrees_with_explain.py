@@ -181,7 +181,7 @@ def guard_on(origin: Source, value: Any, other: Source) -> st.SearchStrategy[Gua
         st.just(LengthMatch(origin, 2)),
         st.sampled_from((DictKeysMatch(origin, ("a", "b")), DictKeysMatch(origin, ()), DictKeysMatch(origin, (1,)))),
         st.booleans().map(lambda present: HasAttrGuard(origin, "a", present)),
-        st.just(CodeMatch(origin, ADDER.__code__)),
+        st.just(CodeMatch(origin, ADDER.__code__, ADDER.__globals__)),
         st.booleans().map(lambda same: SameObject(origin, other, same)),
         st.just(DisjointStorage(origin, (other,))),
         st.just(DisjointStorage(origin, (other,), 2)),

@@ -6,6 +6,7 @@ import collections
 import enum
 import math
 import operator
+import types
 from typing import Any
 
 import pytest
@@ -192,9 +193,30 @@ def test_code_of_a_function() -> None:
         return lambda: 1
 
     one, other = make(), lambda: 1
-    assert guard_passes(CodeMatch(X, one.__code__), x=make())
-    assert not guard_passes(CodeMatch(X, one.__code__), x=other)
-    assert not guard_passes(CodeMatch(X, one.__code__), x=len)
+    assert guard_passes(CodeMatch(X, one.__code__, one.__globals__), x=make())
+    assert not guard_passes(CodeMatch(X, one.__code__, one.__globals__), x=other)
+    assert not guard_passes(CodeMatch(X, one.__code__, one.__globals__), x=len)
+
+
+def test_a_copy_of_a_function_is_traced_again_only_for_other_globals() -> None:
+    """Equal code of one file needs no second trace; the globals that it reads do."""
+
+    def defined(factor: float) -> dict[str, Any]:
+        space: dict[str, Any] = {"factor": factor}
+        exec(compile("def scale(x):\n    return x * factor", "scale.py", "exec"), space)
+        return space
+
+    def apply(x: torch.Tensor, function: Any) -> torch.Tensor:
+        return function(x)
+
+    one, other = defined(2.0), defined(5.0)
+    copy = types.FunctionType(other["scale"].__code__, one)
+    functions = (one["scale"], copy, other["scale"], types.FunctionType(one["scale"].__code__, other))
+    with engine.record() as session:
+        compiled = engine.compile(apply, backend="eager")
+        results = [compiled(torch.ones(1), function).item() for function in functions]
+    assert results == [2.0, 2.0, 5.0, 5.0]
+    assert len(session.compilations) == 2
 
 
 def test_same_object_and_not() -> None:

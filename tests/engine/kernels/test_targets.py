@@ -96,6 +96,17 @@ def test_aligned_pointers_are_loaded_four_words_at_a_time() -> None:
     assert "ld.global.v4" not in clean_listing(run_triton_compiler(odd, ("cuda", 90, 32)).asm["ptx"])
 
 
+@needs_triton
+@pytest.mark.parametrize("switch", [None, "0", "1"])
+def test_products_and_sums_are_fused_unless_switched_off(switch: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton is told to fuse, whatever its default; the user's switch decides first."""
+    monkeypatch.delenv("TRITON_DEFAULT_FP_FUSION", raising=False)
+    if switch is not None:
+        monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", switch)
+    made = run_triton_compiler(compile_unit_of(handwritten_kernels.gelu()), ("cuda", 90, 32))
+    assert made.metadata.enable_fp_fusion == (switch != "0")
+
+
 def test_sizes_are_marked_as_multiples_of_16_only_where_they_are() -> None:
     """A static size tells; a symbol does not."""
     import sympy

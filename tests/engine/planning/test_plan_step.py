@@ -53,6 +53,7 @@ def measured(program, world, folder):
     [(p, 2) if p == "fsdp" else pytest.param(p, 2, marks=pytest.mark.thorough) for p in PROGRAMS]
     + [pytest.param("fsdp_uneven", 4, marks=pytest.mark.thorough)],
 )
+@pytest.mark.forks_backward
 def test_a_plan_agrees_with_real_processes(program, world, tmp_path):
     """Collectives, bytes and peak of live storages are those of gloo processes."""
     real = measured(program, world, tmp_path)
@@ -67,6 +68,7 @@ def test_a_plan_agrees_with_real_processes(program, world, tmp_path):
     assert planned == real[0]["collectives"]
 
 
+@pytest.mark.forks_backward
 def test_ranks_differ_where_their_shards_do():
     """Ranks with unequal shards are a class of their own."""
     uneven, even = (engine.plan(PROGRAMS[p], world=4, device="cpu", ranks=range(4)) for p in ("fsdp_uneven", "fsdp"))
@@ -74,6 +76,7 @@ def test_ranks_differ_where_their_shards_do():
     assert [c.ranks for c in even.classes] == [(0, 1, 2, 3)]
 
 
+@pytest.mark.forks_backward
 @pytest.mark.parametrize("program", ["ddp", "fsdp", "tensor_parallel"])
 def test_a_plan_for_cuda_has_the_same_collectives(program):
     """A plan for CUDA has the collectives of the plan for the CPU."""
@@ -87,6 +90,7 @@ def test_a_plan_for_cuda_has_the_same_collectives(program):
     assert {c.link for c in cuda.collectives} == {"between nodes"}
 
 
+@pytest.mark.forks_backward
 def test_prefetched_gathers_are_hidden():
     """FSDP's gathers overlap computation on a GPU; on a CPU all are exposed."""
     cpu, cuda = (engine.plan(PROGRAMS["fsdp"], d, world=4, device=d, ranks=[0]).classes[0] for d in ("cpu", "cuda"))
@@ -94,6 +98,7 @@ def test_prefetched_gathers_are_hidden():
     assert cuda.hidden_seconds > 0
 
 
+@pytest.mark.forks_backward
 def test_nothing_remains_after_a_plan():
     """No group, variable or random state of the program remains, also after an error."""
 
@@ -147,6 +152,7 @@ def test_a_build_that_cannot_run_backward_in_a_fork_is_named():
         engine.plan(program, world=2, ranks=[0], device="cpu")
 
 
+@pytest.mark.forks_backward
 def test_an_existing_group_is_left_alone(tmp_path):
     """A program is planned although the process has a group of its own, which remains."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
@@ -160,6 +166,7 @@ def test_an_existing_group_is_left_alone(tmp_path):
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.forks_backward
 def test_a_script_for_torchrun_is_planned_unchanged(tmp_path):
     """A script has torchrun's variables, and ends after the planned steps."""
     script = tmp_path / "train.py"
@@ -202,6 +209,7 @@ def test_the_given_mesh_answers_the_program():
     ]
 
 
+@pytest.mark.forks_backward
 def test_another_mesh_is_compared():
     """A comparison gives peak, bytes and times of both plans."""
     two, four = (engine.plan(PROGRAMS["fsdp"], world=n, device="cpu") for n in (2, 4))
@@ -211,6 +219,7 @@ def test_another_mesh_is_compared():
     assert "peak memory: " in str(two.compare(four))
 
 
+@pytest.mark.forks_backward
 def test_a_plan_survives_json(tmp_path):
     """A plan is the same after a round trip through JSON."""
     plan = engine.plan(PROGRAMS["ddp"], world=2, device="cpu")
@@ -218,6 +227,7 @@ def test_a_plan_survives_json(tmp_path):
     assert "all_reduce" in str(plan)
 
 
+@pytest.mark.forks_backward
 def test_memory_has_categories():
     """Parameters and AdamW's state have their exact bytes at the end."""
     one = engine.plan(PROGRAMS["fsdp"], world=2, device="cpu", steps=3).worst

@@ -394,9 +394,8 @@ def _function(tx: Tracer, real: types.FunctionType, origin: Source) -> Variable:
             IdMatch(origin, real, cause=tx.guard_cause(f"the compiled function {real.__qualname__} was inlined"))
         )
     elif not value.is_trusted:
-        tx.add_guard(
-            CodeMatch(origin, real.__code__, cause=tx.guard_cause(f"the function {real.__qualname__} was inlined"))
-        )
+        cause = tx.guard_cause(f"the function {real.__qualname__} was inlined")
+        tx.add_guard(CodeMatch(origin, real.__code__, real.__globals__, cause=cause))
     elif not origin.is_fixed:
         tx.add_guard(IdMatch(origin, real, cause=tx.guard_cause(f"the function {real.__qualname__} was called")))
     return value

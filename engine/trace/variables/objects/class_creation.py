@@ -55,6 +55,9 @@ from engine.trace.variables.objects.classes import ClassVariable
 from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
+ANNOTATION_VALUE, ANNOTATION_FORWARD_REFERENCE = 1, 3
+"""Two members of ``annotationlib.Format``, which Python has from 3.14 on."""
+
 
 class _StandIn:
     """Placeholder inside a stand-in class for a value without a plain Python object."""
@@ -133,11 +136,15 @@ def _stub_function(function: NestedUserFunctionVariable, tx: Tracer) -> Any:
 
 
 def _annotate_stand_in(tx: Tracer, function: Variable) -> Callable[[int], dict[str, Any]]:
-    """Return an ``__annotate__`` that traces the one of a traced function or class."""
+    """Return an ``__annotate__`` that traces the one of a traced function or class.
+
+    It gives values where forward references are allowed: both are equal if every name has a value.
+    """
 
     def annotate(format: int, /) -> dict[str, Any]:
+        given = ConstantVariable(ANNOTATION_VALUE if format == ANNOTATION_FORWARD_REFERENCE else format)
         try:
-            found = tx.unpack_string_mapping(function.call(tx, [ConstantVariable(format)], {}))
+            found = tx.unpack_string_mapping(function.call(tx, [given], {}))
         except UserException as error:
             raise Unsupported("class-creation", "annotations cannot be evaluated yet") from error
         return {name: real_stand_in(tx, value) for name, value in found.items()}
