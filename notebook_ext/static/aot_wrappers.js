@@ -30,7 +30,7 @@ class AotWrappersView {
     this.context = h("div", { class: "ctx" });
     this.counter = h("code");
     this.play = button("▶ Play", "p", () => this.toggle());
-    this.body = h("div", { class: "scr pad", tabindex: "0" });
+    this.body = h("div", { class: "scr pad", tabindex: "0", role: "group", "aria-label": "Runtime wrappers around the graph" });
     this.side = h("div", { class: "side", tabindex: "0", "aria-label": "Values at this step" });
     this.el = h("div", { class: "aot" }, this.context, h("div", { class: "two" }, this.body, this.side));
     this.keys = [

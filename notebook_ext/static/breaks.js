@@ -13,7 +13,7 @@ class BreaksView {
     this.id = "breaks";
     this.at = 0;
     this.context = h("div", { class: "ctx" });
-    this.body = h("div", { class: "scr tall pad", tabindex: "0" });
+    this.body = h("div", { class: "scr tall pad", tabindex: "0", role: "group", "aria-label": "Graph breaks" });
     this.el = h("div", { class: "breaks" }, this.context, this.body);
     this.keys = [
       key("ArrowDown ArrowUp", "next or previous break", (k) => { this.at += k === "ArrowDown" ? 1 : -1; this.draw(); }),

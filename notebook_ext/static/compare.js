@@ -37,7 +37,7 @@ class CompareView {
     this.context = h("div", { class: "ctx wrap" });
     this.heads = h("div", { class: "dhead" });
     this.rows = new Rows((i) => this.#row(i), { role: "list", "aria-label": "Lines of both, side by side", tabindex: "0" });
-    this.summary = h("div", { class: "scr pad tall", tabindex: "0" });
+    this.summary = h("div", { class: "scr pad tall", tabindex: "0", role: "group", "aria-label": "Summary of the differences" });
     this.lines = h("div", { class: "dbox" }, this.heads, this.rows.el);
     this.el = h("div", { class: "compare" }, this.context, this.lines, this.summary);
     this.keys = [

@@ -96,7 +96,7 @@ export class GraphView {
     this.context = h("div", { class: "ctx wrap" });
     this.strip = h("div", { class: "ctx strip", hidden: true });
     this.svg = h("svg", { role: "group", "aria-label": "Graph" });
-    this.box = h("div", { class: "gbox", tabindex: "0", onscroll: () => this.soon(), onpointerdown: (/** @type {PointerEvent} */ e) => this.drag(e), onwheel: (/** @type {WheelEvent} */ e) => this.wheel(e) }, this.svg);
+    this.box = h("div", { class: "gbox", tabindex: "0", role: "group", "aria-label": "Picture of the graph", onscroll: () => this.soon(), onpointerdown: (/** @type {PointerEvent} */ e) => this.drag(e), onwheel: (/** @type {WheelEvent} */ e) => this.wheel(e) }, this.svg);
     this.map = new Minimap((x, y) => this.center(x, y));
     this.table = new Rows((i) => this.#tableRow(i), { role: "rowgroup", "aria-label": "Nodes" }, 22);
     this.head = h("div", { class: "gt th", role: "row" }, ["#", "Node", "Operation", "Value", "Bytes", "Kernel", "Module", "Line"].map((t) => h("span", { role: "columnheader" }, t)));
@@ -108,6 +108,7 @@ export class GraphView {
       key("ArrowDown ArrowUp", "to a user or an input of the node", (k) => this.follow(k === "ArrowDown" ? 1 : -1)),
       key("ArrowRight ArrowLeft", "next or previous box", (k) => this.next(k === "ArrowRight" ? 1 : -1)),
       key("o", "open the selected closed call, or close the call around the node", () => this.toggle()),
+      key("c", "close the call around the selected box", () => this.closeAround()),
       key("O C", "open or close all calls", (k) => this.all(k === "O")),
       key("r", "play the rewrites from the previous stage one by one; again to stop", () => this.toggleRewrites()),
       key("j k", "next or previous rewrite", (k) => this.rewrite(this.step + (k === "j" ? 1 : -1))),
@@ -285,6 +286,13 @@ export class GraphView {
     this.fold(group);
   }
 
+  closeAround() {
+    if (!this.part || this.at < 0) return;
+    const count = this.nodes.length, group = this.at >= count ? this.groups[this.at - count].parent : this.groupOf[this.at];
+    if (group < 0) return this.frame.say("No call is around this box.");
+    this.fold(group);
+  }
+
   /** Open or close one group. @param {number} group */
   fold(group) {
     const { closed, groups, nodes } = this;
@@ -377,7 +385,7 @@ export class GraphView {
       this.order.map((id) => (inView(at(id)) ? this.#box(id) : null)),
       this.drawn.pins.flatMap((e, i) => [inView(at(e[0])) ? this.#pin(e[0], e[1], i, true) : null, inView(at(e[1])) ? this.#pin(e[1], e[0], i, false) : null]),
     );
-    this.map.frame(box, zoom, MARGIN);
+    this.map.frame(box, zoom, MARGIN, this.at < 0 ? null : at(this.at));
   }
 
   /** Class of a box while rewrites are played: done, current or pending. @param {number} id */

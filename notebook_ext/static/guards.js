@@ -122,7 +122,7 @@ class GuardsView {
     this.shown = [];
     this.context = h("div", { class: "ctx" });
     this.whatIf = new WhatIf(frame, () => this.entry, (found) => this.suppose(found));
-    this.rows = new Rows((i) => this.#row(i), { role: "rowgroup", class: "tree" }, TREE_ROW);
+    this.rows = new Rows((i) => this.#row(i), { role: "rowgroup", class: "tree", "aria-label": "Guards" }, TREE_ROW);
     this.head = h("div", { class: "tr th", role: "row" }, ["#", "Value and guard", "Expected", "Verdict", "Cost", "Line"].map((t) => h("span", { role: "columnheader" }, t)));
     this.side = h("div", { class: "side", tabindex: "0", "aria-label": "Selected guard" });
     this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Search  /", "aria-label": "Search guards", oninput: () => { this.filter = this.search.value.toLowerCase(); this.reset(); } }));
@@ -132,7 +132,7 @@ class GuardsView {
       key("F", "first failure", () => this.failure()),
       key("e", "evaluate the guards after the failure (hypothetical), or not", () => this.toggleRest()),
       key("ArrowDown ArrowUp", "next or previous row of the tree", (k) => this.move(k === "ArrowDown" ? 1 : -1)),
-      key("ArrowLeft ArrowRight", "close or open a value", (k) => this.fold(k === "ArrowLeft")),
+      key("ArrowLeft ArrowRight", "close the value around the guard, again for the one around that; or open it", (k) => this.fold(k === "ArrowLeft")),
       key("Enter", "show the line in the linked view", () => this.link()),
       key("w", "what-if: change the inputs of the call", () => this.toggleWhatIf()),
       key("c", "measure what each guard costs", () => this.frame.act("measure")),
@@ -356,16 +356,23 @@ class GuardsView {
   /** @param {number} by */
   move(by) {
     if (!this.part) return;
-    const here = this.shown.findIndex((i) => this.part.tree[i].guard === this.at);
+    const row = this.part.tree.findIndex((/** @type {any} */ r) => r.guard === this.at), here = this.shown.indexOf(this.#ancestors(row).findLast((i) => this.closed.has(i)) ?? row);
     for (let i = here + by; i >= 0 && i < this.shown.length; i += by) if (this.part.tree[this.shown[i]].guard >= 0) return this.go(this.part.tree[this.shown[i]].guard);
   }
 
   /** @param {boolean} isClosing */
   fold(isClosing) {
     if (!this.part) return;
-    const index = this.part.tree.findIndex((/** @type {any} */ r) => r.guard === this.at);
-    const parent = index < 0 ? -1 : this.part.tree[index].parent;
-    if (parent >= 0 && this.closed.has(parent) !== isClosing) this.toggle(parent);
+    const above = this.#ancestors(this.part.tree.findIndex((/** @type {any} */ r) => r.guard === this.at)), outermost = above.findLast((i) => this.closed.has(i));
+    const wanted = !isClosing ? outermost : outermost === undefined ? above[0] : this.part.tree[outermost].parent;
+    if (wanted !== undefined && wanted >= 0) this.toggle(wanted);
+  }
+
+  /** Rows above a row of the tree, nearest first. @param {number} row */
+  #ancestors(row) {
+    const found = [];
+    for (let i = row < 0 ? -1 : this.part.tree[row].parent; i >= 0; i = this.part.tree[i].parent) found.push(i);
+    return found;
   }
 
   link() {

@@ -58,7 +58,7 @@ class KernelsView {
     this.tuningNote = this.tuned = "";
     this.panel = new TuningPanel((action, values) => this.requestTuning(action, values), () => this.update());
     this.context = h("div", { class: "ctx" });
-    this.body = h("div", { class: "scr ktable", tabindex: "0" });
+    this.body = h("div", { class: "scr ktable", tabindex: "0", role: "group", "aria-label": "Kernels" });
     this.detail = h("div", { class: "kdetail" });
     this.el = h("div", { class: "kernels" }, this.context, this.body, this.detail);
     this.keys = [
@@ -233,7 +233,7 @@ class KernelsView {
       if (!r.tuning) this.requestTuning("open");
     }
     this.detail.classList.toggle("two", isTuning);
-    put(this.detail, r && isTuning ? [this.panel.section(r.tuning, `Tune ${r.kernel}`, this.tuningNote, this.frame.model.hasKernel !== false), this.#reasons(r)] : r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r)] : part.externs.length ? h("section", { tabindex: "0" }, this.#externs(part.externs)) : null);
+    put(this.detail, r && isTuning ? [this.panel.section(r.tuning, `Tune ${r.kernel}`, this.tuningNote, this.frame.model.hasKernel !== false), this.#reasons(r)] : r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r)] : part.externs.length ? h("section", { tabindex: "0", "aria-label": "ATen calls" }, this.#externs(part.externs)) : null);
     this.detail.classList.toggle("one", !r);
     if (isTuning && this.tuningNote) this.frame.say(this.tuningNote);
     else this.tell(r);
@@ -301,7 +301,7 @@ class KernelsView {
     const made = r.targets[CPU], m = r.measured;
     const kinds = Object.entries(made?.mix || {}), most = Math.max(1, ...kinds.map(([, n]) => n));
     return h(
-      "section", { tabindex: "0" },
+      "section", { tabindex: "0", "aria-label": "Instructions" },
       h("h4", {}, `Instructions of ${r.kernel}`),
       kinds.length ? kinds.map(([kind, n]) => h("div", { class: "lad wide" }, h("span", {}, kind), h("span", { class: "bar" }, h("i", { class: "o1", style: `width:${(n / most) * 100}%` })), h("span", { class: "num" }, n))) : h("p", { class: "mut" }, made?.error || "Not compiled yet."),
       made?.vector ? h("p", {}, `Each vector instruction computes ${made.vector.replace(/, (.*)/, " in $1 registers")}. ${made.spills ? `Registers are spilled: ${plural(made.spills, "store")} to the stack, ${plural(made.reloads, "load")} back.` : "No register is spilled to the stack."}`) : null,
@@ -321,7 +321,7 @@ class KernelsView {
     const dot = (/** @type {any} */ e, /** @type {number} */ i) => h("circle", { class: "kd" + (i === own ? " sel" : "") + (e.isMeasured ? " run" : ""), cx: x(e.intensity), cy: y(e.flops), r: i === own ? 6 : 4, onclick: () => { this.go(this.rows.indexOf(rows[i])); this.frame.focus(); } });
     const mine = own >= 0 ? points[own] : null;
     return h(
-      "section", { tabindex: "0" },
+      "section", { tabindex: "0", "aria-label": "Roofline" },
       h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, measuredCount ? ` · ${measuredCount} measured, ${points.length - measuredCount} estimated` : " · ≈ estimated")),
       h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} FLOP/byte, about ${metric(mine.flops)}FLOP/s` : "Roofline" },
         ticks.x.map((v) => [h("path", { class: "grid", d: `M${x(v)} ${ROOF.top}V${ROOF.height - ROOF.bottom}` }), h("text", { x: x(v), y: ROOF.height - 20, "text-anchor": "middle" }, v)]),
@@ -346,7 +346,7 @@ class KernelsView {
     const missing = LADDER.filter(([id]) => part && part.panes.some((/** @type {any} */ p) => p.id === id) && !steps.some((s) => s.pane === id)).map(([, title]) => title);
     const facts = this.isCpu ? [] : Object.entries(r.targets).map(([t, m]) => [t, m.registers, m.spills, m.shared, m.occupancy == null ? "" : Math.round(m.occupancy * 100) + " %", m.limit, ms(m.seconds)]);
     return h(
-      "section", { tabindex: "0" },
+      "section", { tabindex: "0", "aria-label": "Rows in each IR" },
       h("h4", {}, `${this.part.is_observed ? "Text" : "IR ladder"} of ${r.kernel}, rows`, h("span", { class: "mut" }, this.part.is_observed ? "" : ` · ${targetName(this.target)}`)),
       part ? steps.map(step) : h("p", { class: "mut" }, "Loading …"),
       missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not compiled yet, or not available for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Color: source line. Gray: generated."),
@@ -366,7 +366,7 @@ class KernelsView {
   #reasons(r) {
     const found = gathered(this.part.decisions.filter((/** @type {any} */ d) => d.compilation === r.compilation && d.kernels.includes(r.kernel)));
     return h(
-      "section", { tabindex: "0" },
+      "section", { tabindex: "0", "aria-label": "Decisions" },
       r.choices?.length ? [h("h4", {}, `Autotuning of ${r.kernel}`), r.choices.map((/** @type {any} */ c) => h("p", {}, h("b", {}, "Chosen: "), h("code", {}, c.taken), `. ${c.reason}`, c.ways.length > 1 ? h("details", {}, h("summary", {}, `${plural(c.ways.length, "candidate")}, fastest first`), h("ul", {}, c.ways.map((/** @type {string} */ w) => h("li", {}, w)))) : null))] : null,
       h("h4", {}, `Fusion decisions about ${r.kernel}`),
       found.length ? found.map((d) => h("p", {}, h("b", { class: d.fused ? "ok" : "" }, d.fused ? "✓ Fused: " : "– Not fused: "), h("code", {}, d.first), d.second ? [" with ", h("code", {}, d.second)] : null, `. ${d.reason}`, d.saved ? h("span", { class: "mut" }, ` Saves ${d.saved}.`) : null)) : h("p", { class: "mut" }, this.part.is_observed ? r.origins || "Inductor's trace records no reasons." : r.nodes.length > 1 ? "Its nodes were fused during lowering, without a scheduler decision." : "It has one node; the scheduler considered no fusion."),

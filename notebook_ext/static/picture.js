@@ -6,46 +6,52 @@ import { h } from "./shared/dom.js";
 /** @typedef {import("./layered.js").Picture} Picture */
 /** @typedef {import("./layered.js").Group} Group */
 
-const MAP = { width: 128, height: 96 };
+/** Largest and smallest sides of the minimap, and its largest height for a graph that is much taller than wide. */
+const MAP = { width: 128, height: 96, least: 44, tall: 240 };
 
 /** Minimap of the graph with a frame around the visible part; a click or drag moves there. */
 export class Minimap {
   /** @param {(x: number, y: number) => void} go */
   constructor(go) {
     this.go = go;
-    this.scale = 1;
+    /** Pixels of the map per unit of the graph. */
+    this.scale = { x: 1, y: 1 };
     /** @type {HTMLCanvasElement} */
     this.canvas = /** @type {any} */ (h("canvas", {}));
     this.view = h("i", {});
-    this.el = h("div", { class: "gmap", "aria-hidden": "true", onpointerdown: (/** @type {PointerEvent} */ e) => this.point(e), onpointermove: (/** @type {PointerEvent} */ e) => e.buttons && this.point(e) }, this.canvas, this.view);
+    this.mark = h("i", { class: "here" });
+    this.el = h("div", { class: "gmap", "aria-hidden": "true", onpointerdown: (/** @type {PointerEvent} */ e) => this.point(e), onpointermove: (/** @type {PointerEvent} */ e) => e.buttons && this.point(e) }, this.canvas, this.view, this.mark);
   }
 
   /** Draw all boxes. @param {Picture} picture @param {number} count of nodes @param {Set<number>} closed */
   take(picture, count, closed) {
-    this.scale = Math.min(MAP.width / Math.max(1, picture.width), MAP.height / Math.max(1, picture.height));
-    const width = Math.max(8, Math.ceil(picture.width * this.scale)), height = Math.max(8, Math.ceil(picture.height * this.scale));
+    const wide = Math.max(1, picture.width), tall = Math.max(1, picture.height), scale = Math.min(MAP.width / wide, (tall > 3 * wide ? MAP.tall : MAP.height) / tall);
+    // A long graph would be a line: the shorter side is stretched until it can be pointed at.
+    const width = Math.max(MAP.least, Math.ceil(wide * scale)), height = Math.max(MAP.least, Math.ceil(tall * scale));
+    this.scale = { x: width / wide, y: height / tall };
     Object.assign(this.canvas, { width, height });
     const pen = this.canvas.getContext("2d");
     if (!pen) return;
     pen.fillStyle = "#8a8a8a";
-    const draw = (/** @type {any} */ b) => b && pen.fillRect(b.x * this.scale, b.y * this.scale, Math.max(1, b.width * this.scale), Math.max(0.6, b.height * this.scale));
+    const draw = (/** @type {any} */ b) => b && pen.fillRect(b.x * this.scale.x, b.y * this.scale.y, Math.max(1, b.width * this.scale.x), Math.max(0.6, b.height * this.scale.y));
     for (let i = 0; i < count; i++) draw(picture.nodes[i]);
     for (const g of closed) draw(picture.groups[g]);
   }
 
-  /** Frame the visible part; hide the minimap if all of the graph is visible. @param {HTMLElement} box @param {number} zoom @param {number} margin */
-  frame(box, zoom, margin) {
+  /** Frame the visible part and mark the selected box; hide the minimap if all of the graph is visible. @param {HTMLElement} box @param {number} zoom @param {number} margin @param {any} selected */
+  frame(box, zoom, margin, selected) {
     const isWhole = box.scrollWidth <= box.clientWidth + 1 && box.scrollHeight <= box.clientHeight + 1;
     this.el.classList.toggle("whole", isWhole);
-    const of = (/** @type {number} */ v) => (v / zoom) * this.scale;
-    const left = Math.max(0, of(box.scrollLeft) - margin * this.scale), top = Math.max(0, of(box.scrollTop) - margin * this.scale);
-    this.view.style.cssText = `left:${left}px;top:${top}px;width:${Math.min(this.canvas.width - left, of(box.clientWidth))}px;height:${Math.max(3, Math.min(this.canvas.height - top, of(box.clientHeight)))}px`;
+    const { x, y } = this.scale, { width, height } = this.canvas;
+    const left = Math.max(0, (box.scrollLeft / zoom - margin) * x), top = Math.max(0, (box.scrollTop / zoom - margin) * y);
+    this.view.style.cssText = `left:${left}px;top:${top}px;width:${Math.min(width - left, (box.clientWidth / zoom) * x)}px;height:${Math.max(3, Math.min(height - top, (box.clientHeight / zoom) * y))}px`;
+    this.mark.style.cssText = selected ? `left:${selected.x * x}px;top:${selected.y * y}px;width:${Math.max(3, selected.width * x)}px;height:${Math.max(3, selected.height * y)}px` : "display:none";
   }
 
   /** @param {PointerEvent} e */
   point(e) {
     const place = this.canvas.getBoundingClientRect();
-    this.go((e.clientX - place.left) / this.scale, (e.clientY - place.top) / this.scale);
+    this.go((e.clientX - place.left) / this.scale.x, (e.clientY - place.top) / this.scale.y);
     e.stopPropagation();
   }
 }

@@ -11,7 +11,7 @@ class RanksView {
     this.frame = frame;
     this.id = "ranks";
     this.keys = [];
-    this.el = h("div", { class: "ranks scr tall pad", tabindex: "0" });
+    this.el = h("div", { class: "ranks scr tall pad", tabindex: "0", role: "group", "aria-label": "Ranks" });
   }
 
   open() {}

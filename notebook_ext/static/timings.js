@@ -26,8 +26,8 @@ class TimingsView {
     this.exporting = "";
     this.context = h("div", { class: "ctx" });
     this.ticks = h("div", { class: "ticks", "aria-hidden": "true" });
-    this.clock = h("div", { class: "clock scr", tabindex: "0", onscroll: () => this.#drawTicks(), onwheel: (/** @type {WheelEvent} */ e) => this.#wheel(e) });
-    this.body = h("div", { class: "scr tall pad", tabindex: "0" });
+    this.clock = h("div", { class: "clock scr", tabindex: "0", role: "group", "aria-label": "Clock of all compilations and calls", onscroll: () => this.#drawTicks(), onwheel: (/** @type {WheelEvent} */ e) => this.#wheel(e) });
+    this.body = h("div", { class: "scr tall pad", tabindex: "0", role: "group", "aria-label": "Stages of each compilation" });
     this.el = h("div", { class: "timings" }, this.context, this.clock, this.body);
     this.keys = [
       key("ArrowDown ArrowUp", "next or previous compilation", (k) => { this.at += k === "ArrowDown" ? 1 : -1; this.draw(); }),

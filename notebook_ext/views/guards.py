@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.records.findings import useful_fixes
 from engine.records.guards import CallExplanation, Fix, GuardFailure, GuardRecord
+from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
 from notebook_ext.views import source_lines
@@ -44,7 +46,7 @@ def guards(session: Session, compilation: str) -> dict[str, Any]:
         "guards": [_guard(session, ordinals, g) for g in guard_records],
         "tree": _tree(guard_records),
         "cases": [
-            _case(session, call.index, call.caller, call.inputs or {}, r, guard_records)
+            _case(session, call, r, guard_records)
             for call in session.calls
             for r in call.guard_failures
             if names_entry(r.entry, record)
@@ -121,7 +123,7 @@ def what_if(session: Session, explanation: CallExplanation, compilation: str) ->
     rejection = next((r for r in explanation.guard_failures if names_entry(r.entry, record)), None)
     case = None
     if rejection is not None:
-        case = _case(session, -1, None, {}, rejection, guard_records) | {"title": "what if"}
+        case = _case(session, _hypothetical_call(record), rejection, guard_records) | {"title": "what if"}
     return {
         "hit": explanation.hit or "",
         "text": f"This call would use entry {name}."
@@ -149,6 +151,10 @@ HYPOTHETICAL_CALL = -1
 """Call number of a hypothetical call."""
 
 
+def _hypothetical_call(record: CompilationRecord) -> CallRecord:
+    return CallRecord(HYPOTHETICAL_CALL, record.frame, "")
+
+
 def hypothetical_case(session: Session, explanation: CallExplanation, compilation: str) -> dict[str, Any] | None:
     """Return the verdicts of an entry's guards for a hypothetical call.
 
@@ -162,7 +168,7 @@ def hypothetical_case(session: Session, explanation: CallExplanation, compilatio
     passing = GuardFailure(
         record.id, "", "", "", "", "", "Every guard passes.", results=explanation.results.get(record.id, ())
     )
-    case = _case(session, HYPOTHETICAL_CALL, None, {}, found or passing, guard_records)
+    case = _case(session, _hypothetical_call(record), found or passing, guard_records)
     return case | {"call": HYPOTHETICAL_CALL, "title": "hypothetical call", "passes": found is None}
 
 
@@ -246,12 +252,7 @@ def _guess_failed_guard(rejection: GuardFailure, guard_records: tuple[GuardRecor
 
 
 def _case(
-    session: Session,
-    index: int,
-    caller: Any,
-    inputs: dict[str, str],
-    rejection: GuardFailure,
-    guard_records: tuple[GuardRecord, ...],
+    session: Session, call: CallRecord, rejection: GuardFailure, guard_records: tuple[GuardRecord, ...]
 ) -> dict[str, Any]:
     numbers = {g.id: i for i, g in enumerate(guard_records)}
     guard = rejection.guard or _guess_failed_guard(rejection, guard_records)
@@ -264,16 +265,18 @@ def _case(
         verdicts[:failed] = [["pass", ""] for _ in range(failed)]
     if failed >= 0:
         verdicts[failed] = ["fail", verdicts[failed][1] or sanitize(rejection.actual)]
-    place = source_lines.line_name(session, caller)
+    place = source_lines.line_name(session, call.caller)
+    compiled = [c for c in session.compilations if c.id == call.entry and call.outcome == "compiled"]
+    fixes = useful_fixes(rejection, compiled, lambda span: source_lines.line_name(session, span))
     return {
-        "call": index + 1,
-        "title": f"call {index + 1}" + (f", {place}" if place else ""),
-        "inputs": ", ".join(f"{sanitize(k)} {sanitize(v)}" for k, v in inputs.items()),
+        "call": call.index + 1,
+        "title": f"call {call.index + 1}" + (f", {place}" if place else ""),
+        "inputs": ", ".join(f"{sanitize(k)} {sanitize(v)}" for k, v in (call.inputs or {}).items()),
         "failed": failed,
         "verdicts": verdicts,
         "sentence": one_line(rejection.sentence, 300),
         "expected": sanitize(rejection.expected),
         "actual": sanitize(rejection.actual),
-        "fixes": fix_rows(rejection.fixes),
+        "fixes": fix_rows(fixes),
         "lesson": sanitize(rejection.hint),
     }

@@ -13,7 +13,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+import torch
 
+import engine
 from engine.records.graph import GraphRecord, NodeRecord, PassRecord
 from engine.records.session import Session
 from tests.browser.test_explorer import CONTRAST, keep, open_view, press, said
@@ -295,3 +297,29 @@ def test_columns_are_resized_by_dragging_the_line_between_them(explorer: Show) -
     assert side.bounding_box()["width"] == place["width"]
     press(page, "> > <")
     assert abs(side.bounding_box()["width"] - place["width"] + 40) < 3
+
+
+def _chain(x: Any) -> Any:
+    for step in range(100):
+        x = torch.relu(x + step)
+    return x
+
+
+def test_the_minimap_of_a_long_graph_can_be_pointed_at(explorer: Show) -> None:
+    """A graph much taller than wide has a map that is no line, marks the selection and moves the picture."""
+    compiled = engine.compile(_chain, backend="eager")
+    with engine.record() as session:
+        compiled(torch.ones(3))
+    page = explorer(session)
+    open_view(page, "graph")
+    page.locator(".lm").focus()
+    press(page, "O")
+    box = page.locator(".lm .gmap canvas").bounding_box()
+    assert box["width"] >= 40
+    assert box["height"] > 150
+    assert page.locator(".lm .gmap .here").bounding_box()["y"] < box["y"] + 20
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    middle = page.evaluate(
+        "() => { const b = document.querySelector('.lm .gbox'); return (b.scrollTop + b.clientHeight / 2) / b.scrollHeight; }"
+    )
+    assert 0.4 < middle < 0.6
