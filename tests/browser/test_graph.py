@@ -306,7 +306,7 @@ def _chain(x: Any) -> Any:
 
 
 def test_the_minimap_of_a_long_graph_can_be_pointed_at(explorer: Show) -> None:
-    """A graph much taller than wide has a map that is no line, marks the selection and moves the picture."""
+    """The map of a tall graph is no line, marks the selection and moves the picture."""
     compiled = engine.compile(_chain, backend="eager")
     with engine.record() as session:
         compiled(torch.ones(3))
