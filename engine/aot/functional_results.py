@@ -63,10 +63,11 @@ class TracedValues:
     def is_view_in_eager(self, fake: torch.Tensor) -> bool:
         """Return True if eager's tensor is a view.
 
-        With symbolic sizes, torch's Python forms of operators return views where the native ones do not.
+        Once a trace has symbols, operators run in torch's Python forms, which return views where the native ones do
+        not.
         """
-        if not fake._is_view() or not fake._has_symbolic_sizes_strides:
-            return fake._is_view()
+        if not fake._is_view():
+            return False
         made = self._result_at_hint_sizes(fake)
         return made is None or made._is_view()
 

@@ -62,8 +62,11 @@ def _tracks_all_views_and_writes(graph: torch.fx.Graph, inputs: Sequence[GraphIn
     if not all(v._is_view() for v in seen):
         return False
     written = [{storage_id(v) for v in _operands(n)} & given for n in graph.nodes if may_mutate(n)]
-    writes = {i: sum(storage_id(i.fake) in w for w in written) for i in inputs if i.is_tensor}
-    return all(i.fake._version - i.initial_version == count for i, count in writes.items())
+    return all(
+        i.fake._version - i.initial_version == sum(storage_id(i.fake) in w for w in written)
+        for i in inputs
+        if i.is_tensor
+    )
 
 
 def _operands(node: torch.fx.Node) -> list[torch.Tensor]:

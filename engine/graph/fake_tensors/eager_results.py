@@ -13,6 +13,10 @@ ResultRule = Callable[[Mapping[str, Any], Any], tuple[Any, ...]]
 """Corrects the fake results of a call, given its arguments by name."""
 
 
+FakeResults = Callable[[Mapping[str, Any]], tuple[Any, ...]]
+"""Makes the fake results of a call, given its arguments by name."""
+
+
 def _attention_without_weights(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
     """Return None for the weights if they are not needed."""
     return found if given.get("need_weights", True) or not given["query"].numel() else (found[0], None)
@@ -24,6 +28,20 @@ def _int64_indices(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
     return (values, *(t if t.dtype == torch.int64 else torch.empty_like(t, dtype=torch.int64) for t in rest))
 
 
+def _with_mask(given: Mapping[str, Any]) -> tuple[Any, ...]:
+    return torch.empty_like(given["self"]), torch.empty_like(given["self"], dtype=torch.bool)
+
+
+_FAKES: dict[str, FakeResults] = dict.fromkeys(
+    (
+        "fake_quantize_per_tensor_affine_cachemask",
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+        "fake_quantize_per_channel_affine_cachemask",
+    ),
+    _with_mask,
+)
+"""Fake results by name of operators that have no fake implementation in torch."""
+
 _RULES: dict[str, ResultRule] = {
     "_native_multi_head_attention": _attention_without_weights,
     **dict.fromkeys(
@@ -31,6 +49,13 @@ _RULES: dict[str, ResultRule] = {
     ),
 }
 """Rules by operator name without overload."""
+
+
+def fake_results_for(func: Any) -> FakeResults | None:
+    """Return the function of a call's arguments that makes its fake results; None if torch makes them."""
+    if called_overload(func) is None or func.namespace != "aten":
+        return None
+    return _FAKES.get(func._opname)
 
 
 def result_rule_for(func: Any) -> ResultRule | None:

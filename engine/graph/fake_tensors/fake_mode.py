@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from engine.graph.fake_tensors.eager_results import ResultRule, arguments_by_name, result_rule_for
+from engine.graph.fake_tensors.eager_results import (
+    FakeResults,
+    ResultRule,
+    arguments_by_name,
+    fake_results_for,
+    result_rule_for,
+)
 from engine.graph.fake_tensors.eager_stride_rules import StrideRule, eager_strides, stride_rule_for
 from engine.ir.introspection.operator_facts import has_only_effect, memo_by_identity
 from engine.torch_private.fake_tensors import BypassDispatchCache, FakeTensor, FakeTensorMode
@@ -39,12 +45,15 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
         func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         # A fake tensor mode would run it, and the compiled graph again.
-        only_has_effect, correct, rule = _rules_for(func)
+        only_has_effect, make, correct, rule = _rules_for(func)
         if only_has_effect:
             return None
         if func is with_effects and has_only_effect(args[1]):
             with mode:
                 return torch.empty(0), None
+        if make is not None:
+            with mode:
+                return make(arguments_by_name(func, args, kwargs or {}))
         found = dispatch(func, types, args, kwargs or {})
         if correct is not None:
             with mode:
@@ -71,9 +80,9 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
 
 
 @memo_by_identity
-def _rules_for(func: Any) -> tuple[bool, ResultRule | None, StrideRule | None]:
+def _rules_for(func: Any) -> tuple[bool, FakeResults | None, ResultRule | None, StrideRule | None]:
     """Return True if an operator has only an effect, and its rules for results and strides."""
-    return has_only_effect(func), result_rule_for(func), stride_rule_for(func)
+    return has_only_effect(func), fake_results_for(func), result_rule_for(func), stride_rule_for(func)
 
 
 def _returns_view(func: OpOverload) -> bool:

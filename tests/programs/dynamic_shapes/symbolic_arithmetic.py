@@ -183,3 +183,10 @@ def a_jump_over_what_values_sized(x, mask):
 def specialized_after_arithmetic(x):
     """A view has twice a size that a later loop makes constant."""
     return x.view(x.shape[0] * 2, 2), sum(x[n] for n in range(x.shape[0]))
+
+
+@program(*images())
+def products_of_what_generators_yield(x):
+    """A product of sizes, over a generator and over ``map``, also with a start."""
+    flat = x.reshape(math.prod(d for d in x.shape[:2]), -1)
+    return flat * math.prod((d for d in x.shape), start=2), flat + math.prod(map(abs, (-2, 3)))

@@ -314,3 +314,12 @@ def a_list_is_written_to(x, y, z):
     made = x * 2
     added_to_each([made, y, x[:1]], z)
     return made, x + y, made._version, x._version, y._version
+
+
+@program(*[lambda n=n: (torch.linspace(-1, 3, n * 3).reshape(n, 3).requires_grad_(),) for n in (2, 3, 4)])
+def fake_quantized(x):
+    """Quantization that training simulates, of a whole tensor and by channel, with gradients."""
+    scale, zero = torch.full((3,), 0.1), torch.zeros(3, dtype=torch.int32)
+    whole = torch.fake_quantize_per_tensor_affine(x * 2, 0.1, 3, 0, 15)
+    learned = torch.fake_quantize_per_tensor_affine(x, scale[:1], zero[:1], 0, 15)
+    return whole + learned, torch.fake_quantize_per_channel_affine(x, scale, zero, 1, 0, 15)

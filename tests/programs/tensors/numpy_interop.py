@@ -256,3 +256,12 @@ def numpy_over_sizes_that_values_decide(x, labels):
     order = np.argsort(labels[chosen].numpy())[:2]
     _, first = np.unique(order, return_index=True)
     return x[chosen], x[first]
+
+
+@program(*[lambda n=n: (torch.arange(n * 3.0).reshape(n, 3),) for n in (2, 3, 4)], steady=False)
+def numbers_from_arrays(x):
+    """Numbers of an array's elements are numbers in the graph; a probe of an array warns of nothing."""
+    a = x.numpy()
+    least = int(np.argmin(a.sum(1)))
+    byte = x.to(torch.uint8).numpy().max() - np.uint8(2)
+    return x * float(a.mean()), x[least], a.max().item(), a.max().tolist(), a[:1, :1].item(), int(byte)

@@ -341,3 +341,10 @@ def context_of_autocast_has_other_names(x):
     with context:
         y = x * 2
     return y, hasattr(context, "dtype"), hasattr(context, "device")
+
+
+@program(*[lambda n=n: (torch.arange(n * 2.0).reshape(n, 2),) for n in (2, 3, 4)])
+@torch.inference_mode()
+def inference_decorator_with_other_sizes(x):
+    """A decorated root whose sizes change, with a view of its argument."""
+    return x * 2, x[0]

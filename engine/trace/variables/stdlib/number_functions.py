@@ -52,6 +52,8 @@ def _number_constructor(kind: type) -> Any:
 @functools.singledispatch
 def _convert(of: Variable, tx: Tracer, kind: type) -> Variable:
     """Convert a value by ``int``, ``float`` or ``complex``."""
+    if of.is_numpy_array and not of.get_attr(tx, "ndim").as_python_constant(tx):
+        return _convert(realize(tx, of.call_method(tx, "item", [], {})), tx, kind)
     return arithmetic.fold_constant_call(tx, kind, [of], {}, f"{kind.__name__}() of {of.describe()}")
 
 
@@ -278,12 +280,12 @@ for _function in (math.isnan, math.isinf, math.isfinite):
 
 @register_rule(math.prod)
 def _prod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    of = realize(tx, args[0]) if len(args) == 1 and kwargs.keys() <= {"start"} else NONE
-    items = [] if of.sequence_contents is None else [realize(tx, item) for item in sequence_items(tx, of)]
+    what = "prod() of a value that is not known while tracing"
+    if len(args) != 1 or not kwargs.keys() <= {"start"}:
+        return arithmetic.fold_constant_call(tx, math.prod, args, kwargs, what)
+    items = [realize(tx, item) for item in sequence_items(tx, args[0])]
     if not any(item.is_symbolic for item in items):
-        return arithmetic.fold_constant_call(
-            tx, math.prod, args, kwargs, "prod() of a value that is not known while tracing"
-        )
+        return arithmetic.fold_constant_call(tx, math.prod, [TupleVariable(list(items))], kwargs, what)
     total = realize(tx, kwargs.get("start", ConstantVariable(1)))
     for item in items:
         total = arithmetic.binary_op(tx, "*", total, item)

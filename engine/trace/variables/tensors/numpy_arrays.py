@@ -61,7 +61,7 @@ from engine.trace.variables.higher_order.pytrees import (
 from engine.trace.variables.tensors.sym_node import has_hint, hint
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
-from engine.trace.variables.tensors.tensor_methods import can_tolist, tolist
+from engine.trace.variables.tensors.tensor_methods import can_tolist
 
 _MAX_PROBE_ELEMENTS = 1 << 24
 """Maximum number of elements of a probe array."""
@@ -196,8 +196,9 @@ class NumpyNdarrayVariable(Variable):
         return None
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        if name == "tolist" and not args and not kwargs and not self.is_scalar and can_tolist(self.tensor):
-            return tolist(tx, self.tensor)
+        if name in ("tolist", "item") and not args and not kwargs and can_tolist(self.tensor):
+            if name == "tolist" or self.tensor.fake.numel() == 1:
+                return self.tensor.call_method(tx, name, [], {})
         if name in _UNSUPPORTED_METHODS:
             raise Unsupported("data-dependent", f"ndarray.{name} is called")
         if name in ("__len__", "__iter__") or (name.startswith("__") and len(args) == 1):
@@ -325,7 +326,8 @@ def call_numpy(
     models = [_probe_array(tx, leaf) for leaf in leaves]
     given, words = unflatten_python(tree, iter(models))
     try:
-        wanted = numpys(*given, **words)
+        with np.errstate(all="ignore"):
+            wanted = numpys(*given, **words)
     except Exception as error:
         raise Unsupported("numpy-function", f"numpy.{name} raises {type(error).__name__}") from error
     if not leaves and not any(isinstance(part, np.ndarray) for part in tree_leaves(wanted)):

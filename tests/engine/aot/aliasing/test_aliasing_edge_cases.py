@@ -480,6 +480,19 @@ def test_an_out_tensor_that_is_resized_keeps_its_base(make: Callable[[Any], Any]
     assert "resizes its out= tensor" in str(session.compilations[0])
 
 
+def test_a_product_of_static_sizes_beside_symbols_is_no_view() -> None:
+    """Once a trace has symbols, torch's Python form of a product of static sizes returns a view."""
+
+    def fn(x: Any, w: Any, counted: Any) -> Any:
+        return counted * 2, x @ w
+
+    x, w = torch.randn(2, 2, 3, 3), torch.randn(2, 2, 3, 4, requires_grad=True)
+    compiled = engine.compile(fn, backend="aot_eager")
+    for n in (3, 4):
+        facts = [[(t._is_view(), t._version) for t in run(x, w, torch.ones(n))] for run in (fn, compiled)]
+        assert facts[0] == facts[1]
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("needs_grad", [False, True])
 def test_products_with_a_vector_are_no_views(dynamic: bool | None, needs_grad: bool) -> None:
