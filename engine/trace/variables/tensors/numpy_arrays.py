@@ -196,9 +196,9 @@ class NumpyNdarrayVariable(Variable):
         return None
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        if name in ("tolist", "item") and not args and not kwargs and can_tolist(self.tensor):
-            if name == "tolist" or self.tensor.fake.numel() == 1:
-                return self.tensor.call_method(tx, name, [], {})
+        as_numbers = name in ("tolist", "item") and not args and not kwargs and can_tolist(self.tensor)
+        if as_numbers and (name == "tolist" or self.tensor.fake.numel() == 1):
+            return self.tensor.call_method(tx, name, [], {})
         if name in _UNSUPPORTED_METHODS:
             raise Unsupported("data-dependent", f"ndarray.{name} is called")
         if name in ("__len__", "__iter__") or (name.startswith("__") and len(args) == 1):
