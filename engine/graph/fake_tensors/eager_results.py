@@ -52,7 +52,7 @@ _RULES: dict[str, ResultRule] = {
 
 
 def fake_results_for(func: Any) -> FakeResults | None:
-    """Return the function of a call's arguments that makes its fake results; None if torch makes them."""
+    """Return the function that makes the fake results of a call; None if torch does."""
     if called_overload(func) is None or func.namespace != "aten":
         return None
     return _FAKES.get(func._opname)

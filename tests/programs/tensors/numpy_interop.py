@@ -260,7 +260,7 @@ def numpy_over_sizes_that_values_decide(x, labels):
 
 @program(*[lambda n=n: (torch.arange(n * 3.0).reshape(n, 3),) for n in (2, 3, 4)], steady=False)
 def numbers_from_arrays(x):
-    """Numbers of an array's elements are numbers in the graph; a probe of an array warns of nothing."""
+    """Numbers read from an array are numbers of the graph; nothing warns."""
     a = x.numpy()
     least = int(np.argmin(a.sum(1)))
     byte = x.to(torch.uint8).numpy().max() - np.uint8(2)

@@ -481,7 +481,7 @@ def test_an_out_tensor_that_is_resized_keeps_its_base(make: Callable[[Any], Any]
 
 
 def test_a_product_of_static_sizes_beside_symbols_is_no_view() -> None:
-    """Once a trace has symbols, torch's Python form of a product of static sizes returns a view."""
+    """With symbols in a trace, a product of static sizes is no view either."""
 
     def fn(x: Any, w: Any, counted: Any) -> Any:
         return counted * 2, x @ w
