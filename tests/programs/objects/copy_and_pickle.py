@@ -141,7 +141,7 @@ def deep_copies(x):
     )
 
 
-@program(one)
+@program(one, breaks=3)
 def pickled_objects(x):
     """What a pickle held is given back as it was when it was made, as often as it is read."""
     words = Words([1, [2]])
@@ -166,7 +166,7 @@ def pickled_objects(x):
     )
 
 
-@program(one)
+@program(one, breaks=1)
 def pickled_iterators(x):
     """Iterators half-way are pickled with what is still to come."""
     it, text, numbers = iter([1, 2, 3]), iter("abc"), iter(range(5))

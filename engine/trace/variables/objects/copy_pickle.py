@@ -1,4 +1,4 @@
-"""``copy.copy``, ``copy.deepcopy`` and pickle, by the reduce protocol of the classes."""
+"""``copy.copy`` and ``copy.deepcopy``, by the reduce protocol of the classes; pickles of plain data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import copy
 import functools
 import io
 import pickle
-import sys
 import types
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
@@ -25,11 +24,6 @@ from engine.trace.variables.containers.builtin_subclasses import (
     call_builtin_new,
 )
 from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.iterators import (
-    DictOrSetIteratorVariable,
-    RangeIteratorVariable,
-    SequenceIteratorVariable,
-)
 from engine.trace.variables.containers.sequences import (
     ListVariable,
     SliceVariable,
@@ -65,45 +59,45 @@ def _call_python_method(tx: Tracer, of: Variable, name: str, args: Args) -> Vari
     return of.call_user_method(tx, name, args) if is_python else None
 
 
-def reduce_object(tx: Tracer, of: Variable, protocol: int) -> ReduceParts:
-    """Reduce an object as ``__reduce_ex__(protocol)`` does.
+def reduce_object(tx: Tracer, of: Variable) -> ReduceParts:
+    """Reduce an object as ``__reduce_ex__(4)`` does.
 
     Raises:
         Unsupported: C code without a rule reduces the object.
     """
-    made = _call_python_method(tx, of, "__reduce_ex__", [ConstantVariable(protocol)])
+    made = _call_python_method(tx, of, "__reduce_ex__", [ConstantVariable(4)])
     made = made or _call_python_method(tx, of, "__reduce__", [])
-    return _reduce_in_c(of, tx, protocol) if made is None else _parse_reduce_result(tx, of, made)
+    return _reduce_in_c(of, tx) if made is None else _parse_reduce_result(tx, of, made)
 
 
 @functools.singledispatch
-def _reduce_in_c(of: Variable, tx: Tracer, protocol: int) -> ReduceParts:
+def _reduce_in_c(of: Variable, tx: Tracer) -> ReduceParts:
     """Reduce an object whose class leaves that to C code."""
-    raise Unsupported("copy", f"copying or pickling {of.describe()}")
+    raise Unsupported("copy", f"copying {of.describe()}")
 
 
 @_reduce_in_c.register(FunctoolsPartialVariable)
-def _reduce_partial(of: FunctoolsPartialVariable, tx: Tracer, protocol: int) -> ReduceParts:
+def _reduce_partial(of: FunctoolsPartialVariable, tx: Tracer) -> ReduceParts:
     return _parse_reduce_result(tx, of, of.call_builtin_method(tx, "__reduce__", [], {}))
 
 
 @_reduce_in_c.register(SliceVariable)
-def _reduce_slice(of: SliceVariable, tx: Tracer, protocol: int) -> ReduceParts:
+def _reduce_slice(of: SliceVariable, tx: Tracer) -> ReduceParts:
     return ReduceParts(tx.wrap_static(slice), list(of.bounds))
 
 
 @_reduce_in_c.register(SetVariable)
-def _reduce_set(of: SetVariable, tx: Tracer, protocol: int) -> ReduceParts:
+def _reduce_set(of: SetVariable, tx: Tracer) -> ReduceParts:
     if of.cls not in (set, frozenset):
-        raise Unsupported("copy", f"copying or pickling {of.describe()}")
+        raise Unsupported("copy", f"copying {of.describe()}")
     return ReduceParts(tx.wrap_static(of.cls), [ListVariable(list(of.elements.values()))])
 
 
 @_reduce_in_c.register(UserDefinedObjectVariable)
-def _reduce_plain_object(of: UserDefinedObjectVariable, tx: Tracer, protocol: int) -> ReduceParts:
+def _reduce_plain_object(of: UserDefinedObjectVariable, tx: Tracer) -> ReduceParts:
     if type(of) is not UserDefinedObjectVariable or not is_plain_class(of.cls):
-        raise Unsupported("copy", f"copying or pickling {of.describe()}")
-    return _default_reduce(of, tx, protocol)
+        raise Unsupported("copy", f"copying {of.describe()}")
+    return _default_reduce(of, tx)
 
 
 _SIMPLE_NAMESPACE = types.SimpleNamespace
@@ -123,14 +117,11 @@ def _parse_reduce_result(tx: Tracer, of: Variable, result: Variable) -> ReducePa
 
 @_reduce_in_c.register(BuiltinSubclassVariable)
 @_reduce_in_c.register(SimpleNamespaceVariable)
-def _default_reduce(of: UserDefinedObjectVariable, tx: Tracer, protocol: int) -> ReduceParts:
+def _default_reduce(of: UserDefinedObjectVariable, tx: Tracer) -> ReduceParts:
     """Implement ``object.__reduce_ex__``."""
     if find_python_method(of.cls, "__getnewargs_ex__") is not None:
         raise Unsupported("copy", f"__getnewargs_ex__ of {of.describe()} is called")
-    has_args = find_python_method(of.cls, "__getnewargs__") is not None
     slots = _slots(tx, of)
-    if protocol < 2 and (has_args or slots or _has_new(of.cls)):
-        raise Unsupported("pickle", f"a pickle of {of.describe()} by an old protocol")
     given = _call_python_method(tx, of, "__getnewargs__", [])
     args = None if given is None else list(tx.unpack_iterable(given))
     contents = _reduce_contents(of.builtin_contents, tx, of, args)
@@ -179,7 +170,7 @@ def _slots(tx: Tracer, of: UserDefinedObjectVariable) -> dict[str, Variable]:
         if type(entry) is types.MemberDescriptorType and base.__flags__ & (1 << 9)
     ]
     if names and of.source is not None and not of.is_constructed:
-        raise Unsupported("copy", f"copying or pickling {of.describe()}, which has __slots__")
+        raise Unsupported("copy", f"copying {of.describe()}, which has __slots__")
     return {name: value for name in names if (value := of.attr_writes.get(name)) is not None}
 
 
@@ -334,7 +325,7 @@ class _ShallowCopier(_Copier):
         made = _copy_container(of, self) or _call_python_method(self.tx, of, "__copy__", [])
         if made is None and builtin_base_of(of.python_type()) is collections.defaultdict:
             made = realize(self.tx, of.get_attr(self.tx, "copy")).call(self.tx, [], {})
-        return made or self.rebuild(of, reduce_object(self.tx, of, 4))
+        return made or self.rebuild(of, reduce_object(self.tx, of))
 
 
 @register_rule(copy.copy)
@@ -359,7 +350,7 @@ class _DeepCopier(_Copier):
         made = _call_python_method(self.tx, of, "__deepcopy__", [self.memo])
         if made is None and of.fake is not None and not of.fake.requires_grad:
             made = of.call_method(self.tx, "clone", [], {})
-        return made or _copy_container(of, self) or self.rebuild(of, reduce_object(self.tx, of, 4))
+        return made or _copy_container(of, self) or self.rebuild(of, reduce_object(self.tx, of))
 
 
 class DeepcopyMemoVariable(DictVariable):
@@ -386,127 +377,6 @@ def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 # The pickle module.
 
 
-@dataclass(frozen=True, eq=False)
-class PickledBytesVariable(Variable):
-    """Pickled bytes, represented by their reduced contents, from which loads rebuilds objects."""
-
-    __slots__ = ("contents",)
-    contents: Variable
-
-    def python_type(self) -> type:
-        return bytes
-
-    def describe(self) -> str:
-        return "bytes of a pickle"
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        raise Unsupported("rebuild-value", "rebuilding a pickle after the graph")
-
-
-class PickledObjectVariable(Variable):
-    """An object in a pickle, in reduced form."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self) -> None:
-        self.parts = ReduceParts(NONE, [])
-
-    def python_type(self) -> type:
-        return object
-
-
-@_copy_container.register(PickledObjectVariable)
-def _load_object(of: PickledObjectVariable, copied: _Copier) -> Variable | None:
-    return copied.rebuild(of, of.parts)
-
-
-class _Pickler(_Copier):
-    """Writes one pickle: the copies are the pickled forms of objects."""
-
-    def __init__(self, tx: Tracer, protocol: int) -> None:
-        super().__init__(tx)
-        self.protocol = protocol
-        self._without_constructor: set[int] = set()
-        """Ids of objects whose constructor is not saved yet; their state may refer to them later."""
-
-    def known_copy(self, of: Variable) -> Variable | None:
-        if id(of) in self._without_constructor:
-            raise Unsupported("pickle", f"pickle of {of.describe()}, which contains itself")
-        return super().known_copy(of)
-
-    def copy(self, of: Variable) -> Variable:
-        if of.is_constant or of.python_type() in (range, types.ModuleType):
-            return of
-        if of.is_copied_by_reference:
-            return self._save_global(of)
-        return _copy_iterator(of, self) or _copy_container(of, self) or self._reduce(of)
-
-    def _reduce(self, of: Variable) -> Variable:
-        made = PickledObjectVariable()
-        self._without_constructor.add(id(of))
-        self.keep(of, made)
-        parts = reduce_object(self.tx, of, self.protocol)
-        make, args = self(parts.constructor), [self(a) for a in parts.args]
-        self._without_constructor.discard(id(of))
-        state, items = self(parts.state), [self(i) for i in parts.list_items]
-        entries = [(self(k), self(v)) for k, v in parts.dict_items]
-        made.parts = ReduceParts(make, args, state, items, entries, parts.uses_new)
-        return made
-
-    def _save_global(self, of: Variable) -> Variable:
-        """Save a function or class by name; guard on the object found by that name."""
-        real = of.as_python_object()
-        found: Any = sys.modules.get(str(getattr(real, "__module__", None)))
-        for part in str(getattr(real, "__qualname__", None)).split("."):
-            found = getattr(found, part, None)
-        if real is NotImplemented or found is not real:
-            raise Unsupported("pickle", f"pickle of {of.describe()}")
-        if of.source is not None:
-            self.tx.guard_identity(real, of.source, "it was pickled by name")
-        return of
-
-
-@functools.singledispatch
-def _copy_iterator(of: Variable, copied: _Copier) -> Variable | None:
-    """Copy an iterator with its iterable; return None for anything else."""
-    return None
-
-
-@_copy_iterator.register(DictOrSetIteratorVariable)
-def _copy_dict_iterator(of: DictOrSetIteratorVariable, copied: _Copier) -> Variable | None:
-    return SequenceIteratorVariable([copied(i) for i in of.remaining_items()], type(iter([])), ListVariable([]))
-
-
-@_copy_iterator.register(SequenceIteratorVariable)
-def _copy_sequence_iterator(of: SequenceIteratorVariable, copied: _Copier) -> Variable | None:
-    if type(of) is not SequenceIteratorVariable or of.cls not in _SEQUENCE_ITERATOR_TYPES:
-        return None
-    items = [copied(i) for i in of.items]
-    made = SequenceIteratorVariable(items, of.cls, None if of.iterable is None else ListVariable(items))
-    made.position = of.position
-    return made
-
-
-@_copy_iterator.register(RangeIteratorVariable)
-def _copy_range_iterator(of: RangeIteratorVariable, copied: _Copier) -> Variable | None:
-    made = RangeIteratorVariable(of.value)
-    made.position = of.position
-    return made
-
-
-_SEQUENCE_ITERATOR_TYPES: tuple[type, ...] = (type(iter([])), type(iter(())), type(iter("")), type(iter(b"")))
-
-
-class _PickleLoader(_Copier):
-    """Reads one pickle: the copies are new objects."""
-
-    def copy(self, of: Variable) -> Variable:
-        return _copy_iterator(of, self) or _copy_container(of, self) or of
-
-
 def _has_known_bytes(tx: Tracer, value: Variable, seen: set[int]) -> bool:
     """Return True if the pickle bytes are known at trace time.
 
@@ -527,20 +397,14 @@ _PLAIN_CONTAINERS = (list, tuple, dict, set, frozenset)
 @register_rule(pickle.dumps)
 def _dumps(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = dict(zip(("obj", "protocol"), args, strict=False)) | kwargs
-    if "obj" not in given or set(given) - {"obj", "protocol"} or _has_known_bytes(tx, given["obj"], set()):
-        return arithmetic.fold_constant_call(tx, pickle.dumps, args, kwargs, "pickle.dumps()")
-    number = realize(tx, given.get("protocol", NONE)).as_python_constant(tx)
-    protocol = pickle.DEFAULT_PROTOCOL if number is None else pickle.HIGHEST_PROTOCOL if number < 0 else int(number)
-    if protocol > pickle.HIGHEST_PROTOCOL:
-        tx.fold_constant(pickle.dumps, None, protocol)
-    return PickledBytesVariable(_Pickler(tx, protocol)(given["obj"]))
+    if "obj" in given and not _has_known_bytes(tx, given["obj"], set()):
+        raise Unsupported("pickle", f"pickle.dumps() of {realize(tx, given['obj']).describe()}")
+    return arithmetic.fold_constant_call(tx, pickle.dumps, args, kwargs, "pickle.dumps()")
 
 
 @register_rule(pickle.loads)
 def _loads(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = realize(tx, args[0]) if args else NONE
-    if isinstance(given, PickledBytesVariable) and not kwargs:
-        return _PickleLoader(tx)(given.contents)
     if not given.is_constant or given.python_type() is not bytes:
         raise Unsupported("pickle", "pickle.loads() of bytes that are not known while tracing")
     return tx.fold_constant(
