@@ -584,10 +584,7 @@ def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:
     emit_context_exits(tx)
     kept = sum(a is b for a, b in zip(tx.torch_state.entry_function_modes, tx.torch_state.function_modes, strict=False))
     if (left := len(tx.torch_state.entry_function_modes) - kept) or tx.torch_state.function_modes[kept:]:
-        cg.load_helper(switch_function_modes, 0)
-        cg.load_const(left)
-        cg.load_all(tx.torch_state.function_modes[kept:])
-        cg.body.call(1 + len(tx.torch_state.function_modes[kept:]))
+        cg.call(switch_function_modes, left, *tx.torch_state.function_modes[kept:])
         cg.body.emit("POP_TOP")
     for context, _ in tx.torch_state.open_graph_contexts:
         cg.load(context)

@@ -28,7 +28,7 @@ from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.annotations import Tracer
 from engine.trace.constant_table import ConstantTable
 from engine.trace.prologue import PrologueCodegen, with_rerun_plan
-from engine.trace.variables.base import Variable
+from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.literals import IDENTIFIED_LITERAL_TYPES
 
 if TYPE_CHECKING:
@@ -188,15 +188,31 @@ class PyCodegen:
         """Return True if the variable has been reconstructed already."""
         return id(value) in self._temps
 
-    def load_helper(self, function: Callable[..., Any], loaded: int) -> None:
-        """Push a helper function to call.
+    def call(self, function: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Emit a call of a constant callable; an argument that is no variable is a constant."""
+        self.body.callable(lambda: self.load_const(function))
+        self._load_arguments(args, kwargs)
+        self.call_with_keywords(len(args), tuple(kwargs))
 
-        With ``loaded`` 1, push it below its argument, which is on top of the stack already.
-        """
-        if not loaded:
-            self.body.callable(lambda: self.load_const(function))
-            return
+    def call_on_top(self, function: Any, *args: Any) -> None:
+        """Emit a call of a constant callable; its first argument is on top of the stack already."""
         self.body.insert_callable(lambda: self.load_const(function))
+        self._load_arguments(args, {})
+        self.body.call(1 + len(args))
+
+    def _load_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for value in (*args, *kwargs.values()):
+            self.load(value if isinstance(value, Variable) else ConstantVariable(value))
+
+    def call_method(self, of: Variable, name: str) -> None:
+        """Emit ``of.name()``."""
+
+        def load() -> None:
+            self.load(of)
+            self.body.attribute(name)
+
+        self.body.callable(load)
+        self.body.call(0)
 
     def load_dispatched(self, load: Callable[[], None]) -> None:
         """Push a replacement of the object that ``load`` pushes: its callees are compiled.

@@ -6,33 +6,33 @@ from collections import OrderedDict, deque
 from typing import Any
 
 
-def refill_deque(target: deque[Any], items: list[Any]) -> None:
+def refill_deque(target: deque[Any], items: tuple[Any, ...]) -> None:
     """Replace the contents of a deque, with the methods of ``deque`` itself."""
     deque.clear(target)
     deque.extend(target, items)
 
 
-def refill_dict(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
+def refill_dict(target: dict[Any, Any], keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
     """Replace the contents of a dict in order, with the methods of ``dict`` itself."""
     dict.clear(target)
     for key, value in zip(keys, values, strict=True):
         dict.__setitem__(target, key, value)
 
 
-def add_entries(target: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
+def add_entries(target: dict[Any, Any], keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
     """Set items of a dict in order, with the methods of ``dict`` itself."""
     for key, value in zip(keys, values, strict=True):
         dict.__setitem__(target, key, value)
 
 
-def refill_ordered(target: OrderedDict[Any, Any], keys: list[Any], values: list[Any]) -> None:
+def refill_ordered(target: OrderedDict[Any, Any], keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
     """Replace the contents of an OrderedDict, with its own methods."""
     OrderedDict.clear(target)
     for key, value in zip(keys, values, strict=True):
         OrderedDict.__setitem__(target, key, value)
 
 
-def refill_set(target: set[Any], items: list[Any]) -> None:
+def refill_set(target: set[Any], items: tuple[Any, ...]) -> None:
     """Replace the contents of a set, with the methods of ``set`` itself."""
     set.clear(target)
     set.update(target, items)
@@ -45,7 +45,7 @@ def make_buffer(cls: Any, contents: Any, position: int) -> Any:
     return made
 
 
-def refill_list(target: list[Any], items: list[Any]) -> None:
+def refill_list(target: list[Any], items: tuple[Any, ...]) -> None:
     """Replace the contents of a list, with the methods of ``list`` itself."""
     list.__setitem__(target, slice(None), items)
 

@@ -140,7 +140,7 @@ def fold_constant_call(tx: Tracer, fn: Any, args: list[Variable], kwargs: dict[s
     """Call a pure function at trace time; all arguments must be constants."""
     try:
         values = tx.as_python_constants(args)
-        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        words = tx.as_python_keywords(kwargs)
     except NotPythonConstant:
         raise Unsupported("non-constant-arguments", f"{what}") from None
     return tx.fold_constant(fn, *values, **words)

@@ -460,10 +460,7 @@ class StringFormatVariable(Variable):
         return [value for value, _ in self.parts]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(join_f_string, 0)
-        cg.load_const(tuple(how for _, how in self.parts))
-        cg.load_all(self.child_variables())
-        cg.body.call(1 + len(self.parts))
+        cg.call(join_f_string, tuple(how for _, how in self.parts), *self.child_variables())
 
 
 def realize(tx: Tracer, value: Variable) -> Variable:

@@ -327,20 +327,18 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if self._load_with_class(cg):
             return
-        cg.load_helper(make_function, 0)
-        cg.load_const(self.code)
-        cg.load_namespace(self.namespace)
-        cg.load_const(self.name)
-        cg.load_const(self.code.co_qualname)
-        cg.load(TupleVariable(self.default_values) if self.default_values else NONE)
-        cg.load(_dict_or_none(self.keyword_default_values))
-        cg.load(TupleVariable(list(self.cell_values)))
-        cg.load(_dict_or_none(self.attributes))
         if self._annotations is None and self.annotations:
             self._annotations = DictVariable.from_str_keys(self.annotations)
-        for given in (self._annotations, self.annotate if self._annotations is None else None):
-            cg.load(NONE if given is None else given)
-        cg.body.call(10)
+        cg.call(
+            make_function,
+            *(self.code, self.namespace.values, self.name, self.code.co_qualname),
+            TupleVariable(self.default_values) if self.default_values else None,
+            _dict_or_none(self.keyword_default_values),
+            TupleVariable(list(self.cell_values)),
+            _dict_or_none(self.attributes),
+            self._annotations,
+            self.annotate if self._annotations is None else None,
+        )
 
     def _load_with_class(self, cg: PyCodegen) -> bool:
         """Load the classes that own this method first; return True if that loaded the method.

@@ -22,7 +22,6 @@ from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rul
 from engine.trace.variables.callables.functions import UserFunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.callables.partials import make_partial
-from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.objects.attribute_binding import AttributeRead, binds, call_user_descriptor
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
@@ -105,7 +104,7 @@ class CmpKeyVariable(UserDefinedObjectVariable):
         return [self.cmp_function, self.item]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: emit_call(cg, functools.cmp_to_key, [self.cmp_function]))
+        cg.body.callable(lambda: cg.call(functools.cmp_to_key, self.cmp_function))
         cg.load(self.item)
         cg.body.call(1)
 
@@ -151,7 +150,7 @@ class _CmpToKeyVariable(Variable):
         return [self.cmp_function]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, functools.cmp_to_key, [self.cmp_function])
+        cg.call(functools.cmp_to_key, self.cmp_function)
 
 
 @register_rule(functools.cmp_to_key)

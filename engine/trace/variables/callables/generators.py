@@ -15,6 +15,7 @@ from engine.trace.inline_generators import close_generator, resume_generator, th
 from engine.trace.variables.base import NONE, NULL, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.iterators import IteratorVariable
+from engine.trace.variables.containers.sequences import TupleVariable
 
 
 class GeneratorVariable(IteratorVariable):
@@ -148,9 +149,7 @@ class GeneratorVariable(IteratorVariable):
             raise self.rebuild_error()
         function, args, kwargs = self.creation_call
         if self.frame.is_finished:
-            cg.load_helper(make_finished_generator, 0)
-            cg.load_all([function, *args, *kwargs.values()])
-            cg.call_with_keywords(1 + len(args), tuple(kwargs))
+            cg.call(make_finished_generator, function, *args, **kwargs)
             return
 
         CallExpressionVariable(operator.call, [function, *args], kwargs).reconstruct(cg)
@@ -164,17 +163,10 @@ class GeneratorVariable(IteratorVariable):
             raise self.rebuild_error()
         kinds = tuple(NULL_KIND if value is NULL else VALUE for value in frame.stack)
         code = resume_code(frame.code, ResumePoint(frame.op.index, (*kinds, INITIAL_YIELD), names))
-        cg.load_helper(make_suspended_generator, 0)
-        cg.load_const(code)
-        cg.load_namespace(frame.globals)
-        for name in ("__name__", "__qualname__"):
-            cg.load(self.names[name])
-        cg.body.emit("BUILD_TUPLE", 2)
-        cg.load_all([frame.cells[name] for name in cells])
-        cg.body.emit("BUILD_TUPLE", len(cells))
+        own_names = TupleVariable([self.names[name] for name in ("__name__", "__qualname__")])
+        contents = TupleVariable([frame.cells[name] for name in cells])
         values = [*(v for v in frame.stack if v is not NULL), *(frame.locals[n] for n in names)]
-        cg.load_all(values)
-        cg.body.call(4 + len(values))
+        cg.call(make_suspended_generator, code, frame.globals.values, own_names, contents, *values)
 
     def rebuild_error(self) -> Unsupported:
         """Return the error for a generator that cannot be rebuilt after the graph.

@@ -75,9 +75,7 @@ class SuspendedGeneratorVariable(GeneratorVariable):
         """
         if not self.frame.is_finished:
             raise self.rebuild_error()
-        cg.load_helper(end_unstarted_generator, 1)
-        cg.load_const(self.stop_token)
-        cg.body.call(2)
+        cg.call_on_top(end_unstarted_generator, self.stop_token)
         cg.body.emit("POP_TOP")
 
 

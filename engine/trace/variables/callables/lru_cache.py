@@ -28,7 +28,7 @@ from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable, emit_call, emit_store_attributes
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable, emit_store_attributes
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
@@ -270,10 +270,8 @@ class LruCacheVariable(AttributeDictVariable):
             error = Unsupported("rebuild-value", "rebuilding a cache that holds results after the graph")
             error.created_at = self.created_at
             raise error
-        emit_call(cg, self.cls, [self.function, *map(ConstantVariable, (self.maxsize, self.typed, self.info_class))])
-        cg.load_helper(functools.update_wrapper, 1)
-        cg.load(self.function)
-        cg.body.call(2)
+        cg.call(self.cls, self.function, self.maxsize, self.typed, self.info_class)
+        cg.call_on_top(functools.update_wrapper, self.function)
         emit_store_attributes(cg, self.attributes.items())
 
 

@@ -15,7 +15,6 @@ from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_arity import check_method_arity
-from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.literals import FILE_SYSTEM_METHODS
 from engine.trace.variables.stdlib.string_format import format_proxy
 
@@ -56,7 +55,7 @@ class BoundMethodVariable(Variable):
         return [self.obj, self.function]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, types.MethodType, [self.function, self.obj])
+        cg.call(types.MethodType, self.function, self.obj)
 
 
 class BuiltinMethodVariable(Variable):

@@ -14,7 +14,6 @@ from engine.trace.operators.table import BINARY, COMPARE, INPLACE, UNARY
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import first_import_of_class
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
@@ -78,7 +77,7 @@ class OperatorGetterVariable(Variable):
         return self
 
     def as_python_constant(self, tx: Tracer) -> Any:
-        words = dict(zip(self.kwargs, tx.as_python_constants(self.kwargs.values()), strict=True))
+        words = tx.as_python_keywords(self.kwargs)
         return self.cls(*tx.as_python_constants(self.args), **words)
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
@@ -102,7 +101,7 @@ class OperatorGetterVariable(Variable):
         return [*self.args, *self.kwargs.values()]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, self.cls, self.args, self.kwargs)
+        cg.call(self.cls, *self.args, **self.kwargs)
 
 
 def _construct_getter(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:

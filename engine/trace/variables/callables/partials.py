@@ -190,15 +190,8 @@ class FunctoolsPartialVariable(UserDefinedObjectVariable):
                 "rebuild-value",
                 "rebuilding a partial function that contains itself, or has unusual keywords, after the graph",
             )
-        cg.load_helper(
-            functools.partial.__new__
-            if issubclass(self.cls, functools.partial)
-            else _partial_base_of(self.cls).__new__,
-            0,
-        )
-        cg.load_const(self.cls)
-        cg.load_all([self.function, *self.positional.items, *self.keyword_arguments.values()])
-        cg.call_with_keywords(2 + len(self.positional.items), tuple(self.keyword_arguments))
+        base = functools.partial if issubclass(self.cls, functools.partial) else _partial_base_of(self.cls)
+        cg.call(base.__new__, self.cls, self.function, *self.positional.items, **self.keyword_arguments)
         cg.body.emit("COPY", 1)
         self.fill(cg)
 

@@ -6,22 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from engine.trace.annotations import PyCodegen
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
-
-
-def emit_call(
-    cg: PyCodegen, function: Any, args: Iterable[Variable], kwargs: dict[str, Variable] | None = None
-) -> None:
-    """Emit code that calls a constant callable."""
-    positional, words = list(args), kwargs or {}
-    cg.body.callable(lambda: cg.load_const(function))
-    cg.load_all([*positional, *words.values()])
-    cg.call_with_keywords(len(positional), tuple(words))
-
-
-def constants(*values: Any) -> Args:
-    """Return the variables of constants, as arguments of a call."""
-    return [ConstantVariable(value) for value in values]
+from engine.trace.variables.base import Args, Kwargs, Variable
 
 
 class CallExpressionVariable(Variable):
@@ -41,7 +26,7 @@ class CallExpressionVariable(Variable):
         return [*self.args, *self.kwargs.values()]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, self.function, self.args, self.kwargs)
+        cg.call(self.function, *self.args, **self.kwargs)
 
 
 def emit_store_attributes(cg: PyCodegen, attributes: Iterable[tuple[str, Variable]]) -> None:

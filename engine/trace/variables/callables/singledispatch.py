@@ -132,11 +132,8 @@ class SingleDispatchVariable(AttributeDictVariable):
         return [*self.registry.values(), *self.attributes.values()]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(make_singledispatch, 0)
-        cg.load_const(tuple(self.registry))
-        cg.load(TupleVariable(list(self.registry.values())))
-        cg.load(DictVariable.from_str_keys(self.attributes))
-        cg.body.call(3)
+        implementations = TupleVariable(list(self.registry.values()))
+        cg.call(make_singledispatch, tuple(self.registry), implementations, DictVariable.from_str_keys(self.attributes))
 
 
 @dataclass(frozen=True, eq=False)

@@ -202,17 +202,13 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
         return self.inner.as_node_arg(tx)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(new_container, 0)
-        cg.load_const(self.cls)
-        if self.is_filled_by_new:
-            self.load_new_argument(cg)
-        cg.body.call(1 + self.is_filled_by_new)
+        cg.call(new_container, self.cls, *([self.new_argument()] if self.is_filled_by_new else []))
         cg.cache_top(self)
         self.fill_or_defer(cg)
 
-    def load_new_argument(self, cg: PyCodegen) -> None:
-        """Emit code that pushes the argument of ``__new__`` for immutable contents."""
-        raise NotImplementedError
+    def new_argument(self) -> Variable:
+        """Return the argument of ``__new__`` for immutable contents."""
+        return self.inner
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that pops the object on the stack and sets its contents and attributes.
@@ -332,10 +328,6 @@ class TupleSubclassVariable(BuiltinSubclassVariable):
     def recursive_repr(self) -> str:
         return "(...)"
 
-    def load_new_argument(self, cg: PyCodegen) -> None:
-        cg.load_all(self.inner.items)
-        cg.body.emit("BUILD_TUPLE", len(self.inner.items))
-
 
 class SetSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of set or frozenset."""
@@ -372,8 +364,8 @@ class SetSubclassVariable(BuiltinSubclassVariable):
     def recursive_repr(self) -> str:
         return f"{self.cls.__name__}(...)"
 
-    def load_new_argument(self, cg: PyCodegen) -> None:
-        cg.load(SetVariable(self.inner.elements, None, frozenset))
+    def new_argument(self) -> Variable:
+        return SetVariable(self.inner.elements, None, frozenset)
 
 
 class ScalarSubclassVariable(BuiltinSubclassVariable):
@@ -413,9 +405,6 @@ class ScalarSubclassVariable(BuiltinSubclassVariable):
 
     def hash_key(self, tx: Tracer) -> Any:
         return self.inner.hash_key(tx) if self._hashes_as_contents() else super().hash_key(tx)
-
-    def load_new_argument(self, cg: PyCodegen) -> None:
-        cg.load_const(self.inner.value)
 
 
 _VARIABLE_CLASSES: dict[type, type[BuiltinSubclassVariable]] = {

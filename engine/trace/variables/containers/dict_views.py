@@ -123,12 +123,7 @@ class DictViewVariable(Variable):
         return [self.dict_variable]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        def load() -> None:
-            cg.load(self.dict_variable)
-            cg.body.attribute(self.view_kind)
-
-        cg.body.callable(load)
-        cg.body.call(0)
+        cg.call_method(self.dict_variable, self.view_kind)
 
 
 VIEW_METHODS = MethodTable()

@@ -21,6 +21,7 @@ from engine.trace.operators.table import Operator
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize, type_name
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.reconstruct_calls import emit_store_attributes
 from engine.trace.variables.containers.dict_contents import DictContents, DictEntry
 from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.iterators import iterator_of
@@ -192,7 +193,7 @@ class DictVariable(DictContents):
             cg.body.callable(lambda: cg.load_const(self.cls))
             _emit_build_map(cg, self)
             cg.body.call(1)
-            _emit_attributes(cg, self)
+            emit_store_attributes(cg, self.attributes.items())
             return
         if cg.is_cyclic(self):
             cg.body.emit("BUILD_MAP", 0)
@@ -207,25 +208,15 @@ class DictVariable(DictContents):
         If the dict was never loaded, the code only adds the new items.
         """
         if self.load_entries is not None:
-            cg.load_helper(add_entries, 1)
-            _emit_update_call(
-                cg,
-                [key for key, _ in self.pending_stores.values()],
-                [value for _, value in self.pending_stores.values()],
-            )
-            return
-        check_keys_rebuildable(self.entries, self.cls.__name__)
-        cg.load_helper(refill_ordered if issubclass(self.cls, collections.OrderedDict) else refill_dict, 1)
-        _emit_update_call(cg, self.keys(), self.values())
-
-
-def _emit_attributes(cg: PyCodegen, of: DictVariable) -> None:
-    """Emit code that sets the attributes on the dict on top of the stack."""
-    for name, value in of.attributes.items():
-        cg.body.emit("COPY", 1)
-        cg.load(value)
-        cg.body.emit("SWAP", 2)
-        cg.body.emit("STORE_ATTR", name)
+            update: Any = add_entries
+            entries = self.pending_stores
+        else:
+            check_keys_rebuildable(self.entries, self.cls.__name__)
+            update = refill_ordered if issubclass(self.cls, collections.OrderedDict) else refill_dict
+            entries = self.entries
+        keys, values = zip(*entries.values(), strict=True) if entries else ((), ())
+        cg.call_on_top(update, TupleVariable(list(keys)), TupleVariable(list(values)))
+        cg.body.emit("POP_TOP")
 
 
 def _emit_build_map(cg: PyCodegen, of: DictVariable) -> None:
@@ -234,14 +225,6 @@ def _emit_build_map(cg: PyCodegen, of: DictVariable) -> None:
         cg.load(key)
         cg.load(value)
     cg.body.emit("BUILD_MAP", len(of.entries))
-
-
-def _emit_update_call(cg: PyCodegen, keys: list[Variable], values: list[Variable]) -> None:
-    for part in (keys, values):
-        cg.load_all(part)
-        cg.body.emit("BUILD_LIST", len(part))
-    cg.body.call(3)
-    cg.body.emit("POP_TOP")
 
 
 def _merge(op: Operator, of: DictVariable, left: DictVariable | None, right: DictVariable | None) -> OperatorResult:

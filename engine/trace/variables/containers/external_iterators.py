@@ -102,9 +102,7 @@ class ExternalIteratorVariable(IteratorVariable):
             raise Unsupported(
                 "mutated-while-iterating", "a list is mutated while an iterator created outside the function reads it"
             )
-        cg.load_helper(advance_iterator, 1)
-        cg.load_const(self.steps_taken)
-        cg.body.call(2)
+        cg.call_on_top(advance_iterator, self.steps_taken)
         cg.body.emit("POP_TOP")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -118,10 +119,7 @@ class SequenceIteratorVariable(IteratorVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self._iterates_list() and self.iterable is not None:
-            cg.load_helper(make_advanced_iterator, 0)
-            cg.load(self.iterable)
-            cg.load_const(self.position)
-            cg.body.call(2)
+            cg.call(make_advanced_iterator, self.iterable, self.position)
             return
         rest = self.items[self.position :]
         cg.load_all(rest)
@@ -168,10 +166,7 @@ class ReversedIteratorVariable(IteratorVariable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.sequence.is_user_object or not issubclass(self.sequence.python_type(), _REVERSIBLE_TYPES):
             raise Unsupported("iterator-state", "continuing reversed() of a user-defined object after the graph")
-        cg.load_helper(make_reversed, 0)
-        cg.load(self.sequence)
-        cg.load_const(self.index)
-        cg.body.call(2)
+        cg.call(make_reversed, self.sequence, self.index)
 
 
 class DictOrSetIteratorVariable(SequenceIteratorVariable):
@@ -300,7 +295,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
     def reconstruct(self, cg: PyCodegen) -> None:
         of = getattr(self.container, "dict_variable", self.container)
         if self._is_unchanged() and not cg.is_cyclic(of) and id(of) not in cg.tx.side_effects.mutated_variables:
-            cg.load_helper(skip_items, 0)
+            cg.body.callable(lambda: cg.load_const(skip_items))
             cg.load(self.container)
             cg.body.emit("GET_ITER")
             cg.load_const(self.position)
@@ -336,13 +331,7 @@ class RangeIteratorVariable(IteratorVariable):
         return ConstantVariable(number)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(make_advanced_iterator, 0)
-        cg.body.callable(lambda: cg.load_const(range))
-        for bound in (self.value.start, self.value.stop, self.value.step):
-            cg.load_const(bound)
-        cg.body.call(3)
-        cg.load_const(self.position)
-        cg.body.call(2)
+        cg.call(make_advanced_iterator, self.value, self.position)
 
 
 class CountIteratorVariable(IteratorVariable):
@@ -355,8 +344,6 @@ class CountIteratorVariable(IteratorVariable):
         self.increment = increment
 
     def python_type(self) -> type:
-        import itertools
-
         return itertools.count
 
     def next_item(self, tx: Tracer) -> Variable | None:
@@ -365,10 +352,7 @@ class CountIteratorVariable(IteratorVariable):
         return tx.from_python(self.value - self.increment)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(self.python_type()))
-        cg.load_const(self.value)
-        cg.load_const(self.increment)
-        cg.body.call(2)
+        cg.call(itertools.count, self.value, self.increment)
 
 
 def iterator_of(tx: Tracer, value: Variable) -> Variable:

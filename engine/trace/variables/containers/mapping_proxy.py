@@ -77,9 +77,7 @@ class MappingProxyVariable(DictVariable):
         return self.mapping.call_method(tx, name, args, kwargs)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(MappingProxyType))
-        cg.load(self.mapping)
-        cg.body.call(1)
+        cg.call(MappingProxyType, self.mapping)
 
 
 @register_builder(MappingProxyType)

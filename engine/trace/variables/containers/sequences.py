@@ -399,13 +399,7 @@ class TupleVariable(SequenceVariable):
             cg.load_all(self.items)
             cg.body.emit("BUILD_TUPLE", len(self.items))
             return
-        cg.body.callable(lambda: cg.load_const(self.cls))
-        cg.load_all(self.items)
-        if self.is_namedtuple():
-            cg.body.call(len(self.items))
-            return
-        cg.body.emit("BUILD_TUPLE", len(self.items))
-        cg.body.call(1)
+        cg.call(self.cls, *(self.items if self.is_namedtuple() else [TupleVariable(self.items)]))
 
 
 def _structseq_index(cls: type, name: str) -> int | None:
@@ -544,11 +538,7 @@ class ListVariable(SequenceVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.cls is not list:
-            cg.body.callable(lambda: cg.load_const(self.cls))
-            cg.load_all(self.items)
-            cg.body.emit("BUILD_LIST", len(self.items))
-            cg.load_const(self.maxlen)
-            cg.body.call(2)
+            cg.call(self.cls, TupleVariable(self.items), self.maxlen)
             return
         if cg.is_cyclic(self):
             cg.body.emit("BUILD_LIST", 0)
@@ -578,10 +568,7 @@ class ListVariable(SequenceVariable):
             cg.body.emit("BUILD_SLICE", 2)
             cg.body.emit("STORE_SUBSCR")
             return
-        cg.load_helper(refill_list if self.builtin_class is list else refill_deque, 1)
-        cg.load_all(self.items)
-        cg.body.emit("BUILD_LIST", len(self.items))
-        cg.body.call(2)
+        cg.call_on_top(refill_list if self.builtin_class is list else refill_deque, TupleVariable(self.items))
         cg.body.emit("POP_TOP")
 
 
@@ -728,10 +715,7 @@ class RangeVariable(Variable):
         return RangeIteratorVariable(self.value)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.load_const(range))
-        for bound in (self.value.start, self.value.stop, self.value.step):
-            cg.load_const(bound)
-        cg.body.call(3)
+        cg.call(range, self.value.start, self.value.stop, self.value.step)
 
 
 class SliceVariable(Variable):

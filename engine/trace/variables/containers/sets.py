@@ -25,7 +25,7 @@ from engine.trace.variables.builder import is_literal, register_builder, registe
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable, iterator_of
 from engine.trace.variables.containers.method_table import MethodTable
-from engine.trace.variables.containers.sequences import sequence_items
+from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.exceptions.version_messages import set_element
 from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable, mark_stored
 from engine.trace.variables.stdlib.string_format import format_proxy, hashable_proxy
@@ -261,10 +261,7 @@ class SetVariable(Variable):
         """Emit code that pops the existing set on the stack and replaces its contents."""
         _check_order_not_observed(self)
         check_keys_rebuildable(self.elements, self.cls.__name__)
-        cg.load_helper(refill_set, 1)
-        cg.load_all(list(self.elements.values()))
-        cg.body.emit("BUILD_LIST", len(self.elements))
-        cg.body.call(2)
+        cg.call_on_top(refill_set, TupleVariable(list(self.elements.values())))
         cg.body.emit("POP_TOP")
 
 

@@ -397,11 +397,7 @@ class ExceptionVariable(AttributeDictVariable):
         return call_python_method(tx, self.cls, "__len__", [self]) or super().length(tx)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(new_exception, 0)
-        cg.load_const(self.cls)
-        cg.load_const(self.raise_line)
-        cg.load_all(self.args)
-        cg.body.call(2 + len(self.args))
+        cg.call(new_exception, self.cls, self.raise_line, *self.args)
         cg.cache_top(self)
         emit_store_attributes(cg, (*self._folded_attributes(), *self.attributes.items()))
 

@@ -21,7 +21,6 @@ from engine.trace.graph_builder import VMAP_META
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
-from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.higher_order.pytrees import (
     LEAF,
@@ -104,8 +103,7 @@ class FunctorchFunctionVariable(FunctionWrapperVariable):
         return found
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        words = dict(zip(self.options, constants(*self.options.values()), strict=True))
-        emit_call(cg, self.transform.transform, [self.function], words)
+        cg.call(self.transform.transform, self.function, **self.options)
 
 
 class _FlatArguments:

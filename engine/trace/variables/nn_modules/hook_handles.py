@@ -88,10 +88,7 @@ class ModuleHookHandleVariable(Variable):
         return NONE
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(make_removable_handle, 0)
-        cg.load(self.previous_handle or NONE)
-        cg.load_all(self.hook_dicts)
-        cg.body.call(1 + len(self.hook_dicts))
+        cg.call(make_removable_handle, self.previous_handle, *self.hook_dicts)
 
 
 _ARITY_BY_METHOD = {"remove": 0, "__enter__": 0, "__exit__": 3}

@@ -14,7 +14,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.nn_modules.nn_module import REGISTRATION_HOOKS, NNModuleVariable
 from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, class_source, find_in_class
@@ -43,7 +42,7 @@ class ConstantInitModuleVariable(NNModuleVariable):
         return super().get_instance_attr(tx, name)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, self.cls, self.args, self.kwargs)
+        cg.call(self.cls, *self.args, **self.kwargs)
         if self.attr_writes:
             cg.cache_top(self)
             cg.defer_fill(self)
@@ -83,9 +82,7 @@ class TracedInitModuleVariable(NNModuleVariable):
         super().generic_set_attr(tx, name, value)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(new_object, 0)
-        cg.load_const(self.cls)
-        cg.body.call(1)
+        cg.call(new_object, self.cls)
         cg.cache_top(self)
         cg.defer_fill(self)
 
@@ -121,7 +118,7 @@ def _construct_module(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> V
         return _construct_by_tracing(tx, cls, args, kwargs, refused)
     try:
         constants: list[Any] = tx.as_python_constants(args)
-        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        words = tx.as_python_keywords(kwargs)
     except NotPythonConstant:
         return _construct_by_tracing(tx, cls, args, kwargs, refused)
     if not all(is_literal(v) or _is_number_sequence(v) for v in (*constants, *words.values())):

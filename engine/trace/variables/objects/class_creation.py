@@ -42,7 +42,7 @@ from engine.trace.variables.callables.functions import NestedUserFunctionVariabl
 from engine.trace.variables.callables.lru_cache import LruCacheVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.partials import make_partial
-from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable, emit_call, emit_store_attributes
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable, emit_store_attributes
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import (
@@ -189,7 +189,7 @@ class NewDescriptorVariable(DescriptorVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cls = self.python_type()
-        emit_call(cg, dataclasses.field if cls is dataclasses.Field else cls, self.args, self.kwargs)
+        cg.call(dataclasses.field if cls is dataclasses.Field else cls, *self.args, **self.kwargs)
 
 
 _ACCESSOR_DECORATORS = ("getter", "setter", "deleter")
@@ -281,7 +281,7 @@ class NewClassVariable(ClassVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.class_cell is not None:
-            emit_call(cg, types.CellType, [])
+            cg.call(types.CellType)
             cg.cache_top(self.class_cell)
             cg.body.emit("POP_TOP")
         self.construction_call.reconstruct(cg)
@@ -290,7 +290,7 @@ class NewClassVariable(ClassVariable):
             if name:
                 emit_store_attributes(cg, [(name, value)])
                 continue
-            emit_call(cg, operator.call, [value, self])
+            cg.call(operator.call, value, self)
             cg.body.emit("POP_TOP")
 
 
@@ -506,7 +506,7 @@ def class_decorator_rule(function: Any) -> Callable[[Tracer, Args, Kwargs], Vari
         of = realize(tx, args[0]) if args else None
         if of is None:
             return make_partial(tx.wrap_static(function), [], dict(kwargs))
-        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        words = tx.as_python_keywords(kwargs)
         made = tx.objects.new_classes.get(of.as_class())
         if made is None:
             raise Unsupported("class-creation", f"{function.__name__}() of {of.describe()}")
@@ -535,7 +535,7 @@ _NAMEDTUPLE: Any = vars(collections)["namedtuple"]
 @register_rule(_NAMEDTUPLE)
 def _named_tuple(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     constants = tx.as_python_constants(args)
-    words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+    words = tx.as_python_keywords(kwargs)
     words.setdefault("module", tx.frame.globals.name)
     with UserErrors(tx, TypeError, ValueError):
         held = _NAMEDTUPLE(*constants, **words)

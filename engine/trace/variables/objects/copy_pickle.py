@@ -407,9 +407,7 @@ def _loads(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     given = realize(tx, args[0]) if args else NONE
     if not given.is_constant or given.python_type() is not bytes:
         raise Unsupported("pickle", "pickle.loads() of bytes that are not known while tracing")
-    return tx.fold_constant(
-        _load_plain, given.constant, **dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
-    )
+    return tx.fold_constant(_load_plain, given.constant, **tx.as_python_keywords(kwargs))
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -20,7 +20,6 @@ from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.reconstruct_calls import emit_call
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +57,7 @@ class IdVariable(Variable):
         return [self.obj]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, id, [self.obj])
+        cg.call(id, self.obj)
 
 
 class IdKey:
@@ -108,7 +107,7 @@ class HashVariable(Variable):
         return [self.obj]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, hash, [self.obj])
+        cg.call(hash, self.obj)
 
 
 @contextlib.contextmanager

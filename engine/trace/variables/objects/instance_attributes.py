@@ -16,6 +16,7 @@ from engine.trace.codegen_runtime.objects import choose_attribute_setter, delete
 from engine.trace.exc import UserException
 from engine.trace.variables.base import NO_DICT_SUFFIX, Args, ConstantVariable, Variable, realize
 from engine.trace.variables.callables.methods import BoundMethodVariable
+from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.exceptions.exceptions import set_attribute_error_context
 from engine.trace.variables.objects.attribute_binding import NAMEDTUPLE_FIELD_TYPE, bind_attribute
 from engine.trace.variables.objects.class_lookup import (
@@ -334,27 +335,20 @@ class InstanceVariable(Variable):
         """Emit code that pops the object on the stack and sets its written attributes."""
         if self.dict_was_assigned and self.shared_dict is not None:
             cg.body.emit("COPY", 1)
-            cg.load_helper(set_instance_dict, 1)
-            cg.load(self.shared_dict)
-            cg.body.call(2)
+            cg.call_on_top(set_instance_dict, self.shared_dict)
             cg.body.emit("POP_TOP")
         own = getattr(self.real_object, "__dict__", {})
         deleted = tuple(n for n, v in self.attr_writes.items() if v is None and n in own)
         if deleted:
             cg.body.emit("COPY", 1)
-            cg.load_helper(delete_attributes, 1)
-            cg.load_const(deleted)
-            cg.body.call(2)
+            cg.call_on_top(delete_attributes, deleted)
             cg.body.emit("POP_TOP")
         present = {n: v for n, v in self.attr_writes.items() if v is not None}
         if not present:
             cg.body.emit("POP_TOP")
             return
-        cg.load_helper(choose_attribute_setter(self.cls, present), 1)
-        cg.load_const(tuple(present))
-        cg.load_all(list(present.values()))
-        cg.body.emit("BUILD_TUPLE", len(present))
-        cg.body.call(3)
+        values = TupleVariable(list(present.values()))
+        cg.call_on_top(choose_attribute_setter(self.cls, present), tuple(present), values)
         cg.body.emit("POP_TOP")
 
 

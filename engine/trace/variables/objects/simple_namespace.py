@@ -12,7 +12,6 @@ from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.containers.dicts import mapping_entries
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable, register_instance_dict
 
@@ -55,7 +54,7 @@ class SimpleNamespaceVariable(UserDefinedObjectVariable):
         return SimpleNamespace(**found)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, SimpleNamespace, [])
+        cg.call(SimpleNamespace)
         cg.cache_top(self)
         cg.defer_fill(self)
 

@@ -27,8 +27,7 @@ class ThreadLocalVariable(UserDefinedObjectVariable):
         return False
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(new_thread_local, 0)
-        cg.body.call(0)
+        cg.call(new_thread_local)
         cg.cache_top(self)
         self.fill_or_defer(cg)
 

@@ -178,9 +178,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if not is_plain_class(self.cls):
             raise Unsupported("rebuild-value", f"rebuilding a {self.cls.__name__} after the graph")
-        cg.load_helper(new_object, 0)
-        cg.load_const(self.cls)
-        cg.body.call(1)
+        cg.call(new_object, self.cls)
         cg.cache_top(self)
         self.fill_or_defer(cg)
 

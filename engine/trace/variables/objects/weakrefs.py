@@ -18,7 +18,6 @@ from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
-from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 
@@ -85,7 +84,7 @@ class WeakRefVariable(Variable):
             raise Unsupported(
                 "weak-reference", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
             )
-        emit_call(cg, weakref.ref, self.child_variables())
+        cg.call(weakref.ref, *self.child_variables())
 
 
 def _may_be_collected(tx: Tracer, of: Variable) -> bool:
@@ -217,7 +216,7 @@ class WeakProxyVariable(Variable):
             raise Unsupported(
                 "weak-reference", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
             )
-        emit_call(cg, weakref.proxy, [self.referent])
+        cg.call(weakref.proxy, self.referent)
 
 
 @register_builder(weakref.ProxyType, weakref.CallableProxyType)

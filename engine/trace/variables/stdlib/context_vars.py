@@ -141,11 +141,7 @@ class ContextVarVariable(Variable):
             self.deferred_steps = writes.steps[id(self)]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(contextvars.ContextVar, 0)
-        cg.load_const(self.name)
-        if self.default is not None:
-            cg.load(self.default)
-        cg.call_with_keywords(1, ("default",) if self.default is not None else ())
+        cg.call(contextvars.ContextVar, self.name, **({} if self.default is None else {"default": self.default}))
         cg.cache_top(self)
         cg.body.emit("COPY", 1)
         self.fill(cg)
@@ -221,13 +217,10 @@ class ContextVarTokenVariable(Variable):
         for step in steps[: steps.index(self)]:
             cg.load(step)
             cg.body.emit("POP_TOP")
-        cg.load_helper(contextvars.ContextVar.reset if self.reset_token is not None else set_context_var, 0)
-        cg.load(self.variable)
         if self.reset_token is not None:
-            cg.load(self.reset_token)
-        elif self.value is not None:
-            cg.load(self.value)
-        cg.body.call(2)
+            cg.call(contextvars.ContextVar.reset, self.variable, self.reset_token)
+        else:
+            cg.call(set_context_var, self.variable, self.value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ def _function_with_same_signature(of: NestedUserFunctionVariable, tx: Tracer) ->
     cells = tuple(types.CellType() for _ in of.code.co_freevars)
     made = types.FunctionType(of.code, {}, of.name, tuple(tx.as_python_constants(of.default_values)) or None, cells)
     words = of.keyword_default_values
-    made.__kwdefaults__ = dict(zip(words, tx.as_python_constants(words.values()), strict=True)) or None
+    made.__kwdefaults__ = tx.as_python_keywords(words) or None
     return made
 
 
@@ -74,7 +74,7 @@ def _introspection_rule(function: Callable[..., Any]) -> Callable[[Tracer, Args,
         if not isinstance(real, (types.FunctionType, types.MethodType, type, types.ModuleType)) or len(args) > 1:
             raise Unsupported("inspect", f"{function.__name__}() of {of.describe()}")
         with UserErrors(tx, NameError, TypeError, ValueError):
-            found = function(real, **dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True)))
+            found = function(real, **tx.as_python_keywords(kwargs))
         return _introspection_result(found, tx)
 
     return rule

@@ -77,11 +77,7 @@ class IOBufferVariable(Variable):
     def reconstruct(self, cg: PyCodegen) -> None:
         if self.real_object.closed:
             raise Unsupported("rebuild-value", "rebuilding a buffer that was closed")
-        cg.load_helper(make_buffer, 0)
-        cg.load_const(type(self.real_object))
-        cg.load_const(self.real_object.getvalue())
-        cg.load_const(self.real_object.tell())
-        cg.body.call(3)
+        cg.call(make_buffer, type(self.real_object), self.real_object.getvalue(), self.real_object.tell())
 
 
 _BUFFER_METHODS = frozenset(
@@ -92,7 +88,7 @@ _BUFFER_METHODS = frozenset(
 def _buffer_constructor(cls: Any) -> Any:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         values = tx.as_python_constants(args)
-        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        words = tx.as_python_keywords(kwargs)
         with UserErrors(tx, TypeError, ValueError):
             return IOBufferVariable(cls(*values, **words))
 

@@ -84,10 +84,7 @@ class LockVariable(Variable):
         return NONE
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(make_acquired_lock, 0)
-        cg.load_const(_LOCK_FACTORIES[self.cls])
-        cg.load_const(self.acquire_count)
-        cg.body.call(2)
+        cg.call(make_acquired_lock, _LOCK_FACTORIES[self.cls], self.acquire_count)
 
 
 class ExternalLockVariable(RealObjectVariable):

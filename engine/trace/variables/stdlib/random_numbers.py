@@ -83,7 +83,7 @@ class RandomVariable(Variable):
         if name not in _NUMBER_METHODS:
             raise self.unsupported_method(name)
         values = tx.as_python_constants(args)
-        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        words = tx.as_python_keywords(kwargs)
         tx.side_effects.record_mutation(self)
         return tx.fold_constant(getattr(self.known_generator, name), *values, **words)
 
@@ -156,7 +156,7 @@ class RandomVariable(Variable):
         """Choose items by sampling their positions."""
         pool = list(sequence_items(tx, args[0]))
         values = tx.as_python_constants(args[1:])
-        words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+        words = tx.as_python_keywords(kwargs)
         tx.side_effects.record_mutation(self)
         with UserErrors(tx, IndexError, TypeError, ValueError):
             chosen = getattr(self.known_generator, name)(range(len(pool)), *values, **words)
@@ -164,16 +164,12 @@ class RandomVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         assert self.known_generator is not None
-        cg.load_helper(random_with_state, 0)
-        cg.load_const(self.known_generator.getstate())
-        cg.body.call(1)
+        cg.call(random_with_state, self.known_generator.getstate())
 
     def fill(self, cg: PyCodegen) -> None:
         """Emit code that sets the state of the generator at the stack top and pops it."""
         assert self.known_generator is not None
-        cg.load_helper(random.Random.setstate, 1)
-        cg.load_const(self.known_generator.getstate())
-        cg.body.call(2)
+        cg.call_on_top(random.Random.setstate, self.known_generator.getstate())
         cg.body.emit("POP_TOP")
 
 

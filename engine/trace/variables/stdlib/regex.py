@@ -28,7 +28,7 @@ class RegexPatternVariable(ConstantVariable):
         match name:
             case "finditer":
                 values = tx.as_python_constants(args)
-                words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+                words = tx.as_python_keywords(kwargs)
                 found = [tx.from_python(m) for m in self.value.finditer(*values, **words)]
                 return SequenceIteratorVariable(found, type(re.finditer("", "")))
             case "sub" | "subn":
@@ -39,7 +39,7 @@ class RegexPatternVariable(ConstantVariable):
         words = dict(kwargs)
         replacement = realize(tx, args[0] if args else words.pop("repl"))
         values = tx.as_python_constants(args[1:])
-        rest = dict(zip(words, tx.as_python_constants(words.values()), strict=True))
+        rest = tx.as_python_keywords(words)
         if replacement.is_constant:
             return tx.fold_constant(getattr(self.value, name), replacement.constant, *values, **rest)
 

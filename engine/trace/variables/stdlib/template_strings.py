@@ -7,7 +7,6 @@ from typing import Any
 
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.variables.base import ConstantVariable, Variable, realize
-from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.containers.sequences import TupleVariable
 
 INTERPOLATION_FIELDS = ("value", "expression", "conversion", "format_spec")
@@ -33,7 +32,7 @@ class InterpolationVariable(Variable):
         return self.fields
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, self.python_type(), self.fields)
+        cg.call(self.python_type(), *self.fields)
 
 
 class TemplateVariable(Variable):
@@ -73,4 +72,4 @@ class TemplateVariable(Variable):
         return [self.interpolations]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, self.python_type(), self._parts())
+        cg.call(self.python_type(), *self._parts())

@@ -203,7 +203,7 @@ def _catch_warnings_method(name: str) -> Any:
 
 @register_rule(warnings.catch_warnings)
 def _catch_warnings(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    words = dict(zip(kwargs, tx.as_python_constants(kwargs.values()), strict=True))
+    words = tx.as_python_keywords(kwargs)
     if args or words.get("action") == "error" or words.get("module") is not None:
         raise Unsupported(
             "warning", "warnings.catch_warnings turns warnings into errors, or is used with another module"

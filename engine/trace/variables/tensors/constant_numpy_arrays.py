@@ -21,7 +21,6 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import emitting_into
 from engine.trace.variables.base import ConstantVariable, Variable, realize
-from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.higher_order.pytrees import flatten_python, unflatten_variable
 from engine.trace.variables.tensors.numpy_arrays import (
@@ -78,7 +77,7 @@ class ConstantArrayStorageVariable(Variable):
         return flat
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, _copy_array, constants(self.base_array.copy(order="K")))
+        cg.call(_copy_array, self.base_array.copy(order="K"))
 
 
 def _copy_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -186,8 +185,8 @@ class ConstantNdarrayVariable(NumpyNdarrayVariable):
             cg.load(self.storage)
             return
         array, begin = self.array, _address(self.array) - _address(self.storage.base_array)
-        layout = constants(array.shape, array.strides, begin, array.flags.writeable, array.dtype)
-        emit_call(cg, make_array_view, [self.storage, *layout])
+        writeable = array.flags.writeable
+        cg.call(make_array_view, self.storage, array.shape, array.strides, begin, writeable, array.dtype)
 
 
 def _in_outermost_graph(tx: Tracer) -> contextlib.AbstractContextManager[None]:

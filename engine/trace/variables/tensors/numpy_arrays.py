@@ -44,7 +44,6 @@ from engine.trace.variables.base import (
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import (
     ListVariable,
@@ -221,7 +220,7 @@ class NumpyNdarrayVariable(Variable):
         raise Unsupported("unsupported-argument", "a numpy array as an argument of a torch operation")
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, to_numpy, [self.tensor, *constants(self.is_scalar)])
+        cg.call(to_numpy, self.tensor, self.is_scalar)
 
 
 def _attribute(name: str) -> Callable[[Any], Any]:

@@ -156,7 +156,7 @@ class UntypedStorageVariable(Variable):
         return [self.tensor]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        _load_method_call(cg, self.current_tensor(), "untyped_storage")
+        cg.call_method(self.current_tensor(), "untyped_storage")
 
 
 class DataPtrVariable(Variable):
@@ -223,19 +223,10 @@ class DataPtrVariable(Variable):
         if not self.is_current():
             raise self.unsupported("rebuilding after the memory was changed", "rebuild-value")
         if self.name == "data_ptr":
-            _load_method_call(cg, self.child_variables()[0], self.name)
+            cg.call_method(self.child_variables()[0], self.name)
         else:
             cg.load(self.storage)
             cg.body.attribute(self.name)
-
-
-def _load_method_call(cg: PyCodegen, of: Variable, name: str) -> None:
-    def load() -> None:
-        cg.load(of)
-        cg.body.attribute(name)
-
-    cg.body.callable(load)
-    cg.body.call(0)
 
 
 def check_no_data_ptr(tx: Tracer, tensor: TensorVariable) -> None:

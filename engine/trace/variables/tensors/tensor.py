@@ -279,11 +279,7 @@ class TensorVariable(TensorOperators):
             cg.body.emit("SWAP", 2)
             cg.body.emit("STORE_ATTR", name)
             return
-        cg.load_helper(set_attributes, 1)
-        cg.load_const(tuple(self.attr_writes))
-        cg.load_all(list(self.attr_writes.values()))
-        cg.body.emit("BUILD_TUPLE", len(self.attr_writes))
-        cg.body.call(3)
+        cg.call_on_top(set_attributes, tuple(self.attr_writes), TupleVariable(list(self.attr_writes.values())))
         cg.body.emit("POP_TOP")
 
 

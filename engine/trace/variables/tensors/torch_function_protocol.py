@@ -149,7 +149,7 @@ class TensorWithTFOverrideVariable(TensorVariable):
         super().set_attr(tx, name, value)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_helper(as_subclass, 0)
+        cg.body.callable(lambda: cg.load_const(as_subclass))
         cg.load_graph_output(self.node(cg.tx))
         cg.load_const(self.cls)
         cg.body.call(2)

@@ -38,7 +38,6 @@ from engine.trace.variables.base import (
 )
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_marked_function_rule, register_rule
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
-from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 from engine.trace.variables.containers.sequences import sequence_items
 from engine.trace.variables.higher_order.pytrees import (
     FlatCall,
@@ -327,8 +326,7 @@ class NestedCompileVariable(FunctionWrapperVariable):
         return self.function.get_attr(tx, name)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        words = dict(zip(self.options, constants(*self.options.values()), strict=True))
-        emit_call(cg, self.make, [self.function], words)
+        cg.call(self.make, self.function, **self.options)
 
 
 class _CompileDecoratorVariable(Variable):

@@ -17,7 +17,6 @@ from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Va
 from engine.trace.variables.callable_registry import CallRule
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 
 
 class ContextMethodVariable(BuiltinMethodVariable):
@@ -191,7 +190,7 @@ class NullContextVariable(ContextVariable):
         return args[0]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, contextlib.nullcontext, [])
+        cg.call(contextlib.nullcontext)
 
 
 def null_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
@@ -213,7 +212,7 @@ def exit_while_tracing(tx: Tracer, real: Any) -> None:
 
 def load_context(cg: PyCodegen, make: Any, entered: bool, arguments: dict[str, Any]) -> None:
     """Emit code that pushes ``make(**arguments)``, entered if ``entered`` is true."""
-    emit_call(cg, make_context, constants(make, entered, tuple(arguments), *arguments.values()))
+    cg.call(make_context, make, entered, tuple(arguments), *arguments.values())
 
 
 def constant_words(tx: Tracer, names: tuple[str, ...], args: Args, kwargs: Kwargs) -> dict[str, Any]:

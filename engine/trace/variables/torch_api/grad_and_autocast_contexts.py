@@ -21,7 +21,6 @@ from engine.trace.emit.effects import append_node
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.reconstruct_calls import constants, emit_call
 from engine.trace.variables.torch_api.context_managers import (
     ContextVariable,
     GraphContextVariable,
@@ -67,10 +66,10 @@ class GradModeVariable(ContextVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         before = self.previous_modes[-1] if self.previous_modes else None
-        emit_call(cg, make_grad_context, constants(self.cls, self.mode, before))
+        cg.call(make_grad_context, self.cls, self.mode, before)
 
     def reconstruct_decorated(self, cg: PyCodegen, function: Variable) -> None:
-        emit_call(cg, wrap_in_grad_mode, [*constants(self.mode), function])
+        cg.call(wrap_in_grad_mode, self.mode, function)
 
 
 def set_grad_mode(tx: Tracer, mode: bool) -> None:

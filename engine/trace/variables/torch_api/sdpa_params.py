@@ -17,7 +17,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.reconstruct_calls import emit_call
 from engine.trace.variables.torch_api.global_state import register_state_query, register_state_setter
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
 
@@ -42,7 +41,7 @@ class SDPAParamsVariable(Variable):
         return list(self.fields.values())
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        emit_call(cg, SDPAParams, self.child_variables())
+        cg.call(SDPAParams, *self.child_variables())
 
 
 @register_rule(SDPAParams)
