@@ -329,8 +329,11 @@ class Variable(Operand, MutatedObject, ObjectFacts):
 
     def hash_key(self, tx: Tracer) -> Any:
         """Return a hashable object for use as a dict key. Equal values have equal keys."""
-        if self.python_type().__hash__ is None:
+        method: Any = self.python_type().__hash__
+        if method is None:
             tx.raise_type_error(f"unhashable type: '{type_name(self.python_type())}'")
+        if method is object.__hash__:
+            return tx.objects.as_identity_key(self)
         raise self.unsupported("hashing")
 
     def as_python_constant(self, tx: Tracer) -> Any:
@@ -435,13 +438,11 @@ class StringFormatVariable(Variable):
     """
 
     __slots__ = ("parts", "realized")
+    cls = str
 
     def __init__(self, parts: list[FormatPart]) -> None:
         self.parts = parts
         self.realized: Variable | None = None
-
-    def python_type(self) -> type:
-        return str
 
     def describe(self) -> str:
         return self.realized.describe() if self.realized is not None else "str (not read yet)"
@@ -484,9 +485,7 @@ class NullVariable(Variable):
     """CPython's NULL on the stack, below a callable without ``self``."""
 
     __slots__ = ()
-
-    def python_type(self) -> type:
-        return type(None)
+    cls = type(None)
 
     def describe(self) -> str:
         return "NULL"

@@ -22,6 +22,8 @@ class NodeArgument:
 
     __slots__ = ()
 
+    cls: type
+    """Python type of the value, as ``type(x)`` gives it, unless the class has its own ``python_type``."""
     fake: Any = None
     """The fake tensor of a tensor; None for any other value."""
     sym: Any = None
@@ -35,7 +37,7 @@ class NodeArgument:
 
     def python_type(self) -> type:
         """Return the Python type of the value, as ``type(x)`` does."""
-        raise NotImplementedError(type(self).__name__)
+        return self.cls
 
     @property
     def has_torch_function(self) -> bool:

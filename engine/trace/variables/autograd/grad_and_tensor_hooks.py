@@ -88,15 +88,6 @@ class GraphObjectVariable(Variable):
         self.node = node
         self.cls = cls
 
-    def python_type(self) -> type:
-        return self.cls
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
-
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, None
 

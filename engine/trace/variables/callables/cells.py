@@ -20,6 +20,7 @@ class CellVariable(Variable):
     """A closure cell that holds its own content; None while it is empty."""
 
     __slots__ = ("content", "is_class_cell", "name", "real_object", "root_frame_name", "source", "was_empty")
+    cls = types.CellType
     is_mutable = True
     is_loaded_by_source = False
 
@@ -34,9 +35,6 @@ class CellVariable(Variable):
         self.was_empty = content is None
         self.is_class_cell = False
         """True for the ``__class__`` cell of a class created while tracing."""
-
-    def python_type(self) -> type:
-        return types.CellType
 
     def set_content(self, tx: Tracer, value: Variable | None) -> None:
         """Set the content; None empties the cell."""
@@ -113,12 +111,10 @@ class ClassNamespaceVariable(Variable):
     """The names of a class body, as functions that return its annotations see them."""
 
     __slots__ = ("names",)
+    cls = dict
 
     def __init__(self, names: dict[str, Variable]) -> None:
         self.names = names
-
-    def python_type(self) -> type:
-        return dict
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_const(None)  # the class statement sets the cell that holds it: its key __classdictcell__

@@ -44,9 +44,6 @@ class ExternalDescriptorVariable(DescriptorVariable):
 
     __slots__ = ()
 
-    def hash_key(self, tx: Tracer) -> Any:
-        return tx.objects.as_identity_key(self)
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in _BINDING_METHODS and hasattr(self.real_object, name):
             return BuiltinMethodVariable(self, name)

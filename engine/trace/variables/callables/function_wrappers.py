@@ -17,9 +17,6 @@ class FunctionWrapperVariable(Variable):
     def python_type(self) -> type:
         return self.function.python_type()
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def child_variables(self) -> list[Variable]:
         return [self.function]
 

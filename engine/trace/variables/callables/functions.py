@@ -52,13 +52,11 @@ class FunctionVariable(Variable):
     """Base class of Python functions: code, defaults and cells, as inlining needs them."""
 
     __slots__ = ()
+    cls = types.FunctionType
 
     is_copied_by_reference = True
     code: types.CodeType
     namespace: GlobalsNamespace
-
-    def python_type(self) -> type:
-        return types.FunctionType
 
     def describe(self) -> str:
         return f"function {self.code.co_name}"
@@ -246,9 +244,6 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         """The function that returns the annotations, from Python 3.14 on."""
         self.stub: Any = None
         """A stub function that represents it in a ``real_stand_in`` class."""
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
 
     def defaults(self, tx: Tracer) -> list[Variable]:
         return self.default_values

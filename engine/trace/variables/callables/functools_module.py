@@ -117,11 +117,9 @@ class _CmpKeyMethodVariable(Variable):
     """A rich comparison method of a key object, bound to the left key."""
 
     __slots__ = ("key_variable", "symbol")
+    cls = type(len)
     key_variable: CmpKeyVariable
     symbol: str
-
-    def python_type(self) -> type:
-        return type(len)
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         other = realize(tx, args[0])
@@ -136,10 +134,8 @@ class _CmpToKeyVariable(Variable):
     """The result of ``functools.cmp_to_key(cmp_function)``."""
 
     __slots__ = ("cmp_function",)
+    cls = type(functools.cmp_to_key(max))
     cmp_function: Variable
-
-    def python_type(self) -> type:
-        return type(functools.cmp_to_key(max))
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         if len(args) + len(kwargs) != 1 or not (args or "obj" in kwargs):

@@ -31,6 +31,7 @@ class GeneratorVariable(IteratorVariable):
         "names",
         "was_renamed",
     )
+    cls = types.GeneratorType
 
     def __init__(self, frame: Frame, born: int, made_by: tuple[Variable, list[Variable], dict[str, Variable]]) -> None:
         self.frame = frame
@@ -46,9 +47,6 @@ class GeneratorVariable(IteratorVariable):
             "__name__": ConstantVariable(frame.code.co_name),
             "__qualname__": ConstantVariable(frame.code.co_qualname),
         }
-
-    def python_type(self) -> type:
-        return types.GeneratorType
 
     @property
     def holds_suspended_generator(self) -> bool:

@@ -213,12 +213,6 @@ class LruCacheVariable(AttributeDictVariable):
         self.hits = 0
         self.misses = 0
 
-    def python_type(self) -> type:
-        return self.cls
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
-
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         key = _cache_key(tx, args, kwargs, typed=self.typed)
         tx.side_effects.mutation_count += 1

@@ -23,15 +23,13 @@ class BoundMethodVariable(Variable):
     """A bound method: a function and its ``self``."""
 
     __slots__ = ("function", "name", "obj", "source")
+    cls = types.MethodType
 
     def __init__(self, of: Variable, function: Variable, source: Source | None = None, name: str = "") -> None:
         self.obj = of
         self.function = function
         self.source = source
         self.name = name
-
-    def python_type(self) -> type:
-        return types.MethodType
 
     def describe(self) -> str:
         return f"method {self.function.describe()}"
@@ -62,14 +60,12 @@ class BuiltinMethodVariable(Variable):
     """A bound method of a builtin container."""
 
     __slots__ = ("name", "obj", "source")
+    cls = types.BuiltinMethodType
 
     def __init__(self, of: Variable, name: str) -> None:
         self.obj = of
         self.name = name
         self.source: Source | None = None
-
-    def python_type(self) -> type:
-        return types.BuiltinMethodType
 
     def describe(self) -> str:
         return f"{self.obj.python_type().__name__}.{self.name}"

@@ -70,12 +70,6 @@ class OperatorGetterVariable(Variable):
         self.kwargs = kwargs
         self.source = source
 
-    def python_type(self) -> type:
-        return self.cls
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
-
     def as_python_constant(self, tx: Tracer) -> Any:
         words = tx.as_python_keywords(self.kwargs)
         return self.cls(*tx.as_python_constants(self.args), **words)

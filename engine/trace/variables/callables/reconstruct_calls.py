@@ -13,14 +13,12 @@ class CallExpressionVariable(Variable):
     """The result of calling a constant callable, as an expression for reconstruction."""
 
     __slots__ = ("args", "function", "kwargs")
+    cls = object
 
     def __init__(self, function: Any, args: Args, kwargs: Kwargs | None = None) -> None:
         self.function = function
         self.args = args
         self.kwargs = kwargs or {}
-
-    def python_type(self) -> type:
-        return object
 
     def child_variables(self) -> list[Variable]:
         return [*self.args, *self.kwargs.values()]

@@ -73,18 +73,13 @@ class SingleDispatchVariable(AttributeDictVariable):
     """
 
     __slots__ = ("attributes", "registry")
+    cls = types.FunctionType
 
     is_mutable = True
 
     def __init__(self, function: Variable) -> None:
         self.registry: dict[Any, Variable] = {object: function}
         self.attributes: dict[str, Variable] = {}
-
-    def python_type(self) -> type:
-        return types.FunctionType
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
 
     def _find_implementation(self, cls: Any) -> Variable:
         found = self.registry.get(cls)
@@ -140,15 +135,13 @@ class SingleDispatchVariable(AttributeDictVariable):
 class _RegisterDecoratorVariable(Variable):
     """The decorator that ``dispatcher.register(cls)`` returns."""
 
-    __slots__ = ("cls", "dispatcher")
+    __slots__ = ("dispatcher", "registered_class")
     dispatcher: SingleDispatchVariable
-    cls: Variable
-
-    def python_type(self) -> type:
-        return types.FunctionType
+    registered_class: Variable
+    cls = types.FunctionType
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return self.dispatcher.call_method(tx, "register", [self.cls, *args], kwargs)
+        return self.dispatcher.call_method(tx, "register", [self.registered_class, *args], kwargs)
 
 
 def _dispatch_class(tx: Tracer, value: Variable) -> Any:

@@ -84,9 +84,6 @@ class DictContents(AttributeDictVariable):
         is_plain = self.load_entries is not None and type(key.constant) in (str, int)
         return self.pending_stores.get(key.constant) if is_plain else None
 
-    def python_type(self) -> type:
-        return self.cls
-
     def describe(self) -> str:
         return "dict (not read yet)" if self.load_entries else f"{self.cls.__name__} of {len(self.entries)}"
 

@@ -35,12 +35,6 @@ class IteratorVariable(Variable):
     def get_iterator(self, tx: Tracer) -> Variable:
         return self
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
-
     def contains(self, tx: Tracer, item: Variable) -> bool:
         while (found := self.next_item(tx)) is not None:
             if identical_or_equal(tx, realize(tx, found), item):
@@ -90,9 +84,6 @@ class SequenceIteratorVariable(IteratorVariable):
         self.cls = cls
         self.iterable = source
         self.position = 0
-
-    def python_type(self) -> type:
-        return self.cls
 
     def next_item(self, tx: Tracer) -> Variable | None:
         if self.position >= len(self.items):
@@ -145,9 +136,6 @@ class ReversedIteratorVariable(IteratorVariable):
         self.read_length = size
         self.read_item = item
         self.index = count - 1
-
-    def python_type(self) -> type:
-        return self.cls
 
     def next_item(self, tx: Tracer) -> Variable | None:
         if self.index < 0:
@@ -311,13 +299,11 @@ class RangeIteratorVariable(IteratorVariable):
     """An iterator over a range."""
 
     __slots__ = ("position", "value")
+    cls = type(iter(range(0)))
 
     def __init__(self, value: range) -> None:
         self.value = value
         self.position = 0
-
-    def python_type(self) -> type:
-        return type(iter(range(0)))
 
     def length_hint(self, tx: Tracer) -> int:
         return len(self.value) - self.position
@@ -338,13 +324,11 @@ class CountIteratorVariable(IteratorVariable):
     """``itertools.count``."""
 
     __slots__ = ("increment", "value")
+    cls = itertools.count
 
     def __init__(self, value: Any, increment: Any = 1) -> None:
         self.value = value
         self.increment = increment
-
-    def python_type(self) -> type:
-        return itertools.count
 
     def next_item(self, tx: Tracer) -> Variable | None:
         tx.side_effects.record_mutation(self)

@@ -309,9 +309,6 @@ class TupleVariable(SequenceVariable):
         finally:
             del known[id(self)]
 
-    def python_type(self) -> type:
-        return self.cls
-
     def _build_real(self, items: list[Any]) -> Any:
         if self.is_namedtuple():
             return self.cls(*items)
@@ -475,9 +472,6 @@ class ListVariable(SequenceVariable):
         known[id(self)] = made
         made.extend(format_proxy(tx, item) for item in self.items)
         return made
-
-    def python_type(self) -> type:
-        return self.cls
 
     def child_variables(self) -> list[Variable]:
         return self.appended
@@ -674,15 +668,13 @@ class RangeVariable(Variable):
     """A range with constant bounds."""
 
     __slots__ = ("source", "value")
+    cls = range
 
     is_copied_by_reference = True
 
     def __init__(self, value: range, source: Source | None = None) -> None:
         self.value = value
         self.source = source
-
-    def python_type(self) -> type:
-        return range
 
     def describe(self) -> str:
         return repr(self.value)
@@ -722,13 +714,11 @@ class SliceVariable(Variable):
     """A slice ``a:b:c``; each bound may be a symbol."""
 
     __slots__ = ("bounds", "source")
+    cls = slice
 
     def __init__(self, parts: list[Variable], source: Source | None = None) -> None:
         self.bounds = parts
         self.source = source
-
-    def python_type(self) -> type:
-        return slice
 
     def as_python_constant(self, tx: Tracer) -> Any:
         forced = [realize(tx, p) for p in self.bounds]

@@ -102,9 +102,6 @@ class SetVariable(Variable):
         made.update(hashable_proxy(format_proxy(tx, item)) for item in self.elements.values())
         return made if self.cls is set else frozenset(made)
 
-    def python_type(self) -> type:
-        return self.cls
-
     def describe(self) -> str:
         return f"{self.cls.__name__} of {len(self.elements)}"
 

@@ -50,14 +50,12 @@ class ExcInfoVariable(Variable):
     """
 
     __slots__ = ("exception",)
+    cls = types.NoneType
     exception: Variable
 
     @property
     def handled_exception(self) -> Variable:  # type: ignore[override]
         return self.exception
-
-    def python_type(self) -> type:
-        return types.NoneType
 
     def child_variables(self) -> list[Variable]:
         return [self.exception]
@@ -76,10 +74,8 @@ class TracebackVariable(Variable):
     """The traceback of an exception; only its existence and its exception are known."""
 
     __slots__ = ("exception",)
+    cls = types.TracebackType
     exception: Variable
-
-    def python_type(self) -> type:
-        return types.TracebackType
 
     def child_variables(self) -> list[Variable]:
         return [self.exception]
@@ -210,17 +206,11 @@ class ExceptionVariable(AttributeDictVariable):
         self.raise_line = 0
         """Line of the root frame that raised it or called the raising function; 0 if not raised."""
 
-    def python_type(self) -> type:
-        return self.cls
-
     def as_exception(self) -> ExceptionVariable:
         return self
 
     def describe(self) -> str:
         return f"{self.cls.__name__}({', '.join(a.describe() for a in self.args)})"
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in self.attributes:
@@ -385,7 +375,8 @@ class ExceptionVariable(AttributeDictVariable):
         """Return a real exception of this class with the same arguments."""
         if self.real_exception is not None and self.source is None:
             return self.real_exception
-        return self.cls(*(realize(tx, a).as_python_constant(tx) for a in self.args))
+        made: BaseException = self.cls(*tx.as_python_constants(self.args))
+        return made
 
     def child_variables(self) -> list[Variable]:
         return [*self.args, *self.attributes.values()]

@@ -340,9 +340,6 @@ class GraphFunctionVariable(Variable):
     def describe(self) -> str:
         return f"the function {self.node.name}"
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, self.function
 

@@ -5,7 +5,6 @@ torch numbers the handles per process, so a handle's id is unknown until the cod
 
 from __future__ import annotations
 
-import builtins
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +27,8 @@ class HookIdVariable(Variable):
     """The id of a hook, used as a key of hook dicts. It equals no other id and no earlier key."""
 
     __slots__ = ("handle",)
+    cls = int
     handle: ModuleHookHandleVariable
-
-    def python_type(self) -> builtins.type:
-        return int
 
     def describe(self) -> str:
         return "the id of a hook"
@@ -55,6 +52,7 @@ class ModuleHookHandleVariable(Variable):
     """
 
     __slots__ = ("hook_dicts", "hook_id", "previous_handle")
+    cls = RemovableHandle
 
     is_mutable = True
 
@@ -62,12 +60,6 @@ class ModuleHookHandleVariable(Variable):
         self.hook_dicts = hook_dicts
         self.previous_handle = previous_handle
         self.hook_id = HookIdVariable(self)
-
-    def python_type(self) -> builtins.type:
-        return RemovableHandle
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
 
     def child_variables(self) -> list[Variable]:
         return [] if self.previous_handle is None else [self.previous_handle]

@@ -165,9 +165,6 @@ class NewDescriptorVariable(DescriptorVariable):
         self.args = args
         self.kwargs = kwargs
 
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if not hasattr(self.real_object, name):
             return super().get_attr(tx, name)

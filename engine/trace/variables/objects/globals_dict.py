@@ -18,10 +18,8 @@ class GlobalsDictVariable(Variable):
     """The globals dict: reads and writes by name; listing the names is unsupported."""
 
     __slots__ = ("namespace",)
+    cls = dict
     namespace: GlobalsNamespace
-
-    def python_type(self) -> type:
-        return dict
 
     def is_truthy(self, tx: Tracer) -> bool:
         return True

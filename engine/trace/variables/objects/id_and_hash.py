@@ -27,10 +27,8 @@ class IdVariable(Variable):
     """``id(obj)``: comparing two ids guards only identity; using the number guards the object."""
 
     __slots__ = ("obj",)
+    cls = int
     obj: Variable
-
-    def python_type(self) -> type:
-        return int
 
     def describe(self) -> str:
         return f"id of {self.obj.describe()}"
@@ -84,13 +82,11 @@ class HashVariable(Variable):
     """
 
     __slots__ = ("hash_value", "obj")
+    cls = int
 
     def __init__(self, tx: Tracer, of: Variable) -> None:
         self.obj = of
         self.hash_value = hash(of.hash_key(tx))
-
-    def python_type(self) -> type:
-        return int
 
     def describe(self) -> str:
         return f"hash of {self.obj.describe()}"

@@ -61,9 +61,6 @@ class InstanceVariable(Variable):
         self.dict_was_exposed = False
         """True if traced code read ``__dict__``."""
 
-    def python_type(self) -> type:
-        return self.cls
-
     def as_python_object(self) -> Any:
         return self.real_object
 

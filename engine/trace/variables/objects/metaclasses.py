@@ -47,10 +47,8 @@ class TypeCallVariable(Variable):
     """``super().__call__`` in a metaclass: creates an instance as ``type.__call__`` does."""
 
     __slots__ = ("class_variable",)
+    cls = types.MethodWrapperType
     class_variable: Variable
-
-    def python_type(self) -> builtins.type:
-        return types.MethodWrapperType
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return construct(tx, self.class_variable, args, kwargs, by_type=True)

@@ -24,14 +24,12 @@ class PythonModuleVariable(Variable):
     """An imported Python module."""
 
     __slots__ = ("is_trusted", "real_object", "source")
+    cls = types.ModuleType
 
     def __init__(self, real_object: types.ModuleType, source: Source) -> None:
         self.real_object = real_object
         self.source = source
         self.is_trusted = is_trusted_module(real_object.__name__)
-
-    def python_type(self) -> type:
-        return types.ModuleType
 
     def describe(self) -> str:
         return f"module {self.real_object.__name__}"

@@ -21,11 +21,9 @@ class SuperVariable(Variable):
     """A ``super(cls, obj)`` object."""
 
     __slots__ = ("receiver", "thisclass")
+    cls = super
     thisclass: builtins.type
     receiver: Variable
-
-    def python_type(self) -> type:
-        return super
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         of = self.receiver

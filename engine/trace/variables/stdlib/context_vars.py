@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import contextvars
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ class ContextVarVariable(Variable):
     """A ``ContextVar``. ``_ContextVarWrites`` holds its traced writes, oldest first."""
 
     __slots__ = ("default", "deferred_steps", "name", "real_object", "source")
+    cls = contextvars.ContextVar
 
     is_mutable = True
 
@@ -47,9 +47,6 @@ class ContextVarVariable(Variable):
         self.real_object = real_object
         self.deferred_steps: list[ContextVarTokenVariable] = []
         """Writes to replay on the real variable after the graph."""
-
-    def python_type(self) -> builtins.type:
-        return contextvars.ContextVar
 
     def as_python_object(self) -> Any:
         return NotImplemented if self.source is None else self.real_object
@@ -166,6 +163,7 @@ class ContextVarTokenVariable(Variable):
     """
 
     __slots__ = ("previous_value", "real_object", "reset_token", "source", "value", "variable")
+    cls = contextvars.Token
 
     is_mutable = True
 
@@ -184,9 +182,6 @@ class ContextVarTokenVariable(Variable):
         self.source = source
         self.real_object = real_object
         self.reset_token = reset_token
-
-    def python_type(self) -> builtins.type:
-        return contextvars.Token
 
     def child_variables(self) -> list[Variable]:
         return [v for v in (self.reset_token, self.value) if v is not None]
@@ -228,15 +223,10 @@ class CopiedContextVariable(Variable):
     """A context of ``copy_context()``: its writes per variable."""
 
     __slots__ = ("steps",)
+    cls = contextvars.Context
     steps: dict[int, list[ContextVarTokenVariable]]
 
     is_mutable = True
-
-    def python_type(self) -> builtins.type:
-        return contextvars.Context
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
 
     def is_truthy(self, tx: Tracer) -> bool:
         raise self.unsupported("a truth test")

@@ -31,9 +31,6 @@ class IOBufferVariable(Variable):
     def python_type(self) -> type:
         return type(self.real_object)
 
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("closed", "newlines", "line_buffering"):
             return tx.fold_constant(getattr, self.real_object, name)

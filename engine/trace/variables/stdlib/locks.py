@@ -30,12 +30,6 @@ class LockVariable(Variable):
         self.cls = cls
         self.acquire_count = 0
 
-    def python_type(self) -> builtins.type:
-        return self.cls
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
-
     @property
     def is_reentrant(self) -> bool:
         """True if the owner can acquire the lock again."""
@@ -91,9 +85,6 @@ class ExternalLockVariable(RealObjectVariable):
     """A lock from outside. Its owner is unknown while tracing, so each use breaks the graph."""
 
     __slots__ = ()
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return tx.objects.as_identity_key(self)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return (

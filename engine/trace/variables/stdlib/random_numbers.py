@@ -43,6 +43,7 @@ class RandomVariable(Variable):
 
     mutation_words = "the random number state is set"
     __slots__ = ("known_generator", "real_object", "source")
+    cls = random.Random
 
     is_mutable = True
 
@@ -52,12 +53,6 @@ class RandomVariable(Variable):
         self.source = source
         self.known_generator = known_generator
         self.real_object = real_object
-
-    def python_type(self) -> type:
-        return random.Random
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if not hasattr(random.Random, name):

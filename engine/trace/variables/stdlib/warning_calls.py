@@ -35,10 +35,8 @@ class _FrameGlobalsVariable(Variable):
     """Globals of a traced frame, for generated code."""
 
     __slots__ = ("namespace",)
+    cls = dict
     namespace: Any
-
-    def python_type(self) -> type:
-        return dict
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load_namespace(self.namespace)
@@ -110,15 +108,13 @@ class CatchWarningsVariable(Variable):
     """``warnings.catch_warnings()``: entered and exited after the graph, around its warnings."""
 
     __slots__ = ("kwargs", "records")
+    cls = warnings.catch_warnings
 
     is_mutable = True
 
     def __init__(self, kwargs: Kwargs, *, records: bool) -> None:
         self.kwargs = kwargs
         self.records = records
-
-    def python_type(self) -> type:
-        return warnings.catch_warnings
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("__enter__", "__exit__"):
@@ -156,14 +152,12 @@ class RecordedWarningsVariable(Variable):
     """
 
     __slots__ = ("first_effect",)
+    cls = list
 
     is_mutable = True
 
     def __init__(self, tx: Tracer) -> None:
         self.first_effect = len(tx.side_effects.side_effect_calls)
-
-    def python_type(self) -> type:
-        return list
 
     def _empty_list(self, tx: Tracer) -> ListVariable:
         given = (

@@ -39,6 +39,7 @@ class ConstantArrayStorageVariable(Variable):
     """Shared memory of constant arrays that alias: the base array at this point of the trace."""
 
     __slots__ = ("_version", "base_array", "flat_tensor", "views")
+    cls = np.ndarray
 
     is_mutable = True
 
@@ -48,9 +49,6 @@ class ConstantArrayStorageVariable(Variable):
         self.flat_tensor: TensorVariable | None = None
         """Flat graph tensor of all elements in memory order, once the graph has it."""
         self._version = 0
-
-    def python_type(self) -> type:
-        return np.ndarray
 
     @property
     def is_current(self) -> bool:

@@ -268,9 +268,6 @@ class NumpyFunctionVariable(RealObjectVariable):
     def describe(self) -> str:
         return f"numpy.{self.real_object.__name__}"
 
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
-
     def as_python_constant(self, tx: Tracer) -> Any:
         return self.real_object
 

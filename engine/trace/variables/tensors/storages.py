@@ -58,6 +58,7 @@ class UntypedStorageVariable(Variable):
     """An ``UntypedStorage`` of a traced tensor: one variable for all tensors that share it."""
 
     __slots__ = ("fake_storage", "input_tensors", "resize_count", "tensor")
+    cls = torch.UntypedStorage
 
     is_mutable = True
     reconstruct_before_break = True
@@ -71,14 +72,8 @@ class UntypedStorageVariable(Variable):
         self.resize_count = 0
         """Number of resizes in traced code."""
 
-    def python_type(self) -> type:
-        return torch.UntypedStorage
-
     def describe(self) -> str:
         return f"the storage of a {self.tensor.describe()}"
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "device":
@@ -166,6 +161,7 @@ class DataPtrVariable(Variable):
     """
 
     __slots__ = ("name", "nbytes", "offset", "resize_count", "storage", "tensor")
+    cls = int
 
     is_mutable = True
     reconstruct_before_break = True
@@ -180,9 +176,6 @@ class DataPtrVariable(Variable):
         self.resize_count = storage.resize_count
         tx.state_of(_StorageState).data_pointers.add(self)
         self.offset: Any = 0 if tensor is None else tensor.fake.storage_offset() * tensor.fake.element_size()
-
-    def python_type(self) -> type:
-        return int
 
     def describe(self) -> str:
         return "the address of a tensor's memory"

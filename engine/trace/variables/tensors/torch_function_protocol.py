@@ -162,13 +162,11 @@ class _BaseTensorMethodVariable(Variable):
     """``super().name`` of a tensor: a method of ``torch.Tensor`` that its class overrides."""
 
     __slots__ = ("name", "tensor")
+    cls = types.MethodType
 
     def __init__(self, tensor: TensorWithTFOverrideVariable, name: str) -> None:
         self.tensor = tensor
         self.name = name
-
-    def python_type(self) -> type:
-        return types.MethodType
 
     def child_variables(self) -> list[Variable]:
         return [self.tensor]
@@ -555,9 +553,6 @@ class DisableTorchFunctionSubclassVariable(ContextVariable):
 
     methods = ("__enter__", "__exit__")
     cls: Any = DisableTorchFunctionSubclass
-
-    def python_type(self) -> type:
-        return self.cls  # type: ignore[no-any-return]
 
     def enter(self, tx: Tracer) -> Variable:
         tx.side_effects.mutation_count += 1

@@ -333,13 +333,11 @@ class _CompileDecoratorVariable(Variable):
     """``torch.compile(**options)`` before it decorates a function."""
 
     __slots__ = ("make", "options")
+    cls = FunctionType
 
     def __init__(self, make: Any, options: dict[str, Any]) -> None:
         self.make = make
         self.options = options
-
-    def python_type(self) -> type:
-        return FunctionType
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return NestedCompileVariable(self.make, realize(tx, args[0]), self.options)

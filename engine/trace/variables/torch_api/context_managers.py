@@ -168,14 +168,12 @@ class NullContextVariable(ContextVariable):
     """A context for profilers or other compilers. It does nothing in the graph."""
 
     __slots__ = ("source",)
+    cls = contextlib.nullcontext
 
     methods = ("__enter__", "__exit__", "_recreate_cm")
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
-
-    def python_type(self) -> type:
-        return contextlib.nullcontext
 
     def enter(self, tx: Tracer) -> Variable:
         return self

@@ -42,9 +42,6 @@ class GradModeVariable(ContextVariable):
         self.mode = mode
         self.previous_modes: list[bool] = []
 
-    def python_type(self) -> type:
-        return self.cls
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "prev" and self.previous_modes:
             return ConstantVariable(self.previous_modes[-1])

@@ -27,12 +27,10 @@ class SDPAParamsVariable(Variable):
     """An ``SDPAParams`` created in traced code."""
 
     __slots__ = ("fields",)
+    cls = SDPAParams
 
     def __init__(self, fields: dict[str, Variable]) -> None:
         self.fields = fields
-
-    def python_type(self) -> type:
-        return SDPAParams
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return self.fields[name] if name in self.fields else super().get_attr(tx, name)

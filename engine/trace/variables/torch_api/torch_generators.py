@@ -32,6 +32,7 @@ class TorchGeneratorVariable(Variable):
     """A ``torch.Generator``: a graph input or the result of a node."""
 
     __slots__ = ("_node", "device", "real_object", "source")
+    cls = torch.Generator
 
     is_mutable = True
 
@@ -43,17 +44,8 @@ class TorchGeneratorVariable(Variable):
         self._node = node
         self.device = torch.device("cpu") if real_object is None else real_object.device
 
-    def python_type(self) -> type:
-        return torch.Generator
-
     def as_python_object(self) -> Any:
         return NotImplemented if self.real_object is None else self.real_object
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return self
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return True
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         # fake tensors sample no numbers and need no generator

@@ -113,9 +113,7 @@ class TritonLaunchResultVariable(Variable):
     """Result of a launch: the compiled kernel, opaque to the tracer."""
 
     __slots__ = ()
-
-    def python_type(self) -> type:
-        return object
+    cls = object
 
     def describe(self) -> str:
         return "the result of a Triton kernel launch"
@@ -125,13 +123,11 @@ class TritonKernelLaunchVariable(Variable):
     """``kernel[grid]``, a launch without its arguments."""
 
     __slots__ = ("grid", "kernel")
+    cls = types.FunctionType
 
     def __init__(self, kernel: TritonKernelVariable, grid: Variable) -> None:
         self.kernel = kernel
         self.grid = grid
-
-    def python_type(self) -> type:
-        return types.FunctionType
 
     def describe(self) -> str:
         return f"a launch of the Triton kernel {self.kernel.name}"
