@@ -112,11 +112,6 @@ def _fields(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return TupleVariable([tx.wrap_static(f, f.name) for f in dataclasses.fields(cls)])
 
 
-@register_rule(torch.jit.annotate)
-def _annotate(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return args[1]
-
-
 @register_rule(unwrap_optional)
 def _unwrap_optional(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if is_none(realize(tx, args[0])):

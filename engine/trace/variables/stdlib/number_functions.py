@@ -122,13 +122,6 @@ def _bool(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return ConstantVariable(of.is_truthy(tx))
 
 
-@register_rule(abs)
-def _abs(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    if len(args) != 1 or kwargs:
-        tx.fold_constant(abs, *[1] * len(args), **dict.fromkeys(kwargs))
-    return arithmetic.unary_op(tx, "abs()", args[0])
-
-
 @register_rule(pow)
 def _pow(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) == 2:
