@@ -559,7 +559,7 @@ class TraceAttempt:
         origin = ConstantSource(torch, "torch")
         why = "the graph was traced with this global state of torch"
         for state, value in self.tx.torch_state.entry_global_state.items():
-            self.tx.add_guard(GlobalStateMatch(origin, state, value, cause=self.tx.guard_cause(why)))
+            self.tx.guard(GlobalStateMatch, origin, state, value, why=why)
 
     def inlined_calls_and_steps(self) -> tuple[Any, Any]:
         """Return the inlined calls and the steps recorded so far."""

@@ -43,9 +43,7 @@ def fold_from_buffers(tx: Tracer, node: torch.fx.Node) -> Any:
     found = known[node] if node in known else _evaluate_node(node, known)
     for given in buffers.values():
         read = TensorItemSource(given.source)
-        tx.add_guard(
-            EqualsMatch(read, int(given.example_value), cause=tx.guard_cause("its value decided what was traced"))
-        )
+        tx.guard(EqualsMatch, read, int(given.example_value), why="its value decided what was traced")
     return found
 
 

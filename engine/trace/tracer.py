@@ -120,13 +120,17 @@ class Tracer:
         """Add a guard."""
         self.guards.add(guard)
 
+    def guard(self, kind: Callable[..., Guard], *facts: Any, why: str) -> None:
+        """Add a guard of this kind: ``facts`` are its source and what is expected there."""
+        self.guards.add(kind(*facts, cause=self.guard_cause(why)))
+
     def guard_type(self, real: Any, origin: Source, why: str) -> None:
         """Guard the exact type of an object."""
-        self.guards.add(TypeMatch(origin, type(real), cause=self.guard_cause(why)))
+        self.guard(TypeMatch, origin, type(real), why=why)
 
     def guard_identity(self, real: Any, origin: Source, why: str) -> None:
         """Guard the identity of an object."""
-        self.guards.add(IdMatch(origin, real, cause=self.guard_cause(why)))
+        self.guard(IdMatch, origin, real, why=why)
 
     def wrap(self, real: Any, origin: Source) -> Variable:
         """Return the variable of a real object and add the guards that this needs.

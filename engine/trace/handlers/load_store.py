@@ -132,11 +132,11 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Variable:
     if name not in builtin_names:
         if not is_deleted:
             why = f"there was no global variable {name}"
-            tx.add_guard(IdMatch(OptionalGlobalSource(namespace, name), MISSING, cause=tx.guard_cause(why)))
+            tx.guard(IdMatch, OptionalGlobalSource(namespace, name), MISSING, why=why)
         return tx.raise_error(NameError, f"name '{name}' is not defined")  # type: ignore[no-any-return]
     if not frame.is_trusted and not is_deleted:
         why = f"the builtin {name} was used, which a global of that name would hide"
-        tx.add_guard(IdMatch(OptionalGlobalSource(namespace, name), MISSING, cause=tx.guard_cause(why)))
+        tx.guard(IdMatch, OptionalGlobalSource(namespace, name), MISSING, why=why)
     real = builtin_names[name]
     if is_literal(real):
         return ConstantVariable(real)

@@ -40,7 +40,7 @@ def add_aliasing_guards(tx: Tracer) -> None:
             if other is value or other.source is None or other.source == value.source:
                 continue
             if not (_is_kwargs_dict(tx, value) or _is_kwargs_dict(tx, other)):
-                tx.add_guard(SameObject(value.source, other.source, False, cause=tx.guard_cause(why)))
+                tx.guard(SameObject, value.source, other.source, False, why=why)
     if any(
         id(real) in tx.objects.viewed_dict_ids and id(value) in tx.side_effects.mutated_variables
         for value, real in tx.objects.variables_by_id.values()
@@ -63,7 +63,7 @@ def _guard_tensors_distinct(tx: Tracer, why: str) -> None:
         )
         first, *others = origins
         if others:
-            tx.add_guard(DistinctObjects(first, tuple(others), cause=tx.guard_cause(why)))
+            tx.guard(DistinctObjects, first, tuple(others), why=why)
 
 
 def _guard_keys_distinct(tx: Tracer) -> None:
@@ -74,10 +74,8 @@ def _guard_keys_distinct(tx: Tracer) -> None:
             by_type.setdefault(value.python_type(), {})[value.source] = None
     for first, *others in by_type.values():
         if others:
-            tx.add_guard(
-                DistinctObjects(
-                    first, tuple(others), cause=tx.guard_cause("they are different keys of a dict or elements of a set")
-                )
+            tx.guard(
+                DistinctObjects, first, tuple(others), why="they are different keys of a dict or elements of a set"
             )
 
 
@@ -114,7 +112,7 @@ def _guard_no_overlap(tx: Tracer) -> None:
         elif apart:
             _check_one_storage_per_memory(value, apart)
             origins = tuple(o.source for o in apart if o.source is not None)
-            tx.add_guard(DisjointStorage(value.source, origins, cause=tx.guard_cause(why)))
+            tx.guard(DisjointStorage, value.source, origins, why=why)
     _guard_unaliased_writes(tx, alone, [v for v in used if v.source is not None], why)
 
 
@@ -132,7 +130,7 @@ def _guard_unaliased_writes(tx: Tracer, alone: list[TensorVariable], used: list[
     origins = list(dict.fromkeys((*mine, *(v.source for v in used if v.source is not None))))
     if mine and len(origins) > 1:
         count = len(dict.fromkeys(mine))
-        tx.add_guard(DisjointStorage(origins[0], tuple(origins[1:]), count, cause=tx.guard_cause(why)))
+        tx.guard(DisjointStorage, origins[0], tuple(origins[1:]), count, why=why)
 
 
 def _check_one_storage_per_memory(written: TensorVariable, others: list[TensorVariable]) -> None:

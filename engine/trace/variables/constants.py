@@ -36,7 +36,7 @@ from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, 
 )
 def _literal(tx: Tracer, real: Any, origin: Source) -> Variable:
     why = f"its value ({_short_repr(real)}) decided what was traced"
-    tx.add_guard(EqualsMatch(origin, real, cause=tx.guard_cause(why)))
+    tx.guard(EqualsMatch, origin, real, why=why)
     return ConstantVariable(real, origin)
 
 
@@ -94,7 +94,7 @@ class DynamicNumpyScalarVariable(ConstantVariable):
             self._is_guarded = True
             assert self.source is not None
             why = f"its value ({_short_repr(self._real_value)}) decided what was traced"
-            self._tx.add_guard(EqualsMatch(self.source, self._real_value, cause=self._tx.guard_cause(why)))
+            self._tx.guard(EqualsMatch, self.source, self._real_value, why=why)
         return self._real_value
 
     def python_type(self) -> type:

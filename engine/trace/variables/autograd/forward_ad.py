@@ -40,9 +40,7 @@ def _dual_level(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _unpack_without_level(tx: Tracer, tensor: Variable) -> Variable:
     """Trace ``unpack_dual`` without an open level, and guard that there is none."""
     level = AttrSource(ConstantSource(forward_ad, forward_ad.__name__), "_current_level")
-    tx.add_guard(
-        EqualsMatch(level, forward_ad._current_level, cause=tx.guard_cause("the tangent of a tensor was read"))
-    )
+    tx.guard(EqualsMatch, level, forward_ad._current_level, why="the tangent of a tensor was read")
     return tx.wrap_static(forward_ad.UnpackedDualTensor).call(tx, [tensor, NONE], {})
 
 

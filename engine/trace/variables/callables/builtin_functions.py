@@ -145,7 +145,7 @@ def has_call_rule(real: Any) -> bool:
 def _bound_builtin(tx: Tracer, real: Any, owner: Any, origin: Source) -> Variable:
     """Wrap a builtin method that was bound outside the traced code, such as ``items.append``."""
     tx.guard_type(real, origin, "it was called")
-    tx.add_guard(EqualsMatch(AttrSource(origin, "__name__"), real.__name__, cause=tx.guard_cause("it was called")))
+    tx.guard(EqualsMatch, AttrSource(origin, "__name__"), real.__name__, why="it was called")
     of = tx.wrap(owner, AttrSource(origin, "__self__"))
     bound = cast("BuiltinMethodVariable", of.get_attr(tx, real.__name__))
     bound.source = origin

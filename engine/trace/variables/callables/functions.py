@@ -125,13 +125,7 @@ class UserFunctionVariable(FunctionVariable):
         found = self.real_object.__defaults__ or ()
         base = AttrSource(self._function_source, "__defaults__")
         if found and not self.is_trusted:
-            tx.add_guard(
-                LengthMatch(
-                    base,
-                    len(found),
-                    cause=tx.guard_cause("the number of its defaults decides which parameters have one"),
-                )
-            )
+            tx.guard(LengthMatch, base, len(found), why="the number of its defaults decides which parameters have one")
         return [self._default(tx, d, GetItemSource(base, n)) for n, d in enumerate(found)]
 
     def keyword_defaults(self, tx: Tracer) -> dict[str, Variable]:
@@ -383,12 +377,10 @@ def _dict_or_none(entries: dict[str, Variable]) -> Variable:
 def _function(tx: Tracer, real: types.FunctionType, origin: Source) -> Variable:
     value = UserFunctionVariable(real, origin)
     if unwrap_compiled(real) is not real:
-        tx.add_guard(
-            IdMatch(origin, real, cause=tx.guard_cause(f"the compiled function {real.__qualname__} was inlined"))
-        )
+        tx.guard(IdMatch, origin, real, why=f"the compiled function {real.__qualname__} was inlined")
     elif not value.is_trusted:
-        cause = tx.guard_cause(f"the function {real.__qualname__} was inlined")
-        tx.add_guard(CodeMatch(origin, real.__code__, real.__globals__, cause=cause))
+        why = f"the function {real.__qualname__} was inlined"
+        tx.guard(CodeMatch, origin, real.__code__, real.__globals__, why=why)
     elif not origin.is_fixed:
-        tx.add_guard(IdMatch(origin, real, cause=tx.guard_cause(f"the function {real.__qualname__} was called")))
+        tx.guard(IdMatch, origin, real, why=f"the function {real.__qualname__} was called")
     return value

@@ -67,7 +67,7 @@ def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
     if read.instance is None:
         return call_user_descriptor(tx, read)
     found = read.found
-    tx.add_guard(IdMatch(read.dict_source, found, cause=tx.guard_cause(f"the method {read.name!r} was used")))
+    tx.guard(IdMatch, read.dict_source, found, why=f"the method {read.name!r} was used")
     origin = ConstantSource(found, read.name)
     inner = realize(tx, tx.wrap(found.func, AttrSource(origin, "func")))
     if not issubclass(inner.python_type(), types.FunctionType):

@@ -122,7 +122,7 @@ def _getter(tx: Tracer, real: Any, origin: Source) -> Variable:
     args, pairs = parts = python_objects.operator_callable_args(real)
     words = dict(pairs)
     if all(type(a) in (int, str, bool, type(None)) for a in (*args, *words.values())):
-        tx.add_guard(OperatorArgsMatch(origin, parts, cause=tx.guard_cause("it was called")))
+        tx.guard(OperatorArgsMatch, origin, parts, why="it was called")
     else:
         tx.guard_identity(real, origin, "it was called")
     values = [tx.from_python(a) for a in args]

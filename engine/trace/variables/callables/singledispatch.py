@@ -56,9 +56,9 @@ def _call_external_singledispatch(tx: Tracer, of: UserFunctionVariable, args: Ar
     assert of.source is not None
     registry = AttrSource(of.source, "registry")
     why = f"its implementation for {cls.__name__} was looked up"
-    tx.add_guard(DictKeysMatch(registry, tuple(real.registry), cause=tx.guard_cause(why)))
+    tx.guard(DictKeysMatch, registry, tuple(real.registry), why=why)
     found = next(k for k, v in real.registry.items() if v is chosen)
-    tx.add_guard(IdMatch(GetItemSource(registry, found), chosen, cause=tx.guard_cause(why)))
+    tx.guard(IdMatch, GetItemSource(registry, found), chosen, why=why)
     return tx.wrap(chosen, ConstantSource(chosen, chosen.__qualname__)).call(tx, args, kwargs)
 
 

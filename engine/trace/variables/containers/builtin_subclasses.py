@@ -514,7 +514,7 @@ def _read_scalar(tx: Tracer, real: Any, origin: Source) -> ConstantVariable:
     tx.guard_type(real, origin, "its value decided what was traced")
     at = BuiltinValueSource(origin, builtin_base_of(type(real)))
     inner = ConstantVariable(at.read(real), at)
-    tx.add_guard(EqualsMatch(at, inner.value, cause=tx.guard_cause("its value decided what was traced")))
+    tx.guard(EqualsMatch, at, inner.value, why="its value decided what was traced")
     return inner
 
 
@@ -533,9 +533,7 @@ def _container_object(tx: Tracer, real: Any, origin: Source) -> Variable:
     made = made_as(type(real), origin, real, _CONTENTS_BUILDERS[made_as](tx, real, origin))
     if getattr(real, "__dict__", None) is real:
         # The object is its own __dict__: attributes and entries are shared.
-        tx.add_guard(
-            SameObject(AttrSource(origin, "__dict__"), origin, True, cause=tx.guard_cause("it is its own __dict__"))
-        )
+        tx.guard(SameObject, AttrSource(origin, "__dict__"), origin, True, why="it is its own __dict__")
         made.shared_dict = made
     return made
 

@@ -460,7 +460,7 @@ def _dict(tx: Tracer, real: dict[Any, Any], origin: Source) -> Variable:
     owner = tx.objects.variables_by_dict_id.get(id(real))
     if owner is not None and owner.source is not None:
         why = "it holds the attributes of an object"
-        tx.add_guard(SameObject(origin, AttrSource(owner.source, "__dict__"), True, cause=tx.guard_cause(why)))
+        tx.guard(SameObject, origin, AttrSource(owner.source, "__dict__"), True, why=why)
         return owner.get_attr(tx, "__dict__")
     if type(real) is dict:
         tx.guard_type(real, origin, "it was used as a dict")
@@ -481,7 +481,7 @@ def _read_entries(tx: Tracer, real: dict[Any, Any], origin: Source) -> dict[Any,
     why = "its keys decided what was traced"
     tx.guard_type(real, origin, why)
     pairs = _real_items(real)
-    tx.add_guard(DictKeysMatch(origin, tuple(key for key, _ in pairs), cause=tx.guard_cause(why)))
+    tx.guard(DictKeysMatch, origin, tuple(key for key, _ in pairs), why=why)
     entries: dict[Any, DictEntry] = {}
     for n, (key, item) in enumerate(pairs):
         key_value = _build_key(tx, real, key, n, origin)

@@ -138,7 +138,7 @@ class ItemGuardedIteratorVariable(IteratorVariable):
             )
         has_more = IteratorHasItemSource(self.iterator_source, self.position)
         found = has_more.read(self.real_object)
-        tx.add_guard(EqualsMatch(has_more, found, cause=tx.guard_cause("it is iterated")))
+        tx.guard(EqualsMatch, has_more, found, why="it is iterated")
         if not found:
             return None
         item = IteratorItemSource(self.iterator_source, self.position)
@@ -219,7 +219,7 @@ def _has_readable_state(real: Any) -> bool:
 def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
     state = real.__reduce__()
     read = IteratorStateSource(origin)
-    tx.add_guard(LengthMatch(read, len(state), cause=tx.guard_cause("it is iterated")))
+    tx.guard(LengthMatch, read, len(state), why="it is iterated")
     arguments = GetItemSource(read, 1)
     if type(real) is enumerate:
         beneath = _build_inner_iterators(tx, state[1][:1], arguments)
@@ -228,11 +228,11 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
             tx.symbols.known_dynamic_sources.add(number)
             counted: Variable = _SymbolicCountVariable(tx.wrap(state[1][1], number), 1, beneath[0])
             return ExternalIteratorVariable(real, origin, counted, beneath)
-        tx.add_guard(EqualsMatch(number, state[1][1], cause=tx.guard_cause("it counts the items")))
+        tx.guard(EqualsMatch, number, state[1][1], why="it counts the items")
         counted = make_iterator(tx, enumerate, [*beneath, ConstantVariable(state[1][1])], {})
         return ExternalIteratorVariable(real, origin, counted, beneath)
     if type(real) is zip:
-        tx.add_guard(LengthMatch(arguments, len(state[1]), cause=tx.guard_cause("it is iterated")))
+        tx.guard(LengthMatch, arguments, len(state[1]), why="it is iterated")
         beneath = _build_inner_iterators(tx, state[1], arguments)
         return ExternalIteratorVariable(real, origin, make_iterator(tx, zip, list(beneath), {}), beneath)
     if _position_varies(tx, read, GetItemSource(arguments, 0)) and type(real) in (
@@ -241,12 +241,8 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
     ):
         return ExternalIteratorVariable(real, origin, ItemGuardedIteratorVariable(real, origin))
     if len(state) == 3:
-        tx.add_guard(
-            EqualsMatch(
-                GetItemSource(read, 2),
-                state[2],
-                cause=tx.guard_cause("the position of the iterator decides which items follow"),
-            )
+        tx.guard(
+            EqualsMatch, GetItemSource(read, 2), state[2], why="the position of the iterator decides which items follow"
         )
     inner = (_build_range_iterator if type(real) is _RANGE_ITERATOR_TYPE else _build_sequence_iterator)(
         tx, state, GetItemSource(arguments, 0)
@@ -263,7 +259,7 @@ def _build_count(tx: Tracer, real: Any, origin: Source) -> Variable:
         return OpaqueIteratorVariable(real, origin)
     first, step = state
     numbers = CountStateSource(origin)
-    tx.add_guard(EqualsMatch(GetItemSource(numbers, 1), step, cause=tx.guard_cause("it is iterated")))
+    tx.guard(EqualsMatch, GetItemSource(numbers, 1), step, why="it is iterated")
     start = tx.wrap(first, GetItemSource(numbers, 0))
     return ExternalIteratorVariable(real, origin, _SymbolicCountVariable(start, step))
 
@@ -288,9 +284,7 @@ def _build_inner_iterators(
 def _build_range_iterator(tx: Tracer, state: Any, origin: Source) -> Variable:
     numbers = state[1][0]
     for name in ("start", "stop", "step"):
-        tx.add_guard(
-            EqualsMatch(AttrSource(origin, name), getattr(numbers, name), cause=tx.guard_cause("it is iterated"))
-        )
+        tx.guard(EqualsMatch, AttrSource(origin, name), getattr(numbers, name), why="it is iterated")
     found = RangeIteratorVariable(numbers)
     found.position = (state[2] if len(state) == 3 else None) or 0
     return found

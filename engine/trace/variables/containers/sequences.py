@@ -271,7 +271,7 @@ def _index_in_input(tx: Tracer, key: Variable) -> int:
     if not is_integer or -1 in tx.request.dynamic_dims.get(number.expr, ()):
         raise key.unsupported("using its value as an index", "data-dependent")
     found = real.item()
-    tx.add_guard(EqualsMatch(number, found, cause=tx.guard_cause("it is an index of a Python container")))
+    tx.guard(EqualsMatch, number, found, why="it is an index of a Python container")
     return int(found)
 
 
@@ -757,7 +757,7 @@ def read_items(tx: Tracer, real: Any, origin: Source) -> list[Variable]:
     """Make the items of a real sequence lazily; guard on its type and length."""
     why = "it was unpacked, indexed or iterated"
     tx.guard_type(real, origin, why)
-    tx.add_guard(LengthMatch(origin, python_objects.builtin_len(real), cause=tx.guard_cause(why)))
+    tx.guard(LengthMatch, origin, python_objects.builtin_len(real), why=why)
     plainly: Any = next(b for b in type(real).__mro__ if b in _ITERATOR_TYPES)
     return [tx.make_lazy(item, item_source(real, origin, n)) for n, item in enumerate(plainly.__iter__(real))]
 
@@ -771,11 +771,7 @@ def _list(tx: Tracer, real: Any, origin: Source) -> Variable:
 @register_builder(collections.deque)
 def _deque(tx: Tracer, real: Any, origin: Source) -> Variable:
     value = ListVariable(read_items(tx, real, origin), origin, collections.deque, real.maxlen)
-    tx.add_guard(
-        EqualsMatch(
-            AttrSource(origin, "maxlen"), real.maxlen, cause=tx.guard_cause("its maxlen decides which items remain")
-        )
-    )
+    tx.guard(EqualsMatch, AttrSource(origin, "maxlen"), real.maxlen, why="its maxlen decides which items remain")
     return value
 
 
@@ -813,9 +809,7 @@ def _size_or_namedtuple(tx: Tracer, real: Any, origin: Source) -> Variable:
 def _range(tx: Tracer, real: range, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it was iterated")
     for name in ("start", "stop", "step"):
-        tx.add_guard(
-            EqualsMatch(AttrSource(origin, name), getattr(real, name), cause=tx.guard_cause("it was iterated"))
-        )
+        tx.guard(EqualsMatch, AttrSource(origin, name), getattr(real, name), why="it was iterated")
     return RangeVariable(real, origin)
 
 

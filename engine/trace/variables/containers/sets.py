@@ -165,9 +165,7 @@ class SetVariable(Variable):
         if self.has_fixed_hashes(tx):
             if self._is_unmodified() and self.source is not None:
                 why = "the order of its elements decided what was traced"
-                tx.add_guard(
-                    EqualsMatch(BuiltinValueSource(self.source, tuple), self.real_order, cause=tx.guard_cause(why))
-                )
+                tx.guard(EqualsMatch, BuiltinValueSource(self.source, tuple), self.real_order, why=why)
             return [self.elements[k] for k in self._equivalent_real_set()]
         if all(_hashes_by_new_identity(k, v) or _has_fixed_hash(tx, k, v) for k, v in self.elements.items()):
             self.order_observed_at = (
@@ -456,10 +454,10 @@ def build_set(tx: Tracer, real: Any, origin: Source) -> SetVariable:
         raise Unsupported("unsupported-value", f"a {type(real).__name__} of objects")
     why = "its elements decided what was traced"
     tx.guard_type(real, origin, why)
-    tx.add_guard(LengthMatch(origin, base.__len__(real), cause=tx.guard_cause(why)))
+    tx.guard(LengthMatch, origin, base.__len__(real), why=why)
     plain: Any = base(real) if type(real) is base else base.copy(real)
     at = origin if type(real) is base else BuiltinValueSource(origin, base)
-    tx.add_guard(EqualsMatch(at, plain, cause=tx.guard_cause(why)))
+    tx.guard(EqualsMatch, at, plain, why=why)
     value = SetVariable.from_items(tx, [tx.from_python(e) for e in plain], type(real))
     value.source = origin
     value.real_order = tuple(base.__iter__(real))

@@ -107,7 +107,7 @@ def guard_not_in_except_block(tx: Tracer) -> None:
     if tx.call_stack.called_in_except_block:
         raise Unsupported("exception-handling", "reading an exception that a caller is handling")
     why = "the handled exception is read, and the caller was not in an except block"
-    tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "handling", False, cause=tx.guard_cause(why)))
+    tx.guard(GlobalStateMatch, ConstantSource(torch, "torch"), "handling", False, why=why)
 
 
 @register_rule(sys.exc_info)
@@ -242,9 +242,7 @@ class ExceptionVariable(AttributeDictVariable):
             return tx.wrap(getattr(self.real_exception, name), AttrSource(self.source, name))
         if not hasattr(self.cls, name):
             if self.source is not None:
-                tx.add_guard(
-                    HasAttrGuard(self.source, name, False, cause=tx.guard_cause(f"it has no attribute {name!r}"))
-                )
+                tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         own = find_in_class(self.cls, name)
         if own is not None and is_data_descriptor(own[1]) and not is_heap_type(own[0]):

@@ -79,7 +79,7 @@ class ModuleCall:
         own = any(self._hook_dict(table) for table in ModuleHooksSource.TABLES)
         if not own and not module.attr_writes and not module.is_constructed:
             why = "the module was called, and hooks would run with it"
-            tx.add_guard(LengthMatch(ModuleHooksSource(module.source), 0, cause=tx.guard_cause(why)))
+            tx.guard(LengthMatch, ModuleHooksSource(module.source), 0, why=why)
         if own or around:
             return self._call_with_hooks(args, kwargs)
         forward = realize(tx, module.get_attr(tx, "forward"))

@@ -87,7 +87,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         assert self.source is not None
         real = self.real_object.__dict__[name]
         place = AttrSource(self.source, name)
-        tx.add_guard(DictKeysMatch(place, tuple(real), cause=tx.guard_cause("the module's members were listed")))
+        tx.guard(DictKeysMatch, place, tuple(real), why="the module's members were listed")
         entries: dict[Any, tuple[Variable, Variable]] = {
             k: (ConstantVariable(k), self.member(tx, name, k)) for k in real
         }
@@ -125,7 +125,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
                 return realize(tx, self.member(tx, table, name))
         assert self.source is not None
         if not any(name in self.real_object.__dict__.get(table, {}) for table in _MEMBER_DICTS):
-            tx.add_guard(HasAttrGuard(self.source, name, False, cause=tx.guard_cause(f"it has no attribute {name!r}")))
+            tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")
         return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
 
     def has_generic_setattr(self, base: type) -> bool:

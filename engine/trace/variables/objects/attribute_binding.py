@@ -205,7 +205,7 @@ def _bind_slot(tx: Tracer, read: AttributeRead) -> Variable:
     if is_new and name == "__weakref__":
         return NONE
     if instance.source is not None and not is_new and not hasattr(real, name):
-        tx.add_guard(HasAttrGuard(instance.source, name, False, cause=tx.guard_cause(f"it has no attribute {name!r}")))
+        tx.guard(HasAttrGuard, instance.source, name, False, why=f"it has no attribute {name!r}")
         tx.raise_error(AttributeError, absent)
     if name == "__dict__":
         raise instance.unsupported_attribute("reading", "__dict__")

@@ -174,7 +174,7 @@ def guard_not_shadowed_in_mro(tx: Tracer, cls: builtins.type, base: builtins.typ
             and not is_trusted_module(passed.__module__)
         ):
             why = f"{base.__name__}'s {name!r} was used, which one of {passed.__name__} would hide"
-            tx.add_guard(IdMatch(InstanceDictGetSource(class_source(passed), name), MISSING, cause=tx.guard_cause(why)))
+            tx.guard(IdMatch, InstanceDictGetSource(class_source(passed), name), MISSING, why=why)
 
 
 def guard_no_class_attribute(tx: Tracer, cls: builtins.type, name: str) -> None:
@@ -184,9 +184,7 @@ def guard_no_class_attribute(tx: Tracer, cls: builtins.type, name: str) -> None:
         and not is_trusted_module(cls.__module__)
         and not python_objects.has_static_attribute(cls, name)
     ):
-        tx.add_guard(
-            HasAttrGuard(class_source(cls), name, False, cause=tx.guard_cause(f"it has no attribute {name!r}"))
-        )
+        tx.guard(HasAttrGuard, class_source(cls), name, False, why=f"it has no attribute {name!r}")
 
 
 def raise_missing_accessor(tx: Tracer, found: property, cls: builtins.type, word: str) -> Any:

@@ -166,11 +166,7 @@ class ClassVariable(Variable):
             raise self.unsupported("__subclasses__() of a class that traced code may have subclassed", "class-creation")
         found: list[type] = type.__subclasses__(self.real_object)
         asked = MethodResultSource(class_source(self.real_object), "__subclasses__")
-        tx.add_guard(
-            LengthMatch(
-                asked, len(found), cause=tx.guard_cause(f"the subclasses of {self.real_object.__name__} were read")
-            )
-        )
+        tx.guard(LengthMatch, asked, len(found), why=f"the subclasses of {self.real_object.__name__} were read")
         return tx.from_python([tx.wrap(c, GetItemSource(asked, n)) for n, c in enumerate(found)])
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:

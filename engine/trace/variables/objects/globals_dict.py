@@ -35,7 +35,7 @@ class GlobalsDictVariable(Variable):
         if name in self.namespace.values:
             return realize(tx, tx.wrap(self.namespace.values[name], GlobalSource(self.namespace, name)))
         why = f"there was no global variable {name}"
-        tx.add_guard(IdMatch(OptionalGlobalSource(self.namespace, name), MISSING, cause=tx.guard_cause(why)))
+        tx.guard(IdMatch, OptionalGlobalSource(self.namespace, name), MISSING, why=why)
         return None
 
     def contains(self, tx: Tracer, item: Variable) -> bool:

@@ -154,7 +154,7 @@ class InstanceVariable(Variable):
         if overrides_instance_dict(found):
             return
         why = f"the class's {name!r} was used, which an attribute of the instance would hide"
-        tx.add_guard(IdMatch(InstanceDictGetSource(self.source, name), MISSING, cause=tx.guard_cause(why)))
+        tx.guard(IdMatch, InstanceDictGetSource(self.source, name), MISSING, why=why)
 
     def get_missing_attr(self, tx: Tracer, name: str) -> Variable:
         """Handle a read of a name that neither the instance nor its class defines.
@@ -177,7 +177,7 @@ class InstanceVariable(Variable):
         if self.source is None:
             guard_no_class_attribute(tx, self.cls, name)
         elif name not in self.attr_writes and self.shared_dict is None:
-            tx.add_guard(HasAttrGuard(self.source, name, False, cause=tx.guard_cause(f"it has no attribute {name!r}")))
+            tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")
 
     def _get_class_or_dict(self, tx: Tracer, name: str) -> Variable:
         if name == "__class__":
@@ -189,11 +189,7 @@ class InstanceVariable(Variable):
         self.dict_was_exposed = True
         if self.source is not None:
             own = tuple(getattr(self.real_object, "__dict__", {}))
-            tx.add_guard(
-                DictKeysMatch(
-                    AttrSource(self.source, "__dict__"), own, cause=tx.guard_cause("its attributes were listed")
-                )
-            )
+            tx.guard(DictKeysMatch, AttrSource(self.source, "__dict__"), own, why="its attributes were listed")
         return InstanceDictVariable(tx, self)
 
     def has_no_dict(self) -> bool:

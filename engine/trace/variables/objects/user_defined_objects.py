@@ -227,11 +227,7 @@ def register_instance_dict(tx: Tracer, value: UserDefinedObjectVariable) -> None
         value.shared_dict = known[0]
     if value.shared_dict is not None and value.shared_dict.source is not None:
         place = AttrSource(value.source, "__dict__")
-        tx.add_guard(
-            SameObject(
-                place, value.shared_dict.source, True, cause=tx.guard_cause("it holds the attributes of an object")
-            )
-        )
+        tx.guard(SameObject, place, value.shared_dict.source, True, why="it holds the attributes of an object")
 
 
 def _is_any(real: Any) -> bool:

@@ -132,7 +132,7 @@ def _reference(tx: Tracer, real: Any, origin: Source) -> Variable:
     held = real()
     at = WeakRefCallSource(origin)
     if held is None:
-        tx.add_guard(IdMatch(at, None, cause=tx.guard_cause("the object behind the weak reference was freed")))
+        tx.guard(IdMatch, at, None, why="the object behind the weak reference was freed")
         return WeakRefVariable(NONE, origin, real)
     return WeakRefVariable(tx.wrap(held, at), origin, real)
 

@@ -82,7 +82,7 @@ class ContextVarVariable(Variable):
         at = ContextVarSource(self.source)
         found = at.read(self.real_object)
         if found is MISSING:
-            tx.add_guard(IdMatch(at, MISSING, cause=tx.guard_cause("the context variable was not set")))
+            tx.guard(IdMatch, at, MISSING, why="the context variable was not set")
             return None
         return tx.wrap(found, at)
 

@@ -22,7 +22,7 @@ def _recursion_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(sys.get_int_max_str_digits)
 def _digits_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     limit = sys.get_int_max_str_digits()
-    tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "digits", limit, cause=tx.guard_cause("it was read")))
+    tx.guard(GlobalStateMatch, ConstantSource(torch, "torch"), "digits", limit, why="it was read")
     return ConstantVariable(limit)
 
 

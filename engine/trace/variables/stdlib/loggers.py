@@ -94,7 +94,7 @@ class LoggerVariable(RealObjectVariable):
         why = "a level of logging decided what was traced"
         for owner, name in ((self.source, "disabled"), (AttrSource(self.source, "manager"), "disable")):
             real = self.real_object if name == "disabled" else self.real_object.manager
-            tx.add_guard(EqualsMatch(AttrSource(owner, name), getattr(real, name), cause=tx.guard_cause(why)))
+            tx.guard(EqualsMatch, AttrSource(owner, name), getattr(real, name), why=why)
         if self.real_object.disabled or self.real_object.manager.disable >= wanted:
             return False
         return bool(wanted >= self._level(tx))
@@ -103,9 +103,7 @@ class LoggerVariable(RealObjectVariable):
         origin, held = self.source, self.real_object
         while True:
             assert origin is not None
-            tx.add_guard(
-                EqualsMatch(AttrSource(origin, "level"), held.level, cause=tx.guard_cause("a logging level was read"))
-            )
+            tx.guard(EqualsMatch, AttrSource(origin, "level"), held.level, why="a logging level was read")
             if held.level or held.parent is None:
                 return held.level
             origin, held = AttrSource(origin, "parent"), held.parent

@@ -88,11 +88,7 @@ class RandomVariable(Variable):
         if self.real_object is None:
             return
         at = RandomStateSource(self.source)
-        tx.add_guard(
-            EqualsMatch(
-                at, at.read(self.real_object), cause=tx.guard_cause("a random number from it decided what was traced")
-            )
-        )
+        tx.guard(EqualsMatch, at, at.read(self.real_object), why="a random number from it decided what was traced")
         self.known_generator = random_with_state(self.real_object.getstate())
 
     def _draw(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:

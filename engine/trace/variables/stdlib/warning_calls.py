@@ -82,7 +82,7 @@ def _guard_warnings_do_not_raise(tx: Tracer) -> None:
     if GLOBAL_STATES["warnings_raise"].read():
         raise Unsupported("warning", "warnings.warn is called where warnings are errors")
     why = "the warning is issued after the graph, where it must not raise"
-    tx.add_guard(GlobalStateMatch(ConstantSource(torch, "torch"), "warnings_raise", False, cause=tx.guard_cause(why)))
+    tx.guard(GlobalStateMatch, ConstantSource(torch, "torch"), "warnings_raise", False, why=why)
 
 
 def _warning_filter_rule(function: Any) -> Any:

@@ -117,7 +117,7 @@ class UntypedStorageVariable(Variable):
                 raise self.unsupported("the storage size of an argument with dynamic shape", "storage-access")
             found = given.real_object.untyped_storage().nbytes()
             place = MethodResultSource(MethodResultSource(given.source, "untyped_storage"), "nbytes")
-            tx.add_guard(EqualsMatch(place, found, cause=tx.guard_cause(_WHY)))
+            tx.guard(EqualsMatch, place, found, why=_WHY)
             return ConstantVariable(found)
         count = self.fake_storage.nbytes()
         return (
@@ -244,7 +244,7 @@ def _are_disjoint(tx: Tracer, left: UntypedStorageVariable, right: UntypedStorag
         origins = [s.input_tensors[0].source for s in (left, right)]
         assert origins[0] is not None
         assert origins[1] is not None
-        tx.add_guard(DisjointStorage(origins[0], (origins[1],), cause=tx.guard_cause(_WHY)))
+        tx.guard(DisjointStorage, origins[0], (origins[1],), why=_WHY)
     return True
 
 
@@ -267,9 +267,7 @@ def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariabl
         origins = [v.source for v in others if v.source is not None]
         assert first.source is not None
         starts = byte_offsets_in_storage(first.real_object, *(v.real_object for v in others))
-        tx.add_guard(
-            SharedStorage(first.source, tuple(origins), tuple(s or 0 for s in starts), cause=tx.guard_cause(_WHY))
-        )
+        tx.guard(SharedStorage, first.source, tuple(origins), tuple(s or 0 for s in starts), why=_WHY)
     return found
 
 
@@ -331,7 +329,7 @@ class ExternalStorageVariable(RealObjectVariable):
         if any(s.resize_count for s in tx.state_of(_StorageState).variables.values()):
             raise self.unsupported("reading its size after a resize", "storage-access")
         found = self.real_object.nbytes()
-        tx.add_guard(EqualsMatch(MethodResultSource(self.source, "nbytes"), found, cause=tx.guard_cause(_WHY)))
+        tx.guard(EqualsMatch, MethodResultSource(self.source, "nbytes"), found, why=_WHY)
         return ConstantVariable(found)
 
 

@@ -205,7 +205,7 @@ class TensorVariable(TensorOperators):
         if found is None:
             if self.real_object is not None and self.source is not None:
                 why = f"it has no attribute {name!r}"
-                tx.add_guard(HasAttrGuard(self.source, name, False, cause=tx.guard_cause(why)))
+                tx.guard(HasAttrGuard, self.source, name, False, why=why)
             _raise_no_attribute(tx, self, name)
         if callable(found):
             return TensorMethodVariable(self, name)

@@ -37,7 +37,7 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
     plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or is_wrapper
     has_protocol = not plain and type(real).__torch_function__ is not disabled_torch_function_impl
     if isinstance(real, FakeTensor):
-        tx.add_guard(TypeMatch(origin, FakeTensor, cause=tx.guard_cause("fake tensors run as plain Python")))
+        tx.guard(TypeMatch, origin, FakeTensor, why="fake tensors run as plain Python")
         raise SkipFrame("fake-tensor", f"{origin.expr} is a fake tensor")
     if not is_wrapper and type(real).__torch_dispatch__ is not disabled_torch_dispatch_impl:
         raise Unsupported("tensor-subclass", f"a tensor of the subclass {type(real).__name__}")
@@ -103,9 +103,7 @@ def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: So
         return
     inside: Any = real
     names, context = inside.__tensor_flatten__()
-    tx.add_guard(
-        TensorSubclassMatch(origin, tuple(names), context, cause=tx.guard_cause("the tensor subclass was unwrapped"))
-    )
+    tx.guard(TensorSubclassMatch, origin, tuple(names), context, why="the tensor subclass was unwrapped")
     for name in names:
         part = getattr(real, name)
         if isinstance(part, torch.Tensor):

@@ -28,7 +28,7 @@ def _register_metadata_attribute(name: str) -> None:
         if of.real_object is None or of.source is None:
             return None
         found = getattr(of.real_object, name)
-        tx.add_guard(EqualsMatch(AttrSource(of.source, name), found, cause=tx.guard_cause(_WHY)))
+        tx.guard(EqualsMatch, AttrSource(of.source, name), found, why=_WHY)
         return ConstantVariable(found)
 
 
@@ -45,7 +45,7 @@ def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
             continue
         if value is of or of.fake._base is value.fake:
             found = value.real_object._version
-            tx.add_guard(EqualsMatch(AttrSource(value.source, "_version"), found, cause=tx.guard_cause(_WHY)))
+            tx.guard(EqualsMatch, AttrSource(value.source, "_version"), found, why=_WHY)
             return ConstantVariable(found + of.fake._version - before)
         if value.fake.untyped_storage()._cdata == memory:
             raise of.unsupported_attribute("reading", "_version")
@@ -79,11 +79,7 @@ def _metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | No
     for value in inputs:
         if value.source is None or value.real_object is None or value.fake.layout != value.real_object.layout:
             raise of.unsupported_method(name)
-        tx.add_guard(
-            EqualsMatch(
-                MethodResultSource(value.source, name), getattr(value.real_object, name)(), cause=tx.guard_cause(_WHY)
-            )
-        )
+        tx.guard(EqualsMatch, MethodResultSource(value.source, name), getattr(value.real_object, name)(), why=_WHY)
     if of.real_object is not None and not is_moved:
         return ConstantVariable(
             getattr(of.real_object, name)() if name != "storage_offset" else _storage_offset(tx, of, of.real_object)
@@ -104,7 +100,5 @@ def has_mark(tx: Tracer, of: TensorVariable, name: str) -> bool:
     if of.real_object is None or of.source is None:
         return False
     own = getattr(of.real_object, "__dict__", {})
-    tx.add_guard(
-        HasAttrGuard(of.source, name, name in own, cause=tx.guard_cause("its dynamic mark decided what was traced"))
-    )
+    tx.guard(HasAttrGuard, of.source, name, name in own, why="its dynamic mark decided what was traced")
     return bool(own.get(name))

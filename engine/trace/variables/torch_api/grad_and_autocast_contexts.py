@@ -98,7 +98,7 @@ def _grad_context(tx: Tracer, real: Any, origin: Source) -> Variable:
 @register_builder(torch.set_grad_enabled)
 def _grad_enabled_context(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it is entered")
-    tx.add_guard(EqualsMatch(AttrSource(origin, "mode"), real.mode, cause=tx.guard_cause("grad mode is set to it")))
+    tx.guard(EqualsMatch, AttrSource(origin, "mode"), real.mode, why="grad mode is set to it")
     return _with_previous_mode(tx, SetGradEnabledVariable(torch.set_grad_enabled, real.mode), real, origin)
 
 
@@ -106,11 +106,7 @@ def _with_previous_mode(tx: Tracer, context: GradModeVariable, real: Any, origin
     """Record the grad mode that exiting a real context restores, with a guard."""
     before = getattr(real, "prev", None)
     if before is not None:
-        tx.add_guard(
-            EqualsMatch(
-                AttrSource(origin, "prev"), before, cause=tx.guard_cause("leaving the context sets grad mode to it")
-            )
-        )
+        tx.guard(EqualsMatch, AttrSource(origin, "prev"), before, why="leaving the context sets grad mode to it")
         context.previous_modes.append(before)
         root = origin.chain()[0]
         if isinstance(root, LocalSource) and root.variable_name.startswith(STACK_PARAM_PREFIX):
@@ -229,9 +225,7 @@ def _autocast_context(tx: Tracer, real: Any, origin: Source) -> Variable:
     words: dict[str, Any] = {}
     for name, field in fields.items():
         words[name] = getattr(real, field)
-        tx.add_guard(
-            EqualsMatch(AttrSource(origin, field), words[name], cause=tx.guard_cause("autocast is switched to it"))
-        )
+        tx.guard(EqualsMatch, AttrSource(origin, field), words[name], why="autocast is switched to it")
     if hasattr(real, "prev"):
         return _EnteredAutocastVariable(real, origin, words)
     return AutocastModeVariable(torch.autocast, words)
@@ -264,7 +258,7 @@ class _EnteredAutocastVariable(AutocastModeVariable):
             return super().exit(tx)
         for field, value in zip(("prev", "prev_fastdtype", "prev_cache_enabled"), self.previous_state[1:], strict=True):
             why = "leaving the context sets autocast to it"
-            tx.add_guard(EqualsMatch(AttrSource(self._entered_source, field), value, cause=tx.guard_cause(why)))
+            tx.guard(EqualsMatch, AttrSource(self._entered_source, field), value, why=why)
         tx.side_effects.mutation_count += 1
         run = functools.partial(exit_autocast, *self.previous_state)
         append_node(tx, GraphCallable("exit_autocast", run, changes_state=True))

@@ -60,9 +60,7 @@ def _inference_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_builder(torch.inference_mode)
 def _inference_context(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it is entered")
-    tx.add_guard(
-        EqualsMatch(AttrSource(origin, "mode"), real.mode, cause=tx.guard_cause("inference mode is set to it"))
-    )
+    tx.guard(EqualsMatch, AttrSource(origin, "mode"), real.mode, why="inference mode is set to it")
     if getattr(real, "_inference_mode_context", None) is not None:
         raise Unsupported("context-manager", "an inference mode context that was entered outside the function")
     return GraphContextVariable(torch.inference_mode, {"mode": real.mode})
@@ -193,9 +191,7 @@ class ErrorOnGraphBreakVariable(ContextVariable):
 def _break_policy(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it decides what a graph break does")
     raises = AttrSource(origin, "error_on_graph_break")
-    tx.add_guard(
-        EqualsMatch(raises, real.error_on_graph_break, cause=tx.guard_cause("it decides what a graph break does"))
-    )
+    tx.guard(EqualsMatch, raises, real.error_on_graph_break, why="it decides what a graph break does")
     policy = ErrorOnGraphBreakVariable(type(real), real.error_on_graph_break)
     policy.source = origin
     before = getattr(
