@@ -66,7 +66,7 @@ def fold_condition(tx: Tracer, node: torch.fx.Node) -> bool | None:
         return found
     first, *others = (g.source for g in given)
     cause = tx.guard_cause("its value decided a branch")
-    tx.add_guard(ComputedCondition(first, tuple(others), steps, found, cause=cause))
+    tx.guards.add(ComputedCondition(first, tuple(others), steps, found, cause=cause))
     return found
 
 

@@ -28,4 +28,4 @@ class LibraryFunctions:
     def add_guard(self, tx: Tracer) -> None:
         """Guard all of them at once."""
         if self.cause is not None:
-            tx.add_guard(LibraryFunctionsMatch.of(tuple(self.read.values()), self.cause))
+            tx.guards.add(LibraryFunctionsMatch.of(tuple(self.read.values()), self.cause))

@@ -116,10 +116,6 @@ class Tracer:
 
     # Guards and wrapping.
 
-    def add_guard(self, guard: Guard) -> None:
-        """Add a guard."""
-        self.guards.add(guard)
-
     def guard(self, kind: Callable[..., Guard], *facts: Any, why: str) -> None:
         """Add a guard of this kind: ``facts`` are its source and what is expected there."""
         self.guards.add(kind(*facts, cause=self.guard_cause(why)))

@@ -23,7 +23,7 @@ class NodeArgument:
     __slots__ = ()
 
     cls: type
-    """Python type of the value, as ``type(x)`` gives it, unless the class has its own ``python_type``."""
+    """Python type of the value (``type(x)``), unless the class has its own ``python_type``."""
     fake: Any = None
     """The fake tensor of a tensor; None for any other value."""
     sym: Any = None

@@ -48,9 +48,9 @@ class CellVariable(Variable):
         cause = tx.guard_cause("the closure variable was empty")
         match self.source:
             case ClosureSource(variable, index):
-                tx.add_guard(IdMatch(OptionalClosureSource(variable, index), MISSING, cause=cause))
+                tx.guards.add(IdMatch(OptionalClosureSource(variable, index), MISSING, cause=cause))
             case CellContentsSource(base, index, variable):
-                tx.add_guard(IdMatch(OptionalCellContentsSource(base, index, variable), MISSING, cause=cause))
+                tx.guards.add(IdMatch(OptionalCellContentsSource(base, index, variable), MISSING, cause=cause))
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "cell_contents" and self.content is not None:

@@ -97,8 +97,8 @@ def build_suspended_generator(
         return None
     why = tx.guard_cause("a generator continues after an earlier graph break")
     variables = AttrSource(AttrSource(origin, "gi_frame"), "f_locals")
-    tx.add_guard(IdMatch(AttrSource(origin, "gi_code"), code, cause=why))
-    tx.add_guard(EqualsMatch(GetItemSource(variables, NOT_STARTED), True, cause=why))
+    tx.guards.add(IdMatch(AttrSource(origin, "gi_code"), code, cause=why))
+    tx.guards.add(EqualsMatch(GetItemSource(variables, NOT_STARTED), True, cause=why))
     return SuspendedGeneratorVariable(real, origin, _rebuild_frame(tx, real, variables, made, known, base), mark)
 
 

@@ -104,7 +104,7 @@ class ModuleCall:
             if hooks and "backward" in name:
                 raise Unsupported("module-hook", "a module is called while global backward hooks are set")
             place = ConstantSource(hooks, name)
-            tx.add_guard(
+            tx.guards.add(
                 DictKeysMatch(place, tuple(hooks), cause=cause) if hooks else LengthMatch(place, 0, cause=cause)
             )
         return any(namespace[name] for name in _GLOBAL_HOOKS)
@@ -178,10 +178,10 @@ class ModuleCall:
         if own is not module.real_object.__dict__[table]:
             return [*found, *((realize(tx, hook), key in with_keywords) for key, (_, hook) in own.items())]
         cause = tx.guard_cause("its hooks ran")
-        tx.add_guard(DictKeysMatch(base, tuple(own), cause=cause))
+        tx.guards.add(DictKeysMatch(base, tuple(own), cause=cause))
         if with_keywords:
             keywords = AttrSource(module.source, f"{table}_with_kwargs")
-            tx.add_guard(DictKeysMatch(keywords, tuple(with_keywords), cause=cause))
+            tx.guards.add(DictKeysMatch(keywords, tuple(with_keywords), cause=cause))
         return [*found, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
 
 

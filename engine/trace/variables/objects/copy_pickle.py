@@ -1,4 +1,4 @@
-"""``copy.copy`` and ``copy.deepcopy``, by the reduce protocol of the classes; pickles of plain data."""
+"""Copies of ``copy.copy`` and ``copy.deepcopy``; pickles of plain data."""
 
 from __future__ import annotations
 

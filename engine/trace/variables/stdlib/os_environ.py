@@ -26,7 +26,7 @@ class OsEnvironVariable(RealObjectVariable):
         origin = DictGetSource(ConstantSource(os.environ, "os.environ"), name)
         found = os.environ.get(name)
         cause = tx.guard_cause("an environment variable decided what was traced")
-        tx.add_guard(
+        tx.guards.add(
             IdMatch(origin, MISSING, cause=cause) if found is None else EqualsMatch(origin, found, cause=cause)
         )
         return found

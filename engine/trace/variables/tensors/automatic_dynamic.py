@@ -62,7 +62,7 @@ def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None
     if type(real) is float:
         cause = tx.guard_cause("symbols must be finite")
         for bound in (sympy.Ge(symbol, -_MAX_FLOAT), sympy.Le(symbol, _MAX_FLOAT)):
-            tx.add_guard(SymbolicShapeGuard(origin, bound, ((symbol, origin, -1),), cause=cause))
+            tx.guards.add(SymbolicShapeGuard(origin, bound, ((symbol, origin, -1),), cause=cause))
     value = SymNodeVariable(tx.graph.placeholder(origin, made, real), made)
     value.source, value.symbol = origin, symbol
     tx.symbols.symbolic_input_scalars.append(value)

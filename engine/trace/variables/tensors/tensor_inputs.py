@@ -98,7 +98,7 @@ def _check_inner_tensors(real: Any) -> None:
 
 
 def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> None:
-    tx.add_guard(_tensor_match(tx, real, fake, origin))
+    tx.guards.add(_tensor_match(tx, real, fake, origin))
     if not _is_plain_wrapper_subclass(real):
         return
     inside: Any = real
