@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from engine.graph.device_dependent_composites_autograd import (
 )
 from engine.graph.effect_tokens import run_with_token
 from engine.graph.instance_norm_statistics import INSTANCE_NORMS
+from engine.graph.run_lstm import run_lstm
 from engine.ir.node_values import called_overload, map_tensors
 from engine.torch_private.higher_order_ops import with_effects
 
@@ -50,18 +51,22 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arg
 
 def _attention_under_autocast(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
     """Cast operands and mask as autocast does for torch's function; call the composite op."""
-    device = query.device.type
-    given: Any = ((query, key, value, *args), kwargs)
+    device, given = query.device.type, (query, key, value, *args)
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         narrow = (torch.float16, torch.bfloat16, torch.float32)
-        given = map_tensors(lambda t: t.to(dtype) if t.dtype in narrow else t, given)
-    return composite_op("attention")(*given[0], **given[1])
+
+        def cast(values: Iterable[Any]) -> tuple[Any, ...]:
+            return map_tensors(lambda t: t.to(dtype) if t.dtype in narrow else t, values)
+
+        given, kwargs = cast(given), dict(zip(kwargs, cast(kwargs.values()), strict=True))
+    return composite_op("attention")(*given, **kwargs)
 
 
 def _recurrent(name: str) -> Function:
     def run(x: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *args: Any) -> tuple[torch.Tensor, ...]:
-        found: tuple[torch.Tensor, ...] = tuple(getattr(torch, name)(x, hx, params, *args))
+        run_layer = run_lstm if name == "lstm" else getattr(torch, name)
+        found: tuple[torch.Tensor, ...] = tuple(run_layer(x, hx, params, *args))
         return found
 
     return run
