@@ -42,7 +42,8 @@ def expand_flex_attention(query: Any, key: Any, value: Any, score_mod: Any, bloc
     """Compute ``flex_attention`` with operators of the graph.
 
     ``query`` is ``[batch, heads, queries, size]``, ``key`` and ``value`` have ``keys`` rows. The functions run under vmap
-    on all scores at once. Returns the result, the logarithm of sums and the maximum of each row, as the operator does.
+    on all scores at once. Returns the result, the logarithm of sums and the maximum of each row, as the operator does:
+    the maximum has no gradient.
     """
     device = query.device.type
     if torch.is_autocast_enabled(device) and query.dtype != torch.float64:
@@ -50,6 +51,7 @@ def expand_flex_attention(query: Any, key: Any, value: Any, score_mod: Any, bloc
         query, key, value = (t.to(lower) for t in (query, key, value))
     *blocks, mask_mod = block_mask
     with torch.autocast(device, enabled=False):
-        return dense_flex_attention(
+        out, logsumexp, largest = dense_flex_attention(
             query, key, value, _ScoreFunction(score_mod), (*blocks, _ScoreFunction(mask_mod)), *rest
         )
+    return out, logsumexp, largest.detach()

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 
 from engine.graph.composite_op_registry import composite_op
+from engine.graph.run_lstm import run_lstm
 from engine.ir.node_values import map_tensors, tensors_in
 from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.operators import fused_sdp_choice
@@ -94,9 +95,10 @@ def _outputs(
     kind: str, x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: Any
 ) -> tuple[torch.Tensor, ...]:
     *flags, autocast = flags  # type: ignore[assignment]
-    state = list(hidden) if kind == "lstm" else hidden[0]
     with torch.autocast(x.device.type, dtype=autocast, enabled=autocast is not None):
-        return tuple(getattr(torch, kind)(x, state, list(params), *flags))
+        if kind == "lstm":
+            return run_lstm(x, list(hidden), list(params), *flags)
+        return tuple(getattr(torch, kind)(x, hidden[0], list(params), *flags))
 
 
 def _leaves(

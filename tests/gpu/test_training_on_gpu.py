@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 import engine
 from engine.lowering.passes import pad_matmul
@@ -115,3 +117,64 @@ def test_a_head_of_odd_width(monkeypatch: pytest.MonkeyPatch, mode: str, packs: 
                 value = call(x)
             found.append((value, *torch.autograd.grad(value, [x, *head.parameters()])))
         torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.gpu
+def test_flex_attention_trains() -> None:
+    """One graph holds it; its gradients equal eager's, and the maximum has none."""
+    hidden = create_block_mask(lambda b, h, i, j: (i >= j) & (i != 5), None, None, 128, 128, device="cuda")
+    given = [torch.randn(2, heads, 128, 32, device="cuda") for heads in (4, 2, 2)]
+    given.append(torch.randn(4, 128, 128, device="cuda"))
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def cap(score: torch.Tensor, b: Any, h: Any, i: Any, j: Any) -> torch.Tensor:
+            return 5 * torch.tanh((score + bias[h, i, j]) / 5)
+
+        wanted = AuxRequest(lse=True, max_scores=True)
+        out, aux = flex_attention(q, k, v, score_mod=cap, block_mask=hidden, enable_gqa=True, return_aux=wanted)
+        assert aux.lse is not None
+        assert aux.max_scores is not None
+        return out * 2, torch.where(aux.lse.isinf(), 0.0, aux.lse), aux.max_scores
+
+    found = []
+    for call in (f, engine.compile(f, fullgraph=True)):
+        torch.compiler.reset()
+        leaves = [t.clone().requires_grad_() for t in given]
+        out, sums, largest = call(*leaves)
+        assert not largest.requires_grad
+        loss = out.sin().sum() + (sums * torch.linspace(0, 1, 128, device="cuda")).sum()
+        found.append((out, sums, largest, *torch.autograd.grad(loss, leaves)))
+    torch.testing.assert_close(found[1], found[0], rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.gpu
+def test_a_recurrent_layer_trains() -> None:
+    """Two layers in both directions: final states and gradients are eager's."""
+    layer = nn.LSTM(16, 32, 2, batch_first=True, bidirectional=True, device="cuda")
+    x = torch.randn(3, 7, 16, device="cuda")
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        out, (h, c) = layer(x)
+        return out.sin(), h * h.shape[1], c + 1
+
+    found = []
+    for call in (f, engine.compile(f, fullgraph=True)):
+        out = call(x)
+        found.append(
+            (*out, *torch.autograd.grad(torch.cat([t.flatten() for t in out]).sum(), list(layer.parameters())))
+        )
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_a_padding_mask_under_autocast() -> None:
+    """A float32 mask is cast as in eager: padded keys are hidden, and no result is NaN."""
+    q, k, v = torch.randn(3, 4, 12, 128, 64, device="cuda", dtype=torch.bfloat16).unbind()
+    seen = torch.arange(128, device="cuda")[None] < torch.tensor([64, 85, 106, 128], device="cuda")[:, None]
+    mask = (1.0 - seen[:, None, None, :].float()) * torch.finfo(torch.float32).min
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, mask)
+
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        torch.testing.assert_close(engine.compile(f)(q, k, v, mask), f(q, k, v, mask), rtol=2e-2, atol=2e-2)

@@ -6,6 +6,10 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
+from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
+from engine.graph.run_lstm import run_lstm
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.torch_private.dispatch import enable_python_dispatcher
 from engine.torch_private.fake_tensors import (
@@ -89,6 +93,8 @@ def call_on_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str
     composites specialize them or fail.
     """
     by_python = by_python and getattr(run, "__name__", "") not in _MAY_RETURN_INPUT
+    if run is torch.lstm and is_padded_rnn_call(*args, **kwargs):
+        run = run_lstm
     with enable_python_dispatcher() if by_python else contextlib.nullcontext():
         return run(*args, **kwargs)
 

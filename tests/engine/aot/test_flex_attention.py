@@ -75,3 +75,25 @@ def test_autocast_casts_the_operands_only():
     found, expected = engine.compile(f, backend="aot_eager", fullgraph=True)(q), f(q)
     assert found.dtype == expected.dtype
     assert torch.equal(found, expected)
+
+
+def test_gradients_of_what_the_score_function_reads():
+    """The graph holds the call, and gradients equal eager's, also in a row that sees no key."""
+    hidden = create_block_mask(lambda b, h, i, j: (i >= j) & (i != 5), None, None, 32, 32, device="cpu", BLOCK_SIZE=16)
+
+    def f(q, bias):
+        def cap(score, b, h, i, j):
+            return 5 * torch.tanh((score + bias[h, i, j]) / 5)
+
+        out, sums = flex_attention(q, q, q, score_mod=cap, block_mask=hidden, return_lse=True)
+        return out * 2, torch.where(sums.isinf(), 0.0, sums)
+
+    q, bias = torch.randn(1, 2, 32, 8), torch.randn(2, 32, 32)
+    found = []
+    for call in (f, engine.compile(f, backend="triton", fullgraph=True)):
+        torch.compiler.reset()
+        leaf = bias.clone().requires_grad_()
+        out, sums = call(q, leaf)
+        (grad,) = torch.autograd.grad(out.sin().sum() + (sums * torch.linspace(0, 1, 32)).sum(), leaf)
+        found.append((out, sums, grad))
+    torch.testing.assert_close(found[1], found[0])

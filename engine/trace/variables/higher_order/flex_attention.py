@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.node_values import tensors_in
 from engine.torch_private.higher_order_ops import flex_attention_op
 from engine.trace.annotations import Tracer
 from engine.trace.emit.node_results import wrap_result
@@ -19,7 +20,6 @@ from engine.trace.variables.higher_order.subgraph import (
     TracedSubgraph,
     lift_shared_free_variables,
     trace_subgraph,
-    variable_for_node,
 )
 from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -53,11 +53,10 @@ def _flex_attention(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable
     )
     tx.fallback.update_op_in_try_block()
     buffers = [tuple(n.meta["example_value"] for n in nodes) for nodes in others]
-    inputs = [*tensors, *map(variable_for_node, (*others[0], *others[1]))]
     fakes = [*(p[1] for p in pairs), modules[0], (*blocks_fake, modules[1]), *(r[1] for r in rest), *buffers]
-    if any(v.fake is not None and v.fake.requires_grad for v in inputs):
+    if any(t.requires_grad for t in tensors_in(buffers[1])):  # eager raises
         tx.graph.erase_last_node(node)
-        raise Unsupported("flex-attention", "flex_attention with gradients")
+        raise Unsupported("flex-attention", "flex_attention with gradients of what its mask function reads")
     return wrap_result(tx, node, evaluate_on_fakes(tx, "call_function", flex_attention_op, fakes, {}), keep=True)
 
 
