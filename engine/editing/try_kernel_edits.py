@@ -28,14 +28,14 @@ from engine.runtime.cpu_launcher import argument_kinds
 from engine.runtime.verify.kernels import kernel_trial
 from engine.runtime.verify.kernels_in_worker import KernelTrial
 from engine.runtime.workers.compile_jobs import submit_compile_job
-from engine.runtime.workers.process_pool import WorkerFailed, WorkerPool
+from engine.runtime.workers.process_pool import INTERPRETER_IDLE_SECONDS, WorkerFailed, WorkerPool
 from engine.session_jobs import with_kernels
 
 SECONDS = 10.0
 """Seconds that a launch of an edited kernel may take."""
 _WORKER = "engine.editing.edited_kernel_worker"
 
-_pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
+_pool = WorkerPool(1, {"TRITON_INTERPRET": "1"}, idle_seconds=INTERPRETER_IDLE_SECONDS)
 """Not the pool of Verify: an edit may end its process."""
 
 

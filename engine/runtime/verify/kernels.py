@@ -31,7 +31,7 @@ from engine.runtime.verify.kernels_in_worker import (
     buffer_arguments,
     compare_results,
 )
-from engine.runtime.workers.process_pool import WorkerFailed, WorkerPool
+from engine.runtime.workers.process_pool import INTERPRETER_IDLE_SECONDS, WorkerFailed, WorkerPool
 
 INTERPRETER_NAME = "Triton's interpreter"
 CPU_NAME = "this CPU"
@@ -45,7 +45,7 @@ MAX_ELEMENTS = 1 << 28
 """Maximum number of elements in one kernel's buffers; more would take hours to interpret."""
 
 # TRITON_INTERPRET must be set before Triton is imported, so this pool is separate.
-_pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})
+_pool = WorkerPool(1, {"TRITON_INTERPRET": "1"}, idle_seconds=INTERPRETER_IDLE_SECONDS)
 
 
 class HasGraphModule(Protocol):
