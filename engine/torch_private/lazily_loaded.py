@@ -67,7 +67,7 @@ ENTRIES = (
         Kind.MODULE,
         "State of the process groups.",
         without=WITHOUT_PLANS,
-        members=("_world", "_World", "_resolve_process_group", "_group_count"),
+        members=("_world", "_World", "_resolve_process_group", "_group_count", "_get_default_store"),
         alias="c10d",
     ),
     Entry(

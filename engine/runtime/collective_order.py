@@ -1,0 +1,231 @@
+"""Compares the collectives of compiled graphs across ranks, while the ranks run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.fx
+
+from engine.ir.node_metadata import provenance_of
+from engine.ir.user_code_files import display_name
+from engine.torch_private import lazily_loaded
+from engine.torch_private.pytree import tree_leaves
+
+Run = Callable[..., Any]
+Collective = tuple[str, str]
+"""Text and user line: ``("all_reduce(float32[4], sum)", "train.py:12")``."""
+INTERVAL_SECONDS = 1.0
+"""Seconds between two looks of the watching thread."""
+WAITING_SECONDS = 60.0
+"""Seconds without the next rank's collective until a sentence says so."""
+WINDOW = 256
+"""Latest collectives that ranks compare: seldom is one ahead by more."""
+SHOWN = 4
+"""Collectives of each rank that a report shows up to the first difference."""
+
+
+def watch_collectives(graph: torch.fx.Graph, run: Run) -> Run:
+    """Return ``run``, which also notes the collectives of a graph that has any."""
+    found = collectives_by_group(graph)
+    if not found:
+        return run
+    watcher = _watcher_of_default_group()
+    if watcher is None:
+        return run
+
+    def noted(*args: Any) -> Any:
+        watcher.note(found)
+        return run(*args)
+
+    return noted
+
+
+def collectives_by_group(graph: torch.fx.Graph) -> dict[str, list[Collective]]:
+    """Return the collectives of a traced graph in order, by the name of their process group."""
+    found: dict[str, list[Collective]] = {}
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.name.startswith("_c10d_functional::"):
+            continue
+        given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
+        if "group_name" in given:
+            found.setdefault(str(given["group_name"]), []).append((_text(node, given), _line(node)))
+    return found
+
+
+def _text(node: torch.fx.Node, given: Mapping[str, Any]) -> str:
+    """Return operator, dtype, sizes and constants.
+
+    Sizes that are symbols or may differ between ranks are left out.
+    """
+    parts = []
+    for name, value in given.items():
+        fakes = [n.meta["example_value"] for n in tree_leaves(value) if hasattr(n, "meta")]
+        if fakes:
+            parts += [_tensor_text(f, has_sizes="all_to_all" not in node.name) for f in fakes if torch.is_tensor(f)]
+        elif name not in {"group_name", "tag"} and "split" not in name:
+            parts.append(str(value))
+    return f"{node.target._schema.name.rpartition('::')[2]}({', '.join(parts)})"  # type: ignore[union-attr]
+
+
+def _tensor_text(fake: torch.Tensor, *, has_sizes: bool) -> str:
+    sizes = ", ".join(str(s) if str(s).isdecimal() else "?" for s in fake.shape) if has_sizes else "..."
+    return f"{str(fake.dtype).removeprefix('torch.')}[{sizes}]"
+
+
+def _line(node: torch.fx.Node) -> str:
+    span = provenance_of(node).span
+    return f"{display_name(span.file)}:{span.line}" if span is not None else ""
+
+
+_watchers: list[CollectiveWatcher] = []
+_watchers_lock = threading.Lock()
+
+
+def _watcher_of_default_group() -> CollectiveWatcher | None:
+    """Return the watcher of the default group, started if need be; None for one rank."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() < 2:
+        return None
+    if distributed.get_backend() == "fake":
+        return None
+    with _watchers_lock:
+        _watchers[:] = [w for w in _watchers if w.is_current()]
+        if not _watchers:
+            _watchers.append(
+                CollectiveWatcher(distributed.group.WORLD, lazily_loaded.c10d._get_default_store().clone())
+            )
+        return _watchers[0]
+
+
+class _Stream:
+    """Collectives that this rank ran in one group, with their count and the latest ones."""
+
+    def __init__(self, name: str) -> None:
+        ranks: list[int] = torch.distributed.get_process_group_ranks(lazily_loaded.c10d._resolve_process_group(name))
+        own = torch.distributed.get_rank()
+        self.next_rank = ranks[(ranks.index(own) + 1) % len(ranks)]
+        self.key = f"engine_collectives/{name}/{'-'.join(map(str, ranks))}"
+        self.count = self.posted = 0
+        self.latest: deque[Collective] = deque(maxlen=WINDOW)
+        self.ahead_since: tuple[int, float] | None = None
+        self.is_reported = False
+
+
+class CollectiveWatcher:
+    """Compares what this rank ran with the next rank of each group.
+
+    A thread posts it to the group's store and reads what others posted; the rank never waits for it. Ranks of a group
+    must run the same collectives in the same order, else they wait for each other until the group's time limit.
+    """
+
+    def __init__(self, group: Any, store: Any) -> None:
+        self._group = weakref.ref(group)
+        self._store = store
+        self._process = os.getpid()
+        self._rank = torch.distributed.get_rank()
+        self._streams: dict[str, _Stream] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="engine-collective-order", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    def is_current(self) -> bool:
+        """Return True if its group is still this process's default group."""
+        is_alive = self._process == os.getpid() and not self._ended.is_set()
+        return is_alive and torch.distributed.is_initialized() and torch.distributed.group.WORLD is self._group()
+
+    def note(self, found: Mapping[str, list[Collective]]) -> None:
+        """Note the collectives that a graph is about to run; a forked process notes none."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            for name, collectives in found.items():
+                stream = self._streams.get(name) or self._streams.setdefault(name, _Stream(name))
+                stream.count += len(collectives)
+                stream.latest.extend(collectives)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        if self._process == os.getpid():
+            self._thread.join(5.0)
+
+    def _watch(self) -> None:
+        # The store goes with the process that hosts it: its end is none of this rank's errors.
+        with contextlib.suppress(RuntimeError):
+            while not self._ended.wait(INTERVAL_SECONDS) and self.is_current():
+                with self._lock:
+                    streams = list(self._streams.values())
+                for stream in streams:
+                    self._post(stream)
+                    self._compare(stream)
+        self._ended.set()
+
+    def _post(self, stream: _Stream) -> None:
+        with self._lock:
+            count, latest = stream.count, list(stream.latest)
+        if count != stream.posted:
+            self._store.set(f"{stream.key}/{self._rank}", json.dumps([count, latest]))
+            stream.posted = count
+
+    def _compare(self, stream: _Stream) -> None:
+        key = f"{stream.key}/{stream.next_rank}"
+        if stream.is_reported:
+            return
+        count, latest = json.loads(self._store.get(key)) if self._store.check([key]) else (0, [])
+        theirs = _numbered(count, latest)
+        with self._lock:
+            ours = _numbered(stream.count, stream.latest)
+        for number in sorted(ours.keys() & theirs.keys()):
+            if ours[number][0] != theirs[number][0]:
+                stream.is_reported = True
+                self._say(_difference(self._rank, stream.next_rank, number, ours, theirs))
+                return
+        self._note_waiting(stream, count, ours)
+
+    def _note_waiting(self, stream: _Stream, count: int, ours: Mapping[int, Sequence[str]]) -> None:
+        if count >= stream.posted or stream.ahead_since is None or stream.ahead_since[0] != count:
+            stream.ahead_since = (count, time.monotonic())
+        elif time.monotonic() - stream.ahead_since[1] > WAITING_SECONDS and count in ours:
+            text, line = ours[count]
+            stream.ahead_since = (count, float("inf"))
+            self._say(
+                f"Rank {self._rank} came to {text} at {line} more than {WAITING_SECONDS:.0f} s ago, rank {stream.next_rank} has not."
+                f" Rank {stream.next_rank} is slow, has ended, or runs other code."
+            )
+
+    def _say(self, sentence: str) -> None:
+        print(f"compile-explorer: {sentence}", file=sys.stderr, flush=True)
+
+
+def _numbered(count: int, latest: Iterable[Sequence[str]]) -> dict[int, Sequence[str]]:
+    """Return the latest of ``count`` collectives by their number."""
+    known = list(latest)
+    return dict(enumerate(known, count - len(known)))
+
+
+def _difference(
+    rank: int, other: int, number: int, ours: Mapping[int, Sequence[str]], theirs: Mapping[int, Sequence[str]]
+) -> str:
+    """Return the sentence about the first collective in which two ranks differ."""
+    shown = range(max(0, number - SHOWN + 1), number + 1)
+    sequences = [" -> ".join(side[n][0] for n in shown if n in side) for side in (ours, theirs)]
+    return (
+        f"Ranks {rank} and {other} run different collectives, so they wait for each other until the group's time limit:"
+        f" rank {rank} runs {ours[number][0]} at {ours[number][1]}, rank {other} runs {theirs[number][0]} at"
+        f" {theirs[number][1]}, after {number} that agree. Rank {rank}: {sequences[0]}. Rank {other}: {sequences[1]}."
+    )

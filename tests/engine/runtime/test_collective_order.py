@@ -1,0 +1,77 @@
+"""Ranks whose compiled graphs run different collectives are named while they run."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import engine
+from engine.runtime import collective_order
+from engine.runtime.collective_order import collectives_by_group
+from tests.engine.trace.variables.gloo_processes import a_group, in_two_processes
+
+SECONDS = 30.0
+SAID = io.StringIO()
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
+
+
+def reduces(x: torch.Tensor, way: str) -> torch.Tensor:
+    """Two sums; the second one may be another reduction, which gloo does not notice."""
+    y = x * len(way)
+    dist.all_reduce(y)
+    dist.all_reduce(y, op=dist.ReduceOp.SUM if "sum" in way else dist.ReduceOp.MAX)
+    return y
+
+
+def said(words: str) -> str:
+    """Return what was said on standard error, as soon as it holds these words."""
+    end = time.monotonic() + SECONDS
+    while words not in SAID.getvalue() and time.monotonic() < end:
+        time.sleep(0.01)
+    return SAID.getvalue()
+
+
+def _process(rank: int, folder: str) -> None:
+    collective_order.INTERVAL_SECONDS, collective_order.WAITING_SECONDS = 0.02, 0.3
+    sys.stderr = SAID
+    with a_group(rank, folder):
+        compiled = engine.compile(reduces, backend="eager")
+        x = torch.ones(4)
+        for way in ("sum", "sum two" if rank else "sum", "sum"):
+            compiled(x, way)
+        if rank:
+            time.sleep(1.0)
+            assert "run different" not in said("")
+        compiled(x, "sum")
+        if not rank:
+            assert "Rank 0 came to all_reduce(float32[4], sum) at test_" in said("ago, rank 1 has not")
+        compiled(x, "max" if rank else "sum")
+        text = said("run different")
+        assert f"Ranks {rank} and {1 - rank} run different collectives" in text
+        line = reduces.__code__.co_firstlineno + 4
+        assert f"rank 0 runs all_reduce(float32[4], sum) at test_collective_order.py:{line}" in text
+        assert f"rank 1 runs all_reduce(float32[4], max) at test_collective_order.py:{line}" in text
+        assert "after 9 that agree" in text
+        assert "Rank 1: all_reduce(float32[4], sum) -> all_reduce" in text
+        dist.barrier()
+
+
+def test_ranks_that_differ_are_named(tmp_path: pathlib.Path) -> None:
+    """A rank that waits and one that differs are said; a recompile of one rank is not.
+
+    Ranks, lines and both sequences are named, and no rank waits for the comparison.
+    """
+    in_two_processes(_process, tmp_path)
+
+
+def test_a_graph_without_collectives_is_run_as_it_is() -> None:
+    """Only graphs with collectives are watched."""
+    graph = torch.fx.symbolic_trace(torch.nn.ReLU()).graph
+    assert collectives_by_group(graph) == {}
+    assert collective_order.watch_collectives(graph, torch.sin) is torch.sin
