@@ -7,6 +7,7 @@ Every tensor is wrapped in a functional tensor while tracing, as in torch (funct
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ from engine.ir.node_metadata import node_id, provenance_of, set_provenance
 from engine.ir.node_values import (
     called_overload,
     example_tensor,
-    fake_tensors,
+    first_fake_tensor,
     tensors_by_position,
     tensors_in,
     unwrap_functionalized,
@@ -169,10 +170,9 @@ def _restore_grad_mode() -> Iterator[None]:
 
 def fake_mode_of(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> FakeTensorMode:
     """Return the fake mode that the graph was traced under; a new one if it has no tensors."""
-    values = [*(i.fake for i in inputs), *(n.meta.get("example_value") for n in graph.graph.nodes)]
-    if fakes := fake_tensors(values):
-        return fakes[0].fake_mode
-    return make_fake_mode(ShapeEnv())
+    values = itertools.chain((i.fake for i in inputs), (n.meta.get("example_value") for n in graph.graph.nodes))
+    found = first_fake_tensor(values)
+    return make_fake_mode(ShapeEnv()) if found is None else found.fake_mode
 
 
 def _check_symbols_readable(plan: AotMetadata) -> None:

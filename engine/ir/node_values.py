@@ -41,6 +41,11 @@ def fake_tensors(values: Any) -> list[FakeTensor]:
     return [v for v in tensors_in(values) if isinstance(v, FakeTensor)]
 
 
+def first_fake_tensor(values: Iterable[Any]) -> FakeTensor | None:
+    """Return the first fake tensor among some values; None without any."""
+    return next((fake for value in values for fake in fake_tensors(value)), None)
+
+
 def nodes_in(values: Any) -> list[torch.fx.Node]:
     """Return the nodes in arguments or results, in order; a node may occur repeatedly."""
     found: list[torch.fx.Node] = []

@@ -77,8 +77,8 @@ _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
 _NAME = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*(?:/\*\*(?:[^*]|\*(?!/))*\*/\s*|//.*)\n", re.MULTILINE)
 _INDENT = re.compile(r"\n\s+")
-_JOINED_LINES = re.compile(r"(?<=[;{,(\[])\n(?!$|export |const |let |class |function |async )")
-"""Newlines after which no statement of a module starts."""
+_JOINED_LINES = re.compile(r"(?<=[;{,(\[])\n(?!$)")
+"""Newlines that end no statement."""
 _STYLE_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _RULE_ENDS = re.compile(r"(?<=[};{,])\s+|^\s+|;(?=\})")
 """White space and semicolons of a style sheet that separate nothing."""

@@ -51,9 +51,10 @@ class PassRecorder:
         if current_session() is None:
             yield notes
             return
-        before = _lines(self.module)
+        module, before = self.module, _lines(self.module)
         yield notes
-        after = _lines(self.module)
+        # A pass of the user gets a copy: without a new module the graph is as it was.
+        after = before if notes.is_user and self.module is module else _lines(self.module)
         gone = [text for node, text in before.items() if after.get(node) != text]
         made = [text for node, text in after.items() if before.get(node) != text]
         record = PassRecord(

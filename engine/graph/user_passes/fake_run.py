@@ -14,7 +14,7 @@ import torch.fx
 from engine.graph.verify import is_body
 from engine.ir.introspection.symbols import symbolic_numbers_in
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
-from engine.ir.node_values import fake_tensors, results_of, tensors_in
+from engine.ir.node_values import fake_tensors, first_fake_tensor, results_of, tensors_in
 from engine.process_state import FAKE_TENSOR_LOGGER, silence_logger
 from engine.torch_private.autograd import set_grad_enabled
 from engine.torch_private.dispatch import enable_python_dispatcher
@@ -157,5 +157,5 @@ def number_of_assumptions(mode: FakeTensorMode) -> int:
 
 def mode_of(module: torch.fx.GraphModule, key: str) -> FakeTensorMode | None:
     """Return the fake mode of a graph's values; None if it has no tensors."""
-    found = fake_tensors([n.meta.get(key) for n in module.graph.nodes])
-    return found[0].fake_mode if found else None
+    found = first_fake_tensor(n.meta.get(key) for n in module.graph.nodes)
+    return None if found is None else found.fake_mode

@@ -122,7 +122,6 @@ def _copy(module: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, WatchedGr
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in module.graph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-        copies[node].meta = dict(node.meta)
     made = LazyGraphModule(module, graph)
     made.meta = dict(module.meta)
     return made, graph
