@@ -25,6 +25,8 @@ _KERNELS = (
     "Lower an operator of your own to ATen, so that it fuses",
     "Find the operator that a backend computes wrongly",
     "Shrink a failing call to the operators that it needs",
+    "Find the operators that a backend makes slower than eager",
+    "Try other settings of a kernel, and keep the fastest",
 )
 _EDIT = ("Edit a graph as text", "Keep an edited graph in a file", "A file that shows a graph to someone else")
 
