@@ -15,8 +15,8 @@ import pytest
 from tests.notebooks.notebook_runner import NOTEBOOKS, NOTEBOOKS_DIR, SHORT_PATH, read, solutions
 
 EACH = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-LONGEST = {"10": 40, "13": 40}
-"""Most minutes of a lesson, where they are not 25."""
+LONGEST = 25
+"""Most minutes of a lesson; a second part says how long it takes."""
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -79,7 +79,7 @@ def test_the_note_for_teachers_is_there(path: pathlib.Path) -> None:
     minutes = re.search(r"\*(\d\d) minutes", prose(path))
     assert minutes
     assert f"{minutes.group(1)} minutes" in note
-    assert 15 <= int(minutes.group(1)) <= LONGEST.get(path.stem[:2], 25)
+    assert 15 <= int(minutes.group(1)) <= LONGEST
 
 
 @EACH
