@@ -112,10 +112,13 @@ def _renew_after_fork() -> None:
 def _renew_cached_properties() -> None:
     """Free the locks of ``functools.cached_property``, which hold one until Python 3.12.
 
-    The compiling thread may have been in such a property of torch.
+    The compiling thread may have been in such a property of torch. Servers freeze their objects before they fork,
+    and the search passes over frozen ones.
     """
     if sys.version_info >= (3, 12):
         return
+    if gc.get_freeze_count():
+        gc.unfreeze()
     for found in gc.get_referrers(functools.cached_property):
         if hasattr(found, "attrname"):  # an instance, not a module's dict
             found.lock = threading.RLock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib.util
 import logging
 import os
@@ -39,6 +40,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no GPU here"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Freeze what collection made, and share the cores among the workers.
+
+    Each full collection would visit the thousands of tests and modules again. Workers that each start a thread for
+    every core wait for one another at the end of each parallel loop.
+    """
+    gc.collect()
+    gc.freeze()
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1 and (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
 
 
 @pytest.hookimpl(tryfirst=True)

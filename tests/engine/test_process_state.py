@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -104,6 +107,40 @@ def test_locks_of_other_threads_are_free_in_a_child() -> None:
             free = held.acquire(blocking=False) and plain.acquire(blocking=False)
             os._exit(0 if free and own._is_owned() else 1)  # type: ignore[attr-defined]
         assert os.waitpid(child, 0)[1] == 0
+    leave.set()
+    thread.join()
+
+
+@needs_fork
+def test_cached_properties_of_a_frozen_process_work_in_a_child() -> None:
+    """A child of a process that froze its objects computes a cached property.
+
+    Another thread of the parent was computing it.
+    """
+    parent, lock = os.getpid(), make_lock()
+    taken, leave = threading.Event(), threading.Event()
+
+    class Held:
+        @functools.cached_property
+        def value(self) -> int:
+            if os.getpid() == parent:
+                taken.set()
+                leave.wait()
+            return 1
+
+    def compute() -> None:
+        with lock:
+            assert Held().value
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    taken.wait()
+    gc.freeze()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends a child that hangs
+        os._exit(0 if Held().value == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
     leave.set()
     thread.join()
 

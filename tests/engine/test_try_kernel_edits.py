@@ -98,14 +98,12 @@ def test_a_fault_is_one_sentence_at_its_line(
 def test_an_endless_loop_ends_at_its_line(session: engine.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """A time limit stops the worker, in both languages; the next edit runs."""
     monkeypatch.setattr(trials, "SECONDS", 1.0)
-    loop = edit(session, "triton", "    mul =", "    while True:\n        row += 0\n    mul =")
-    assert loop.problem.endswith("the kernel does not end within 1 s.")
-    assert (
-        "row += 0"
-        in kernel_text(session, "triton")
-        .replace("    mul =", "    while True:\n        row += 0\n    mul =")
-        .splitlines()[loop.line - 1]
-    )
+    loop = ("    while True:", "        row += 0")
+    with_loop = "\n".join([*loop, "    mul ="])
+    trial = edit(session, "triton", "    mul =", with_loop)
+    assert trial.problem.endswith("the kernel does not end within 1 s.")
+    lines = kernel_text(session, "triton").replace("    mul =", with_loop).splitlines()
+    assert lines[trial.line - 1] in loop
     endless = edit(session, "llvm", "%i0.next = add i64 %i0, 1", "%i0.next = add i64 %i0, 0")
     assert "does not end within 1 s" in endless.problem
     assert endless.line > 1
