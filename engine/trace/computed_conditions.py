@@ -13,12 +13,11 @@ import torch
 import torch.fx
 
 from engine.ir.guards.computed_condition import ComputedCondition, ConditionOp, ValueRef, evaluate_condition
-from engine.ir.introspection.operator_facts import facts_of_node
 from engine.ir.sources.base import Source
 from engine.ir.sources.stdlib import RandomDrawSource
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.annotations import Tracer
-from engine.trace.fold_buffers import is_pure_node
+from engine.trace.fold_buffers import counts_writes, is_pure_node
 
 if TYPE_CHECKING:
     from engine.ir.traced_frame import GraphInput
@@ -28,7 +27,6 @@ _MAX_OPS = 40
 _INPLACE_OPS = frozenset((operator.iadd, operator.isub, operator.imul, "add_", "sub_", "mul_"))
 _FACTORY_OPS = frozenset((torch.ones, torch.zeros, torch.full))
 _CONSTANT_TYPES = (int, float, bool, str, type(None), torch.dtype, torch.device)
-_TRUSTED_MODULES = ("torch", "None", "_operator", "builtins", "math")
 
 
 class _NotComputable(Exception):
@@ -155,21 +153,10 @@ def _check_no_other_writes(tx: Tracer, program: _BackwardSlice) -> None:
         for user in {u for name in names for u in name.users} - program.nodes:
             made = user.meta.get("example_value")
             is_view = isinstance(made, torch.Tensor) and made.untyped_storage()._cdata == storage
-            if is_view or not _has_no_hidden_write(user):
+            if is_view or not counts_writes(user):
                 raise _NotComputable
         if given is not None and _is_written_through_alias(tx, fake, given):
             raise _NotComputable
-
-
-def _has_no_hidden_write(user: torch.fx.Node) -> bool:
-    """Return True if the operation counts all its writes in tensor versions.
-
-    torch operations do, except normalizations that update running statistics.
-    """
-    if user.op == "call_method":
-        return True
-    home = str(getattr(user.target, "__module__", None)).partition(".")[0]
-    return home in _TRUSTED_MODULES and not facts_of_node(user).running_stats
 
 
 def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, given: GraphInput) -> bool:

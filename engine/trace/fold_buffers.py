@@ -62,7 +62,7 @@ def _fold_inputs(
         return False
     if node.op == "placeholder":
         given = named.get(node.name)
-        if given is None or not _is_small_buffer(tx, given):
+        if given is None or not _is_small_buffer(tx, given) or not all(map(counts_writes, node.users)):
             return False
         buffers[node] = given
         known[node] = given.example_value.clone()
@@ -91,6 +91,8 @@ def _is_small_buffer(tx: Tracer, given: GraphInput) -> bool:
 
 def is_pure_node(node: torch.fx.Node) -> bool:
     """Return True if the operation is pure and its result was not mutated."""
+    if not all(map(counts_writes, node.users)):
+        return False
     is_method = node.op == "call_method"
     name = node.target if is_method else getattr(node.target, "__name__", "")
     module = "torch" if is_method else str(getattr(node.target, "__module__", None))
@@ -101,6 +103,18 @@ def is_pure_node(node: torch.fx.Node) -> bool:
     facts = facts_of_node(node)
     is_pure = not facts.writes and (facts.name or name) in _PURE_OPS
     return is_pure and is_as_made and module.partition(".")[0] in _PURE_OP_MODULES
+
+
+def counts_writes(user: torch.fx.Node) -> bool:
+    """Return True if the operation counts all its writes in tensor versions.
+
+    torch operations do, except those that update running statistics or check gradients for infinities.
+    """
+    if user.op == "call_method":
+        return True
+    home = str(getattr(user.target, "__module__", None)).partition(".")[0]
+    facts = facts_of_node(user)
+    return home in _PURE_OP_MODULES and not (facts.running_stats or facts.has_uncounted_writes)
 
 
 def _has_one_element(fake: torch.Tensor) -> bool:

@@ -84,6 +84,8 @@ class OperatorFacts:
     """Writes to its first argument."""
     counts_list_writes: bool = False
     """Writes to the tensors of its first argument, a list, and bumps their versions."""
+    has_uncounted_writes: bool = False
+    """Writes to arguments after its first, or to lists, without a new version."""
     running_stats: tuple[int, ...] = ()
     """Positions of running statistics that it may write to; no schema declares this."""
     has_out: bool = False
@@ -184,6 +186,7 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
         counts_list_writes=writes_first
         and str(in_place[0].type) == "List[Tensor]"
         and name not in _UNCOUNTED_LIST_WRITES,
+        has_uncounted_writes=len(in_place) > writes_first or name in _UNCOUNTED_LIST_WRITES,
         running_stats=tuple(n for n, a in enumerate(schema.arguments) if a.name in ("running_mean", "running_var"))
         if is_torch and name in _UNDECLARED_STATS_UPDATES
         else (),

@@ -17,7 +17,7 @@ def end_unstarted_generator(generator: Any, mark: Any) -> None:
 
 def make_advanced_iterator(iterable: Any, position: int) -> Iterator[Any]:
     """Return an iterator over ``iterable`` that is advanced by ``position`` items."""
-    iterator: Any = iter(iterable)
+    iterator: Any = list.__iter__(iterable) if isinstance(iterable, list) else iter(iterable)
     if hasattr(iterator, "__setstate__"):
         iterator.__setstate__(position)
         return iter(iterator)

@@ -7,6 +7,8 @@ from collections import namedtuple
 
 import torch
 
+import engine
+
 from tests.programs import program
 
 
@@ -229,3 +231,24 @@ def keys_that_fail_to_compare(x, held, key):
     for factor in held().values():
         y = y * factor
     return y
+
+
+class Chain(list):
+    """Steps that are applied in order; its iterator is one of a list."""
+
+    def __iter__(self):
+        self.passes = getattr(self, "passes", 0) + 1
+        return super().__iter__()
+
+
+@program(lambda: (vector(),), breaks=1)
+def subclass_iterated_across_a_break(x):
+    """An iterator over a list of a subclass outlives a break, and sees what is appended."""
+    steps = Chain([torch.sin, torch.cos])
+    rest = iter(steps)
+    y = next(rest)(x)
+    engine.graph_break()
+    steps.append(torch.tan)
+    for step in rest:
+        y = step(y)
+    return y, len(steps), steps.passes

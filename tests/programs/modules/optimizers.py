@@ -221,3 +221,30 @@ def averaged_step(scale):
 def rectified_step(scale):
     """RAdam decides by its counts of steps when it begins to adapt."""
     return RECTIFYING(scale)
+
+
+def overflowing(value):
+    """A gradient of these values, at their scale."""
+    return (torch.full((2,), value), torch.ones(2, requires_grad=True))
+
+
+@program(*[lambda v=v: overflowing(v) for v in (1.0, float("inf"), 2.0)], breaks=1, steady=False)
+def skipped_on_overflow(grad, weight):
+    """A scaler finds an infinite gradient, and the optimizer leaves the weight as it is."""
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    scaler.scale(weight.sum())
+    weight.grad = grad.clone()
+    scaler.step(optimizer)
+    scaler.update()
+    return weight.detach().clone(), scaler.get_scale()
+
+
+@program(*[lambda v=v: (torch.full((2,), v),) for v in (1.0, float("inf"), 2.0)], breaks=1)
+def found_beside_the_gradients(grad):
+    """Operators that find infinities count no write of the number that they set."""
+    found = torch.full((), 0.0)
+    torch._amp_foreach_non_finite_check_and_unscale_([grad], found, torch.ones(()))
+    if found.item():
+        return grad * 0, found
+    return grad * 2, found

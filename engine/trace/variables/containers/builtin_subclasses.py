@@ -296,6 +296,11 @@ class ListSubclassVariable(BuiltinSubclassVariable):
     inner: ListVariable
     is_filled_by_new = False
 
+    def call_builtin_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        if name == "__iter__":
+            return SequenceIteratorVariable(self.inner.items, type(iter([])), source=self)
+        return super().call_builtin_method(tx, name, args, kwargs)
+
     def init_contents(self, tx: Tracer, args: Args, kwargs: Kwargs) -> None:
         if kwargs and _has_builtin_new(self.cls, list):
             tx.fold_constant(list, **dict.fromkeys(kwargs))
