@@ -8,7 +8,6 @@ from collections import namedtuple
 import torch
 
 import engine
-
 from tests.programs import program
 
 
