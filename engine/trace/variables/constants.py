@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
 from typing import Any
 
@@ -13,12 +14,16 @@ from engine.ir.sources.attributes import MethodResultSource
 from engine.ir.sources.base import Source
 from engine.torch_private.dispatch import DispatchKeySet
 from engine.trace.annotations import Tracer
-from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.operators import arithmetic
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.builder import register_builder, register_builder_if
+from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.literals import (
+    DATETIME_TYPES,
     IDENTIFIED_LITERAL_TYPES,
     NUMPY_INFO_TYPES,
     NUMPY_SCALAR_TYPES,
+    PATH_TYPES,
     TORCH_LITERAL_TYPES,
     is_enum_or_numpy_scalar,
 )
@@ -134,3 +139,16 @@ def _enum(tx: Tracer, real: Any, origin: Source) -> Variable:
 def _short_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _literal_constructor(cls: type) -> Any:
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        return arithmetic.fold_constant_call(
+            tx, cls, args, kwargs, f"{cls.__name__} of values that are not known while tracing is created"
+        )
+
+    return rule
+
+
+for _cls in (*DATETIME_TYPES, *PATH_TYPES, pathlib.Path, pathlib.PurePath):
+    register_rule(_cls)(_literal_constructor(_cls))

@@ -17,12 +17,13 @@ from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variab
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import (
     SUBCLASS_METHOD_RULES,
+    UNBOUND_METHOD_RULES,
     builtin_of_first_import,
     class_of_classmethod,
     find_rule,
 )
-from engine.trace.variables.callables.builtin_arity import check_arity
-from engine.trace.variables.callables.unbound_methods import call_unbound_method
+from engine.trace.variables.callables.builtin_arity import check_arity, check_method_arity
+from engine.trace.variables.exceptions.type_errors import check_unbound_receiver
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
 
 if TYPE_CHECKING:
@@ -150,3 +151,21 @@ def _bound_builtin(tx: Tracer, real: Any, owner: Any, origin: Source) -> Variabl
     bound = cast("BuiltinMethodVariable", of.get_attr(tx, real.__name__))
     bound.source = origin
     return bound
+
+
+def call_unbound_method(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> Variable | None:
+    """Trace ``list.append(x, 1)`` as ``x.append(1)``; None unless it is a method of a C class."""
+    owner = getattr(held, "__objclass__", None)
+    if owner is None:
+        return None
+    check_unbound_receiver(tx, held, [realize(tx, a) for a in args[:1]])
+    if not args:
+        return None
+    of = realize(tx, args[0])
+    if not issubclass(of.python_type(), owner):
+        return None
+    name = held.__name__
+    check_method_arity(tx, owner, name, args[1:], kwargs)
+    by_owner = UNBOUND_METHOD_RULES.get(owner)
+    made = None if by_owner is None else by_owner(tx, of, name, args[1:], kwargs)
+    return of.call_c_method(tx, owner, name, args[1:], kwargs) if made is None else made

@@ -18,7 +18,7 @@ from engine.trace.variables.objects.class_lookup import find_in_class, find_pyth
 from engine.trace.variables.objects.classes import LEGACY_TENSOR_METACLASS
 from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.tensors import tensor_metadata
+from engine.trace.variables.tensors import tensor_attributes
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 
@@ -53,7 +53,7 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
         and cls in (torch.nn.Parameter, torch.nn.Buffer)
         and not issubclass(of.python_type(), cls)
     ):
-        return tensor_metadata.has_mark(tx, of, "_is_param" if cls is torch.nn.Parameter else "_is_buffer")
+        return tensor_attributes.has_mark(tx, of, "_is_param" if cls is torch.nn.Parameter else "_is_buffer")
     real = of.as_python_object()
     if real is not NotImplemented and not of.is_symbolic:
         return isinstance(real, cls)

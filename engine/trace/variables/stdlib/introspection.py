@@ -1,10 +1,11 @@
-"""Rules for standard library functions that run while tracing instead of being inlined."""
+"""Rules for library functions that read code or the interpreter while tracing."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -12,9 +13,11 @@ from typing import Any
 
 import torch
 
+from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.global_state import unwrap_optional
 from engine.trace.annotations import Tracer
-from engine.trace.exc import Unsupported
+from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
@@ -146,3 +149,27 @@ def _map_aggregate_variable(tx: Tracer, of: Variable, fn: Variable) -> Variable:
 @register_rule(torch.overrides.get_default_nowrap_functions)
 def _default_nowrap_functions(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return tx.wrap_static(torch.overrides.get_default_nowrap_functions())
+
+
+@register_rule(sys.getrecursionlimit)
+def _recursion_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return ConstantVariable(tx.call_stack.recursion_limit)
+
+
+@register_rule(sys.get_int_max_str_digits)
+def _digits_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    limit = sys.get_int_max_str_digits()
+    tx.guard(GlobalStateMatch, ConstantSource(torch, "torch"), "digits", limit, why="it was read")
+    return ConstantVariable(limit)
+
+
+@register_rule(sys.set_int_max_str_digits)
+def _set_digits_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    # The tracer converts numbers to strings under the current limit.
+    raise SkipFrame("interpreter-limit", "the digit limit for int to str is set")
+
+
+@register_rule(sys.setrecursionlimit)
+def _set_recursion_limit(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    # Compiled code needs more stack than the original calls. Only plain Python respects the new limit.
+    raise SkipFrame("interpreter-limit", "the recursion limit is set")

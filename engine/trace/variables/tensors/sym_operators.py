@@ -5,6 +5,8 @@ Where sympy and Python disagree, or ``ShapeEnv`` does not support an operator, t
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
 
 import torch
@@ -12,11 +14,11 @@ import torch
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
+from engine.trace.operators import arithmetic
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import BINARY, UNARY, Operator
 from engine.trace.symbols.unbacked_symints import is_unbacked_float
-from engine.trace.variables.base import ConstantVariable, Variable
-from engine.trace.variables.tensors.sym_float_division import floor_divide_by_power_of_two
+from engine.trace.variables.base import ConstantVariable, Variable, realize
 
 
 def operate(tx: Tracer, op: Operator, left: Variable, right: Variable) -> OperatorResult:
@@ -154,3 +156,42 @@ def _specialize_symbools(tx: Tracer, op: Operator, left: Variable, right: Variab
         return operands
     first, second = (ConstantVariable(v.as_python_constant(tx)) if _is_symbolic(v, bool) else v for v in operands)
     return first, second
+
+
+_MIN_FLOAT = 2.0**-900
+"""Smallest supported magnitude: halves of much smaller floats are not exact."""
+_MAX_EXACT_INT = 2.0**53
+"""Largest magnitude up to which every integer is a float and fits in int64."""
+_MAX_DIVISOR = 2.0**50
+_POWER_OF_TWO_MANTISSA = 0.5
+"""Mantissa that ``math.frexp`` returns for every power of two."""
+
+
+def floor_divide_by_power_of_two(tx: Tracer, sign: str, left: Any, right: Variable) -> Variable | None:
+    """Trace ``left // right`` or ``%`` for a symbolic float and a positive power of two.
+
+    Guards specialize the sign of the float and bound its magnitude. None for other operands.
+    """
+    if sign not in ("//", "%") or not left.is_symbolic or left.symbol is None or left.python_type() is not float:
+        return None
+    if not right.is_constant or right.python_type() not in (int, float):
+        return None
+    by = right.constant
+    if not 1 / _MAX_DIVISOR <= by <= _MAX_DIVISOR or math.frexp(by)[0] != _POWER_OF_TWO_MANTISSA:
+        return None
+    low, high = _MIN_FLOAT, _MAX_EXACT_INT * by
+    bounds = ((">=", low), ("<=", high)) if left.sym.node.hint > 0 else (("<=", -low), (">=", -high))
+    if not all(
+        arithmetic.compare_op(tx, order, left, ConstantVariable(bound)).is_truthy(tx) for order, bound in bounds
+    ):
+        return None
+    quotient = (
+        left if by == 1 else emit_node(tx, "call_function", operator.truediv, [left, ConstantVariable(float(by))])
+    )
+    whole = emit_node(
+        tx, "call_function", torch.sym_float, [emit_node(tx, "call_function", math.floor, [realize(tx, quotient)])]
+    )
+    if sign == "//":
+        return whole
+    multiple = whole if by == 1 else emit_node(tx, "call_function", operator.mul, [whole, ConstantVariable(float(by))])
+    return emit_node(tx, "call_function", operator.sub, [left, multiple])
