@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from dataclasses import InitVar, dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -16,57 +17,42 @@ if TYPE_CHECKING:
     from engine.trace.variables.callables.cells import CellVariable
 
 
+@dataclass(eq=False, slots=True)
 class Frame:
     """One activation of a code object: of the root function or of an inlined call."""
 
-    __slots__ = (
-        "caller_stack",
-        "cells",
-        "code",
-        "decoded",
-        "exc_stack",
-        "function",
-        "globals",
-        "instruction_number",
-        "is_finished",
-        "is_trusted",
-        "kw_names",
-        "locals",
-        "module_path",
-        "next_index",
-        "op",
-        "ops_at_entry",
-        "result",
-        "returns_to_call",
-        "stack",
-        "stack_before",
-    )
+    code: CodeType
+    globals: GlobalsNamespace
+    parent: InitVar[Frame | None]
+    decoded: DecodedCode = field(init=False)
+    next_index: int = 0
+    op: DecodedInstruction = field(init=False)
+    stack: list[Variable] = field(default_factory=list)
+    stack_before: list[Variable] = field(default_factory=list)
+    """The stack before the current instruction: its operands stay alive until it is done."""
+    locals: dict[str, Variable] = field(default_factory=dict)
+    cells: dict[str, CellVariable] = field(default_factory=dict)
+    caller_stack: tuple[Span, ...] = ()
+    module_path: str = ""
+    kw_names: tuple[str, ...] = ()
+    result: Variable | None = None
+    exc_stack: list[Variable] = field(default_factory=list)
+    function: Variable | None = None
+    is_finished: bool = False
+    instruction_number: int = 0
+    """Number of the current instruction among all traced instructions."""
+    returns_to_call: bool = False
+    """True if its return value is what the call instruction leaves on the caller's stack."""
+    ops_at_entry: int = 0
+    """Number of graph operations when the call began."""
+    is_trusted: bool = False
 
-    def __init__(self, code: CodeType, namespace: GlobalsNamespace, parent: Frame | None) -> None:
-        self.code = code
-        self.decoded: DecodedCode = decode(code)
-        self.next_index = 0
-        self.op: DecodedInstruction = self.decoded.ops[0]
-        self.stack: list[Variable] = []
-        self.stack_before: list[Variable] = []
-        """The stack before the current instruction: its operands stay alive until it is done."""
-        self.locals: dict[str, Variable] = {}
-        self.cells: dict[str, CellVariable] = {}
-        self.globals = namespace
-        self.caller_stack: tuple[Span, ...] = () if parent is None else parent.user_stack()
-        self.module_path: str = parent.module_path if parent is not None else ""
-        self.kw_names: tuple[str, ...] = ()
-        self.result: Variable | None = None
-        self.exc_stack: list[Variable] = []
-        self.function: Variable | None = None
-        self.is_finished = False
-        self.instruction_number = 0
-        """Number of the current instruction among all traced instructions."""
-        self.returns_to_call = False
-        """True if its return value is what the call instruction leaves on the caller's stack."""
-        self.ops_at_entry = 0
-        """Number of graph operations when the call began."""
-        self.is_trusted = is_trusted_module(namespace.name)
+    def __post_init__(self, parent: Frame | None) -> None:
+        self.decoded = decode(self.code)
+        self.op = self.decoded.ops[0]
+        self.is_trusted = is_trusted_module(self.globals.name)
+        if parent is not None:
+            self.caller_stack, self.module_path = parent.user_stack(), parent.module_path
 
     @property
     def is_root(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
-from engine.trace.variables.base import AttributeDictVariable, ConstantVariable, Variable, type_name
+from engine.trace.variables.base import AttributeDictVariable, ConstantVariable, Variable
 from engine.trace.variables.exceptions.version_messages import dict_key
 from engine.trace.variables.objects.id_and_hash import mark_stored
 
@@ -90,9 +90,6 @@ class DictContents(AttributeDictVariable):
     def child_variables(self) -> list[Variable]:
         entries = self.entries if self.load_entries is None else self.pending_stores
         return [*(part for entry in entries.values() for part in entry), *self.attributes.values()]
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return tx.raise_type_error(f"unhashable type: '{type_name(self.cls)}'")
 
     def is_truthy(self, tx: Tracer) -> bool:
         return bool(self.entries)

@@ -89,11 +89,8 @@ class SequenceIteratorVariable(IteratorVariable):
         if self.position >= len(self.items):
             if self.iterable is not None:
                 tx.side_effects.record_mutation(self)
-                self.items, self.iterable, self.position = (
-                    [],
-                    None,
-                    0,
-                )  # exhausted for good, even if items are appended later
+                # exhausted for good, even if items are appended later
+                self.items, self.iterable, self.position = [], None, 0
             return None
         tx.side_effects.record_mutation(self)
         self.position += 1

@@ -482,9 +482,6 @@ class ListVariable(SequenceVariable):
     def _build_real(self, items: list[Any]) -> Any:
         return collections.deque(items, self.maxlen) if self.cls is collections.deque else items
 
-    def hash_key(self, tx: Tracer) -> Any:
-        return tx.raise_type_error(f"unhashable type: '{type_name(self.cls)}'")
-
     def make_slice(self, items: list[Variable]) -> ListVariable:
         if self.cls is not collections.deque:
             return ListVariable(items)

@@ -114,11 +114,6 @@ class NumpyNdarrayVariable(Variable):
     def as_python_object(self) -> Any:
         return self.real_object
 
-    def hash_key(self, tx: Tracer) -> Any:
-        if not self.is_scalar:
-            tx.raise_type_error("unhashable type: 'numpy.ndarray'")
-        return super().hash_key(tx)
-
     def child_variables(self) -> list[Variable]:
         return [self.tensor]
 
