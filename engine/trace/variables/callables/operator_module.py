@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from engine.ir.guards.python_values import OperatorArgsMatch
@@ -11,9 +12,9 @@ from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.operators import arithmetic
 from engine.trace.operators.table import BINARY, COMPARE, INPLACE, UNARY
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder_if
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import CallRule, register_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import first_import_of_class
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
@@ -27,35 +28,53 @@ def _operator_rule(run: Any, symbol: str, count: int) -> Any:
     return rule
 
 
-def _register_operators() -> None:
-    for run, count, operators in (
-        (arithmetic.binary_op, 2, BINARY | INPLACE),
-        (arithmetic.compare_op, 2, COMPARE),
-        (arithmetic.unary_op, 1, UNARY),
-    ):
-        for symbol, op in operators.items():
-            register_rule(op.function)(_operator_rule(run, symbol, count))
-    register_rule(operator.getitem)(lambda tx, args, kwargs: realize(tx, args[0]).get_item(tx, realize(tx, args[1])))
-    register_rule(operator.setitem)(_setitem)
-    register_rule(operator.not_)(lambda tx, args, kwargs: ConstantVariable(not realize(tx, args[0]).is_truthy(tx)))
-    register_rule(operator.truth)(lambda tx, args, kwargs: ConstantVariable(realize(tx, args[0]).is_truthy(tx)))
-    register_rule(operator.is_)(
-        lambda tx, args, kwargs: ConstantVariable(arithmetic.is_same_object(tx, args[0], args[1]))
-    )
-    register_rule(operator.is_not)(
-        lambda tx, args, kwargs: ConstantVariable(not arithmetic.is_same_object(tx, args[0], args[1]))
-    )
-    register_rule(operator.contains)(
-        lambda tx, args, kwargs: ConstantVariable(realize(tx, args[0]).contains(tx, realize(tx, args[1])))
-    )
+for _run, _count, _operators in (
+    (arithmetic.binary_op, 2, BINARY | INPLACE),
+    (arithmetic.compare_op, 2, COMPARE),
+    (arithmetic.unary_op, 1, UNARY),
+):
+    for _symbol, _op in _operators.items():
+        register_rule(_op.function)(_operator_rule(_run, _symbol, _count))
 
 
-def _setitem(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    realize(tx, args[0]).set_item(tx, realize(tx, args[1]), args[2])
-    return NONE
+def _count_of(tx: Tracer, of: Variable, wanted: Variable) -> int:
+    return sum(arithmetic.identical_or_equal(tx, realize(tx, item), wanted) for item in sequence_items(tx, of))
 
 
-_register_operators()
+def _index_of(tx: Tracer, of: Variable, wanted: Variable) -> Any:
+    for n, item in enumerate(sequence_items(tx, of)):
+        if arithmetic.identical_or_equal(tx, realize(tx, item), wanted):
+            return n
+    return tx.raise_error(ValueError, "sequence.index(x): x not in sequence")
+
+
+_OPERATIONS: dict[Any, Callable[..., Any]] = {
+    operator.getitem: lambda tx, of, key: of.get_item(tx, key),
+    operator.setitem: lambda tx, of, key, value: of.set_item(tx, key, value),
+    operator.delitem: lambda tx, of, key: of.del_item(tx, key),
+    operator.contains: lambda tx, of, item: of.contains(tx, item),
+    operator.not_: lambda tx, of: not of.is_truthy(tx),
+    operator.truth: lambda tx, of: of.is_truthy(tx),
+    operator.is_: arithmetic.is_same_object,
+    operator.is_not: lambda tx, left, right: not arithmetic.is_same_object(tx, left, right),
+    operator.concat: lambda tx, left, right: arithmetic.binary_op(tx, "+", left, right),
+    operator.countOf: _count_of,
+    operator.indexOf: _index_of,
+}
+"""Other functions of operands, each with what computes a variable or a constant."""
+
+
+def _operation_rule(operation: Callable[..., Any]) -> CallRule:
+    return lambda tx, args, kwargs: tx.from_python(operation(tx, *(realize(tx, a) for a in args[:2]), *args[2:]))
+
+
+for _function, _operation in _OPERATIONS.items():
+    register_rule(_function)(_operation_rule(_operation))
+
+
+@register_rule(operator.call)
+def _call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return realize(tx, args[0]).call(tx, list(args[1:]), kwargs)
 
 
 class OperatorGetterVariable(Variable):
@@ -127,46 +146,3 @@ def _getter(tx: Tracer, real: Any, origin: Source) -> Variable:
         tx.guard_identity(real, origin, "it was called")
     values = [tx.from_python(a) for a in args]
     return OperatorGetterVariable(type(real), values, {k: tx.from_python(v) for k, v in words.items()}, origin)
-
-
-def _count_of(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return ConstantVariable(
-        sum(
-            arithmetic.identical_or_equal(tx, realize(tx, i), realize(tx, args[1])) for i in sequence_items(tx, args[0])
-        )
-    )
-
-
-def _index_of(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    for n, item in enumerate(sequence_items(tx, args[0])):
-        if arithmetic.identical_or_equal(tx, realize(tx, item), realize(tx, args[1])):
-            return ConstantVariable(n)
-    return tx.raise_error(ValueError, "sequence.index(x): x not in sequence")  # type: ignore[no-any-return]
-
-
-def _concat(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return arithmetic.binary_op(tx, "+", args[0], args[1])
-
-
-def _delitem(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    realize(tx, args[0]).del_item(tx, realize(tx, args[1]))
-    return ConstantVariable(None)
-
-
-def _call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return realize(tx, args[0]).call(tx, list(args[1:]), kwargs)
-
-
-register_rule(operator.call)(_call)
-
-
-register_rule(operator.countOf)(_count_of)
-
-
-register_rule(operator.indexOf)(_index_of)
-
-
-register_rule(operator.concat)(_concat)
-
-
-register_rule(operator.delitem)(_delitem)

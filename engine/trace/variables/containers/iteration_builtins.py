@@ -16,7 +16,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import CallRule, register_rule
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.itertools_module import item_or_end, make_iterator
@@ -191,22 +191,21 @@ register_rule(min)(_min_max_rule(min, "<"))
 register_rule(max)(_min_max_rule(max, ">"))
 
 
-@register_rule(any)
-def _any(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    iterator = iterators.iterator_of(tx, args[0])
-    while (item := iterator.next_item(tx)) is not None:
-        if realize(tx, item).is_truthy(tx):
-            return ConstantVariable(True)
-    return ConstantVariable(False)
+def _search_rule(wanted: bool) -> CallRule:
+    """Return the rule of ``any`` or ``all``: whether an item has the wanted truth."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        iterator = iterators.iterator_of(tx, args[0])
+        while (item := iterator.next_item(tx)) is not None:
+            if realize(tx, item).is_truthy(tx) is wanted:
+                return ConstantVariable(wanted)
+        return ConstantVariable(not wanted)
+
+    return rule
 
 
-@register_rule(all)
-def _all(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    iterator = iterators.iterator_of(tx, args[0])
-    while (item := iterator.next_item(tx)) is not None:
-        if not realize(tx, item).is_truthy(tx):
-            return ConstantVariable(False)
-    return ConstantVariable(True)
+register_rule(any)(_search_rule(True))
+register_rule(all)(_search_rule(False))
 
 
 @register_rule(sorted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -315,25 +314,6 @@ class RangeIteratorVariable(IteratorVariable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(make_advanced_iterator, self.value, self.position)
-
-
-class CountIteratorVariable(IteratorVariable):
-    """``itertools.count``."""
-
-    __slots__ = ("increment", "value")
-    cls = itertools.count
-
-    def __init__(self, value: Any, increment: Any = 1) -> None:
-        self.value = value
-        self.increment = increment
-
-    def next_item(self, tx: Tracer) -> Variable | None:
-        tx.side_effects.record_mutation(self)
-        self.value += self.increment
-        return tx.from_python(self.value - self.increment)
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.call(itertools.count, self.value, self.increment)
 
 
 def iterator_of(tx: Tracer, value: Variable) -> Variable:

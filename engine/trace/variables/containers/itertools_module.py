@@ -19,7 +19,6 @@ from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, register_rule
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
-from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.iterators import IteratorVariable, SequenceIteratorVariable, iterator_of
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
 
@@ -180,17 +179,15 @@ class ItertoolsIteratorVariable(IteratorVariable):
 
 
 def _as_variable(yielded: Any) -> Variable:
-    return _YIELDED_TYPES[yielded.__class__](yielded)
+    return _YIELDED_TYPES.get(yielded.__class__, ConstantVariable)(yielded)
 
 
 _YIELDED_TYPES: dict[type, Callable[[Any], Variable]] = {
     _VariableProxy: lambda proxy: proxy.variable,
     tuple: lambda parts: TupleVariable([_as_variable(part) for part in parts]),
-    int: ConstantVariable,
-    type(None): lambda none: NONE,
     itertools._grouper: lambda group: ItertoolsIteratorVariable(group, itertools._grouper, [], {}),  # type: ignore[attr-defined]
 }
-"""By the type of an item of the real iterator, how its variable is made."""
+"""By the type of an item of the real iterator, how its variable is made; a constant for the others."""
 
 
 Converter = Callable[[_VariableProxy], Any]
@@ -344,6 +341,15 @@ def _enumerate_remaining(of: ItertoolsIteratorVariable) -> Variable:
     return CallExpressionVariable(enumerate, [inner.remaining, ConstantVariable(number)])
 
 
+def _count_remaining(of: ItertoolsIteratorVariable) -> Variable:
+    if not of.yielded_count:
+        return of.call_again()
+    step = _bind(of, "start", "step")[1]
+    increment = 1 if step is None else step.real
+    numbers = map(ConstantVariable, (of.last_item.constant + increment, increment))
+    return CallExpressionVariable(itertools.count, list(numbers))
+
+
 def _bind(of: ItertoolsIteratorVariable, *names: str) -> list[Any]:
     """Return arguments by name; None for those that were not given."""
     given = dict(zip(_SIGNATURES[of.function].names.split(), of.args, strict=False)) | of.kwargs
@@ -353,6 +359,7 @@ def _bind(of: ItertoolsIteratorVariable, *names: str) -> list[Any]:
 _COMBINATORIC = _Signature("iterable r", {"r": _constant}, _combinatoric_remaining, counts_items=True)
 _SIGNATURES: dict[Any, _Signature] = {
     itertools.chain.from_iterable: _Signature(remaining=_chain_remaining),
+    itertools.count: _Signature("start step", dict.fromkeys(("start", "step"), _constant), _count_remaining),
     itertools.cycle: _Signature(remaining=_cycle_remaining),
     itertools.repeat: _Signature(
         "object times", {"times": _index("repeat() of a number")}, _repeat_remaining, counts_items=True
@@ -406,14 +413,6 @@ def _chain(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         tx.fold_constant(itertools.chain, **dict.fromkeys(kwargs))
     outer = SequenceIteratorVariable(list(args), type(iter(())))
     return make_iterator(tx, itertools.chain.from_iterable, [outer], {})
-
-
-@register_rule(itertools.count)
-def _count(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    start = realize(tx, args[0] if args else kwargs.get("start", ConstantVariable(0))).as_python_constant(tx)
-    step = realize(tx, args[1] if len(args) > 1 else kwargs.get("step", ConstantVariable(1))).as_python_constant(tx)
-    tx.fold_constant(lambda: len([itertools.count(start, step)]))
-    return iterators.CountIteratorVariable(start, step)
 
 
 def make_getitem_iterator(tx: Tracer, of: Variable) -> Variable:
