@@ -187,7 +187,7 @@ _YIELDED_TYPES: dict[type, Callable[[Any], Variable]] = {
     tuple: lambda parts: TupleVariable([_as_variable(part) for part in parts]),
     itertools._grouper: lambda group: ItertoolsIteratorVariable(group, itertools._grouper, [], {}),  # type: ignore[attr-defined]
 }
-"""By the type of an item of the real iterator, how its variable is made; a constant for the others."""
+"""Makers of the variable of an item of the real iterator, by type; others are constants."""
 
 
 Converter = Callable[[_VariableProxy], Any]
