@@ -19,6 +19,7 @@ TERMS: Mapping[str, str] = {
     "cache hit": "A call for which all guards of a cache entry pass. The code of that entry runs, and nothing is compiled.",
     "cause": "The event and your line that led to a guard, a graph break or a recompile.",
     "closure": "A variable of an outer function that an inner function uses. It is guarded when the inner function reads it.",
+    "collective": "A call that all ranks make together, such as an all-reduce, which gives each of them the same sum or mean.",
     "common subexpression": "An operation that occurs twice in a graph with the same operands. A pass computes it once.",
     "compiled autograd": "The capture of a whole backward as one graph, including hooks and the accumulation of gradients. The graph is then compiled.",
     "CUDA graph": "A recording of kernel launches. A replay starts all of them at once, so the CPU does little work per call.",
@@ -49,11 +50,13 @@ TERMS: Mapping[str, str] = {
     "loop IR": "The compiler's form of a computation between operators and Triton: loops over index ranges with loads, arithmetic and stores.",
     "lowering": "The step from operators to loops and memory accesses.",
     "min-cut": "The set of values with the fewest bytes that separates forward from backward in the joint graph. These values are saved for backward.",
+    "multiprocessor": "A group of a GPU's cores with registers and shared memory of its own. It runs several blocks of a kernel at once.",
     "mutation": "A change of a tensor or an object in place. After a compiled call it must be the same as after a plain one.",
     "occupancy": "The share of a multiprocessor's warps that can be active at once. Registers, shared memory, and the number of blocks per multiprocessor limit it.",
     "partitioner": "The pass that splits the joint graph into forward and backward. It chooses which values are saved and which are recomputed.",
     "program instance": "One of the many copies of a Triton kernel. It handles one block of the data.",
     "PTX": "NVIDIA's portable assembly language. It is forward compatible: the driver translates it to the SASS of its GPU, also of a GPU newer than the PTX.",
+    "rank": "One of the processes of a distributed program. Each runs the same code on its part of the data or of the model.",
     "reason": "One sentence that says why something happened: why a graph broke, a guard failed, or two operations were not fused.",
     "recompile": "Compile a function again because the guards of all its cache entries fail for a call.",
     "recompute": "Compute a forward value again in the backward instead of saving it. This costs arithmetic and saves memory.",
@@ -85,6 +88,7 @@ TERMS: Mapping[str, str] = {
     "value range": "The lowest and the highest value that a symbol or a graph value can have, as far as the compiler knows.",
     "variable": "The tracer's stand-in for a Python value, such as TensorVariable or ListVariable.",
     "view": "A tensor that shares the memory of another tensor with other sizes or strides: a slice, a transpose, a reshape.",
+    "warp": "A group of 32 threads of an NVIDIA GPU that run the same instruction together. On AMD it is a wave of 32 or 64.",
 }
 
 VIEW_TERMS: Mapping[str, tuple[str, ...]] = {
