@@ -335,6 +335,9 @@ def _moves(local: int) -> Answers:
         return here if device.type == "cuda" and device.index is None else device
 
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        other = args[0] if args else kwargs.pop("other", None)
+        if torch.is_tensor(other):
+            return to(self, other.device, other.dtype, *args[1:], **kwargs)
         devices = [v for v in (*args, *kwargs.values()) if hasattr(v, "index")]
         if not devices:
             return move(self, *args, **kwargs)

@@ -99,6 +99,18 @@ def test_prefetched_gathers_are_hidden():
 
 
 @pytest.mark.forks_backward
+def test_a_tensor_moves_to_where_another_one_is():
+    """``x.to(other)`` gives the device and dtype of ``other``, as RMSNorm under autocast asks."""
+
+    def program():
+        x, y = torch.ones(3, device="cuda", dtype=torch.bfloat16), torch.ones(3)
+        for moved in (y.to(x), y.to(other=x), x.to(x + 1)):
+            assert (moved.device.type, moved.dtype) == ("cuda", torch.bfloat16)
+        assert x.to(y, copy=True).device.type == "cpu"
+
+    assert engine.plan(program, world=2, ranks=[0]).classes
+
+
 def test_nothing_remains_after_a_plan():
     """No group, variable or random state of the program remains, also after an error."""
 
