@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch.fx
@@ -89,6 +90,10 @@ _REASONS = {
 }
 _REASON_OF = {f"aten::{name}": reason for reason, names in _REASONS.items() for name in names}
 
+WINDOW_OPERATORS = frozenset(("aten::avg_pool1d", "aten::avg_pool2d", "aten::max_pool2d_with_indices"))
+"""Operators that walk windows: a kernel reads a small window of many elements at once, ATen walks each by itself."""
+MAX_WINDOW = 25
+"""Most elements of a window that a kernel reads."""
 EXTREME_SCANS = frozenset(("aten::cummax", "aten::cummin"))
 ROW_OPERATORS = frozenset(("aten::index_add", "aten::scatter_add", "aten::index_put"))
 """Operators that add rows: a kernel adds one in few vectors, ATen one by one."""
@@ -118,11 +123,27 @@ def _scans_rows(node: torch.fx.Node) -> bool:
     return given is not None and given.dim() > 0 and static_size(given.stride(dim)) == 1
 
 
+def _has_small_window(name: str, node: torch.fx.Node) -> bool:
+    """Return True if a node pools windows of few elements.
+
+    With symbolic sizes, ATen's result has strides of its own in a dimension of one channel.
+    """
+    made = next(iter(tensors_in(node.meta.get("val"))), None)
+    sizes = [] if made is None else [static_size(n) for n in made.shape]
+    if None in sizes and 1 in sizes:
+        return False
+    kernel: list[Any] = list(cast("Any", node.args[1]))
+    sides = [static_size(side) for side in kernel] * (2 if len(kernel) == 1 and name != "aten::avg_pool1d" else 1)
+    return None not in sides and math.prod(cast("list[int]", sides)) <= MAX_WINDOW
+
+
 def cpu_fallback(node: torch.fx.Node) -> Fallback | None:
     """Return the reason why ATen runs a node on the CPU; None if kernels do."""
     called = called_overload(node.target)
     reason = None if called is None else _REASON_OF.get(called._schema.name)
     if called is not None and called._schema.name in EXTREME_SCANS and not _scans_rows(node):
+        return None
+    if called is not None and called._schema.name in WINDOW_OPERATORS and _has_small_window(called._schema.name, node):
         return None
     if called is not None and called._schema.name in ROW_OPERATORS and _adds_rows(called._schema.name, node):
         return None

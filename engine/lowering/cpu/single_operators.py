@@ -25,6 +25,7 @@ FASTER_IN_KERNELS = frozenset(
         *("native_group_norm", "_fused_rms_norm", "logsumexp", "log", "mish", "softplus", "glu", "masked_fill"),
         *("binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "smooth_l1_loss", "huber_loss"),
         *("kl_div", "soft_margin_loss", "constant_pad_nd", "repeat", "index_add", "scatter_add", "index_put"),
+        *("avg_pool1d", "avg_pool2d", "max_pool2d_with_indices"),
     )
 )
 """Operators whose kernel needs at most 0.8 of ATen's time on a million elements."""

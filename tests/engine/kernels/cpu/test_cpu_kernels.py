@@ -360,6 +360,24 @@ def test_a_mutation_is_not_left_to_aten(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.usefixtures("cpu_kernels")
+@pytest.mark.parametrize(("window", "is_in_kernel"), [((2, 2), True), ((5, 5), True), ((6, 5), False)])
+def test_small_windows_are_pooled_in_kernels(window: tuple[int, int], is_in_kernel: bool) -> None:
+    """Small windows are read by a kernel, with NaN, infinities and indices as in eager; large ones by ATen."""
+    x = torch.randn(4, 6, 35, 41)
+    x[0, 0, :5], x[0, 1, 3, 4], x[1, 2, 7, 7] = -math.inf, math.nan, math.inf
+
+    def pool(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*nn.functional.max_pool2d(x, window, 2, 1, return_indices=True), nn.functional.avg_pool2d(x, window))
+
+    for given in (x, x.to(memory_format=torch.channels_last), x[..., 1:].mT):
+        with engine.record() as session, torch.no_grad():
+            found = engine.compile(pool)(given)
+        for mine, wanted in zip(found, pool(given), strict=True):
+            torch.testing.assert_close(mine, wanted, equal_nan=True, check_stride=True)
+        assert any(c.cpu_kernels for c in session.compilations) is is_in_kernel
+
+
+@pytest.mark.usefixtures("cpu_kernels")
 def test_timings_have_the_stages_of_cpu_kernels() -> None:
     """Lowering for the CPU and LLVM are stages of their own beside the GPU's lowering."""
     with engine.record() as session:
