@@ -91,7 +91,7 @@ _REASONS = {
 _REASON_OF = {f"aten::{name}": reason for reason, names in _REASONS.items() for name in names}
 
 WINDOW_OPERATORS = frozenset(("aten::avg_pool1d", "aten::avg_pool2d", "aten::max_pool2d_with_indices"))
-"""Operators that walk windows: a kernel reads a small window of many elements at once, ATen walks each by itself."""
+"""Operators that walk windows: a kernel walks many small ones at once, ATen one by one."""
 MAX_WINDOW = 25
 """Most elements of a window that a kernel reads."""
 EXTREME_SCANS = frozenset(("aten::cummax", "aten::cummin"))

@@ -362,7 +362,7 @@ def test_a_mutation_is_not_left_to_aten(shape: tuple[int, ...]) -> None:
 @pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize(("window", "is_in_kernel"), [((2, 2), True), ((5, 5), True), ((6, 5), False)])
 def test_small_windows_are_pooled_in_kernels(window: tuple[int, int], is_in_kernel: bool) -> None:
-    """Small windows are read by a kernel, with NaN, infinities and indices as in eager; large ones by ATen."""
+    """A kernel pools small windows, with NaN, infinities and indices as in eager."""
     x = torch.randn(4, 6, 35, 41)
     x[0, 0, :5], x[0, 1, 3, 4], x[1, 2, 7, 7] = -math.inf, math.nan, math.inf
 
