@@ -148,6 +148,7 @@ def test_flex_attention_trains() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")  # torch's check of the weights' memory, on fakes
 def test_a_recurrent_layer_trains() -> None:
     """Two layers in both directions: final states and gradients are eager's."""
     layer = nn.LSTM(16, 32, 2, batch_first=True, bidirectional=True, device="cuda")
@@ -178,3 +179,16 @@ def test_a_padding_mask_under_autocast() -> None:
 
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         torch.testing.assert_close(engine.compile(f)(q, k, v, mask), f(q, k, v, mask), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+def test_gradient_of_a_value_that_fills_columns() -> None:
+    """Columns named twice count once, and all columns count."""
+    x, index = torch.randn(5, 5, device="cuda"), torch.tensor([2, 1, 4, 2, 2], device="cuda")
+
+    def f(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return x.index_fill(-1, index, value)
+
+    value = torch.tensor(2.0, device="cuda", requires_grad=True)
+    grads = [torch.autograd.grad(call(x, value).sum(), value) for call in (f, engine.compile(f))]
+    torch.testing.assert_close(grads[1], grads[0])

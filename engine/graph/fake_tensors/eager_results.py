@@ -32,21 +32,29 @@ def _with_mask(given: Mapping[str, Any]) -> tuple[Any, ...]:
     return torch.empty_like(given["self"]), torch.empty_like(given["self"], dtype=torch.bool)
 
 
-_FAKES: dict[str, FakeResults] = dict.fromkeys(
-    (
-        "fake_quantize_per_tensor_affine_cachemask",
-        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
-        "fake_quantize_per_channel_affine_cachemask",
+def _unique(given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return results of unknown size: before torch 2.13 they have the size for zeros, one."""
+    options = (given[name] for name in ("sorted", "return_inverse") if name in given)
+    values, inverse, _ = torch.ops.aten._unique2(given["self"], *options)
+    return values, inverse
+
+
+_FAKES: dict[str, FakeResults] = {
+    **dict.fromkeys(
+        (
+            "fake_quantize_per_tensor_affine_cachemask",
+            "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+            "fake_quantize_per_channel_affine_cachemask",
+        ),
+        _with_mask,
     ),
-    _with_mask,
-)
-"""Fake results by name of operators that have no fake implementation in torch."""
+    "_unique": _unique,
+}
+"""Fake results by name of operators that have no fake implementation in some torch."""
 
 _RULES: dict[str, ResultRule] = {
     "_native_multi_head_attention": _attention_without_weights,
-    **dict.fromkeys(
-        ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _int64_indices
-    ),
+    **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _int64_indices),
 }
 """Rules by operator name without overload."""
 

@@ -39,3 +39,11 @@ def test_attention_without_weights_returns_none():
         out, weights = engine.compile(lambda x: layer(x, x, x, need_weights=False), backend="aot_eager")(x)
         torch.testing.assert_close(out, layer(x, x, x, need_weights=False)[0])
     assert weights is None
+
+
+def test_the_number_of_unique_values_is_unknown():
+    """The operator in the gradient of a value that fills has a symbolic size in every torch."""
+    with make_fake_mode(ShapeEnv()) as mode:
+        values, inverse = torch.ops.aten._unique(mode.from_tensor(torch.tensor([2, 1, 2])), False)
+    assert isinstance(values.shape[0], torch.SymInt)
+    assert (values.dtype, inverse.dtype) == (torch.int64, torch.int64)
