@@ -266,7 +266,7 @@ class TraceAttempt:
         function = self.request.function
         tx = self.tx
         namespace = GlobalsNamespace(function.__globals__, str(function.__globals__.get("__name__", "")))
-        frame = Frame(function.__code__, namespace, None)
+        frame = Frame(function.__code__, namespace)
         frame.is_trusted = False
         item_names = wrapped_parameters(function)
         for name, real in self.request.arguments.items():

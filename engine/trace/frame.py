@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,8 @@ class Frame:
 
     code: CodeType
     globals: GlobalsNamespace
-    parent: InitVar[Frame | None]
+    caller_stack: tuple[Span, ...] = ()
+    module_path: str = ""
     decoded: DecodedCode = field(init=False)
     next_index: int = 0
     op: DecodedInstruction = field(init=False)
@@ -32,8 +33,6 @@ class Frame:
     """The stack before the current instruction: its operands stay alive until it is done."""
     locals: dict[str, Variable] = field(default_factory=dict)
     cells: dict[str, CellVariable] = field(default_factory=dict)
-    caller_stack: tuple[Span, ...] = ()
-    module_path: str = ""
     kw_names: tuple[str, ...] = ()
     result: Variable | None = None
     exc_stack: list[Variable] = field(default_factory=list)
@@ -47,12 +46,14 @@ class Frame:
     """Number of graph operations when the call began."""
     is_trusted: bool = False
 
-    def __post_init__(self, parent: Frame | None) -> None:
+    def __post_init__(self) -> None:
         self.decoded = decode(self.code)
         self.op = self.decoded.ops[0]
         self.is_trusted = is_trusted_module(self.globals.name)
-        if parent is not None:
-            self.caller_stack, self.module_path = parent.user_stack(), parent.module_path
+
+    def callee(self, code: CodeType, namespace: GlobalsNamespace) -> Frame:
+        """Return the frame of a function that this one calls."""
+        return Frame(code, namespace, self.user_stack(), self.module_path)
 
     @property
     def is_root(self) -> bool:

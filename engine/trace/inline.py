@@ -37,7 +37,7 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Unsupported("async-call", f"{function.describe()} is asynchronous")
     parent = tx.frame
-    frame = Frame(code, function.namespace, parent)
+    frame = parent.callee(code, function.namespace)
     frame.locals = bind_arguments(tx, function, args, kwargs)
     frame.function = function
     frame.returns_to_call, tx.call_stack.direct_callee = tx.call_stack.direct_callee is function, None
@@ -63,8 +63,7 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
 
 def run_class_body(tx: Tracer, body: FunctionVariable) -> dict[str, Variable]:
     """Trace the body of a class statement and return its namespace in order."""
-    parent = tx.frame
-    frame = Frame(body.code, body.namespace, parent)
+    frame = tx.frame.callee(body.code, body.namespace)
     frame.function = body
     for name, cell in zip(body.code.co_freevars, body.cells(tx), strict=True):
         frame.cells[name] = cell

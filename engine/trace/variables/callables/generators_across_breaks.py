@@ -105,8 +105,7 @@ def build_suspended_generator(
 def _rebuild_frame(tx: Tracer, real: Any, origin: Source, made: Any, known: ResumeInfo, base: Any) -> Frame:
     """Rebuild the frame of the suspended body; parameters of the code hold its stack items."""
     values = real.gi_frame.f_globals
-    parent = tx.frame
-    frame = Frame(base, GlobalsNamespace(values, str(values.get("__name__", ""))), parent)
+    frame = tx.frame.callee(base, GlobalsNamespace(values, str(values.get("__name__", ""))))
     held = real.gi_frame.f_locals
     frame.next_index = known.index + 1
     frame.op = frame.decoded.ops[known.index]

@@ -99,13 +99,14 @@ class SequenceIteratorVariable(IteratorVariable):
         return max(0, len(self.items) - self.position)
 
     def child_variables(self) -> list[Variable]:
-        return [self.iterable] if self._iterates_list() else self.items[self.position :]  # type: ignore[list-item]
+        return [self.iterable] if self.iterates_list() else self.items[self.position :]  # type: ignore[list-item]
 
-    def _iterates_list(self) -> bool:
+    def iterates_list(self) -> bool:
+        """Return True if it reads a list that may still change."""
         return self.iterable is not None and self.iterable.is_mutable
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        if self._iterates_list() and self.iterable is not None:
+        if self.iterates_list() and self.iterable is not None:
             cg.call(make_advanced_iterator, self.iterable, self.position)
             return
         rest = self.items[self.position :]

@@ -20,7 +20,7 @@ from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Us
 from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, register_rule
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.iterators import IteratorVariable, SequenceIteratorVariable, iterator_of
-from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
+from engine.trace.variables.containers.sequences import TupleVariable
 
 
 class _VariableProxy:
@@ -315,7 +315,7 @@ def _groupby_remaining(of: ItertoolsIteratorVariable) -> Variable | None:
 
 def _tee_remaining(of: ItertoolsIteratorVariable) -> Variable | None:
     seen, inner = of.args[0].iterator.items, of.args[0].remaining
-    if not isinstance(inner, SequenceIteratorVariable) or isinstance(inner.iterable, ListVariable):
+    if not isinstance(inner, SequenceIteratorVariable) or inner.iterates_list():
         return None
     left = [*seen[of.yielded_count :], *inner.items[inner.position :]]
     return CallExpressionVariable(make_tee, [SequenceIteratorVariable(left, type(iter(())))])
