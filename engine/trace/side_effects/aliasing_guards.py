@@ -42,7 +42,7 @@ def add_aliasing_guards(tx: Tracer) -> None:
             if not (_is_kwargs_dict(tx, value) or _is_kwargs_dict(tx, other)):
                 tx.guard(SameObject, value.source, other.source, False, why=why)
     if any(
-        id(real) in tx.objects.viewed_dict_ids and id(value) in tx.side_effects.mutated_variables
+        id(real) in tx.objects.viewed_dict_ids and id(value.builtin_contents) in tx.side_effects.mutated_variables
         for value, real in tx.objects.variables_by_id.values()
     ):
         raise SkipFrame("argument-aliasing", "a dict is mutated, and a view of it was created outside the function")

@@ -1,5 +1,6 @@
 """Exercise object identity and iterator positions across graph breaks."""
 
+import collections
 import itertools
 import operator
 import typing
@@ -251,3 +252,40 @@ def subclass_iterated_across_a_break(x):
     for step in rest:
         y = step(y)
     return y, len(steps), steps.passes
+
+
+class Table(dict):
+    """A dict whose method differs from the builtin one."""
+
+    def values(self):
+        return [-v for v in super().values()]
+
+
+class Counts(collections.defaultdict):
+    """A defaultdict of a subclass."""
+
+
+@engine.disable
+def added(held, view):
+    """Add an entry; a view of the dict shows it."""
+    held["z"] = 5
+    return list(view)
+
+
+@program(lambda: (vector(),), breaks=2)
+def views_of_subclasses_across_a_break(x):
+    """Views of dicts of subclasses show what is added after a break."""
+    table, counts = Table(a=1), Counts(int, a=2)
+    names, items, own = table.keys(), counts.items(), super(Table, table).values()
+    return x + 1, added(table, names), added(counts, items), list(own), table.values()
+
+
+@program(lambda: (vector(),), breaks=1, steady=False)
+def views_read_after_a_break(x):
+    """A resumed function adds an entry and reads an earlier view."""
+    table = Table(a=1)
+    names = table.keys()
+    y = x * 2
+    engine.graph_break()
+    table["b"] = 2
+    return y + 1, list(names)

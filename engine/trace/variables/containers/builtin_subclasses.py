@@ -233,6 +233,10 @@ class DictSubclassVariable(BuiltinSubclassVariable):
     inner: DictVariable
     is_filled_by_new = False
 
+    def __init__(self, cls: type, origin: Source | None, held: Any, inner: DictVariable) -> None:
+        super().__init__(cls, origin, held, inner)
+        inner.subclass_instance = self
+
     @property
     def default_factory(self) -> Variable | None:
         """The ``default_factory`` of a ``defaultdict``; None for other dicts."""

@@ -29,6 +29,7 @@ class DictContents(AttributeDictVariable):
         "order_invalid",
         "pending_stores",
         "source",
+        "subclass_instance",
         "was_reordered",
     )
     is_mutable = True
@@ -48,6 +49,8 @@ class DictContents(AttributeDictVariable):
         self.source = source
         self.cls = cls
         self.default_factory = factory
+        self.subclass_instance: Variable | None = None
+        """The instance of a subclass whose contents these are."""
         self.attributes: dict[str, Variable] = {}
         """Attributes that traced code set on an OrderedDict."""
         self.was_reordered = False

@@ -123,7 +123,14 @@ class DictViewVariable(Variable):
         return [self.dict_variable]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.call_method(self.dict_variable, self.view_kind)
+        of = self.dict_variable
+        if of.subclass_instance is None:
+            cg.call_method(of, self.view_kind)
+            return
+        base = collections.OrderedDict if issubclass(of.cls, collections.OrderedDict) else dict
+        cg.body.callable_const(getattr(base, self.view_kind))  # the subclass may override the method
+        cg.load(of.subclass_instance)
+        cg.body.call(1)
 
 
 VIEW_METHODS = MethodTable()

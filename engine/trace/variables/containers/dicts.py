@@ -182,6 +182,9 @@ class DictVariable(DictContents):
         return DICT_METHODS.call(self, tx, name, args, kwargs)
 
     def reconstruct(self, cg: PyCodegen) -> None:
+        if self.subclass_instance is not None:
+            cg.load(self.subclass_instance)
+            return
         self.check_order()
         if self.cls is collections.defaultdict:
             cg.body.callable(lambda: cg.load_const(self.cls))
