@@ -56,10 +56,9 @@ def collectives_by_group(graph: torch.fx.Graph) -> dict[str, list[Collective]]:
     """Return the collectives of a traced graph in order, by the name of their process group."""
     found: dict[str, list[Collective]] = {}
     for node in graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.name.startswith("_c10d_functional::"):
+        if getattr(node.target, "namespace", "") != "_c10d_functional":
             continue
-        given = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
+        given = dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)) | dict(node.kwargs)
         if "group_name" in given:
             found.setdefault(str(given["group_name"]), []).append((_text(node, given), _line(node)))
     return found
