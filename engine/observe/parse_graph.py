@@ -37,6 +37,7 @@ _FILE_COMMENT = re.compile(r"^ {8,9}# File: (?P<file>.*):(?P<line>\d+) in (?P<fu
 """User line of the nodes below; before torch 2.7 it is indented by one more."""
 _CALLEE = re.compile(r"^([A-Za-z_][\w.]*)\(")
 _NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
+_COMMENT = re.compile(r"\s+# .*$")
 _FREE_SUFFIX = re.compile(r";\s+\w+( = \w+)* = None\s*$")
 
 
@@ -81,8 +82,8 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
         elif not line.startswith("        ") or line.startswith("         "):
             continue
         elif line.startswith("        return"):
-            inputs = _inputs(_lines_from(lines, line), known)
-            yield _node(node_id, "output", "output", "output", line.strip(), "", inputs, None)
+            code = _return_statement(lines[lines.index(line) :])
+            yield _node(node_id, "output", "output", "output", code, "", _inputs(code, known), None)
             return
         elif statement := _STATEMENT.match(line):
             code = statement["code"]
@@ -127,8 +128,13 @@ def _body_start(lines: list[str]) -> int:
     return len(lines)
 
 
-def _lines_from(lines: list[str], line: str) -> str:
-    return "\n".join(lines[lines.index(line) :])
+def _return_statement(lines: list[str]) -> str:
+    """Return the statement at the head of some lines as one line, without comments."""
+    if not lines[0].rstrip().endswith("("):
+        return lines[0].strip()
+    parts = [_COMMENT.sub("", line).strip() for line in lines]
+    end = next((n for n, part in enumerate(parts) if n and part == ")"), len(parts))
+    return f"{parts[0]}{' '.join(parts[1:end])})"
 
 
 def _inputs(code: str, known: dict[str, NodeRecord]) -> tuple[str, ...]:

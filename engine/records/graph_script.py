@@ -58,6 +58,8 @@ def _statement(node: NodeRecord) -> Iterator[str]:
     if node.target.startswith("engine."):
         raise CannotWrite(f"{node.name} calls {node.target}, which only this project has")
     if node.op in ("placeholder", "get_attr"):
+        if node.name.startswith("L_"):  # Dynamo names an input twice
+            yield f"{node.name.replace('L_', 'l_', 1)} = {node.name}"
         return
     found = _IN_PLACE.fullmatch(node.text)
     if found is not None and found[3] in _IN_PLACE_NAMES:

@@ -78,6 +78,19 @@ def test_graphs_and_kernels_need_no_compiler(
         assert "the values are others" in ran.stderr
 
 
+def test_graphs_of_stock_compile_run_alone() -> None:
+    """Its traced graph names inputs twice; its ATen graph returns over several lines."""
+    torch.compiler.reset()
+    with engine.observe_torch() as observed:
+        torch.compile(bias_gelu, backend="aot_eager")(torch.randn(8, 4), torch.randn(4))
+    entry = observed.compilations[0]
+    stages = [g.stage for g in entry.graphs]
+    assert "fx" in stages
+    assert len(stages) > 1
+    for stage in ("fx", stages[-1]):
+        assert "recorded dtypes" in engine.reproducer(observed, entry.id, stage).symptom
+
+
 def test_events_are_shown_by_the_compiler_they_accuse(session: engine.Session) -> None:
     """A break and a recompile happen again; the file names the compiler and its version."""
     first, second, third = session.compilations[:3]

@@ -73,7 +73,7 @@ def test_graph_over_several_lines() -> None:
     assert nodes["add"].span is None
     assert "no line" in nodes["add"].note
     assert (nodes["add"].dtype, nodes["add"].bytes) == ("bfloat16", 16)
-    assert nodes["output"].inputs == ("aten:0/0:add",)
+    assert (nodes["output"].inputs, nodes["output"].text) == (("aten:0/0:add",), "return (add,)")
     assert graph.text == GRAPH
 
 
