@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -170,7 +171,7 @@ def _attributes(node: ast.ClassDef) -> set[str]:
         if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and _is_self(child.value)
     }
     for child in node.body:
-        if isinstance(child, ast.AnnAssign) and "ClassVar" not in ast.unparse(child.annotation):
+        if isinstance(child, ast.AnnAssign) and not re.match("ClassVar|InitVar", ast.unparse(child.annotation)):
             assigned.add(ast.unparse(child.target))
         if isinstance(child, ast.Assign) and getattr(child.targets[0], "id", "") == "__slots__":
             assigned.update(

@@ -14,19 +14,23 @@ from engine.graph.functionalize_rng import is_random
 from engine.graph.passes.eliminate_dead_code import is_removable
 from engine.ir.introspection.operator_facts import facts_of_overload
 from engine.ir.node_values import called_overload, is_scalar, tensor_meta
+from engine.torch_private.operators import fft_functions
 
-_EXPENSIVE = frozenset(
-    (
-        "mm addmm bmm baddbmm addbmm mv addmv dot linear _scaled_mm einsum matmul bilinear _trilinear convolution _convolution "
-        "cudnn_convolution mkldnn_convolution slow_conv3d _conv_depthwise2d _scaled_dot_product_flash_attention "
-        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
-        "_scaled_dot_product_fused_attention_overrideable _flash_attention_forward _efficient_attention_forward _cdist_forward "
-        "_fft_r2c _fft_c2c _fft_c2r _cudnn_rnn mkldnn_rnn_layer _thnn_fused_lstm_cell _thnn_fused_gru_cell sort topk kthvalue median "
-        "mode unique unique_consecutive _unique2 cumsum cumprod cummax cummin logcumsumexp native_batch_norm cudnn_batch_norm "
-        "_native_batch_norm_legit_functional _batch_norm_with_update_functional scatter scatter_add scatter_reduce index_put "
-        "index_add embedding_bag _embedding_bag _ctc_loss grid_sampler_2d grid_sampler_3d upsample_bicubic2d nonzero "
-        "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d linalg_vector_norm"
-    ).split()
+_EXPENSIVE = (
+    frozenset(
+        (
+            "mm addmm bmm baddbmm addbmm mv addmv dot linear _scaled_mm einsum matmul bilinear _trilinear convolution _convolution "
+            "cudnn_convolution mkldnn_convolution slow_conv3d _conv_depthwise2d _scaled_dot_product_flash_attention "
+            "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+            "_scaled_dot_product_fused_attention_overrideable _flash_attention_forward _efficient_attention_forward _cdist_forward "
+            "_fft_r2c _fft_c2c _fft_c2r _cudnn_rnn mkldnn_rnn_layer _thnn_fused_lstm_cell _thnn_fused_gru_cell sort topk kthvalue median "
+            "mode unique unique_consecutive _unique2 cumsum cumprod cummax cummin logcumsumexp native_batch_norm cudnn_batch_norm "
+            "_native_batch_norm_legit_functional _batch_norm_with_update_functional scatter scatter_add scatter_reduce index_put "
+            "index_add embedding_bag _embedding_bag _ctc_loss grid_sampler_2d grid_sampler_3d upsample_bicubic2d nonzero "
+            "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d linalg_vector_norm"
+        ).split()
+    )
+    | vars(fft_functions).keys()
 )
 """ATen operators that do much more work than reading their arguments once."""
 
@@ -59,7 +63,7 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
     facts = facts_of_overload(called)
     if called.namespace not in ("aten", "prims"):
         return "a composite operator is expensive"
-    if facts.name in _EXPENSIVE or facts.is_linear_algebra or facts.is_fourier_transform or facts.is_backward:
+    if facts.name in _EXPENSIVE or facts.is_linear_algebra or facts.is_backward:
         return "it is expensive"
     made = tensor_meta(node)
     if facts.name in _WINDOWS and made is not None and made.device.type == "cpu":

@@ -18,7 +18,7 @@ import torch.fx
 import torch.nn.functional as F
 
 from engine.torch_private.dispatch import DispatchKey, dispatch_has_kernel
-from engine.torch_private.operators import OpOverload, OpOverloadPacket, fft_functions, linalg_functions
+from engine.torch_private.operators import OpOverload, OpOverloadPacket, linalg_functions
 
 T = TypeVar("T")
 
@@ -59,7 +59,6 @@ _LINALG = frozenset(
     )
 )
 
-_FFT = frozenset(vars(fft_functions))
 
 _PLAIN_TYPES = frozenset(("str", "int", "bool", "float"))
 """Types of arguments without tensors and symbols; operators on symbols take a ``Scalar``."""
@@ -105,7 +104,6 @@ class OperatorFacts:
     is_composite: bool = False
     """The dispatcher computes it with other operators; it needs no kernel of its own."""
     is_linear_algebra: bool = False
-    is_fourier_transform: bool = False
     is_backward: bool = False
     """Derivative formula: takes a gradient."""
     returns_quantized: bool = False
@@ -150,7 +148,7 @@ def draws_random(node: torch.fx.Node) -> bool:
         return facts.draws_random
     name, position = facts.dropout
     given = node.kwargs.get(name, node.args[position] if position < len(node.args) else 0.0)
-    return bool(isinstance(given, torch.fx.Node) or given != 0)
+    return bool(given != 0)  # a node is not 0
 
 
 def memo_by_identity(compute: Callable[[Any], T]) -> Callable[[Any], T]:
@@ -199,7 +197,6 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
         is_pointwise=torch.Tag.pointwise in op.tags,
         is_composite=_is_composite(op),
         is_linear_algebra=is_torch and name in _LINALG,
-        is_fourier_transform=is_torch and name in _FFT,
         is_backward=name in _UNMARKED_BACKWARD or any(a.name.startswith("grad") for a in schema.arguments),
         returns_quantized=is_torch and name in _QUANTIZED_RESULTS,
         returns_sizes=bool(schema.returns) and all(str(r.type) in ("int", "List[int]") for r in schema.returns),
