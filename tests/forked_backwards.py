@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+import pytest
 import torch
 
-from engine.runtime.workers.fork import fork_process, is_fork_backward_error
+from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, fork_process, is_fork_backward_error
 
 
 def backward_raises_in_fork() -> bool:
@@ -19,6 +20,16 @@ def backward_raises_in_fork() -> bool:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in {0, 1}, f"the child ended with {code}"
     return code == 1
+
+
+def skip_if_forks_run_no_backward() -> None:
+    """Skip a test that runs a backward itself, then another one in a fork.
+
+    The first backward of a process decides: torch starts threads in it if fake tensors have replaced CUDA's guard.
+    """
+    _run_backward()
+    if backward_raises_in_fork():
+        pytest.skip(NO_BACKWARD_IN_FORK)
 
 
 def _run_backward() -> int:

@@ -12,6 +12,7 @@ import engine
 from engine.editing.try_edits import counterpart, editable_graphs, try_edits
 from engine.errors import BadArgument
 from engine.records.session import CompilationRecord
+from tests.forked_backwards import skip_if_forks_run_no_backward
 
 
 class Scaled(torch.nn.Module):
@@ -41,6 +42,7 @@ def record(subject: object, *sizes: int) -> engine.Session:
 @pytest.mark.forks_backward
 def test_an_edit_is_compared_with_eager() -> None:
     """The result says whether the values are eager's, with times and later stages."""
+    skip_if_forks_run_no_backward()
     model = Scaled()
     session = record(model, 4)
     id = session.compilations[0].id

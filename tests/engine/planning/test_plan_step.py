@@ -98,7 +98,6 @@ def test_prefetched_gathers_are_hidden():
     assert cuda.hidden_seconds > 0
 
 
-@pytest.mark.forks_backward
 def test_a_tensor_moves_to_where_another_one_is():
     """``x.to(other)`` gives the device and dtype of ``other``, as RMSNorm under autocast asks."""
 
@@ -111,6 +110,7 @@ def test_a_tensor_moves_to_where_another_one_is():
     assert engine.plan(program, world=2, ranks=[0]).classes
 
 
+@pytest.mark.forks_backward
 def test_nothing_remains_after_a_plan():
     """No group, variable or random state of the program remains, also after an error."""
 
