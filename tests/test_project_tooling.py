@@ -287,7 +287,13 @@ def test_pytest_settings_bite(tmp_path: Path) -> None:
         "import pytest\n@pytest.mark.invented\ndef test_a(): pass\n", encoding="utf-8"
     )
     assert "'invented' not found in `markers`" in check("pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path).stdout
-    assert {m.partition(":")[0] for m in settings["markers"]} == {"browser", "gpu", "slow", "thorough"}
+    assert {m.partition(":")[0] for m in settings["markers"]} == {
+        "browser",
+        "forks_backward",
+        "gpu",
+        "slow",
+        "thorough",
+    }
 
 
 def test_ci_script_stops_at_the_first_failure() -> None:
