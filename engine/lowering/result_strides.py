@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
+import sympy
 import torch
 import torch.fx
 
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
 from engine.ir.static_sizes import static_sizes
+from engine.torch_private.sympy_functions import sympy_functions
 
 REAL_DTYPES = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 """Dtype of the real and imaginary parts of each supported complex dtype."""
@@ -30,7 +32,7 @@ def as_real_meta(value: torch.Tensor) -> torch.Tensor:
 def dense_stride(value: torch.Tensor) -> tuple[Size, ...]:
     """Return the strides of a dense value (no gaps, no overlap), else contiguous strides."""
     shape = tuple(as_size(s) for s in value.shape)
-    stride = tuple(as_size(s) for s in value.stride())
+    stride = tuple(_without_clamp(as_size(s)) for s in value.stride())
     wanted: Size = 1
     dims = [d for d in range(len(shape)) if shape[d] != 1]
     remaining = list(dims)
@@ -45,6 +47,13 @@ def dense_stride(value: torch.Tensor) -> tuple[Size, ...]:
     return tuple(
         s if n != 1 or symbols_of((s,)) <= shape_symbols else wanted for n, s in zip(shape, stride, strict=True)
     )
+
+
+def _without_clamp(stride: Size) -> Size:
+    """Replace ``Max(1, size)`` by the size: the two differ only for tensors without elements."""
+    expr = sympy.sympify(stride)
+    clamps = [e for e in expr.atoms(sympy_functions.Max) if len(e.args) == 2 and 1 in e.args]
+    return as_size(expr.xreplace({e: next(a for a in e.args if a != 1) for e in clamps}))
 
 
 def non_overlapping_stride(value: torch.Tensor) -> tuple[Size, ...]:

@@ -1,5 +1,7 @@
 """Where results lie: what is asked of their strides, and views of them, are eager's."""
 
+import functools
+
 import torch
 import torch.nn.functional as F
 
@@ -72,3 +74,14 @@ def rolled_channels_last(x):
     """``roll`` keeps channels-last, except by whole turns or over the flattened tensor."""
     made = x.roll(-1, 0), torch.roll(x, (1, 2), (2, 3)), x.roll(2, 0), x.roll(1), x.roll((1, 3), (0, 1))
     return made, [m.stride() for m in made], torch.roll(x, -1, 0).as_strided((5, 10), (4, 1), 0)
+
+
+@program(
+    *(
+        functools.partial(lambda n: (torch.randn(2, 3, n, n).to(memory_format=torch.channels_last),), n)
+        for n in (8, 10, 12)
+    )
+)
+def pooled_channels_last(x):
+    """Pooled images of several sizes stay channels-last through what follows."""
+    return F.relu(F.max_pool2d(x, 2)), F.avg_pool2d(x, 3, 2).relu() + 1
