@@ -57,7 +57,7 @@ _LINALG = frozenset(
         *vars(linalg_functions),
         *"_linalg_check_errors _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd".split(),
     )
-)
+) - {"linalg_vector_norm"}  # a reduction like others
 
 
 _PLAIN_TYPES = frozenset(("str", "int", "bool", "float"))
