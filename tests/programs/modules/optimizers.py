@@ -73,7 +73,7 @@ SCALED = torch.optim.AdamW(SCALED_MODEL.parameters(), lr=0.01)
 SCALER = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
 
 
-@program(batch, batch, batch, batch, breaks=1)
+@program(batch, batch, batch, batch, breaks=2)
 def scaled_step(x, y):
     """A gradient scaler checks that all gradients are finite before the optimizer steps."""
     SCALED.zero_grad()
