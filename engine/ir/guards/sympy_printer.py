@@ -62,6 +62,8 @@ def relation_code(relation: sympy.Basic, reads: Mapping[sympy.Symbol, str], cons
         ("round(", round),
     ):
         text = _bind_builtin(text, name, held, const)
+    for function in {f.func for f in relation.atoms(sympy.Function)}:  # those that have no operator of Python
+        text = _bind_builtin(text, f"{function.__name__}(", function, const)
     return text
 
 

@@ -104,7 +104,7 @@ def _votes(
         value = operand.meta["val"]
         order = _order(value, _actual_strides(operand, chosen))
         if order is not None:
-            votes[order] += value.nbytes
+            votes[order] += value.numel() * value.itemsize
     return votes
 
 

@@ -100,7 +100,7 @@ class _MatmulPadder:
         even = max(moved / ALIGNED_BANDWIDTH, work / ALIGNED_FLOPS)
         copied = [x for x, is_padded in ((a, more[0] or more[1]), (b, more[1] or more[2])) if is_padded]
         cost = sum(
-            LAUNCH_SECONDS + 2 * x.meta["val"].nbytes / ALIGNED_BANDWIDTH
+            LAUNCH_SECONDS + 2 * x.meta["val"].numel() * width / ALIGNED_BANDWIDTH
             for x in copied
             if _needs_copy_to_pad(_untransposed(x)[0])
         )

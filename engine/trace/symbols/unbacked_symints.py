@@ -59,11 +59,24 @@ def emit_runtime_asserts(tx: Tracer) -> None:
         asserted.exprs.add(assumed.expr)
         if all(symbol_is_type(s, SymT.UNBACKED_FLOAT) for s in assumed.expr.free_symbols):
             continue  # tracing concludes nothing from assumptions on unbacked floats
+        if _is_true_of_every_tensor(tx, assumed.expr):
+            continue
         if tx.in_subgraph():
             raise Unsupported(
                 "unbacked-size", "the body of a higher-order operator assumes something about a tensor's values"
             )
         tx.fallback.assume_condition(_emit_relation(tx, assumed.expr), truth=True)
+
+
+def _is_true_of_every_tensor(tx: Tracer, relation: Any) -> bool:
+    """Return True if a relation says that a size or a storage offset is not negative."""
+    symbols = relation.free_symbols
+    if len(symbols) != 1:
+        return False
+    (symbol,) = symbols
+    if relation not in (sympy.Ge(symbol, 0), sympy.Le(0, symbol)):
+        return False
+    return not any(_is_symbol(node.meta.get("example_value"), symbol) for node in tx.graph.graph.nodes)
 
 
 def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsupported:

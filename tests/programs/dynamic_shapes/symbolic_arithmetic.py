@@ -190,3 +190,24 @@ def products_of_what_generators_yield(x):
     """A product of sizes, over a generator and over ``map``, also with a start."""
     flat = x.reshape(math.prod(d for d in x.shape[:2]), -1)
     return flat * math.prod((d for d in x.shape), start=2), flat + math.prod(map(abs, (-2, 3)))
+
+
+@program(*[lambda n=n: (torch.arange(20.0).reshape(5, 4), torch.tensor(n)) for n in (2, 3, 0)])
+def row_of_a_number_read(x, n):
+    """A row at a place read from a tensor has static sizes and an offset that depends on data."""
+    row = x[n.item()][None, None]
+    return (row[..., 2:] - row[..., :2]).clamp(min=0) * 2
+
+
+@program(
+    *[
+        lambda n=n, at=at: (torch.zeros(4, 6), torch.randn(n, 4), torch.tensor([at]))
+        for n, at in ((2, 0), (2, 4), (3, 3))
+    ]
+)
+def queue_of_columns(queue, made, at):
+    """New columns are written where a counter says, as in a cache of keys or a queue."""
+    start, count = int(at), made.shape[0]
+    queue[:, start : start + count] = made.T
+    at[0] = (start + count) % 6
+    return queue * 2
