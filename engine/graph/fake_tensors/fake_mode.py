@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,18 @@ from engine.torch_private.operators import OpOverload
 from engine.torch_private.symbolic_shapes import ShapeEnv
 
 
+@functools.cache
+def _run_first_backward() -> None:
+    """Run the first backward on a real tensor where torch is for GPUs and there is none.
+
+    In its first backward autograd counts the devices. If that one is traced, it counts the device of the fake tensors
+    too and starts a thread for it; then no fork of the process can run a backward.
+    """
+    if torch.backends.cuda.is_built() and not torch.cuda.is_available():
+        with torch.inference_mode(False), torch.enable_grad():
+            torch.ones((), device="cpu", requires_grad=True).backward()
+
+
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     """Return a FakeTensorMode that excludes unmarked view operators from torch's cache.
 
@@ -30,6 +43,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     its own storage; torch decomposes views of empty tensors to such operators. Results have eager's strides.
     The class stays FakeTensorMode, because rules of higher-order operators are registered by class.
     """
+    _run_first_backward()
     mode = FakeTensorMode(shape_env=shape_env)
     # Since Python 3.13 a stack summary holds code objects, which the garbage collector does not look into: the compiled
     # code of a caller and the graph of its resume function would keep each other alive. torch reads it in one message.
