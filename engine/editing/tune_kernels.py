@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -122,10 +123,11 @@ def tune(session: Session, compilation: str, kernel: str, values: Mapping[str, S
         session: recorded in this process.
         compilation: id of the compilation ("0/0").
         kernel: id of the kernel ("k0", "c0").
-        values: values to try by control; others keep their default. Default: all values of the first two controls.
+        values: values to try by control, of those that it offers; others keep their default. Default: all values of the
+            first two controls.
 
     Raises:
-        BadArgument: there is no such kernel or control, or the kernel cannot be tuned; the message says why.
+        BadArgument: there is no such kernel, control or value, or the kernel cannot be tuned; the message says why.
     """
     lowered, loops = _loops_of(session, compilation, kernel)
     target = lowered.program.target
@@ -139,12 +141,12 @@ def tune(session: Session, compilation: str, kernel: str, values: Mapping[str, S
         )
     if any(type(v) is not int for chosen in tried.values() for v in chosen):
         raise BadArgument("The values to try must be integers.")
+    if (count := math.prod(map(len, tried.values()))) > MAX_POINTS:
+        raise BadArgument(f"These are {count} settings: try at most {MAX_POINTS} at once.")
     settings = [
         all_values(loops, target, dict(zip(tried, chosen, strict=True)))
         for chosen in itertools.product(*tried.values())
     ]
-    if len(settings) > MAX_POINTS:
-        raise BadArgument(f"These are {len(settings)} settings: try at most {MAX_POINTS} at once.")
     session.set_stage(f"tune {kernel}")
     try:
         usual, points = _measure(loops, target, settings)

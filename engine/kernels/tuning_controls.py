@@ -37,8 +37,17 @@ def controls_of(kernel: LoopKernel, target: str) -> tuple[TuningControl, ...]:
 
 
 def all_values(kernel: LoopKernel, target: str, values: Mapping[str, int]) -> dict[str, int]:
-    """Return a value for each control: the one that is given, or the default."""
-    return {c.name: values.get(c.name, c.default) for c in controls_of(kernel, target)}
+    """Return a value for each control: the one that is given, or the default.
+
+    Raises:
+        BadArgument: a control does not offer a value. A kernel made with it might never end.
+    """
+    controls = controls_of(kernel, target)
+    for control in controls:
+        if (value := values.get(control.name, control.default)) not in control.values:
+            offered = ", ".join(map(str, control.values))
+            raise BadArgument(f"{control.name} cannot be {value}: choose from {offered}.")
+    return {c.name: values.get(c.name, c.default) for c in controls}
 
 
 def with_values(kernel: LoopKernel, target: str, values: Mapping[str, int]) -> LoopKernel:

@@ -128,6 +128,9 @@ def test_what_cannot_be_tuned_says_why() -> None:
         engine.tune(session, entry, kernel, {"vectors": range(65)})
     with pytest.raises(BadArgument, match="must be integers"):
         engine.tune(session, entry, kernel, {"vectors": (1.5,)})  # type: ignore[dict-item]
+    for values in ({"vectors": (1, 0)}, {"vectors": (-1,)}, {"vectors": (10**9,)}, {"vector_bits": (7,)}):
+        with pytest.raises(BadArgument, match=f"{next(iter(values))} cannot be .*: choose from "):
+            engine.tune(session, entry, kernel, values)
     with pytest.raises(BadArgument, match="There is no live kernel 'k9'"):
         engine.tune(session, entry, "k9")
     impossible = engine.tune(session, entry, kernel, {"vector_bits": (0,), "vectors": (2,)})
