@@ -20,6 +20,7 @@ import torch.fx
 
 from engine.ir.node_metadata import provenance_of
 from engine.ir.user_code_files import display_name
+from engine.process_state import make_lock
 from engine.torch_private import lazily_loaded
 from engine.torch_private.pytree import tree_leaves
 
@@ -76,7 +77,8 @@ def _text(node: torch.fx.Node, given: Mapping[str, Any]) -> str:
             parts += [_tensor_text(f, has_sizes="all_to_all" not in node.name) for f in fakes if torch.is_tensor(f)]
         elif name not in {"group_name", "tag"} and "split" not in name:
             parts.append(str(value))
-    return f"{node.target._schema.name.rpartition('::')[2]}({', '.join(parts)})"  # type: ignore[union-attr]
+    target: Any = node.target
+    return f"{target.__name__.partition('.')[0]}({', '.join(parts)})"
 
 
 def _tensor_text(fake: torch.Tensor, *, has_sizes: bool) -> str:
@@ -90,7 +92,7 @@ def _line(node: torch.fx.Node) -> str:
 
 
 _watchers: list[CollectiveWatcher] = []
-_watchers_lock = threading.Lock()
+_watchers_lock = make_lock()
 
 
 def _watcher_of_default_group() -> CollectiveWatcher | None:
@@ -136,7 +138,7 @@ class CollectiveWatcher:
         self._process = os.getpid()
         self._rank = torch.distributed.get_rank()
         self._streams: dict[str, _Stream] = {}
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="engine-collective-order", daemon=True)
         self._thread.start()
@@ -173,6 +175,7 @@ class CollectiveWatcher:
                     self._post(stream)
                     self._compare(stream)
         self._ended.set()
+        atexit.unregister(self.stop)  # which would keep the store's connection open
 
     def _post(self, stream: _Stream) -> None:
         with self._lock:
