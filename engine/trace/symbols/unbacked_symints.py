@@ -11,6 +11,7 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import set_provenance
+from engine.ir.node_values import tensors_in
 from engine.torch_private.sympy_functions import PythonReferenceAnalysis, SymT, symbol_is_type, sympy_interp
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
@@ -76,7 +77,10 @@ def _is_true_of_every_tensor(tx: Tracer, relation: Any) -> bool:
     (symbol,) = symbols
     if relation not in (sympy.Ge(symbol, 0), sympy.Le(0, symbol)):
         return False
-    return not any(_is_symbol(node.meta.get("example_value"), symbol) for node in tx.graph.graph.nodes)
+    values = [node.meta.get("example_value") for node in tx.graph.graph.nodes]
+    if any(_is_symbol(value, symbol) for value in values):
+        return False
+    return any(_dim_of(t, symbol) is not None or _is_symbol(t.storage_offset(), symbol) for t in tensors_in(values))
 
 
 def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsupported:

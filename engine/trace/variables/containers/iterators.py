@@ -99,15 +99,16 @@ class SequenceIteratorVariable(IteratorVariable):
         return max(0, len(self.items) - self.position)
 
     def child_variables(self) -> list[Variable]:
-        return [self.iterable] if self.iterates_list() else self.items[self.position :]  # type: ignore[list-item]
+        read = self.list_it_reads()
+        return self.items[self.position :] if read is None else [read]
 
-    def iterates_list(self) -> bool:
-        """Return True if it reads a list that may still change."""
-        return self.iterable is not None and self.iterable.is_mutable
+    def list_it_reads(self) -> Variable | None:
+        """Return the list that it reads, which may still change; None if it reads nothing mutable."""
+        return self.iterable if self.iterable is not None and self.iterable.is_mutable else None
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        if self.iterates_list() and self.iterable is not None:
-            cg.call(make_advanced_iterator, self.iterable, self.position)
+        if (read := self.list_it_reads()) is not None:
+            cg.call(make_advanced_iterator, read, self.position)
             return
         rest = self.items[self.position :]
         cg.load_all(rest)

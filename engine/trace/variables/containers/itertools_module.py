@@ -315,7 +315,7 @@ def _groupby_remaining(of: ItertoolsIteratorVariable) -> Variable | None:
 
 def _tee_remaining(of: ItertoolsIteratorVariable) -> Variable | None:
     seen, inner = of.args[0].iterator.items, of.args[0].remaining
-    if not isinstance(inner, SequenceIteratorVariable) or inner.iterates_list():
+    if not isinstance(inner, SequenceIteratorVariable) or inner.list_it_reads() is not None:
         return None
     left = [*seen[of.yielded_count :], *inner.items[inner.position :]]
     return CallExpressionVariable(make_tee, [SequenceIteratorVariable(left, type(iter(())))])
