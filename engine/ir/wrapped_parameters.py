@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -36,36 +36,39 @@ def wrapped_parameters(function: FunctionType) -> dict[str, ItemNames]:
 
 def name_arguments(arguments: Mapping[str, Any], names: Mapping[str, ItemNames]) -> dict[str, Any]:
     """Return a wrapper's arguments under the names of the function that it wraps."""
-    found: dict[str, Any] = {}
-    for name, value in arguments.items():
-        if name not in names:
-            found[name] = value
-            continue
-        for key, item in _items(value):
-            found[_item_name(name, key, names[name])] = item
-    return found
+    return {label: value for label, _, _, value in _labelled(arguments, names)}
 
 
 def with_named(
     arguments: Mapping[str, Any], named: Mapping[str, Any], names: Mapping[str, ItemNames]
 ) -> dict[str, Any]:
     """Return a wrapper's arguments with the values that ``named`` has for them."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {name: {} for name in arguments}
+    for label, name, key, _ in _labelled(arguments, names):
+        if name in names:
+            found[name][key] = named[label]
+        else:
+            found[name] = named[label]
+    positional = [name for name in names if name in arguments and type(arguments[name]) is not dict]
+    return found | {name: tuple(found[name].values()) for name in positional}
+
+
+def _labelled(arguments: Mapping[str, Any], names: Mapping[str, ItemNames]) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield (label, argument, key of an item, value).
+
+    An item whose name is taken is labelled by its place: ``kwargs['x']``.
+    """
+    taken = {name for name in arguments if name not in names}
     for name, value in arguments.items():
         if name not in names:
-            found[name] = named[name]
+            yield name, name, None, value
             continue
-        items = {key: named[_item_name(name, key, names[name])] for key, _ in _items(value)}
-        found[name] = items if type(value) is dict else tuple(items.values())
-    return found
-
-
-def _items(value: Any) -> Iterable[tuple[Any, Any]]:
-    return value.items() if type(value) is dict else enumerate(value)
-
-
-def _item_name(name: str, key: Any, names: ItemNames) -> str:
-    return names.get(key, f"{name}[{key!r}]")
+        for key, item in value.items() if type(value) is dict else enumerate(value):
+            label = names[name].get(key, "")
+            if not label or label in taken:
+                label = f"{name}[{key!r}]"
+            taken.add(label)
+            yield label, name, key, item
 
 
 def _innermost(function: FunctionType) -> Any:

@@ -100,6 +100,10 @@ def test_arguments_beyond_the_wrapped_parameters_keep_their_place() -> None:
     assert named == {"x": 1, "w": 2, "n": 3, "args[3]": 4, "kwargs['extra']": 6}
     assert with_named({"args": (1, 2)}, {"x": 7, "w": 2}, names) == {"args": (7, 2)}
     assert wrapped_parameters(scaled) == {}
+    twice = {"args": (1, 2), "kwargs": {"x": 3}}  # a name that is taken has its place instead
+    named = name_arguments(twice, names)
+    assert named["kwargs['x']"] == 3
+    assert with_named(twice, named, names) == twice
 
 
 @without_gpu
