@@ -127,6 +127,7 @@ def compile(
     disable: bool = False,
     recompile_limit: int | None = None,
     isolate_recompiles: bool = False,
+    dynamic_shapes: Any = None,
     shapes_spec: Any = None,
     name: str | None = None,
     model: Any = None,
@@ -152,7 +153,8 @@ def compile(
         recompile_limit: cache entries per function, else ``engine.config.recompile_limit``; also an option.
         disable: return ``fn_or_module`` as it is.
         isolate_recompiles: share no cache entries with other calls of ``compile``.
-        shapes_spec: a ``ParamsSpec`` of torch, whose dynamic sizes and numbers are symbols.
+        dynamic_shapes: a ``ParamsSpec`` of torch or a dict, whose dynamic sizes and numbers are symbols.
+        shapes_spec: ``dynamic_shapes``, as torch 2.13 names it.
         name: no effect.
         model: ``fn_or_module``, as ``torch.compile`` names it.
 
@@ -170,7 +172,8 @@ def compile(
         return (lambda subject: subject) if fn_or_module is None else fn_or_module
     extra = options_of_torch(options, backend, mode=mode, recompile_limit=recompile_limit)
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=extra)
-    checked = replace(checked, dynamic_sources=dynamic_sources_of(shapes_spec), is_isolated=bool(isolate_recompiles))
+    sources = dynamic_sources_of(shapes_spec if dynamic_shapes is None else dynamic_shapes)
+    checked = replace(checked, dynamic_sources=sources, is_isolated=bool(isolate_recompiles))
     pipeline = (capture_pipeline_for if compiled_autograd else pipeline_for)(checked)
     compiling = functools.partial(compile_with, pipeline=pipeline)
     return compiling if fn_or_module is None else compiling(fn_or_module)

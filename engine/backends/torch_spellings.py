@@ -40,13 +40,13 @@ def options_of_torch(
 
 
 def dynamic_sources_of(spec: Any) -> tuple[str, ...]:
-    """Return the patterns of the sources that a ``shapes_spec`` of torch makes dynamic.
+    """Return the patterns of the sources that a ``dynamic_shapes`` of torch makes dynamic.
 
     Raises:
         errors.BadArgument: it is none of them.
     """
     if not (spec is None or hasattr(spec, "items") or hasattr(spec, "to_jsonable")):
-        raise errors.BadArgument(f"shapes_spec must be a ParamsSpec, a ShapesSpec or a dict, not {spec!r}.")
+        raise errors.BadArgument(f"dynamic_shapes must be a ParamsSpec, a ShapesSpec or a dict, not {spec!r}.")
     tree = spec.to_jsonable() if hasattr(spec, "to_jsonable") else {"params": spec}
     while "params" in tree:
         tree = tree["params"] or {}

@@ -356,14 +356,14 @@ def specified() -> bool:
         return x * n + args[0]["a"][0] + kwargs["k"]
 
     counts = []
-    for given in (None, spec, params):
+    for given in ({}, {"shapes_spec": spec}, {"dynamic_shapes": spec}, {"dynamic_shapes": params}):
         engine.reset()
-        compiled = engine.compile(fn, backend="eager", shapes_spec=given)
+        compiled = engine.compile(fn, backend="eager", **given)
         with engine.record() as session:
             for n in (4, 5):
                 compiled(torch.ones(n, 3), n, {"a": [torch.ones(n, 3)]}, k=torch.ones(n, 3))
         counts.append(len(session.compilations))
-    return counts == [2, 1, 1] and fails(errors.BadArgument, lambda: engine.compile(fn, shapes_spec=4))
+    return counts == [2, 1, 1, 1] and fails(errors.BadArgument, lambda: engine.compile(fn, dynamic_shapes=4))
 
 
 def in_range() -> bool:
@@ -434,7 +434,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
     'torch.compile(backend="cudagraphs")': lambda: _compiled(backend="aot_eager_decomp_partition"),
     "torch.compile(recompile_limit=)": lambda: limited_alone() == 2,
     "torch.compile(isolate_recompiles=True)": isolated,
-    "torch.compile(shapes_spec=)": specified,
+    "torch.compile(dynamic_shapes=)": specified,
     "torch.compile(name=)": lambda: any(f.name == "mine" for f in _frames(name="mine")),
     "torch.compile(disable=True)": lambda: engine.compile(double, disable=True) is double,
     'torch.compile(backend="compile_explorer")': lambda: bool(
