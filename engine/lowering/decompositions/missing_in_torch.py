@@ -41,7 +41,7 @@ def _cdist_backward(grad: torch.Tensor, a: torch.Tensor, b: torch.Tensor, p: flo
 def _pdist(a: torch.Tensor, p: float = 2.0) -> torch.Tensor:
     """Return the distances of all pairs of rows, ordered by the first row."""
     first, second = torch.triu_indices(a.shape[0], a.shape[0], 1, device=a.device).unbind()
-    distances: torch.Tensor = torch.linalg.vector_norm(a[first] - a[second], p, -1)
+    distances: torch.Tensor = torch.linalg.vector_norm(a[first] - a[second], p, 1)
     return distances
 
 
