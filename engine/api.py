@@ -172,9 +172,13 @@ def compile(
         return (lambda subject: subject) if fn_or_module is None else fn_or_module
     extra = options_of_torch(options, backend, mode=mode, recompile_limit=recompile_limit)
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=extra)
-    sources = dynamic_sources_of(shapes_spec if dynamic_shapes is None else dynamic_shapes)
-    checked = replace(checked, dynamic_sources=sources, is_isolated=bool(isolate_recompiles))
-    pipeline = (capture_pipeline_for if compiled_autograd else pipeline_for)(checked)
+    checked = replace(checked, dynamic_sources=dynamic_sources_of(dynamic_shapes or shapes_spec))
+    return _compile_or_decorate(fn_or_module, replace(checked, is_isolated=bool(isolate_recompiles)), compiled_autograd)
+
+
+def _compile_or_decorate(fn_or_module: Any, options: Options, compiled_autograd: bool) -> Any:
+    """Return the compiled ``fn_or_module``; a decorator for None."""
+    pipeline = (capture_pipeline_for if compiled_autograd else pipeline_for)(options)
     compiling = functools.partial(compile_with, pipeline=pipeline)
     return compiling if fn_or_module is None else compiling(fn_or_module)
 
