@@ -4,16 +4,21 @@ anywidget loads one module from a blob URL, in which relative imports fail. A pa
 contains all modules as one. A widget's saved state contains its module, and every cell has a widget. So
 a widget starts with the modules of the initial view only. The other views are fetched from the kernel
 when they open, as functions of the initial module's exports.
+
+A wheel has one file of all modules and style sheets, without comments: ``setup.py`` writes it.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import pathlib
 import re
 from collections.abc import Iterable
 
 STATIC = pathlib.Path(__file__).parent.parent / "static"
+PACKED_SOURCES = "sources.json"
+"""File of a wheel, in ``STATIC``, with the texts of all modules and style sheets by name."""
 INITIAL_MODULES = (
     "shared/dom.js",
     "shared/tokens.js",
@@ -134,7 +139,14 @@ def imported_names(file: str) -> list[str]:
 @functools.cache
 def style_text() -> str:
     """Return all style sheets as one, without comments."""
-    return _RULE_ENDS.sub("", _STYLE_COMMENT.sub("", "".join(map(_read, STYLE_SHEETS))))
+    return _without_style_comments("".join(map(_read, STYLE_SHEETS)))
+
+
+def packed_sources() -> str:
+    """Return modules and style sheets by file name, as JSON, without comments."""
+    modules = {file: _without_comments(_read(file)) for file in MODULES}
+    styles = {file: _without_style_comments(_read(file)) for file in STYLE_SHEETS}
+    return json.dumps(modules | styles, ensure_ascii=False)
 
 
 def _joined(files: Iterable[str]) -> str:
@@ -142,9 +154,23 @@ def _joined(files: Iterable[str]) -> str:
 
 
 def _read(file: str) -> str:
-    return (STATIC / file).read_text(encoding="utf-8")
+    return _unpacked_sources().get(file) or (STATIC / file).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _unpacked_sources() -> dict[str, str]:
+    path = STATIC / PACKED_SOURCES
+    unpacked: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return unpacked
 
 
 def _stripped(text: str) -> str:
-    text = _EXPORT.sub("", _IMPORT.sub("", text))
-    return _JOINED_LINES.sub("", _INDENT.sub("\n", _CAST.sub("", _COMMENT.sub("", text))))
+    return _JOINED_LINES.sub("", _without_comments(_EXPORT.sub("", _IMPORT.sub("", text))))
+
+
+def _without_comments(text: str) -> str:
+    return _INDENT.sub("\n", _CAST.sub("", _COMMENT.sub("", text)))
+
+
+def _without_style_comments(text: str) -> str:
+    return _RULE_ENDS.sub("", _STYLE_COMMENT.sub("", text))
