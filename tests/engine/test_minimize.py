@@ -143,17 +143,19 @@ def test_the_operation_that_is_slower_than_eager_is_left() -> None:
     assert said[-1].endswith(": 1 of 40 operations left")
 
 
-@forks
-def test_what_is_not_slower_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph itself is not slower than eager; times that vary too much remove nothing."""
-    x, w = torch.randn(8, 8), torch.randn(8, 8)
-    monkeypatch.setattr("engine.editing.measure_slowdown.TIMED_SECONDS", 0.02)
-    with pytest.raises(NotReproduced, match=r"takes over 1\.2 times the time of eager"):
-        minimize(program, x, w, fails="slower", backend=lambda graph, examples: graph)
-    measured = iter([Slowdown(1.0, 2.0), Slowdown(1.0, 4.0), Slowdown(1.0, 9.0)])
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [
+        ((1.1, 1.3, 1.2), r"takes over 1\.2 times the time of eager"),
+        ((2.0, 4.0, 9.0), "No operation can be removed reliably"),
+    ],
+)
+def test_what_is_not_slower_says_so(seconds: tuple[float, ...], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph may be as fast as eager; times that vary too much remove nothing."""
+    measured = iter([Slowdown(1.0, each) for each in seconds])
     monkeypatch.setattr("engine.editing.minimize_graphs._Search._slowdown", lambda *_: next(measured))
-    with pytest.raises(NotReproduced, match="No operation can be removed reliably"):
-        minimize(program, x, w, fails="slower", backend=slow_sigmoid)
+    with pytest.raises(NotReproduced, match=sentence):
+        minimize(program, torch.randn(8, 8), torch.randn(8, 8), fails="slower")
 
 
 def test_a_measurement_near_the_limit_is_repeated() -> None:
