@@ -13,6 +13,9 @@ from engine.backends.registry import BACKENDS
 from engine.options import OPTION_NAMES
 from engine.torch_private.global_state import lookup_torch_backend
 
+ALWAYS_ON = {"shape_padding": True}
+"""Options of Inductor, with the value that the engine's lowering has without being asked."""
+
 
 def options_of_torch(
     options: Mapping[str, Any] | None, backend: str | Callable[..., Any] | None = None, **arguments: Any
@@ -34,7 +37,7 @@ def options_of_torch(
         tuned = "max-autotune" if uses_graphs else "max-autotune-no-cudagraphs"
         named.setdefault("mode", tuned if is_tuned else "reduce-overhead")
     unused = _known_to_inductor({name: value for name, value in named.items() if name not in OPTION_NAMES})
-    for name in unused:
+    for name in [name for name in unused if unused[name] is not ALWAYS_ON.get(name)]:
         warnings.warn(f"The option {name!r} of Inductor has no effect in engine.compile.", stacklevel=3)
     return {name: value for name, value in named.items() if name not in unused}
 

@@ -112,6 +112,12 @@ def _functionalize(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 RULES_BY_NAME["torch._dynamo.decorators", "patch_dynamo_config"] = null_context
 
 
+@register_rule(torch.compiler.cudagraph_mark_step_begin)
+def _mark_step_begin(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """Trace the mark as nothing: CUDA graphs of this engine find their steps without it."""
+    return NONE
+
+
 def _error_on_graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Trace ``error_on_graph_break(...)``. Its caller has already imported its module."""
     given = [realize(tx, a) for a in (*args, *kwargs.values())]
