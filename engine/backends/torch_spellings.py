@@ -14,7 +14,7 @@ from engine.options import OPTION_NAMES
 from engine.torch_private.global_state import lookup_torch_backend
 
 ALWAYS_ON = {"shape_padding": True}
-"""Options of Inductor, with the value that the engine's lowering has without being asked."""
+"""Options of Inductor, with the value that the engine's lowering always uses."""
 
 
 def options_of_torch(

@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from engine.records.bytecode import Span
 from engine.records.graph import GraphRecord, NodeRecord
@@ -69,6 +70,32 @@ def _file_comment(line: str) -> Span | None:
     return Span(where["file"], int(where["line"])) if where else None
 
 
+class _Statement(NamedTuple):
+    """An assignment: name, type as text, code, operation, and the names in the code."""
+
+    name: str
+    type: str
+    code: str
+    op: str
+    target: str
+    names: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=8192)
+def _statement(line: str) -> _Statement | None:
+    """Return the assignment on a line; most lines are in the graphs of several stages."""
+    found = _STATEMENT.match(line)
+    if found is None:
+        return None
+    code = found["code"]
+    if code.endswith("None"):
+        code = _FREE_SUFFIX.sub("", code)
+    callee = _CALLEE.match(code)
+    target = callee[1] if callee else code
+    op = "call_function" if callee and "." in target else "call"
+    return _Statement(found["name"], found["type"] or "", code, op, target, tuple(dict.fromkeys(_NAME.findall(code))))
+
+
 def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord]) -> Iterator[NodeRecord]:
     lines = text.splitlines()
     body = _body_start(lines)
@@ -85,23 +112,15 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
             code = _return_statement(lines[lines.index(line) :])
             yield _node(node_id, "output", "output", "output", code, "", _inputs(code, known), None)
             return
-        elif statement := _STATEMENT.match(line):
-            code = statement["code"]
-            if code.endswith("None"):
-                code = _FREE_SUFFIX.sub("", code)
-            if code in known and code == statement["name"].replace("l_", "L_", 1):
-                known[statement["name"]] = known.pop(
-                    code
-                )  # dynamo names each input twice; the second name is the one used
+        elif statement := _statement(line):
+            name, code = statement.name, statement.code
+            if code in known and code == name.replace("l_", "L_", 1):
+                known[name] = known.pop(code)  # dynamo names each input twice; the second name is the one used
                 continue
             if "fx_pytree." in code:  # unpacks the arguments: no node
                 continue
-            callee = _CALLEE.match(code)
-            target = callee[1] if callee else code
-            op = "call_function" if callee and "." in target else "call"
-            yield _node(
-                node_id, statement["name"], op, target, f"{statement['name']} = {code}", statement["type"] or "", _inputs(code, known), span
-            )  # fmt: skip
+            inputs = tuple([known[n].id for n in statement.names if n in known])
+            yield _node(node_id, name, statement.op, statement.target, f"{name} = {code}", statement.type, inputs, span)
         elif written := _IN_PLACE.match(line):
             code = f"({written['written']} {written['operator']}= {written['operand']})"
             target = f"operator.{_IN_PLACE_NAMES[written['operator']]}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from engine.records.graph import GraphRecord, NodeRecord
@@ -19,47 +20,87 @@ IndexRow = tuple[str, str, str, str]
 """Kind, name, short description, and location in the explorer."""
 
 
+@dataclass
+class IndexPart:
+    """The rows of one compilation by kind; lines by file and number."""
+
+    functions: list[IndexRow]
+    lines: dict[source_lines.FileLine, IndexRow]
+    breaks: list[IndexRow]
+    guards: list[IndexRow]
+    kernels: list[IndexRow]
+    nodes: Iterable[IndexRow]
+
+    def to_json(self) -> list[Any]:
+        """Return the part as lists, for another process; nodes must be a list."""
+        return [self.functions, list(self.lines.items()), self.breaks, self.guards, self.kernels, self.nodes]
+
+    @classmethod
+    def from_json(cls, columns: list[Any]) -> IndexPart:
+        """Return the part that ``to_json`` described."""
+        functions, lines, *others = columns
+        return cls(functions, {(file, line): row for (file, line), row in lines}, *others)
+
+
 def search_index(session: Session) -> dict[str, Any]:
     """Return functions, source lines, breaks, guards, kernels and nodes, in this order.
 
     ``limit`` is the number of rows if some are left out, else 0. Names after the limit are not parsed.
     """
-    rows = itertools.chain(_rows(session), _nodes(session))
+    return join_index([index_part(session, c) for c in session.compilations])
+
+
+def join_index(parts: Sequence[IndexPart]) -> dict[str, Any]:
+    """Return the index of compilations from their parts, in the order of the compilations."""
+    lines: dict[source_lines.FileLine, IndexRow] = {}
+    for part in parts:
+        for place, row in part.lines.items():
+            lines.setdefault(place, row)
+    kinds: tuple[Iterable[Iterable[IndexRow]], ...] = (
+        (p.functions for p in parts),
+        [lines.values()],
+        (p.breaks for p in parts),
+        (p.guards for p in parts),
+        (p.kernels for p in parts),
+        (p.nodes for p in parts),
+    )
+    rows = itertools.chain.from_iterable(itertools.chain.from_iterable(kinds))
     first = list(itertools.islice(rows, MAX_ROWS))
     is_cut = next(rows, None) is not None
     return {"rows": first, "limit": MAX_ROWS if is_cut else 0}
 
 
-def _rows(session: Session) -> Iterator[IndexRow]:
-    """Yield the rows of all but nodes."""
-    compilations = session.compilations
-    for compilation in compilations:
-        entry = compilation.id.rpartition("/")[2]
-        inputs = entry_signature(session, compilation)
-        words = one_line(f"entry {entry}: {inputs}" if inputs else f"entry {entry}", 100)
-        yield "function", source_lines.frame_name(session, compilation.frame), words, f"linked|{compilation.id}"
-    yield from _lines(session)
-    for compilation in compilations:
-        yield from _breaks(session, compilation)
-    for compilation in compilations:
-        yield from _guards(session, compilation)
-    for compilation in compilations:
-        for kernel in {k.id: k for k in (*compilation.kernels, *compilation.cpu_kernels)}.values():
-            names = ", ".join(n.rpartition(":")[2] for n in kernel.fused_nodes)
-            target = f"kernels|{compilation.id}|{kernel.id}"
-            yield "kernel", one_line(f"{kernel.id} {kernel.name}", 80), one_line(names, 100), target
+def index_part(session: Session, compilation: CompilationRecord) -> IndexPart:
+    """Return the rows of one compilation; its nodes are parsed as they are read."""
+    entry = compilation.id.rpartition("/")[2]
+    inputs = entry_signature(session, compilation)
+    words = one_line(f"entry {entry}: {inputs}" if inputs else f"entry {entry}", 100)
+    name = source_lines.frame_name(session, compilation.frame)
+    return IndexPart(
+        [("function", name, words, f"linked|{compilation.id}")],
+        dict(_lines(session, compilation)),
+        list(_breaks(session, compilation)),
+        list(_guards(compilation)),
+        list(_kernels(compilation)),
+        _nodes(compilation),
+    )
 
 
-def _lines(session: Session) -> Iterator[IndexRow]:
-    """Yield the source lines that were compiled, each in the first compilation that has it."""
-    seen: set[source_lines.FileLine] = set()
-    for compilation in session.compilations:
-        for file, line in sorted(set(source_lines.ordinals(session, compilation).numbers) - seen):
-            seen.add((file, line))
-            text = source_lines.line_text(session, file, line)
-            if text.strip():
-                where = f"line {line} of {source_lines.file_name(session, file)}"
-                yield "line", one_line(text, 100), one_line(where, 80), f"linked|{compilation.id}|line={line}"
+def _lines(session: Session, compilation: CompilationRecord) -> Iterator[tuple[source_lines.FileLine, IndexRow]]:
+    """Yield the source lines that were compiled."""
+    for file, line in sorted(source_lines.ordinals(session, compilation).numbers):
+        text = source_lines.line_text(session, file, line)
+        if text.strip():
+            where = f"line {line} of {source_lines.file_name(session, file)}"
+            row = ("line", one_line(text, 100), one_line(where, 80), f"linked|{compilation.id}|line={line}")
+            yield (file, line), row
+
+
+def _kernels(compilation: CompilationRecord) -> Iterator[IndexRow]:
+    for kernel in {k.id: k for k in (*compilation.kernels, *compilation.cpu_kernels)}.values():
+        names = ", ".join(n.rpartition(":")[2] for n in kernel.fused_nodes)
+        target = f"kernels|{compilation.id}|{kernel.id}"
+        yield "kernel", one_line(f"{kernel.id} {kernel.name}", 80), one_line(names, 100), target
 
 
 def _breaks(session: Session, compilation: CompilationRecord) -> Iterator[IndexRow]:
@@ -73,19 +114,18 @@ def _breaks(session: Session, compilation: CompilationRecord) -> Iterator[IndexR
         )
 
 
-def _guards(session: Session, compilation: CompilationRecord) -> Iterator[IndexRow]:
+def _guards(compilation: CompilationRecord) -> Iterator[IndexRow]:
     for number, guard in enumerate(compilation.guards.guards if compilation.guards else (), 1):
         name = one_line(f"{source_name(guard.source)} {guard.kind}", 80)
         yield "guard", name, one_line(guard.expected, 100), f"guards|{compilation.id}|guard={number}"
 
 
-def _nodes(session: Session) -> Iterator[IndexRow]:
-    for compilation in session.compilations:
-        for number, graph in enumerate(compilation.graphs):
-            stage = sanitize(graph.stage) if number else ""
-            for node in graph.nodes:
-                if node.op != "output":
-                    yield _node(compilation, stage, graph, node)
+def _nodes(compilation: CompilationRecord) -> Iterator[IndexRow]:
+    for number, graph in enumerate(compilation.graphs):
+        stage = sanitize(graph.stage) if number else ""
+        for node in graph.nodes:
+            if node.op != "output":
+                yield _node(compilation, stage, graph, node)
 
 
 def _node(compilation: CompilationRecord, stage: str, graph: GraphRecord, node: NodeRecord) -> IndexRow:

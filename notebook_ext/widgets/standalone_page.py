@@ -6,12 +6,14 @@ Parts are compressed and written one by one; the browser decompresses a part whe
 from __future__ import annotations
 
 import base64
+import hashlib
 import itertools
 import json
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any, BinaryIO
 
@@ -29,6 +31,7 @@ from notebook_ext.views.explorer_parts import (
     session_keys,
 )
 from notebook_ext.views.privacy_note import privacy_note
+from notebook_ext.views.search_index import MAX_ROWS, IndexPart, index_part, join_index
 from notebook_ext.widgets.page_template import head_html, module_html, script_safe_json
 
 COMPRESSION_LEVEL = 6
@@ -64,38 +67,102 @@ def write_page(
     data = script_safe_json(model)
     stream.write(f'<script type="application/json" id="data">{data}</script>\n'.encode())
     places: dict[str, int] = {}
-    for key, packed in itertools.chain(
-        _compressed_parts(session, progress), map(_compress_part, comparison_parts(session, others, name))
-    ):
-        stream.write(b'<script type="text/plain" id="p%d">%s</script>\n' % (len(places), packed))
-        places[key] = len(places)
+    count = 0
+    packer = _PartPacker(session)
+    others_parts = (packer.pack(part) for part in comparison_parts(session, others, name))
+    for part in itertools.chain(_packed_parts(packer, progress), others_parts):
+        if not part.same_as:
+            stream.write(b'<script type="text/plain" id="p%d">%s</script>\n' % (count, part.packed))
+            count += 1
+        places[part.key] = places[part.same_as] if part.same_as else count - 1
     stream.write(f'<script type="application/json" id="index">{script_safe_json(places)}</script>\n'.encode())
     stream.write(module_html().encode())
 
 
-def _compressed_parts(session: Session, progress: ProgressCallback | None) -> Iterator[tuple[str, bytes]]:
-    groups = _key_groups(session)
-    numbers = range(len(groups))
-    if len(session.compilations) < MIN_COMPILATIONS_TO_FORK or not hasattr(os, "fork") or (os.cpu_count() or 1) < 2:
-        yield from _compress_groups(session, groups, numbers, progress)
-        return
+@dataclass(frozen=True, slots=True)
+class _PackedPart:
+    """A compressed part, or the key of an equal part that was yielded before it."""
+
+    key: str
+    packed: bytes
+    same_as: str = ""
+
+
+class _PartPacker:
+    """Builds and compresses parts in one process; of equal parts only the first one.
+
+    The search index has rows of each compilation, collected while the compilation's graphs are parsed.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.index: dict[int, IndexPart] = {}
+        self.groups = _key_groups(session)
+        self._session = session
+        self._rows_left = MAX_ROWS + 1
+        self._keys: dict[bytes, str] = {}
+
+    def pack(self, part: tuple[str, Any]) -> _PackedPart:
+        """Compress a part that is unlike those before it."""
+        key, value = part
+        plain = json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
+        same_as = self._keys.setdefault(hashlib.blake2b(plain, digest_size=16).digest(), key)
+        if same_as != key:
+            return _PackedPart(key, b"", same_as)
+        return _PackedPart(key, base64.b64encode(zlib.compress(plain, COMPRESSION_LEVEL)))
+
+    def pack_groups(self, numbers: Iterable[int], progress: ProgressCallback | None = None) -> Iterator[_PackedPart]:
+        """Yield the parts of groups of keys, and collect their part of the index."""
+        for number in numbers:
+            yield from map(self.pack, parts(self._session, self.groups[number]))
+            if number:
+                self._add_to_index(number, index_part(self._session, self._session.compilations[number - 1]))
+            if progress is not None:
+                progress(number + 1, len(self.groups))
+
+    def _add_to_index(self, number: int, part: IndexPart) -> None:
+        """Add rows; nodes, which are last in the index, only up to its limit."""
+        self._rows_left -= len(part.functions) + len(part.breaks) + len(part.guards) + len(part.kernels)
+        part.nodes = list(itertools.islice(part.nodes, max(0, self._rows_left)))
+        self._rows_left -= len(part.nodes)
+        self.index[number] = part
+
+    def finish_index(self) -> _PackedPart:
+        """Return the index of all compilations."""
+        return self.pack(("index", join_index([self.index[number] for number in sorted(self.index)])))
+
+
+def _packed_parts(packer: _PartPacker, progress: ProgressCallback | None) -> Iterator[_PackedPart]:
+    numbers = range(len(packer.groups))
+    if len(numbers) <= MIN_COMPILATIONS_TO_FORK or not hasattr(os, "fork") or (os.cpu_count() or 1) < 2:
+        yield from packer.pack_groups(numbers, progress)
+    else:
+        yield from _pack_in_two_processes(packer, numbers, progress)
+    yield packer.finish_index()
+
+
+def _pack_in_two_processes(
+    packer: _PartPacker, numbers: Sequence[int], progress: ProgressCallback | None
+) -> Iterator[_PackedPart]:
     with tempfile.TemporaryFile() as queue, tempfile.TemporaryFile() as other:
         queue.write(b"".join(number.to_bytes(4) for number in numbers))
         queue.flush()
         queue.seek(0)
         child = fork_process()
         if child == 0:
-            _compress_in_child(session, groups, queue, other)
+            _pack_in_child(packer, queue, other)
         done: list[int] = []
-        yield from _compress_groups(session, groups, _take_numbers(queue, done), progress)
+        yield from packer.pack_groups(_take_numbers(queue, done), progress)
         _, status = os.waitpid(child, 0)
         if status:  # If the child failed, do its work here: an error then shows.
-            yield from _compress_groups(session, groups, sorted({*numbers} - {*done}), progress)
+            yield from packer.pack_groups(sorted({*numbers} - {*done}), progress)
             return
         other.seek(0)
         while line := other.readline():
-            key, _, packed = line.rstrip(b"\n").rpartition(b"\t")
-            yield key.decode(), packed
+            key, same_as, packed = line.rstrip(b"\n").split(b"\t")
+            if not key:
+                packer.index |= {int(n): IndexPart.from_json(p) for n, p in json.loads(packed).items()}
+                return
+            yield _PackedPart(key.decode(), packed, same_as.decode())
 
 
 def _take_numbers(queue: BinaryIO, taken: list[int]) -> Iterator[int]:
@@ -108,11 +175,15 @@ def _take_numbers(queue: BinaryIO, taken: list[int]) -> Iterator[int]:
         yield taken[-1]
 
 
-def _compress_in_child(session: Session, groups: list[list[str]], queue: BinaryIO, file: BinaryIO) -> None:
+def _pack_in_child(packer: _PartPacker, queue: BinaryIO, file: BinaryIO) -> None:
     status = 1
     try:
-        made = _compress_groups(session, groups, _take_numbers(queue, []), None)
-        file.writelines(key.encode() + b"\t" + packed + b"\n" for key, packed in made)
+        file.writelines(
+            b"%s\t%s\t%s\n" % (part.key.encode(), part.same_as.encode(), part.packed)
+            for part in packer.pack_groups(_take_numbers(queue, []))
+        )
+        index = {number: part.to_json() for number, part in packer.index.items()}
+        file.write(b"\t\t%s\n" % json.dumps(index).encode())
         file.flush()
         status = 0
     finally:
@@ -124,20 +195,5 @@ def _key_groups(session: Session) -> list[list[str]]:
     texts: dict[str, list[str]] = {}
     for key in artifact_keys(session):
         texts.setdefault(key.split("|")[1], []).append(key)
-    whole = [*session_keys(), *texts.get("", ())]
+    whole = [*(key for key in session_keys() if key != "index"), *texts.get("", ())]
     return [whole, *([*entry_keys(c), *texts.get(c.id, ())] for c in session.compilations)]
-
-
-def _compress_groups(
-    session: Session, groups: list[list[str]], numbers: Iterable[int], progress: ProgressCallback | None
-) -> Iterator[tuple[str, bytes]]:
-    for number in numbers:
-        yield from map(_compress_part, parts(session, groups[number]))
-        if progress is not None:
-            progress(number + 1, len(groups))
-
-
-def _compress_part(part: tuple[str, Any]) -> tuple[str, bytes]:
-    key, value = part
-    plain = json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
-    return key, base64.b64encode(zlib.compress(plain, COMPRESSION_LEVEL))

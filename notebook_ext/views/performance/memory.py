@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from engine.records.graph import NodeRecord
@@ -40,7 +41,7 @@ def memory(session: Session, entry: str) -> dict[str, Any]:
         "steps": steps,
         "blocks": blocks,
         "peak": peak,
-        "source": lines.texts,
+        "source": lines.texts if steps else {},
         "outcome": _outcome(compilation, steps, peak),
         "recompute": _recompute(compilation),
     }
@@ -112,14 +113,25 @@ class _NodeLines:
     """Numbers of the source lines of nodes, as in the other views."""
 
     def __init__(self, session: Session, compilation: CompilationRecord) -> None:
-        self._nodes: dict[str, NodeRecord] = {n.id: n for g in compilation.graphs for n in g.nodes}
-        self._ordinals = source_lines.ordinals(session, compilation)
+        self._session = session
+        self._compilation = compilation
         self._files = {f.id for f in session.files}
-        self.texts = {
-            number: [line, _place(file, line), sanitize(source_lines.line_text(session, file, line)).strip()]
+
+    @functools.cached_property
+    def _nodes(self) -> dict[str, NodeRecord]:
+        return {n.id: n for g in self._compilation.graphs for n in g.nodes}
+
+    @functools.cached_property
+    def _ordinals(self) -> source_lines.LineOrdinals:
+        return source_lines.ordinals(self._session, self._compilation)
+
+    @property
+    def texts(self) -> dict[int, list[Any]]:
+        """Line number (0 for a module), place and text by ordinal."""
+        return {
+            number: [line, _place(file, line), sanitize(source_lines.line_text(self._session, file, line)).strip()]
             for (file, line), number in self._ordinals.numbers.items()
         }
-        """Line number (0 for a module), place and text by ordinal."""
 
     def of(self, nodes: tuple[str, ...]) -> list[int]:
         """Return the numbers of the lines that these nodes come from."""
