@@ -19,6 +19,7 @@ import torch
 import torch.fx
 import torch.fx.traceback
 
+from engine.aot.checks.gradients_in_graph import calls_autograd, creates_graph_of_gradients
 from engine.aot.checks.missing_kernels import check_missing_kernels_in_callees
 from engine.aot.checks.overlapping_writes import OverlappingWriteMode
 from engine.aot.fallback_kinds import AotFallback
@@ -246,6 +247,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         super().__init__(graph, garbage_collect_values=False)
         self.functional_by_fake: dict[int, Any] = {}
         """Functional values, by the ``id`` of the traced fake value that they represent."""
+        self._keeps_composites = not creates_graph_of_gradients(graph)  # their backwards have no backward
         self._autocasts: list[Any] = []
         self._as_strided_storages: set[int] = {
             storage_id(seen) for n in graph.graph.nodes if is_as_strided(n) and (seen := example_tensor(n)) is not None
@@ -377,7 +379,8 @@ class FunctionalInterpreter(torch.fx.Interpreter):
             return expand_flex_attention(*args, **kwargs)
         own_form = DisablePythonDispatcher() if _is_full_dropout(target, args, kwargs) else contextlib.nullcontext()
         with own_form:
-            return super().call_function(replace_composite(target, needs_grad=self.under_autograd), args, kwargs)
+            replaced = replace_composite(target, needs_grad=self.under_autograd) if self._keeps_composites else target
+            return super().call_function(replaced, args, kwargs)
 
 
 def _is_full_dropout(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -428,6 +431,8 @@ class FunctionalTracer:
         self._mutated_results: dict[int, int] = {}
         self._outputs: OutputAliasAnalyzer | None = None
         self._in_grad_mode = torch.is_grad_enabled()
+        self.freed_results: tuple[tuple[int, tuple[int, ...]], ...] = ()
+        """Field of ``AotMetadata``."""
         self.mutations_hidden_from_autograd: frozenset[int] = frozenset()
         """Positions of inputs that require grad and are mutated without autograd seeing it."""
 
@@ -515,6 +520,8 @@ class FunctionalTracer:
             result_version_bumps=tuple(self._outputs.results.write_counts),
             results_as_views=frozenset(self._outputs.results.non_views),
             result_strides=tuple(self._outputs.results.strides.items()),
+            freed_results=self.freed_results,
+            calls_autograd=calls_autograd(self._graph),
         )
 
     def _input(self, n: int, i: GraphInput, shown: Collection[int], since: Collection[int]) -> InputAliasInfo:

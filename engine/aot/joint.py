@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from engine.aot.backward_provenance import BackwardProvenance, proxy_node
+from engine.aot.checks.gradients_in_graph import calls_autograd, freed_result
 from engine.aot.custom_function_outputs import find_function_with_undefined_grads
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functional_tensors import functional_tensors, unwrap_functional
@@ -177,6 +178,7 @@ class _JointTracer(FunctionalTracer):
         super().__init__(graph, inputs)
         self._mode = mode
         self._mutates = any(map(may_mutate, graph.graph.nodes))
+        self._differentiates = calls_autograd(graph)
         self._interpreter = _SequenceNrInterpreter(graph)
         self.differentiable_results: tuple[int, ...] = ()
         self.grad_inputs = tuple(n for n, i in enumerate(inputs) if i.requires_grad)
@@ -209,6 +211,8 @@ class _JointTracer(FunctionalTracer):
             k for k, s in tensors_by_position(sources).items() if s.requires_grad and k not in hidden
         )
         self._check_requires_grad()
+        if self._differentiates:
+            self._take_freed_results(sources, [originals[n] for n in self.grad_inputs])
         if not self.differentiable_results:
             return results
         if name := find_function_with_undefined_grads([sources[k] for k in self.differentiable_results]):
@@ -226,6 +230,22 @@ class _JointTracer(FunctionalTracer):
             if not _is_unchanged(value, was):
                 raise FallbackRequired(AotFallback.CUSTOM_BACKWARD_MUTATES, f"a user-defined backward mutates {name}")
         return (*results, *gradients)
+
+    def _take_freed_results(self, sources: Sequence[Any], leaves: Sequence[torch.Tensor]) -> None:
+        """Exclude results whose history the graph has freed: no gradient flows back."""
+        assert self._outputs is not None
+        attached = {o.index for o in self._outputs.outputs if o.kind == "result"}
+        attached -= {o.index for o in self._outputs.outputs if o.kind == "alias of result"}
+        attached -= set(self._mutated_results.values())
+        found = {k: freed_result(sources[k], k, leaves, attached) for k in self.differentiable_results}
+        self.freed_results = tuple(
+            (k, tuple(self.grad_inputs[n] for n in reached)) for k, reached in found.items() if reached is not None
+        )
+        self.differentiable_results = tuple(k for k, reached in found.items() if reached is None)
+        if self.differentiable_results and not leaves:
+            raise FallbackRequired(
+                AotFallback.AUTOGRAD_IN_GRAPH, "an output depends on a leaf that the graph makes, and on no input"
+            )
 
     @property
     def result_fakes(self) -> tuple[tuple[Any, int], ...]:

@@ -6,6 +6,7 @@ import torch
 import torch.fx
 
 from engine.aot.checks.base import CheckedCall
+from engine.aot.checks.gradients_in_graph import calls_autograd, makes_hidden_leaf
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensors
 from engine.ir.fallback import Fallback
@@ -34,7 +35,16 @@ _UNSUPPORTED_ATTRS = frozenset(
 
 def check_unsupported_ops(call: CheckedCall) -> Fallback | None:
     """Return a fallback if a functional graph cannot hold a node."""
-    return next((found for node in call.graph.graph.nodes if (found := _check_node(node)) is not None), None)
+    differentiates = call.trains and calls_autograd(call.graph)
+    checked = (n for n in call.graph.graph.nodes if not (differentiates and _is_part_of_differentiation(n)))
+    return next((found for node in checked if (found := _check_node(node)) is not None), None)
+
+
+def _is_part_of_differentiation(node: torch.fx.Node) -> bool:
+    """Return True for ``torch.autograd.grad`` and the leaves made for it."""
+    if node.target == "requires_grad_":
+        return node.all_input_nodes[0].op != "placeholder" and makes_hidden_leaf(node)
+    return node.target is torch.autograd.grad
 
 
 def _keeps_bodies(node: torch.fx.Node) -> bool:

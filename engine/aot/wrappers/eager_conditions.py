@@ -1,7 +1,6 @@
 """Run the traced graph in eager mode in calls that compiled code does not support.
 
-Functorch transforms, forward-mode AD and user-defined saved tensor hooks must see the original operators. Mutating
-a leaf that requires grad must raise eager's error.
+Functorch transforms, forward-mode AD and user-defined hooks must see the original operators. Mutating a leaf that requires grad must raise eager's error.
 """
 
 from __future__ import annotations
@@ -32,10 +31,13 @@ def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None
     if not call.requires_grad:
         return None
     plan = call.metadata
+    # A gradient that the graph computes calls them.
+    hooks = [f"i{n}._backward_hooks" for n, i in enumerate(plan.inputs) if plan.calls_autograd and i.is_tensor]
     if call.autograd is None:
         leaves = [n for n, i in enumerate(plan.inputs) if i.metadata_mutation_seen_by_autograd]
-        return PreCompileResult(call, (), [f"(i{n}.is_leaf and i{n}.requires_grad)" for n in leaves])
+        return PreCompileResult(call, (), hooks + [f"(i{n}.is_leaf and i{n}.requires_grad)" for n in leaves])
     conditions = [
+        *hooks,
         "transforms()",
         "forward_ad._current_level >= 0",
         "saving_hooks(False) and is_seen_by_users(saving_hooks)",

@@ -10,6 +10,7 @@ from engine.aot.wrappers import (
     eager_conditions,
     effect_order,
     error_fallback,
+    freed_history,
     input_mutations,
     output_aliases,
     synthetic_bases,
@@ -32,6 +33,7 @@ FUNCTIONAL_CALL_WRAPPERS: tuple[Wrapper[FunctionalCall], ...] = (
     input_mutations,
     effect_order,
     disable_autocast,
+    freed_history,
     autograd_function,
 )
 """Wrappers that follow from the functional graph's metadata, joined in one function."""

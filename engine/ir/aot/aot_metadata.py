@@ -150,6 +150,10 @@ class AotMetadata:
     """Guarded size relations that the functional graph assumes beyond the traced graph."""
     effectful_ops: tuple[str, ...] = ()
     """Names of operators with side effects, in execution order."""
+    freed_results: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """Results whose history the graph frees, with the inputs that it leads to."""
+    calls_autograd: bool = False
+    """True if the graph computes gradients itself."""
 
 
 def mutated_inputs(plan: AotMetadata) -> tuple[int, ...]:

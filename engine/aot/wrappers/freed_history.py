@@ -1,0 +1,46 @@
+"""Give results a freed history, where the graph called ``autograd.grad`` on them."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from engine.aot.saved_tensors import ALREADY_FREED_MESSAGE
+from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
+from engine.aot.wrappers.codegen import WrapperCode
+
+NAME = ""
+
+
+class FreedHistory(torch.autograd.Function):
+    """Result of a graph; a backward from it raises what torch raises."""
+
+    @staticmethod
+    def forward(ctx: Any, result: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        """Return the result as one that depends on the leaves."""
+        return result.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:  # noqa: ARG004
+        """Raise the error that torch raises."""
+        raise RuntimeError(ALREADY_FREED_MESSAGE)
+
+
+def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None:
+    """Return no action; None if no result has a freed history."""
+    return PreCompileResult(call, ()) if call.metadata.freed_results else None
+
+
+def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
+    """Return code that connects such results with the inputs they depend on."""
+    lines = [
+        f"    r{n} = freed_history(r{n}, {', '.join(f'i{k}' for k in inputs) or 'hidden_leaf'})"
+        for n, inputs in change.call.metadata.freed_results
+    ]
+    names = {
+        "enable_grad": torch.enable_grad,
+        "freed_history": FreedHistory.apply,
+        "hidden_leaf": torch.empty(0, requires_grad=True),
+    }
+    return WrapperCode(after=("with enable_grad():", *lines), namespace=names)
