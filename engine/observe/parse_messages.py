@@ -153,6 +153,8 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
         return (Fix(f"Detach {name} if no gradient must flow through it", f"{name} = {name}.detach()"),)
     if kind.startswith("tensor dtype"):
         return (Fix(f"Convert {name} before the call, so that one cache entry is enough."),)
+    if kind == "equal" and expected.isdigit() and name.isidentifier():
+        return (Fix(f"Make {name} a symbol from the first call", "torch.compile(..., dynamic=True)"),)
     if kind == "equal" and _NUMBER.fullmatch(expected):
         return (
             Fix(

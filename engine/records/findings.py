@@ -236,17 +236,17 @@ def useful_fixes(
     """Return the fixes of a guard failure that can help.
 
     If a compilation that it caused made the changed value a symbol and had to specialize it, no mark and no
-    tensor can: only the line that needs the value. ``name_place`` names that line.
+    tensor can: only the line that needs the value. ``name_place`` names that line. If the symbol of a number was
+    enough, so is a symbol from the first call; code that needs a size may not take a tensor.
     """
     places = set(_changed_places(failure))
-    for compilation in compilations:
-        for symbol in compilation.trace.symbols if compilation.trace else ():
-            if symbol.specialized_to and symbol.specialized_by and places.intersection(symbol.sources):
-                return (
-                    _change_line(symbol, name_place(symbol.specialized_by.span)),
-                    *(f for f in failure.fixes if f.verified),
-                )
-    return failure.fixes
+    symbols = [s for c in compilations for s in (c.trace.symbols if c.trace else ()) if places.intersection(s.sources)]
+    for symbol in symbols:
+        if symbol.specialized_to and symbol.specialized_by:
+            line = _change_line(symbol, name_place(symbol.specialized_by.span))
+            return (line, *(f for f in failure.fixes if f.verified))
+    enough = tuple(f for f in failure.fixes if f.verified or "dynamic=True" in f.code)
+    return enough if enough and symbols and failure.kind == "equals" else failure.fixes
 
 
 def _changed_places(failure: GuardFailure) -> Iterator[str]:

@@ -7,7 +7,7 @@ import { VIEWS } from "./shared/views.js";
 
 /** @typedef {import("./explorer.js").Frame} Frame */
 
-const CELLS = { hit: ["●", "ok", "hit"], compiled: ["◆", "new", "compiled"], rejected: ["✗", "bad", "guard failed"] };
+const CELLS = { hit: ["●", "ok", "hit"], compiled: ["◆", "new", "compiled"], rejected: ["✗", "bad", "guard failed"], python: ["–", "mut", "ran as Python"] };
 
 class RecompilesView {
   /** @param {Frame} frame */
@@ -53,12 +53,12 @@ class RecompilesView {
       const { columns } = part.lanes[this.lane] || { columns: [] };
       this.column = columns.findIndex((/** @type {any} */ c) => this.wantedCall !== undefined && c.first <= this.wantedCall && c.last >= this.wantedCall);
       this.wanted = undefined;
-    }
+    } else if (this.column < 0) this.lane = Math.max(0, part.lanes.findIndex((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.length)));
     const calls = part.lanes.reduce((/** @type {number} */ n, /** @type {any} */ l) => n + l.calls, 0) + part.dropped;
     put(
       this.context,
       h("b", {}, plural(part.lanes.length, "code object")), h("span", { class: "mut" }, `${plural(calls, "call")} ·`),
-      h("span", {}, Object.values(CELLS).flatMap(([sign, kind, text]) => [h("span", { class: kind }, sign), ` ${text}  `]), "· not checked"),
+      h("span", {}, Object.values(CELLS).slice(0, part.lanes.some((/** @type {any} */ l) => l.python) ? 4 : 3).flatMap(([sign, kind, text]) => [h("span", { class: kind }, sign), ` ${text}  `]), "· not checked"),
       h("span", { class: "sp" }), button("◂ miss", "k", () => this.miss(-1)), button("miss ▸", "j", () => this.miss(1)),
       !part.is_observed && part.lanes.some((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.some((/** @type {any} */ r) => r.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason)))) ? button("Try the fixes", "t", () => this.frame.act("try")) : null,
     );

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from engine.records.counts import aten_calls_of, counts
+from engine.records.counts import aten_calls_of, counts, has_graph
 from engine.records.session import Session
 
 
@@ -29,7 +29,7 @@ def empty_views(session: Session, others: Collection[str] = (), *, can_edit: boo
         "tracer": any(t.steps for t in traces),
         "aot": any(c.aot for c in compiled),
         "memory": any(found.steps for c in compiled for found in c.memory),
-        "compare": bool(others) or len(compiled) > 1,
+        "compare": bool(others) or sum(map(has_graph, compiled)) > 1,
         "compilations": bool(compiled or session.artifacts),
         "backward": bool(session.backward_calls),
         "ranks": session.ranks is not None,

@@ -85,11 +85,11 @@ def _tensor_type(dtype: str, shape: tuple[str, ...] | None) -> str:
 def source_name(origin: str) -> str:
     """Return the user's name of a source: ``L['x'].weight`` is ``x.weight``.
 
-    A value that a graph break left on Python's stack is ``stack[0]``.
+    A value that a graph break left on Python's stack has no name.
     """
     named = re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
-    counted = re.sub(r"\b__stack_(\d+)\.__reduce__\(\)\[2\]", r"position of the iterator stack[\1]", named)
-    return re.sub(r"\b__stack_(\d+)\b", r"stack[\1]", counted)
+    counted = re.sub(r"\b__stack_\d+\.__reduce__\(\)\[2\]", "position of a loop with a graph break", named)
+    return re.sub(r"\b__stack_\d+\b", "value at a graph break", counted)
 
 
 def is_stack_value(origin: str) -> bool:
@@ -99,6 +99,7 @@ def is_stack_value(origin: str) -> bool:
 
 _EQUALITY = ("equals", "equal")
 """Kinds of guards on a value itself: the values say it all."""
+_LONG_FLOAT = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e[-+]?\d+)?")
 
 
 def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
@@ -117,7 +118,9 @@ def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
     dimension = _DIMENSION.match(expected)
     if dimension and actual:
         return f"{name}.size({dimension[2]}) {one_line(dimension[1], 40)} -> {one_line(actual, 40)}"
-    arrow = f"{one_line(expected, 40)} -> {one_line(actual, 40)}" if actual else one_line(expected, 40)
+    arrow = " -> ".join(
+        _LONG_FLOAT.sub(lambda f: f"{float(f[0]):.4g}", one_line(t, 40)) for t in (expected, actual) if t
+    )
     if kind in _EQUALITY:
         return f"{name} {arrow}" if actual else f"{name} != {arrow}"
     return f"{name} {one_line(kind, 40)}: {arrow}".strip()

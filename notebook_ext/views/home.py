@@ -269,7 +269,11 @@ def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
 
 def _exceptions(session: Session) -> Iterator[Finding]:
     for group in groups(session):
+        seen: set[str] = set()
         for compilation, record in errors_of(group.compilations):
+            if record.context and record.context in seen:  # A callee raised it, and then its caller.
+                continue
+            seen.add(record.context)
             yield _of_stop(
                 session,
                 compilation,
@@ -278,7 +282,7 @@ def _exceptions(session: Session) -> Iterator[Finding]:
                 sanitize(record.context or record.title),
                 urgency=1,
                 sign="✗",
-                fixes=(("Correct this line or its inputs: eager execution raises the same exception.", ""),),
+                fixes=(("Correct this line or its inputs: eager execution raises the exception too.", ""),),
             )
 
 
@@ -481,7 +485,7 @@ def _break_edit(session: Session, record: BreakRecord) -> tuple[CellEdit, str] |
 def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...]) -> tuple[CellEdit | None, str]:
     """Return the first fix that can be made in the cell, and its text."""
     tree = _tree(session)
-    if tree is None or fixes != cluster.failure.fixes:
+    if tree is None or not set(fixes) <= set(cluster.failure.fixes):
         return None, ""
     calls = [c for c in session.calls if c.frame == cluster.call.frame and c.caller is not None]
     compiled = {m.id for m in cluster.compilations}

@@ -125,11 +125,11 @@ def _varying_inputs(calls: list[CallRecord]) -> list[str]:
 
 
 def _cells(call: CallRecord, entries: list[CompilationRecord]) -> dict[str, str]:
-    """Return the state of each checked entry: "guard_failed", "hit" or "compiled"."""
+    """Return the state of each checked entry: "rejected", "hit", "compiled" or "python"."""
     ids = {e.id for e in entries} | {e.id.rpartition("/")[2] for e in entries}
     cells = {a: "rejected" for a in (*call.checked_entries, *(r.entry for r in call.guard_failures)) if a in ids}
-    if call.entry in ids:
-        cells[call.entry] = "hit" if call.outcome == "hit" else "compiled" if call.outcome == "compiled" else "rejected"
+    if call.entry in ids:  # The entry of a frame that runs as Python says so.
+        cells[call.entry] = call.outcome
     return cells
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -151,8 +152,19 @@ def _ends_with_first_call(text: str) -> bool:
     return depth > 0
 
 
+_SYMBOL = re.compile(r"\b(\w+) is ([^,();]+)")
+"""A symbol and the size that it is, in the sentence of a relation that does not hold."""
+
+
 def guard_failure_text(rejection: GuardFailure) -> str:
     """Return a guard failure in its shortest form: ``x.size(0) 4 -> 8``."""
+    if rejection.kind == "dispatch keys":
+        return one_line(rejection.sentence.partition(";")[0].rstrip("."), 80)
+    if rejection.kind == "shape relation":
+        text = f"needs {rejection.expected}, but {rejection.actual}"
+        for symbol, name in _SYMBOL.findall(rejection.sentence):
+            text = re.sub(rf"\b{symbol}\b", name.replace("\\", ""), text)
+        return one_line(text, 80)
     return format_change(rejection.source, rejection.kind, rejection.expected, rejection.actual)
 
 

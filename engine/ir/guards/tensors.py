@@ -221,8 +221,29 @@ class DispatchKeysMatch(TensorPropertyGuard):
     def value_text(self, found: Any) -> str:
         return str(found).removeprefix("DispatchKeySet(").removesuffix(")")
 
+    def failure_message(self, actual: str) -> str:
+        found, wanted = _tensor_kind(actual), _tensor_kind(self.expected_text())
+        if found == wanted:
+            return super().failure_message(actual)
+        return f"{self.user_expr} is {found}; the compiled code was specialized for {wanted}."
+
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         return (Fix(f"Convert {self.user_expr} to an ordinary tensor", f"{self.user_expr} = {self.user_expr}.clone()"),)
+
+
+_KINDS_BY_KEY = {
+    "Conjugate": "a conjugated view",
+    "Negative": "a negated view",
+    "NestedTensor": "a nested tensor",
+    "Python": "a tensor subclass",
+}
+
+
+def _tensor_kind(keys: str) -> str:
+    """Name the kind of tensor that has these dispatch keys."""
+    names = keys.split(", ")
+    plain = "an ordinary tensor" if "ADInplaceOrView" in names else "an inference tensor"
+    return next((kind for key, kind in _KINDS_BY_KEY.items() if key in names), plain)
 
 
 @functools.lru_cache(maxsize=256)

@@ -104,7 +104,8 @@ class OpExpressions:
         """Return the operands, with a dtype where Triton would choose another one for a constant."""
         args = [self.of(a) for a in op.args]
         is_constant = [a.name == "constant" for a in op.args]
-        typed = {n: op.args[n].dtype for n in range(len(args)) if all(is_constant)}
+        is_double = needs_libdevice(op.name) and op.args[0].dtype == torch.float64  # Its functions promote nothing.
+        typed = {n: op.args[n].dtype for n, c in enumerate(is_constant) if all(is_constant) or (c and is_double)}
         if op.name in ("rand", "randint") and is_constant[1]:
             typed[1] = op.args[1].dtype
         if op.name == "where" and all(is_constant[1:]) and op.dtype not in (torch.float32, torch.int32):

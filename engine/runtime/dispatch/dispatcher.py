@@ -368,10 +368,16 @@ class DispatcherState:
             return found
         where = f"{STACK_VALUE_TEXT} at line {after.line}"
         # Only resume functions have such a value. It has no name, so there is no code to fix it with.
-        fixes = tuple(Fix(f.text.replace(STACK_VALUE_TEXT, where)) for f in found.fixes)
-        if ITERATOR_POSITION_TEXT in found.sentence:
-            fixes = (Fix("Move what breaks the graph out of the loop"),)
-        return replace(found, sentence=found.sentence.replace(STACK_VALUE_TEXT, where), fixes=fixes)
+        is_loop = ITERATOR_POSITION_TEXT in found.sentence
+        fix = (
+            "Move what breaks the graph out of the loop"
+            if is_loop
+            else f"Remove the graph break at line {after.line}: Python values that cross it are guarded"
+        )
+        sentence = found.sentence.replace(STACK_VALUE_TEXT, where)
+        if sentence.startswith(where):
+            sentence = sentence[0].upper() + sentence[1:]
+        return replace(found, sentence=sentence, fixes=(Fix(fix),))
 
     def _compile_entry(
         self, values: tuple[Any, ...], scope: FrameScope, cause: str, session: Session | None

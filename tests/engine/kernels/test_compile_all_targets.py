@@ -34,7 +34,7 @@ SAMPLE: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] 
     "look-up, checked": (lambda x, at: x[at] + 1, (X, AT)),
     "atomic": (lambda x, at: x.index_add(0, at, x[:33]), (X, AT)),
     "64-bit whole numbers": (lambda x: x * 3 // 7, (AT,)),
-    "doubles": (torch.sin, (X.double(),)),
+    "doubles": (lambda x: 10.0 ** x.sin(), (X.double(),)),
     "truth values": (lambda x: (x > 0).any(-1), (X,)),
     "complex": (lambda x: x * x.conj(), (torch.randn(600, 20, dtype=torch.complex64),)),
 }
@@ -71,3 +71,4 @@ def test_the_sample_covers_every_kernel_kind(kernels: dict[str, tuple[GeneratedK
     assert "tl.device_assert" in texts["look-up, checked"]
     assert "for start in range" in texts["long rows"]
     assert "tl.program_id(1)" in texts["tile"]
+    assert "libdevice.pow(tl.full((), 10.0, tl.float64)" in texts["doubles"]

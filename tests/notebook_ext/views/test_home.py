@@ -117,6 +117,57 @@ def test_recompiles_are_told_apart_by_what_changed(shell: Shell) -> None:
     }
 
 
+CALLED_IN_A_LOOP = """\
+class Head(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.fc(x.relu())
+
+def pick(x, top):
+    return x.topk(top).values
+
+def solve(x):
+    for i in range(12):
+        if x.norm().item() < 0:
+            break
+        if i % 10 == 0:
+            x = x + 1
+    return x
+
+solve(torch.ones(8))
+for top in (3, 5):
+    pick(torch.ones(8), top)
+with torch.inference_mode():
+    x = torch.ones(8)
+pick(x, 5)
+Head()(torch.ones(2, 7));
+"""
+
+
+def test_findings_name_what_a_stranger_knows(shell: Shell) -> None:
+    """No symbol, no stack slot, no dispatch key, and no advice that the program cannot take."""
+    shell.run(f"%%compile --backend eager\n{CALLED_IN_A_LOOP}")
+    session = shell.ns["_compile"]
+    found = findings(session)
+    causes = {f.title.partition(": ")[2]: f for f in found if "recompiles" in f.title}
+    assert {"top 3 -> 5", "x is an inference tensor"} <= causes.keys()
+    assert any("needs (i % 10) " in title for title in causes)
+    assert all(word not in title for title in causes for word in ("stack[", "s77", "DispatchKey"))
+    top = causes["top 3 -> 5"]
+    assert (top.edit_text, top.fixes) == ("Make every size a symbol from the first call.", ())
+    crossing = next(f for f in causes.values() if f.cause.startswith("A value carried over"))
+    assert crossing.fixes[0][0] in {
+        "Move what breaks the graph out of the loop",
+        "Remove the graph break at line 14: Python values that cross it are guarded",
+    }
+    assert [f.place for f in found if f.title.endswith("raises an exception")] == ["line 7 of cell 2"]
+    cells = {lane["name"]: lane["columns"][-1]["cells"] for lane in recompiles(session)["lanes"]}
+    assert list(cells["Linear.forward"].values()) == ["python"]
+
+
 def test_a_fix_that_the_recompile_itself_refutes_is_not_offered(shell: Shell) -> None:
     """A number that became a symbol and was specialized again needs another line."""
     session = run(shell, VARYING)
