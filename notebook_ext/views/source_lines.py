@@ -67,10 +67,13 @@ class LineOrdinals:
     """
 
     numbers: dict[FileLine, int] = field(default_factory=dict)
+    of_session: dict[FileLine, int] = field(default_factory=dict, repr=False)
+    """Numbers of the lines of all compilations of the session."""
 
     def add(self, span: Span) -> None:
-        """Assign the next number to the span's line if it has none."""
-        self.numbers.setdefault((span.file, span.line), len(self.numbers) + 1)
+        """Give the span's line its number in the session: the next one if it has none."""
+        line = (span.file, span.line)
+        self.numbers[line] = self.of_session.setdefault(line, len(self.of_session) + 1)
 
     def of(self, span: Span | None) -> int:
         """Return the number of the span's line; 0 if it has none."""
@@ -123,27 +126,37 @@ def call_of(session: Session, compilation: CompilationRecord) -> Span | None:
     return first.caller if first is not None else None
 
 
-_ordinals_cache: weakref.WeakKeyDictionary[Session, dict[str, tuple[CompilationRecord, int, LineOrdinals]]] = (
-    weakref.WeakKeyDictionary()
-)
-"""Ordinals by session and compilation, with the record and file count that they depend on.
+@dataclass
+class _SessionOrdinals:
+    """Ordinals by compilation, with the record and file count that they depend on."""
 
-A record that was replaced is numbered again.
-"""
+    lines: dict[FileLine, int] = field(default_factory=dict)
+    made: dict[str, tuple[CompilationRecord, int, LineOrdinals]] = field(default_factory=dict)
+
+
+_ordinals_cache: weakref.WeakKeyDictionary[Session, _SessionOrdinals] = weakref.WeakKeyDictionary()
 
 
 def ordinals(session: Session, compilation: CompilationRecord) -> LineOrdinals:
-    """Return the numbers of the source lines that one compilation uses."""
-    known = _ordinals_cache.setdefault(session, {})
+    """Return the numbers of the source lines that one compilation uses.
+
+    All compilations are numbered in their order, so that a number means one line in the whole session. A record
+    that was replaced is numbered again.
+    """
+    known = _ordinals_cache.setdefault(session, _SessionOrdinals())
     files = {f.id for f in session.files}
-    made = known.get(compilation.id)
-    if made is None or made[0] is not compilation or made[1] != len(files):
-        made = known[compilation.id] = (compilation, len(files), _ordinals(session, compilation, files))
-    return made[2]
+    new = () if compilation.id in known.made else session.compilations
+    for record in (*(c for c in new if c.id not in known.made), compilation):
+        made = known.made.get(record.id)
+        if made is None or made[0] is not record or made[1] != len(files):
+            known.made[record.id] = (record, len(files), _ordinals(session, record, files, known.lines))
+    return known.made[compilation.id][2]
 
 
-def _ordinals(session: Session, compilation: CompilationRecord, files: set[str]) -> LineOrdinals:
-    found = LineOrdinals()
+def _ordinals(
+    session: Session, compilation: CompilationRecord, files: set[str], lines: dict[FileLine, int]
+) -> LineOrdinals:
+    found = LineOrdinals(of_session=lines)
     if (call := call_of(session, compilation)) is not None:
         found.add(call)
     library: list[Span] = []

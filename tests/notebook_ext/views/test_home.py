@@ -12,6 +12,7 @@ import torch
 from engine.records.counts import counts
 from engine.records.session import Session
 from notebook_ext.compile_run import CompileRun
+from notebook_ext.views import source_lines
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.cell_edits import CellEdit, CellText, Replacement, combine, diff_rows, edit_id
 from notebook_ext.views.home import findings, home, replay_edit
@@ -164,6 +165,12 @@ def test_findings_name_what_a_stranger_knows(shell: Shell) -> None:
         "Remove the graph break at line 14: Python values that cross it are guarded",
     }
     assert [f.place for f in found if f.title.endswith("raises an exception")] == ["line 7 of cell 2"]
+    meaning: dict[int, set[tuple[str, int]]] = {}
+    for compilation in session.compilations:
+        for line, number in source_lines.ordinals(session, compilation).numbers.items():
+            meaning.setdefault(number, set()).add(line)
+    assert len(meaning) > 4
+    assert all(len(lines) == 1 for lines in meaning.values())  # One number is one line in every table.
     cells = {lane["name"]: lane["columns"][-1]["cells"] for lane in recompiles(session)["lanes"]}
     assert list(cells["Linear.forward"].values()) == ["python"]
 
