@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from engine import process_state  # noqa: F401 -- a fork from now on waits for imports
 from engine.supported_versions import check_python
 
 if TYPE_CHECKING:

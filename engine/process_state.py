@@ -1,17 +1,25 @@
 """Process-wide locks and settings, which are renewed in forked children.
 
 A child of ``os.fork`` has one thread. Locks that other threads held stay locked in it, and settings that they changed
-stay changed; both are renewed here.
+stay changed; both are renewed here. A module that another thread was importing would stay locked and half executed, so
+a fork waits for imports of other threads.
+
+``os`` calls the functions that run before a fork last registered first. Modules of Python whose functions take a lock
+are imported here, to be registered earlier: or a fork would hold their lock while it waits for an import that needs it.
 """
 
 from __future__ import annotations
 
+import _imp
+import concurrent.futures.thread
 import functools
 import gc
+import importlib
 import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +31,12 @@ RECURSION_LIMIT = 20_000
 
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Logger that reports errors of users with torch's traceback, before Python does."""
+
+MAX_IMPORT_SECONDS = 30.0
+"""Time after which a process forks anyway: the other thread may wait for this one."""
+SECONDS_BETWEEN_LOOKS = 0.005
+
+_REGISTERED_EARLIER = (concurrent.futures.thread, logging)
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _settings: weakref.WeakSet[SharedSetting] = weakref.WeakSet()
@@ -124,4 +138,39 @@ def _renew_cached_properties() -> None:
             found.lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew_after_fork)
+class _ImportPause(threading.local):
+    """Holds the lock of the import system, without which no thread begins to import a module."""
+
+    is_active = False
+
+    def begin(self) -> None:
+        """Take the lock once no other thread imports."""
+        end = time.monotonic() + MAX_IMPORT_SECONDS
+        self._acquire()
+        while _others_import() and time.monotonic() < end:
+            self.end()
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            self._acquire()
+
+    def _acquire(self) -> None:
+        _imp.acquire_lock()
+        self.is_active = True
+
+    def end(self) -> None:
+        """Release the lock, in the parent and in the child."""
+        if self.is_active:
+            self.is_active = False
+            _imp.release_lock()
+
+
+def _others_import() -> bool:
+    """Return True if a thread other than this one holds the lock of a module."""
+    locks: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
+    found = [reference() for reference in tuple(locks.values())]
+    return any(getattr(lock, "owner", None) not in (None, threading.get_ident()) for lock in found)
+
+
+_pause = _ImportPause()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_pause.begin, after_in_parent=_pause.end, after_in_child=_pause.end)
+    os.register_at_fork(after_in_child=_renew_after_fork)

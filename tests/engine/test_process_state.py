@@ -58,18 +58,43 @@ FORKS = textwrap.dedent(
     """
 )
 
+FIRST_IMPORT = textwrap.dedent(
+    """
+    import os, signal, sys, threading, time
+    import engine
+
+    def compile_and_run():
+        import torch
+        return bool(engine.compile(lambda x: x + 1, backend=sys.argv[1])(torch.ones(2)).eq(2).all())
+
+    # A first operator in the other thread would hold locks of torch's C++ as well.
+    threading.Thread(target=lambda: engine.compile(compile_and_run), daemon=True).start()
+    good = 0
+    for n in range(int(sys.argv[2])):
+        time.sleep(0.05)
+        child = os.fork()
+        if not child:
+            signal.alarm(60)  # ends a child that hangs
+            os._exit(0 if compile_and_run() else 1)
+        good += os.waitpid(child, 0)[1] == 0
+    print(good, flush=True)
+    os._exit(0)
+    """
+)
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def _run_forks(backend: str, count: int, timeout: float) -> int:
+def _run_forks(backend: str, count: int, timeout: float, script: str = FORKS) -> int:
     made = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKS, backend, str(count)],
+        [sys.executable, "-W", "ignore", "-c", script, backend, str(count)],
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
     )
     assert made.returncode == 0, made.stderr[-2000:]
+    assert not made.stderr
     return int(made.stdout)
 
 
@@ -77,6 +102,12 @@ def _run_forks(backend: str, count: int, timeout: float) -> int:
 def test_children_compile_although_another_thread_was_compiling() -> None:
     """A child forked while another thread compiles can compile."""
     assert _run_forks("eager", 3, 280.0) == 3
+
+
+@needs_fork
+def test_children_compile_although_another_thread_was_importing() -> None:
+    """A child forked while another thread first imports the compiler and torch can compile."""
+    assert _run_forks("eager", 2, 280.0, FIRST_IMPORT) == 2
 
 
 @needs_fork

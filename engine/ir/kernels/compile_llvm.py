@@ -27,7 +27,6 @@ LOCK = threading.RLock()
 
 So LLVM's own locks are free in the child.
 """
-os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 _PYTHON_SYMBOLS = (
     "PyLong_AsVoidPtr",
     "PyLong_AsLongLong",
@@ -52,6 +51,13 @@ class _MethodDefinition(ctypes.Structure):
     )
 
 
+def _release_after_fork() -> None:
+    """Release the lock, unless this module was imported while this thread began to fork."""
+    if LOCK._is_owned():  # type: ignore[attr-defined]
+        LOCK.release()
+
+
+os.register_at_fork(before=LOCK.acquire, after_in_parent=_release_after_fork, after_in_child=_release_after_fork)
 _is_forked = ctypes.c_int(0)
 _kept: list[Any] = []
 """Engines, descriptors and method definitions: compiled code lives as long as the process."""
