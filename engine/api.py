@@ -41,6 +41,7 @@ from engine.runtime.dispatch.compiled_modules import attach as attach_module
 from engine.runtime.dispatch.compiled_modules import compiled_module
 from engine.runtime.dispatch.compiled_modules import detach as detach_module
 from engine.runtime.dispatch.dispatcher import make_dispatcher, unwrap_compiled
+from engine.runtime.record_launches import record_launches
 from engine.torch_private import contract
 from engine.torch_private.entries import Feature, why_off
 from engine.torch_private.global_state import is_compiling_disabled
@@ -322,12 +323,15 @@ def list_backends() -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def record(level: str = "standard", *, target: str | None = None) -> Iterator[Session]:
+def record(level: str = "standard", *, target: str | None = None, launches: bool = False) -> Iterator[Session]:
     """Record what compiled functions do in this thread while the context is open.
 
     Args:
         level: "standard", or "steps" to record every instruction that the tracer executes.
         target: the session's target; default: the current GPU, else "cuda:90".
+        launches: also record each launch of a kernel: argument shapes, grid, time and the call that led to it. A GPU
+            then runs one kernel at a time. In a CUDA graph, launches have no times, and only those of graphs recorded
+            in the context are known.
 
     Yields:
         The Session, which is filled while code runs. Background compile jobs may add kernels after the
@@ -336,7 +340,7 @@ def record(level: str = "standard", *, target: str | None = None) -> Iterator[Se
     if level not in LEVELS:
         raise errors.BadArgument(f"The recording level {level!r} does not exist. Choose one of {', '.join(LEVELS)}.")
     session = new_session(level, target)
-    with set_current_session(session):
+    with set_current_session(session), record_launches(session) if launches else contextlib.nullcontext():
         try:
             yield session
         finally:

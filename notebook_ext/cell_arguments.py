@@ -58,6 +58,13 @@ COMPILE_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     ("--steps", {"action": "store_true", "help": "Keep every instruction that the tracer executes."}),
     (
+        "--launches",
+        {
+            "action": "store_true",
+            "help": "Record each launch of a kernel: shapes, grid, time, and the call that led to it.",
+        },
+    ),
+    (
         "--keep",
         {"action": "store_true", "help": "Continue with what earlier cells compiled instead of starting empty."},
     ),
@@ -155,6 +162,8 @@ def to_settings(arguments: argparse.Namespace) -> CompileSettings:
         raise UsageError(f"--save: there is no folder {str(pathlib.Path(arguments.save).parent)!r} to save into.")
     if arguments.compare and is_torch_backend(arguments.backend):
         raise UsageError("--compare compares our compiler with torch.compile: leave out --backend torch.")
+    if arguments.launches and is_torch_backend(arguments.backend):
+        raise UsageError("--launches records kernels of our compiler: leave out --backend torch.")
     dynamic = True if arguments.dynamic else False if arguments.static else None
     return CompileSettings(
         backend=arguments.backend,
@@ -162,6 +171,7 @@ def to_settings(arguments: argparse.Namespace) -> CompileSettings:
         dynamic=dynamic,
         fullgraph=arguments.fullgraph,
         level="steps" if arguments.steps else "standard",
+        launches=arguments.launches,
     )
 
 

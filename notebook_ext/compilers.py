@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
@@ -35,6 +35,8 @@ class CompileSettings:
     dynamic: bool | None = None
     fullgraph: bool = False
     level: str = "standard"
+    launches: bool = field(default=False, compare=False)
+    """Record each launch of a kernel."""
 
 
 class CellCompiler(Protocol):
@@ -65,7 +67,7 @@ class EngineCompiler:
 
     def record(self) -> contextlib.AbstractContextManager[Session]:
         """Open ``engine.record`` with the chosen level and target."""
-        return api.record(self.settings.level, target=self.settings.target)
+        return api.record(self.settings.level, target=self.settings.target, launches=self.settings.launches)
 
     def compile_function(self, function: FunctionType, role: str = "root") -> Callable[..., Any]:
         """Return a dispatcher.

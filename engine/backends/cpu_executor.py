@@ -146,7 +146,7 @@ def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None
         program = with_edited_kernels(program, graph.passes.kernel_edits)
         try:
             with work.stage("LLVM"):
-                run = program_executor(program, bind, is_boxed=graph.is_boxed)
+                run = program_executor(program, bind, is_boxed=graph.is_boxed, compilation=work.id)
         except errors.KernelBuildError as error:
             lowering.leave_to_aten(error)
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")

@@ -33,7 +33,7 @@ def program_runner(program: LoweredProgram, graph: AotGraph, options: Options, r
     Raises:
         errors.KernelBuildError: a kernel cannot be built.
     """
-    run = program_executor(program, is_boxed=graph.is_boxed)
+    run = program_executor(program, is_boxed=graph.is_boxed, compilation=record.compilation)
     if options.uses_cuda_graphs and not why_off(Feature.CUDA_GRAPHS):
         run = CudaGraphReplay(
             run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.records.base import Record
+from engine.records.bytecode import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,25 @@ class LaunchRecord(Record):
 
     buffers: dict[str, str] | None = None
     nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchGroup(Record):
+    """Launches of one kernel with equal arguments and grid, from one call of the user's code.
+
+    ``arguments``: shapes and numbers by parameter name. ``seconds`` and ``fastest``: all launches and the fastest one;
+    None inside a CUDA graph. ``is_replay``: launched by a replay of a CUDA graph.
+    """
+
+    compilation: str
+    kernel: str
+    arguments: dict[str, str]
+    grid: tuple[int, ...]
+    caller: Span | None = None
+    count: int = 0
+    seconds: float | None = None
+    fastest: float | None = None
+    is_replay: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from engine.process_state import make_rlock
 from engine.records.autograd import BackwardCall, BackwardRecord
 from engine.records.base import SCHEMA_VERSION, RecordError, from_jsonable
 from engine.records.bytecode import SourceFile
+from engine.records.kernels import LaunchGroup
 from engine.records.migrate import migrate_session
 from engine.records.ranks import RankGroups
 from engine.records.repro_script import repro_script
@@ -77,6 +78,13 @@ class CallTable(RecordTable[CallRecord]):
         return super().__get__(session, owner)
 
 
+class FrameLaunches:
+    """Attribute of a session: the launches of all its frames."""
+
+    def __get__(self, session: Session, owner: type) -> tuple[LaunchGroup, ...]:
+        return self if session is None else tuple(group for frame in session.frames for group in frame.launches)
+
+
 class StageText:
     """Attribute of a session: one stage as text to print, or as ``to_dict()``."""
 
@@ -123,6 +131,8 @@ class Session:
     artifacts = RecordTable[ArtifactRecord]("Artifacts that belong to no compilation.")
     backwards = RecordTable[BackwardRecord]("Captured backwards, in the order of their first run.")
     backward_calls = RecordTable[BackwardCall]("Runs of backwards while capturing was on.")
+
+    launches = FrameLaunches()
 
     bytecode = StageText("Instructions of each function, original and modified")
     trace = StageText("Tracing: inlined calls, graph breaks, recorded steps")

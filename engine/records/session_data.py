@@ -10,7 +10,7 @@ from engine.records.base import Record
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import GraphRecord
 from engine.records.guards import GuardsRecord, ObservedSymbolRecord
-from engine.records.kernels import KernelRecord
+from engine.records.kernels import KernelRecord, LaunchGroup
 from engine.records.lowering import CpuProgramRecord, LoweringRecord, MemoryRecord
 from engine.records.ranks import RankGroups
 from engine.records.runtime import ArtifactRecord, CallRecord, DiskCacheRecord, SkippedRecord, StageFailure, Timing
@@ -32,6 +32,8 @@ class FrameRecord(Record):
     parent: str = ""
     """For "resume": the frame that broke; for "callee": the frame that called it first."""
     resumes_after: Span | None = None
+    launches: tuple[LaunchGroup, ...] = ()
+    """Launches of its kernels, recorded on request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from engine.records.aot import NodeValuesRecord
 from engine.records.base import to_jsonable
 from engine.records.bytecode import Instruction, Span
 from engine.records.graph import GraphRecord
-from engine.records.kernels import KernelResources
+from engine.records.kernels import KernelResources, LaunchGroup
 from engine.records.trace import InlinedCall
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _STAGE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "autograd": ((), ("backwards", "backward_calls")),
     "lowering": (("lowering", "backward_lowering"), ()),
     "memory": (("memory",), ()),
-    "kernels": (("kernels",), ("target",)),
+    "kernels": (("kernels",), ("target", "launches")),
     "runtime": (("timings", "failures"), ("calls", "skipped", "failures", "notes", "seconds")),
 }
 """Field names by stage: of a compilation, and of the session."""
@@ -264,9 +264,20 @@ def _kernels(session: Session, compilation: CompilationRecord) -> Lines:
             yield f"  {made.target}: {made.error or lines}{registers}"
         if kernel.measured is not None:
             yield f"  measured on {kernel.measured.device}: {kernel.measured.seconds * 1e6:.3g} µs"
+        for group in session.launches:
+            if (group.compilation, group.kernel) == (compilation.id, kernel.id):
+                yield f"  {_launches(group)}"
         if kernel.verify is not None:
             place = "on" if kernel.language == "llvm" else "in"
             yield f"  verified {place} {kernel.verify.where}: {kernel.verify.outcome} {kernel.verify.note}".rstrip()
+
+
+def _launches(group: LaunchGroup) -> str:
+    """Return one line about launches with equal arguments."""
+    arguments = ", ".join(f"{name} {text}" for name, text in group.arguments.items())
+    place = f" from line {group.caller.line}" if group.caller is not None else ""
+    time = f", fastest {group.fastest * 1e6:.3g} µs" if group.fastest is not None else " by a CUDA graph"
+    return f"launched {group.count} times{place}{time}, grid {group.grid}: {arguments}"
 
 
 def _runtime(session: Session) -> Lines:

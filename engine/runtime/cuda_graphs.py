@@ -17,6 +17,7 @@ import torch
 
 from engine.ir.node_values import tensors_by_position, tensors_in
 from engine.process_state import make_lock
+from engine.runtime.record_launches import capture_launches, reporting_replay
 from engine.torch_private.cuda import (
     clear_cublas_workspaces,
     current_device_index,
@@ -324,9 +325,10 @@ class CudaGraphReplay:
                 read[n] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
         buffers = [read[n] for n in moves]
         copy_inputs(buffers, [given[n] for n in moves])
-        recording = self._recorder.record(
-            (lambda: self.run(list(read))) if self._is_boxed else (lambda: self.run(*read))
-        )
+        with capture_launches() as launches:
+            recording = self._recorder.record(
+                (lambda: self.run(list(read))) if self._is_boxed else (lambda: self.run(*read))
+            )
         stays = tuple(n for n in tensors if n not in moves)
         results, storages = self._plan_outputs(recording.outputs, read)
         first = {id(out): n for n, out in reversed(list(enumerate(recording.outputs)))}
@@ -343,7 +345,7 @@ class CudaGraphReplay:
             tuple(addresses[n] for n in stays),
             tuple(moves),
             buffers,
-            recording.replay,
+            reporting_replay(recording.replay, launches) if launches else recording.replay,
             results,
             first_aliases,
             storages,

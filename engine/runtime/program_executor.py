@@ -38,6 +38,7 @@ from engine.runtime.aten_executor import BERNOULLI, EMPTY_LIKE, aten_callable, b
 from engine.runtime.aten_fallback import OutOfBounds, UnexpectedSize
 from engine.runtime.huge_pages import MIN_BYTES, empty_in_huge_pages
 from engine.runtime.kernel_launchers import KernelBinder, Launcher, gpu_launcher
+from engine.runtime.record_launches import LaunchReporter, add_program, is_recording_launches, launch_arguments
 from engine.torch_private.cuda import current_device_index, current_raw_stream
 from engine.torch_private.entries import Feature, why_off
 from engine.torch_private.pytree import tree_map_only
@@ -49,29 +50,41 @@ BUILD_THREADS = 4
 """Threads that load the kernels of one program."""
 
 
-def program_executor(program: LoweredProgram, bind: KernelBinder = gpu_launcher, *, is_boxed: bool = False) -> Run:
+def program_executor(
+    program: LoweredProgram, bind: KernelBinder = gpu_launcher, *, is_boxed: bool = False, compilation: str = ""
+) -> Run:
     """Return ``run(*inputs) -> tuple``, which runs the program on the inputs' device.
 
     Kernels are compiled here for the current GPU, so that errors occur now and not in the first call. With ``is_boxed``
-    it is ``run([inputs])``, which empties the list: each input can be freed after its last use.
+    it is ``run([inputs])``, which empties the list: each input can be freed after its last use. A program of a
+    ``compilation`` reports its launches to sessions that ask for them.
 
     Raises:
         KernelBuildError: a kernel does not compile for this GPU, or needs more resources than it has.
     """
-    return ProgramExecutor(program, bind, is_boxed=is_boxed)
+    return ProgramExecutor(program, bind, is_boxed=is_boxed, compilation=compilation)
 
 
 class ProgramExecutor:
     """A program bound to a device; ``text`` is the generated Python, after the first call."""
 
-    def __init__(self, program: LoweredProgram, bind: KernelBinder, *, is_boxed: bool = False) -> None:
+    def __init__(
+        self, program: LoweredProgram, bind: KernelBinder, *, is_boxed: bool = False, compilation: str = ""
+    ) -> None:
         self._program = program
         self._bind = bind
         self._is_boxed = is_boxed
+        self._compilation = compilation
         self._launchers: dict[frozenset[str], dict[str, Launcher]] = {}
         self._run: Run | None = None
         self.text = ""
         self._launchers_for(frozenset())
+        if compilation:
+            add_program(self)
+
+    def forget_generated_code(self) -> None:
+        """Generate the Python anew at the next call; the kernels stay bound."""
+        self._run = None
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run the program; return its outputs."""
@@ -131,7 +144,10 @@ class ProgramExecutor:
             for n, x in tensors_by_position(inputs).items()
             if x.device.type == "cpu" != device.type
         )
-        writer = _ProgramWriter(self._program, device, scalars, self._is_boxed)
+        report = None
+        if self._compilation and is_recording_launches():
+            report = LaunchReporter(self._compilation)
+        writer = _ProgramWriter(self._program, device, scalars, self._is_boxed, report)
         self.text = writer.text()
         if device.type != "cuda":
             self._run = self._load(writer, self._launchers_for(frozenset()))
@@ -190,6 +206,8 @@ class _ProgramWriter:
     device: torch.device
     cpu_scalars: frozenset[str]
     is_boxed: bool = False
+    report: LaunchReporter | None = None
+    """Runs and reports each launch; None to launch directly."""
     constants: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -350,7 +368,7 @@ class _ProgramWriter:
             return
         arguments = ", ".join(self._argument(a) for a in step.kernel.args)
         sizes = [self._size(size) for size in grid]
-        call = f"launch{number}({', '.join(sizes)}, stream, {arguments})"
+        call = self._reported(number, step, f"launch{number}({', '.join(sizes)}, stream, {arguments})")
         symbolic = [text for text, known in zip(sizes, static, strict=True) if known is None]
         # The driver rejects an empty grid.
         yield f"if {' and '.join(symbolic)}: {call}" if symbolic else call
@@ -361,8 +379,18 @@ class _ProgramWriter:
             f"{self._names[a.buffer]}.data_ptr()" if a.kind == "pointer" else self._argument(a)
             for a in step.kernel.args
         )
-        call = f"launch{number}({arguments})"
+        call = self._reported(number, step, f"launch{number}({arguments})")
         return f"if {call}: out_of_bounds()" if step.kernel.checks else call
+
+    def _reported(self, number: int, step: Launch, call: str) -> str:
+        """Return the call of a launcher, with a report if a session asks for it."""
+        if self.report is None:
+            return call
+        kernel = step.kernel
+        self.constants |= {f"kernel{number}": kernel, "report": self.report}
+        grid = kernel.grid[: 1 if self.program.target == CPU_TARGET else 3]
+        values = "".join(f"{self._argument(a)}, " for a in launch_arguments(kernel))
+        return f"report(kernel{number}, {self._sizes(grid)}, ({values}), lambda: {call})"
 
     def _argument(self, argument: KernelArg) -> str:
         if argument.kind == "pointer":

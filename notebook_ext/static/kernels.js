@@ -233,7 +233,7 @@ class KernelsView {
       if (!r.tuning) this.requestTuning("open");
     }
     this.detail.classList.toggle("two", isTuning);
-    put(this.detail, r && isTuning ? [this.panel.section(r.tuning, `Tune ${r.kernel}`, this.tuningNote, this.frame.model.hasKernel !== false), this.#reasons(r)] : r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r)] : part.externs.length ? h("section", { tabindex: "0", "aria-label": "ATen calls" }, this.#externs(part.externs)) : null);
+    put(this.detail, r && isTuning ? [this.panel.section(r.tuning, `Tune ${r.kernel}`, this.tuningNote, this.frame.model.hasKernel !== false), this.#reasons(r)] : r ? [part.is_observed ? null : isCpu ? this.#instructions(r) : this.#roofline(r), this.#ladder(r), this.#reasons(r), this.#launches(r)] : part.externs.length ? h("section", { tabindex: "0", "aria-label": "ATen calls" }, this.#externs(part.externs)) : null);
     this.detail.classList.toggle("one", !r);
     if (isTuning && this.tuningNote) this.frame.say(this.tuningNote);
     else this.tell(r);
@@ -352,6 +352,20 @@ class KernelsView {
       missing.length ? h("p", { class: "mut" }, `No ${missing.join(", ")}: ${made ? made.error || "not compiled yet, or not available for this target" : "not compiled yet"}.`) : h("p", { class: "mut" }, "Color: source line. Gray: generated."),
       facts.length > 1 ? h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Target", "Regs", "Spills", "Shared", "Occup.", "Limited by", "Compile time"].map((t) => h("th", { class: t === "Target" ? "" : "num" }, t)))), h("tbody", {}, facts.map((f) => h("tr", { class: f[0] === this.target ? "sel" : "" }, f.map((v, i) => h("td", { class: i ? "num" : "" }, text(v))))))) : null,
       this.part.is_observed || this.isCpu ? null : h("p", { class: "mut" }, h("b", {}, "Launch "), Object.entries(r.launch).filter(([k]) => !k.endsWith("_ptr")).map(([k, v]) => `${k} ${v}`).join(", ")),
+    );
+  }
+
+  /** The recorded launches of the kernel: what is equal in all of them, then a row for each group. @param {any} r */
+  #launches(r) {
+    const found = r.launched;
+    if (!found) return null;
+    const heads = [...found.varying, "Launches", "Fastest", "Total"], time = (/** @type {number | null} */ s) => (s == null ? "–" : ms(s));
+    return h(
+      "section", { class: "launches", tabindex: "0", "aria-label": "Launches" },
+      h("h4", {}, `Launches of ${r.kernel}: ${found.total.toLocaleString("en")}`),
+      h("p", {}, found.equal.map((/** @type {string[]} */ [name, value], /** @type {number} */ i) => [i ? ", " : "", h("span", { class: "mut" }, `${name} `), value])),
+      h("table", { class: "t" }, h("thead", {}, h("tr", {}, heads.map((t, i) => h("th", { class: i < found.varying.length ? "" : "num" }, t)))), h("tbody", {}, found.rows.map((/** @type {any} */ w) => h("tr", {}, w.values.map((/** @type {string} */ v) => h("td", {}, v)), [w.count, time(w.fastest), time(w.seconds)].map((v) => h("td", { class: "num" }, v)))))),
+      found.more ? h("p", { class: "mut" }, `${plural(found.more, "further group")} took less time.`) : null,
     );
   }
 

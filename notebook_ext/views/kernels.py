@@ -12,6 +12,7 @@ from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, sanitize
+from notebook_ext.views.launches import launches_of
 from notebook_ext.views.linked.row_links import CPU, default_target, for_target, targets_of
 from notebook_ext.views.performance import roofline
 
@@ -94,6 +95,7 @@ def _row(
             t: roofline.estimate(t, kernel.bytes_moved, kernel.flops) for t in _targets(session, compilation)
         },
         "measured": _measured(kernel),
+        "launched": launches_of(session, compilation.id, kernel.id),
         "tuning": _tuning(kernel),
         "choices": autotune_choices(compilation, kernel),
         "check": one_line(verify.outcome, 40) if verify else "not checked",

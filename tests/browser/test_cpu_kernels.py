@@ -86,3 +86,25 @@ def test_contrast_of_cpu_kernels(explorer: Show, ran: Session, theme: str) -> No
     keep(page, f"linked-cpu-{theme}")
     assert page.evaluate(CONTRAST) == []
     open_view(page, "kernels")
+
+
+def test_recorded_launches_stand_below_the_kernel(explorer: Show) -> None:
+    """What varies is in a table, here the rows of x; what is equal stands once above it."""
+    f = engine.compile(scores, dynamic=True)
+    with engine.record(launches=True) as session:
+        for rows in (32, 64, 32):
+            f(torch.randn(rows, 200), torch.randn(200))
+    page = explorer(session)
+    page.locator('.lm button[data-target="kernels|cpu"]').click()
+    section = page.locator(".lm .kdetail .launches")
+    assert section.locator("h4").inner_text() == "Launches of c0: 3"
+    assert "f32[200]" in section.locator("p").first.inner_text()
+    heads = section.locator("th").all_inner_texts()
+    assert heads[0] == "x_ptr"
+    assert heads[-3:] == ["Launches", "Fastest", "Total"]
+    rows = {row[0]: row[len(heads) - 3] for row in _cells(section)}
+    assert rows == {"f32[32, 200]": "2", "f32[64, 200]": "1"}
+
+
+def _cells(section: Any) -> list[list[str]]:
+    return [row.locator("td").all_inner_texts() for row in section.locator("tbody tr").all()]

@@ -451,6 +451,7 @@ def test_help_lists_every_argument(shell: Shell) -> None:
         "--compare",
         "--verify",
         "--steps",
+        "--launches",
         "--keep",
         "--no-static",
         "--save",

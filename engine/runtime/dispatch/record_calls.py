@@ -99,7 +99,7 @@ class RecordedHit:
         """Return the record of the call."""
         asked, seconds, start = self.facts
         inputs = describe_snapshots(self.shared.names, self.arguments)
-        caller = self.caller and _span_at(*self.caller)
+        caller = self.caller and span_at(*self.caller)
         return CallRecord(
             self.index, self.shared.frame, "hit", self.shared.entry, caller, inputs, tuple(asked), (), seconds, start
         )
@@ -108,7 +108,7 @@ class RecordedHit:
 def caller_span() -> Span | None:
     """Return the user's call site: the innermost frame outside the engine and torch."""
     found = _caller()
-    return found and _span_at(*found)
+    return found and span_at(*found)
 
 
 def _caller() -> tuple[CodeType, int] | None:
@@ -129,7 +129,31 @@ _internal_files: set[str] = set()
 """Files of the engine and of torch that were met."""
 
 
-def _span_at(code: CodeType, offset: int) -> Span:
+def outermost_call(thread: int) -> tuple[CodeType, int] | None:
+    """Return the code and the offset of the user's call that led here.
+
+    It is the caller of the outermost compiled frame.
+
+    In a thread without Python frames of the user (autograd's, for a GPU) it is that of ``thread``.
+    """
+    found = _outermost_call(sys._getframe(1))
+    return found or _outermost_call(sys._current_frames().get(thread))
+
+
+def _outermost_call(frame: FrameType | None) -> tuple[CodeType, int] | None:
+    found: tuple[CodeType, int] | None = None
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == DISPATCH_FILE:
+            found = None  # what was met runs inside a compiled frame
+        elif found is None and not code.co_filename.startswith((_ENGINE, _TORCH, "<frozen", "<engine")):
+            found = code, frame.f_lasti
+        frame = frame.f_back
+    return found
+
+
+def span_at(code: CodeType, offset: int) -> Span:
+    """Return the span of the instruction at an offset of a code object."""
     # Not memoized by code object: its constants can be unhashable objects, or objects with a user-defined ``__eq__``.
     file = code.co_filename
     position = next(itertools.islice(code.co_positions(), offset // 2, None), (None,) * 4)
