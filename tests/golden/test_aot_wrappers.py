@@ -238,6 +238,18 @@ def test_autograd_function_with_integer_result(show: Show) -> None:
     show(f, torch.ones(4, requires_grad=True), wrapper="autograd")
 
 
+@shows("engine/aot/wrappers/freed_history.py")
+def test_freed_history(show: Show) -> None:
+    """A result whose history the graph has freed requires grad; a backward from it raises."""
+
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        loss = (x * w).sin().sum()
+        (g,) = torch.autograd.grad(loss, w)
+        return w - g, loss
+
+    show(f, torch.ones(4), torch.ones(4, requires_grad=True), wrapper="autograd")
+
+
 @shows("engine/aot/wrappers/eager_conditions.py")
 def test_eager_conditions(show: Show) -> None:
     """A call runs as traced where compiled code is unsupported.
