@@ -70,7 +70,7 @@ def _rank_lines(session: Session) -> Iterator[str]:
         return
     count, groups = len(session.ranks.ranks), len(session.ranks.groups)
     yield f"{count:,} ranks: {'all equal' if groups == 1 else f'{groups:,} groups; this is the largest one'}"
-    yield from (one_line(found.title, 300) for found in find_problems(session) if found.view == "ranks")
+    yield from (one_line(found.title, 300) for found in find_problems(session) if found.view == "devices")
 
 
 def _progress_bar(what: str) -> Callable[[int, int], None]:

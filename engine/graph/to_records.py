@@ -8,6 +8,7 @@ import torch
 import torch.fx
 
 from engine.graph.format_node import format_node, format_target
+from engine.graph.mesh import mesh_of, placements_of
 from engine.graph.passes.recorder import PASS_RECORDS_KEY
 from engine.ir.aot.aot_graph import node_id_prefix
 from engine.ir.introspection.symbols import SYMBOLIC_TYPES
@@ -22,7 +23,9 @@ def graph_record(module: torch.fx.GraphModule, stage: str, compilation: str, tit
     Nothing is computed.
     """
     nodes = tuple(_node_record(node, node_id_prefix(stage), compilation) for node in module.graph.nodes)
-    return GraphRecord(f"{stage}:{compilation}", stage, title, nodes, passes=module.meta.get(PASS_RECORDS_KEY, ()))
+    passes = module.meta.get(PASS_RECORDS_KEY, ())
+    mesh = mesh_of([(n, fake_value_of(n)) for n in module.graph.nodes])
+    return GraphRecord(f"{stage}:{compilation}", stage, title, nodes, passes=passes, mesh=mesh)
 
 
 def fake_value_of(node: torch.fx.Node) -> Any:
@@ -49,6 +52,7 @@ def _node_record(node: torch.fx.Node, stage: str, compilation: str) -> NodeRecor
         stack=origin.stack,
         module=origin.module,
         note=origin.note or _note(node, value),
+        placements=placements_of(value),
         **layout,
     )
 

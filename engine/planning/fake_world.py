@@ -23,6 +23,7 @@ from engine.planning.time_model import PlannedEvent, PlannedStream, Timeline
 from engine.torch_private.fake_tensors import FakeTensorMode
 from engine.torch_private.lazily_loaded import (
     FakeStore,
+    OpDispatcher,
     ProcessGroupReducer,
     ShardingPropagator,
     Work,
@@ -183,6 +184,7 @@ def _distributed_answers(rank: int, world: int, mesh: Mapping[str, int], observe
             "_propagate_tensor_meta_non_cached",
             _with_flag(ShardingPropagator._propagate_tensor_meta_non_cached, observer, "is_paused"),
         ),
+        (OpDispatcher, "redistribute_local_args", staticmethod(_noted_redistribution(observer))),
         (ProcessGroupReducer, "__init__", _with_flag(ProcessGroupReducer.__init__, observer, "runs_integers")),
         (
             ProcessGroupReducer,
@@ -197,6 +199,19 @@ def _distributed_answers(rank: int, world: int, mesh: Mapping[str, int], observe
         (torch, "compile", _not_compiled),
         (torch.utils.data.DataLoader, "__init__", _without_workers(torch.utils.data.DataLoader.__init__)),
     ]
+
+
+def _noted_redistribution(observer: StepObserver) -> Callable[..., None]:
+    redistribute = OpDispatcher.redistribute_local_args
+
+    def run(info: Any, schema: Any, *args: Any, **kwargs: Any) -> None:
+        observer.redistributes_for = str(schema.op.overloadpacket)
+        try:
+            redistribute(info, schema, *args, **kwargs)
+        finally:
+            observer.redistributes_for = ""
+
+    return run
 
 
 def _swap_without_memo(mode: FakeTensorMode) -> Callable[[torch.Tensor, torch.Tensor], None]:

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import FrameType
 from typing import Any
@@ -183,6 +183,8 @@ class StepObserver(TorchDispatchMode):
         """True while integers of the host are computed, as for the sizes of buckets."""
         self.bucket_device: torch.device | None = None
         """Device of the parameters that DistributedDataParallel makes buckets for."""
+        self.redistributes_for = ""
+        """Operator on DTensors whose inputs are being redistributed."""
         self.has_stepped = False
         self.step_start = 0.0
         self.notes: dict[str, None] = {}
@@ -401,7 +403,7 @@ class StepObserver(TorchDispatchMode):
         self.collectives.append(
             PlannedCollective(
                 kind, str(func).rpartition(".")[0], dtype_name(before), size, self._group_name(ranks), len(ranks),
-                "between nodes" if crosses else "within a node", self.storages.phase, self.step, file, line, start, seconds,
+                "between nodes" if crosses else "within a node", self.storages.phase, self.step, file, line, start, seconds, hidden_by=self.redistributes_for,
             )
         )  # fmt: skip
 
@@ -445,9 +447,7 @@ class StepObserver(TorchDispatchMode):
 
 
 def _with_times(c: PlannedCollective, start: float, exposed: float, step: int) -> PlannedCollective:
-    return PlannedCollective(
-        c.kind, c.operator, c.dtype, c.bytes, c.group, c.group_size, c.link, c.phase, step, c.file, c.line, start, c.seconds, exposed
-    )  # fmt: skip
+    return replace(c, step=step, start=start, exposed_seconds=exposed)
 
 
 def arguments_by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -25,6 +25,8 @@ class Record:
     """
 
     _types_by_name: ClassVar[dict[str, type[Record]]] = {}
+    OMITTED_IF_EMPTY: ClassVar[tuple[str, ...]] = ()
+    """Fields that most records of the class leave empty; saved sessions leave them out then."""
 
     @classmethod
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -34,7 +36,11 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON-serializable values."""
-        return {f.name: to_jsonable(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        values = {f.name: to_jsonable(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        for name in self.OMITTED_IF_EMPTY:
+            if not values[name]:
+                del values[name]
+        return values
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:

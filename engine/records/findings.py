@@ -24,7 +24,7 @@ from engine.records.counts import (
 )
 from engine.records.guards import Fix, GuardFailure
 from engine.records.lowering import AutotuneChoice, LoweringRecord
-from engine.records.ranks import divergence_title, format_ranks
+from engine.records.ranks import GraphCollective, divergence_title, format_ranks, recorded_collectives
 from engine.records.session import Session
 from engine.records.session_data import CompilationRecord, FrameRecord
 from engine.records.trace import TracedSymbolRecord
@@ -448,6 +448,21 @@ def _memory_peak(session: Session) -> Iterator[Finding]:
 
 # Ranks.
 
+
+def _hidden_redistributions(session: Session) -> Iterator[Finding]:
+    hidden: dict[Span | None, list[GraphCollective]] = {}
+    for c in recorded_collectives(session):
+        if c.is_hidden and c.kind == "all_gather":
+            hidden.setdefault(c.span, []).append(c)
+    for span, calls in hidden.items():
+        read = ", ".join(f"{n.name} is {' '.join(n.placements)}" for n in calls[0].inputs if n.placements)
+        yield Finding(
+            "hidden-redistribution", "advice", f"DTensor gathers {_bytes(sum(c.bytes for c in calls))} at a line that asks for no collective",
+            _clean(f"its operator cannot be computed on the placements of its inputs: {read}"), (), "", span, "devices", calls[0].compilation,
+            len(calls),
+        )  # fmt: skip
+
+
 _RANK_FIXES = {
     "collective order": "Issue the same collectives in the same order on every rank: move them out of branches on the rank or on data",
     "compile ids": "Give every rank inputs of equal shapes and types, or mark the dimensions that vary as dynamic",
@@ -465,24 +480,25 @@ def _diverging_ranks(session: Session) -> Iterator[Finding]:
         cause = f"{found.here or 'nothing'} instead of {found.there or 'nothing'}" if found.here or found.there else ""
         yield Finding(
             "rank-divergence", severity, divergence_title(found), _clean(cause), _hint(_RANK_FIXES.get(found.aspect, "")), "",
-            found.span, "ranks", found.compilation if found.compilation in known else "", len(found.ranks),
+            found.span, "devices", found.compilation if found.compilation in known else "", len(found.ranks),
         )  # fmt: skip
     if session.ranks.missing:
-        yield Finding("missing-ranks", "warning", f"{_counted(len(session.ranks.missing), 'rank')} left no recording", format_ranks(session.ranks.missing), view="ranks")  # fmt: skip
+        yield Finding("missing-ranks", "warning", f"{_counted(len(session.ranks.missing), 'rank')} left no recording", format_ranks(session.ranks.missing), view="devices")  # fmt: skip
     for problem in session.ranks.problems:
-        yield Finding("rank-recordings", "warning", _clean(problem), view="ranks")
+        yield Finding("rank-recordings", "warning", _clean(problem), view="devices")
     late = max(session.ranks.arrivals, key=lambda a: a.waited, default=None)
     if late is not None and late.waited >= LATE_SECONDS:
         waiting = f" at {late.collectives[0]}" if late.collectives else ""
         yield Finding(
             "late-rank", "warning", f"Rank {late.last} is {late.waited:.3g} s late for compile id {late.compilation}, {late.what}",
-            f"The other ranks wait for it{waiting}", view="ranks", seconds=late.waited,
+            f"The other ranks wait for it{waiting}", view="devices", seconds=late.waited,
         )  # fmt: skip
 
 
 RULES: tuple[Callable[[Session], Iterator[Finding]], ...] = (
     _nothing_compiled,
     _diverging_ranks,
+    _hidden_redistributions,
     _skipped,
     _wrong_kernels,
     _values_not_finite,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from engine.records.base import Record
 from engine.records.bytecode import Span
@@ -18,6 +19,8 @@ class NodeRecord(Record):
     ``shape`` and ``stride``: in elements, as text because they may be symbolic. ``bytes``: None for
     non-tensors.
     """
+
+    OMITTED_IF_EMPTY: ClassVar[tuple[str, ...]] = ("placements",)
 
     id: str
     name: str
@@ -39,6 +42,23 @@ class NodeRecord(Record):
     """Path of the nn.Module whose forward created it ("blocks.0.attention"), or empty."""
     note: str = ""
     """Reason why it has no provenance, or another remark ("generated: ...")."""
+    placements: tuple[str, ...] = ()
+    """Placement of a DTensor on each dimension of its mesh: ``tp=4: S(0)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshRecord(Record):
+    """Mesh of the devices of a graph; ``ranks`` are in row-major order.
+
+    ``groups``: name of each process group of this rank, and of the dimension that it spans.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    ranks: tuple[int, ...]
+    rank: int
+    """Rank that recorded the graph."""
+    groups: tuple[tuple[str, str], ...] = ()
 
 
 def count_nodes(nodes: tuple[NodeRecord, ...]) -> int:
@@ -95,6 +115,8 @@ class PassRecord(Record):
 class GraphRecord(Record):
     """A graph at one stage: "fx", "aten", "joint", "forward", "backward", "decomposed", ..."""
 
+    OMITTED_IF_EMPTY: ClassVar[tuple[str, ...]] = ("mesh",)
+
     id: str
     stage: str
     title: str
@@ -103,6 +125,8 @@ class GraphRecord(Record):
     """Python text of a graph that is available only as text (observed torch.compile)."""
     passes: tuple[PassRecord, ...] = ()
     """Passes that produced the graph, in order."""
+    mesh: MeshRecord | None = None
+    """Mesh of its DTensors; the world of its collectives if it has none."""
 
     @property
     def node_count(self) -> int:

@@ -45,6 +45,8 @@ class PlannedCollective:
     start: float
     seconds: float
     exposed_seconds: float = 0.0
+    hidden_by: str = ""
+    """Operator for whose inputs DTensor inserts it; empty if a line asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,11 @@ def format_duration(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us" if seconds else "0"
 
 
+def hidden_text(c: PlannedCollective) -> str:
+    """Return the remark on a collective that no line asks for; empty for others."""
+    return f", inserted by DTensor for {c.hidden_by}" if c.hidden_by else ""
+
+
 def collective_rows(collectives: tuple[PlannedCollective, ...]) -> list[tuple[PlannedCollective, int, int, float]]:
     """Return collectives grouped by line, kind, group and size.
 
@@ -249,7 +256,7 @@ def collective_rows(collectives: tuple[PlannedCollective, ...]) -> list[tuple[Pl
     """
     groups: dict[tuple[Any, ...], list[PlannedCollective]] = {}
     for c in collectives:
-        groups.setdefault((c.phase, c.kind, c.dtype, c.bytes, c.group, c.file, c.line), []).append(c)
+        groups.setdefault((c.phase, c.kind, c.dtype, c.bytes, c.group, c.file, c.line, c.hidden_by), []).append(c)
     return [(g[0], len(g), sum(c.bytes for c in g), sum(c.exposed_seconds for c in g)) for g in groups.values()]
 
 
@@ -274,7 +281,7 @@ def _class_lines(one: RankClass) -> list[str]:
         where = f"  {name}:{c.line}" if c.line else ""
         lines.append(
             f"    {calls:>4} x {c.kind:<15}{format_bytes(total):>12}  {c.dtype:<9}{c.group} ({c.group_size}, {c.link})"
-            f"  {c.phase}, {format_duration(exposed)} exposed{where}"
+            f"  {c.phase}, {format_duration(exposed)} exposed{where}{hidden_text(c)}"
         )
     return [*lines, *(f"  Note: {note}" for note in one.notes)]
 

@@ -8,6 +8,7 @@ from engine.torch_private.entries import Entry, Kind, load_lazily
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import ProcessGroup, Work
+    from torch.distributed.tensor._dispatch import OpDispatcher
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from torch.distributed.tensor.experimental import _func_map as local_map_module
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -71,6 +72,13 @@ ENTRIES = (
         alias="c10d",
     ),
     Entry(
+        "torch.distributed.device_mesh:DeviceMesh",
+        Kind.CLASS,
+        "Mesh of ranks; the whole one of a part is drawn.",
+        without="a part of a mesh is drawn alone",
+        members=("_get_root_mesh",),
+    ),
+    Entry(
         "torch.distributed:utils",
         Kind.MODULE,
         "Check of the parameters' shapes across processes.",
@@ -83,6 +91,13 @@ ENTRIES = (
         Kind.CLASS,
         "Store of a process group without processes.",
         without=WITHOUT_PLANS,
+    ),
+    Entry(
+        "torch.distributed.tensor._dispatch:OpDispatcher",
+        Kind.CLASS,
+        "Redistributes the inputs of an operator on DTensors.",
+        without=WITHOUT_PLANS,
+        members=("redistribute_local_args",),
     ),
     Entry(
         "torch.distributed.tensor._sharding_prop:ShardingPropagator",

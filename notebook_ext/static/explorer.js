@@ -24,7 +24,7 @@ import { Trail } from "./trail.js";
 /** View ids and tab labels, in order; h opens the first, the digit keys the next ten. */
 const TABS = [
   ["home", "Home"], ["linked", "Linked view"], ["guards", "Guards"], ["recompiles", "Recompiles"], ["breaks", "Breaks"], ["graph", "Graph"], ["kernels", "Kernels"],
-  ["timings", "Timeline"], ["tracer", "Tracer"], ["aot", "AOT"], ["compare", "Compare"], ["compilations", "Compilations"], ["memory", "Memory"], ["backward", "Backward"], ["ranks", "Ranks"], ["edit", "Edit"],
+  ["timings", "Timeline"], ["tracer", "Tracer"], ["aot", "AOT"], ["compare", "Compare"], ["compilations", "Compilations"], ["memory", "Memory"], ["backward", "Backward"], ["devices", "Devices"], ["edit", "Edit"],
 ];
 
 /** Tab labels with a short form: optional start, short label, optional end. @type {Record<string, string[]>} */

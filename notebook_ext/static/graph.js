@@ -12,7 +12,7 @@ import { VIEWS } from "./shared/views.js";
 /** @typedef {import("./explorer.js").Frame} Frame */
 
 const MARGIN = 12;
-const TEXTS = ["op", "target", "type", "bytes", "path", "kernel", "source", "note"];
+const TEXTS = ["op", "target", "type", "bytes", "path", "kernel", "source", "note", "placed"];
 const PLAY_MS = 900;
 /** Text is not readable at a smaller zoom. */
 const LEGIBLE = 0.3;
@@ -423,6 +423,7 @@ export class GraphView {
       n.ordinal > 0 ? [h("rect", { class: "bg", x: 5, y: 4, width: 16, height: 13, rx: 2 }), h("text", { class: "bn", x: 13, y: 14, "text-anchor": "middle" }, String(n.ordinal))] : null,
       h("text", { class: "nm", x: start, y: 14 }, cut(n.name)),
       h("text", { class: "ty", x: 7, y: 28 }, cut(n.type)),
+      n.placed ? h("text", { class: "ty", x: width / 2 + 5, y: height + 11 }, n.placed) : null,
       bad ? h("text", { class: "nan", x: width - 6, y: 14, "text-anchor": "end" }, bad) : null,
       n.kernel ? this.#kernelBadge(n.kernel, width) : n.isInput && n.type.length < 16 ? h("text", { class: "ty", x: width - 6, y: 28, "text-anchor": "end" }, "input") : null,
     );
@@ -618,7 +619,7 @@ export class GraphView {
     }
     if (this.at >= this.nodes.length) return this.#tellGroup(this.groups[this.at - this.nodes.length], this.at - this.nodes.length);
     const n = this.nodes[this.at], names = (/** @type {number[]} */ list) => list.slice(0, 12).map((j) => this.nodes[j].name).join(", ") + (list.length > 12 ? ` and ${list.length - 12} more` : "") || "–";
-    const facts = [["value", n.type], ["bytes", n.bytes], ["module", n.module], ["kernel", n.kernel], ["reads", names(this.reads[this.at])], ["read by", names(this.readers[this.at])], ["note", n.note]];
+    const facts = [["value", n.type], ["bytes", n.bytes], ["module", n.module], ["kernel", n.kernel], ["reads", names(this.reads[this.at])], ["read by", names(this.readers[this.at])], ["note", n.note], ["placement", n.placed]];
     const came = this.part.before && this.part.origins[this.at] ? this.part.origins[this.at].map((/** @type {number} */ o) => this.part.before.texts[o]) : [];
     put(
       this.side,

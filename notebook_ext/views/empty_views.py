@@ -32,7 +32,7 @@ def empty_views(session: Session, others: Collection[str] = (), *, can_edit: boo
         "compare": bool(others) or sum(map(has_graph, compiled)) > 1,
         "compilations": bool(compiled or session.artifacts),
         "backward": bool(session.backward_calls),
-        "ranks": session.ranks is not None,
+        "devices": session.ranks is not None or any(g.mesh for c in compiled for g in c.graphs),
         "edit": can_edit and session.compiler == "engine" and any(g.nodes for c in compiled for g in c.graphs),
     }
     return {view: text for view, text in _WHAT_FILLS.items() if not holds[view]}
@@ -53,6 +53,6 @@ _WHAT_FILLS = {
     "compare": "Run the cell again, use %%compile --compare, or give %explore two sessions.",
     "compilations": _CALL,
     "edit": "Compile a function with this engine in a kernel that runs: its graphs can be edited here.",
-    "ranks": "Open a folder with the TORCH_TRACE logs, or the saved sessions, of several ranks.",
+    "devices": "Compile code with DTensors or collectives, or open a folder with the logs or saved sessions of several ranks.",
     "backward": "Run a backward under engine.compiled_autograd().",
 }

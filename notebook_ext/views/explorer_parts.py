@@ -14,6 +14,7 @@ from notebook_ext.views.backward import backward
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.comparison.session_comparison import comparison, entry_summary
 from notebook_ext.views.compilations import artifact_keys, artifact_text, compilation_facts, compilations
+from notebook_ext.views.devices import devices
 from notebook_ext.views.empty_views import empty_views
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line
@@ -32,7 +33,6 @@ from notebook_ext.views.linked.row_links import (
 )
 from notebook_ext.views.performance.memory import memory
 from notebook_ext.views.performance.timings import timings
-from notebook_ext.views.ranks import ranks
 from notebook_ext.views.recipes import recipes
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.search_index import search_index
@@ -93,7 +93,7 @@ def part(session: Session, key: str, others: OtherSessions | None = None, name: 
     ``linked|ENTRY|TARGET``, ``text|ENTRY|TARGET|PANE``, ``guards|ENTRY``, ``tracer|ENTRY``, ``aot|ENTRY``, ``memory|ENTRY``,
     ``graph|ENTRY|STAGE``, ``layout|ENTRY|STAGE``, ``facts|ENTRY``, ``file|ENTRY|NUMBER``, ``brief|ENTRY``,
     ``home``, ``recompiles``, ``timings``, ``breaks``, ``kernels``, ``compilations``, ``backward``, ``index``,
-    ``recipes``, ``ranks``, ``perfetto``, ``speedscope``.
+    ``recipes``, ``devices``, ``perfetto``, ``speedscope``.
     ``other|NUMBER|KEY`` is a part of another session. ``comparison|FIRST|SECOND`` compares two sessions by
     number; an empty number is the displayed session.
 
@@ -150,7 +150,7 @@ _SESSION_VIEWS = {
     "backward": backward,
     "index": search_index,
     "recipes": recipes,
-    "ranks": ranks,
+    "devices": devices,
     "perfetto": perfetto_trace,
     "speedscope": speedscope_profile,
 }

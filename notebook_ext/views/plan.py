@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import linecache
 from html import escape
 
@@ -15,9 +14,11 @@ from engine.records.plan import (
     collective_rows,
     format_bytes,
     format_duration,
+    hidden_text,
 )
 from engine.records.ranks import format_ranks
 from notebook_ext.views.format_text import one_line, pluralize
+from notebook_ext.views.mesh import class_color, image, image_data, mesh_caption, mesh_image
 
 COLORS = ("#0b63a5", "#6cb4ee", "#b04500", "#00705a", "#8f3f78", "#a88400", "#868686", "#4b5966")
 """Colors of the memory categories, named in the legend."""
@@ -41,7 +42,26 @@ def plan_html(plan: Plan) -> str:
     notes = "".join(f'<div style="{MUTED}">{_text(note)}</div>' for note in plan.notes)
     constants = ", ".join(f"{name} {value:g}" for name, value in plan.constants.items())
     model = f'<details style="{MUTED}"><summary>How this was computed</summary>{MODEL} {_text(constants)}.</details>'
-    return f'<div style="{STYLE}"><div>{head}</div>{notes}{"".join(map(_class_html, plan.classes))}{model}</div>'
+    return f'<div style="{STYLE}"><div>{head}</div>{_mesh(plan)}{notes}{"".join(map(_class_html, plan.classes))}{model}</div>'
+
+
+def _mesh(plan: Plan) -> str:
+    """Return the picture of the mesh and what a rank of each class holds at the peak."""
+    names, sizes = tuple(plan.mesh) or ("world",), tuple(plan.mesh.values()) or (plan.world,)
+    classes = {rank: i for i, one in enumerate(plan.classes) for rank in one.ranks}
+    held = "".join(
+        f"<div>{_square(class_color(i))}{_text(format_ranks(one.ranks).capitalize())}: {_held(one.step_peak)}</div>"
+        for i, one in enumerate(plan.classes)
+    )
+    rest = " Outlined ranks were not planned." if len(classes) < plan.world else ""
+    picture = image(
+        mesh_image(sizes, range(plan.world), classes), "Mesh of the ranks", "display:block;max-width:100%;margin:4px 0"
+    )
+    return f'{picture}<div style="{MUTED}">{_text(mesh_caption(names, sizes, plan.world))}{rest}</div>{held}'
+
+
+def _held(peak: MemoryPoint) -> str:
+    return ", ".join(f"{n} {format_bytes(b)}" for n, b in zip(MEMORY_CATEGORIES, peak.bytes, strict=True) if b)
 
 
 def _class_html(one: RankClass) -> str:
@@ -99,8 +119,7 @@ def _svg(width: int, height: int, inside: str) -> str:
 
 
 def _image(svg: str, alt: str) -> str:
-    data = base64.b64encode(svg.encode()).decode()
-    return f'<img alt="{escape(alt)}" style="{PICTURE}" src="data:image/svg+xml;base64,{data}">'
+    return image(image_data(svg), alt, PICTURE)
 
 
 def _legend(peak: MemoryPoint) -> str:
@@ -134,7 +153,7 @@ def _collectives(one: RankClass) -> str:
         for cells in (
             (
                 str(calls),
-                f"{c.kind} {c.dtype}",
+                _text(f"{c.kind} {c.dtype}{hidden_text(c)}"),
                 format_bytes(total),
                 _text(f"{c.group} ({c.group_size})"),
                 c.link,

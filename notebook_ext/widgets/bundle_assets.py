@@ -52,7 +52,7 @@ LAZY_VIEW_MODULES = {
     "compare": ("diff.js", "compare.js"),
     "compilations": ("compilations.js",),
     "backward": ("family.js", "backward.js"),
-    "ranks": ("ranks.js",),
+    "devices": ("devices.js",),
     "edit": ("edit.js",),
 }
 """Modules of each view that is fetched when it opens."""

@@ -73,7 +73,7 @@ def host(tab: Callable[[int], Any], tmp_path: pathlib.Path) -> Any:
         "tracer|0/1",
         "aot|0/1",
         "facts|0/0",
-        "ranks",
+        "devices",
     ]
     answers = {key: part(session, key) for key in keys}
     code = {"first": initial_module_text(), **{view: lazy_view_text(view) for view in LAZY_VIEW_MODULES}}

@@ -40,7 +40,7 @@ VIEWS = (
     "compare",
     "compilations",
     "backward",
-    "ranks",
+    "devices",
 )
 
 Show = Callable[..., Any]

@@ -13,7 +13,7 @@ from engine.observe.canonical.compare_compilations import differing_nodes
 from engine.observe.compare_sessions import normalize_process_names
 from engine.observe.ranks.rank_contents import COMPILER_SETTING, collectives_of
 from engine.records.bytecode import Span
-from engine.records.ranks import RankDivergence
+from engine.records.ranks import RankDivergence, rank_free_text
 from engine.records.session import CompilationRecord, Session
 
 _VARIANT_NAME = re.compile(r"(_into_tensor|_tensor|_single|_coalesced|_out|_)+$")
@@ -31,8 +31,19 @@ def with_details(found: RankDivergence, mine: Session, others: Session) -> RankD
         texts = (text, "not compiled") if own is not None else ("not compiled", text)
         span = _recompile_span(mine if own is not None else others, found.compilation)
         return replace(found, here=texts[0], there=texts[1], span=span or frame)
-    here, there_, span = _difference(found.aspect, own, other)
+    here, there_, span = _difference(found.aspect, _rank_free(own), _rank_free(other))
     return replace(found, here=here, there=there_, span=span or frame)
+
+
+def _rank_free(compilation: CompilationRecord) -> CompilationRecord:
+    groups = {name: dim for g in compilation.graphs if g.mesh for name, dim in g.mesh.groups}
+    if not groups:
+        return compilation
+    graphs = [
+        replace(g, nodes=tuple(replace(n, text=rank_free_text(n.text, groups)) for n in g.nodes))
+        for g in compilation.graphs
+    ]
+    return replace(compilation, graphs=tuple(graphs))
 
 
 def _compilation(session: Session, wanted: str) -> CompilationRecord | None:

@@ -102,7 +102,11 @@ def load_ranks(
 
 def _recordings(folder: Path) -> list[Path]:
     logs = trace_files(folder)
-    return logs if any("torch_trace" in f.name for f in logs) else logs + sorted(folder.glob("*.json"))
+    return (
+        logs
+        if any("torch_trace" in f.name for f in logs)
+        else list(dict.fromkeys((*logs, *sorted(folder.glob("*.json")))))
+    )
 
 
 def _ranked(files: Iterable[Path]) -> Iterable[tuple[Path, int | None]]:

@@ -11,6 +11,7 @@ from typing import Any
 from engine.observe.json_values import as_list, as_number, as_object, as_text
 from engine.observe.ranks.rank_contents import RankContents, collectives_of, normalized_digest
 from engine.records.base import RecordError
+from engine.records.ranks import rank_free_text
 
 _NODE = ("op", "text", "shape", "stride", "dtype")
 _GUARD = ("source", "kind", "expected")
@@ -57,8 +58,12 @@ def _add_compilation(found: RankContents, data: Any, frame: str) -> None:
     facts += [("cache outcomes", _text(d, "cache", "outcome")) for d in _objects(data, "disk_caches")]
     facts += [("kernels", _text(k, "name", "text")) for k in _objects(data, "kernels")]
     facts.append(("guards", "\n".join(_text(g, *_GUARD) for g in _objects(guards, "guards"))))
+    meshes = (as_object(g.get("mesh")) for g in _objects(data, "graphs"))
+    groups = {as_text(name): as_text(dim) for m in meshes for name, dim in as_list(as_object(m).get("groups"))}
     for graph in _objects(data, "graphs"):
         nodes = list(_objects(graph, "nodes"))
+        if groups:
+            nodes = [{**n, "text": rank_free_text(as_text(n.get("text")), groups)} for n in nodes]
         facts.append(("graphs", f"{graph.get('stage')} " + "\n".join(_text(n, *_NODE) for n in nodes)))
         if calls := collectives_of("\n".join(as_text(n.get("text")) for n in nodes).encode(errors="replace")):
             facts.append(("collective order", f"{graph.get('stage')} {calls}"))

@@ -232,6 +232,7 @@ def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -
             number(kernel_of.get(node.id, "")),
             number(sanitize(source_lines.source_line(session, span))),
             number(one_line(node.note, 120)),
+            number(one_line(", ".join(node.placements), 80)) if node.placements else 0,
             span.line if span else 0,
             numbers.of(span),
         )
@@ -265,7 +266,21 @@ def _values(record: CompilationRecord, chosen: GraphRecord) -> dict[int, dict[st
 
 
 INPUT_OPS = ("placeholder", "get_attr")
-NODE_COLUMNS = ("name", "text", "op", "target", "type", "bytes", "path", "kernel", "source", "note", "line", "ordinal")
+NODE_COLUMNS = (
+    "name",
+    "text",
+    "op",
+    "target",
+    "type",
+    "bytes",
+    "path",
+    "kernel",
+    "source",
+    "note",
+    "placed",
+    "line",
+    "ordinal",
+)
 
 
 def call_path(node: NodeRecord) -> list[str]:

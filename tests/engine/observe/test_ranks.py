@@ -203,7 +203,7 @@ def test_doctor_and_page(tmp_path: Path, logs: Logs, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert "  64 ranks: 2 groups; this is the largest one.\n  Rank 3 differs from 63 others" in printed
     page = (tmp_path / "page.html").read_text()
-    assert '"ranks"' in page
+    assert '"devices"' in page
     assert "difference||0" in page
 
 
@@ -211,7 +211,7 @@ def test_hostile_names_are_text(tmp_path: Path, logs: Logs) -> None:
     """Names from a log reach doctor and the page as plain text on one line."""
     hostile = logs["graph"][1].replace(b'"name": "step"', b'"name": "<img src=x onerror=alert(1)>\\u001b[31m"')
     folder = fill(tmp_path / "logs", 3, logs["base"][0], {1: hostile})
-    view = part(engine.load_ranks(folder).session, "ranks")
+    view = part(engine.load_ranks(folder).session, "devices")
     assert any(s["title"] == "First divergences" for s in view["sections"])
     assert "\x1b" not in json.dumps(view, ensure_ascii=False)
 

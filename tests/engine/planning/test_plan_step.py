@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import torch
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import engine
 from engine.errors import BadArgument, PlanFailed
@@ -318,3 +319,18 @@ def test_a_plan_names_an_operator_that_it_does_not_know():
     (found,) = engine.plan(step, world=2, device="cpu", ranks=[0]).classes
     assert found.collectives == ()
     assert found.notes == ("The plan does not know _dtensor.rotate_ranks.default: its time and bytes are left out.",)
+
+
+@pytest.mark.forks_backward
+def test_redistributions_that_no_line_asks_for_are_named() -> None:
+    """A collective that DTensor inserts for an operator says so; a called one does not."""
+
+    def step(mesh):
+        weight = distribute_tensor(torch.ones(16, 16, device="cuda"), mesh["tp"], [Shard(0)])
+        product = weight @ weight.t()
+        product.full_tensor()
+
+    plan = engine.plan(step, world=4, mesh="dp=2,tp=2", ranks=[0])
+    found = [(c.kind, c.hidden_by) for c in plan.worst.collectives if c.kind == "all_gather"]
+    assert found == [("all_gather", "aten.mm"), ("all_gather", "")]
+    assert "inserted by DTensor for aten.mm" in str(plan)

@@ -1,0 +1,192 @@
+"""View of devices: the mesh, what ranks hold and send, first divergences, and waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from engine.records.graph import MeshRecord, NodeRecord
+from engine.records.ranks import (
+    GraphCollective,
+    RankArrivals,
+    RankDivergence,
+    RankGroups,
+    divergence_title,
+    format_ranks,
+    recorded_collectives,
+    recorded_mesh,
+)
+from engine.records.session import Session
+from notebook_ext.views import source_lines
+from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, pluralize, sanitize, tensor_type
+from notebook_ext.views.mesh import class_color, mesh_caption, mesh_image
+
+MAX_BARS = 64
+"""Maximum number of ranks that a section draws: the first and the last to arrive."""
+MAX_ROWS = 100
+"""Maximum number of rows of a section; the rest is counted."""
+
+
+def devices(session: Session) -> dict[str, Any]:
+    """Return sections of rows, of which the first has the picture of the mesh.
+
+    Then follow what a rank holds, collectives, problems, divergences, groups, aspects, and arrivals.
+    """
+    found, mesh, calls = session.ranks, recorded_mesh(session), recorded_collectives(session)
+    hidden = [c for c in calls if c.is_hidden]
+    sections = [
+        ("What this rank holds", _held(session)),
+        ("Hidden redistributions: DTensor inserts them, no line asks for them", _collectives(session, hidden)),
+        ("Collectives that lines ask for", _collectives(session, [c for c in calls if not c.is_hidden])),
+        *(_differences(session, found) if found else ()),
+    ]
+    shown = [{"title": title, "rows": _limited(rows), "open": True} for title, rows in sections if rows]
+    said = [outcome(found)] if found else ["One process was recorded."] if mesh is None else []
+    said += [f"{pluralize(len(calls), 'collective')} in the graphs, {len(hidden):,} hidden."] if calls else []
+    arrivals = map(_arrivals(found), found.arrivals) if found else ()
+    return {"outcome": " ".join(said), "sections": [*_mesh(mesh, found), *shown, *arrivals]}
+
+
+def _mesh(mesh: MeshRecord | None, found: RankGroups | None) -> list[dict[str, Any]]:
+    """Return the section with the picture: ranks with the color of their group."""
+    if mesh is not None and (found is None or mesh.groups):
+        names, sizes, ranks = mesh.names, mesh.sizes, mesh.ranks
+    elif found is not None:
+        ranks = tuple(sorted((*found.ranks, *found.missing)))
+        names, sizes = ("world",), (len(ranks),)
+    else:
+        return []
+    groups = [g.ranks for g in found.groups] if found else [(mesh.rank,)] if mesh else []
+    rows = [
+        _row(format_ranks(g).capitalize(), "recorded here" if found is None else "compiled the same" if len(g) > 1 else "differs" if i else "", color=class_color(i))
+        for i, g in enumerate(groups)
+    ]  # fmt: skip
+    left = len(ranks) - sum(map(len, groups))
+    rest = [_row("", f"{left:,} outlined: no recording.")] if left > 0 else []
+    return [
+        {
+            "title": "Mesh",
+            "image": mesh_image(sizes, ranks, {rank: i for i, g in enumerate(groups) for rank in g}),
+            "rows": [_row("", mesh_caption(names, sizes, len(ranks))), *_limited(rows), *rest],
+            "open": True,
+        }
+    ]
+
+
+def _held(session: Session) -> list[dict[str, Any]]:
+    """Return a row for each DTensor that graphs read: placements and local bytes."""
+    rows: dict[str, dict[str, Any]] = {}
+    whole = local = 0
+    for compilation in session.compilations:
+        locals_ = {n.name: n for g in compilation.graphs for n in g.nodes if n.op == "placeholder"}
+        for node in compilation.graphs[0].nodes if compilation.graphs else ():
+            if node.op != "placeholder" or not node.placements or node.name in rows:
+                continue
+            own = locals_.get(f"{node.name}__local_tensor")
+            here = (
+                f"; {tensor_type(own.dtype, own.shape)} here, {format_bytes(own.bytes)} of {format_bytes(node.bytes)}"
+                if own
+                else ""
+            )
+            rows[node.name] = _row(node.name, f"{placed_type(node)}{here}")
+            whole, local = whole + (node.bytes or 0), local + ((own.bytes or 0) if own else 0)
+    total = [_row("In all", f"{format_bytes(local)} here of {format_bytes(whole)}")] if local else []
+    return [*rows.values(), *total]
+
+
+def placed_type(node: NodeRecord) -> str:
+    """Return the type of a node with its placements: ``f32[32, 16] tp=4: S(0)``."""
+    return " ".join(filter(None, (tensor_type(node.dtype, node.shape), ", ".join(node.placements))))
+
+
+def _collectives(session: Session, calls: list[GraphCollective]) -> list[dict[str, Any]]:
+    """Return a row for all equal collectives of a line, the largest first."""
+    rows: dict[Any, list[GraphCollective]] = {}
+    for c in calls:
+        rows.setdefault((c.span, c.kind, c.bytes, c.group, c.stage, c.is_hidden), []).append(c)
+    return [_collective(session, g[0], len(g)) for g in sorted(rows.values(), key=lambda g: -g[0].bytes * len(g))]
+
+
+def _collective(session: Session, c: GraphCollective, count: int) -> dict[str, Any]:
+    size = f" of {format_bytes(c.bytes)}" if c.bytes else ""
+    group = f" over {c.group}" if c.group else ""
+    place = source_lines.line_name(session, c.span)
+    times = f"{count:,} x " if count > 1 else ""
+    name = f"{times}{c.kind} {tensor_type(c.dtype, None)}{size}{group}{f' ({place})' if place else ''}"
+    return _row(name, _cause(c), code=sanitize(source_lines.source_line(session, c.span)).strip())
+
+
+def _cause(c: GraphCollective) -> str:
+    is_backward = c.stage == "backward"
+    if c.origin is None:
+        return "Brings a gradient to the placement of its input." if is_backward else ""
+    read = ", ".join(f"{n.name} {placed_type(n)}" for n in c.inputs)
+    if not c.is_hidden:
+        return f"{f'from {read} ' if read else ''}to {placed_type(c.origin)}{' (its gradient)' if is_backward else ''}"
+    call = c.origin.text.partition(" = ")[2] or c.origin.text
+    return (
+        f"{'The gradient of ' if is_backward else ''}{call} cannot be computed on these placements: {read}. Choose placements that it keeps,"
+        " or redistribute an input once, where it is small."
+    )
+
+
+def _differences(session: Session, found: RankGroups) -> list[tuple[str, list[dict[str, Any]]]]:
+    missing = (f"No recording of {format_ranks(found.missing)}",) if found.missing else ()
+    return [
+        ("Problems of the recordings", [_row("", sanitize(p).rstrip(".") + ".") for p in (*found.problems, *missing)]),
+        ("First divergences", [_divergence(session, d) for d in found.divergences]),
+        ("Groups of equal ranks", [_row(format_ranks(g.ranks), f"{pluralize(len(g.ranks), 'rank')}, read from {g.file}") for g in found.groups]),
+        ("Groups by what differs", [_row(a.aspect, " | ".join(map(format_ranks, a.groups)) if len(a.groups) > 1 else "equal") for a in found.aspects]),
+    ]  # fmt: skip
+
+
+def outcome(found: RankGroups) -> str:
+    """Return in one sentence how many ranks are equal."""
+    count, equal = len(found.ranks), len(found.groups[0].ranks)
+    if len(found.groups) == 1:
+        return f"All {pluralize(count, 'rank')} compiled the same."
+    return f"{pluralize(count, 'rank')} in {len(found.groups):,} groups: {equal:,} are equal, {count - equal:,} differ."
+
+
+def _row(name: str, text: str, **more: Any) -> dict[str, Any]:
+    return {"name": one_line(name, 200), "text": one_line(text, 1000), **more}
+
+
+def _limited(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    left = len(rows) - MAX_ROWS
+    return rows if left <= 0 else [*rows[:MAX_ROWS], _row("", f"… and {left:,} more")]
+
+
+def _divergence(session: Session, found: RankDivergence) -> dict[str, Any]:
+    place = source_lines.line_name(session, found.span)
+    sides = f"{found.here or 'nothing'} instead of {found.there or 'nothing'}; " if found.here or found.there else ""
+    code = sanitize(source_lines.source_line(session, found.span)).strip()
+    title = divergence_title(found) + (f" ({place})" if place else "")
+    return _row(title, f"{sides}in the whole run: {', '.join(found.aspects)}", code=code)
+
+
+def _arrivals(found: RankGroups) -> Callable[[RankArrivals], dict[str, Any]]:
+    """Return a function that makes the section of one program, with a bar for each rank."""
+
+    def section(arrivals: RankArrivals) -> dict[str, Any]:
+        known = sorted((t, r) for t, r in zip(arrivals.arrivals, found.ranks, strict=True) if t is not None)
+        shown = known if len(known) <= MAX_BARS else [*known[: MAX_BARS // 2], *known[-MAX_BARS // 2 :]]
+        at = f" at {', '.join(arrivals.collectives)}" if arrivals.collectives else ""
+        waited = format_seconds(arrivals.waited)
+        title = f"Compile id {arrivals.compilation}, {arrivals.what}: rank {arrivals.last} came last, others waited up to {waited}{at}"
+        rows = [
+            _row(
+                f"rank {rank}",
+                "last" if rank == arrivals.last else f"waits {format_seconds(arrivals.waited - after)}",
+                share=after / arrivals.waited if arrivals.waited else 1,
+            )
+            for after, rank in sorted(shown, key=lambda s: s[1])
+        ]
+        left = len(known) - len(shown)
+        return {
+            "title": one_line(title, 300),
+            "rows": [*rows, *([_row("", f"{left:,} ranks between these are not drawn.")] if left else [])],
+            "open": len(rows) <= 8,
+        }
+
+    return section
