@@ -19,7 +19,7 @@ from engine import errors, replay_values, session_jobs, verify_fixes
 from engine.accuracy import AccuracyBisector, AccuracyReport
 from engine.autograd.intercept import clear_captures
 from engine.backends.registry import BACKENDS
-from engine.backends.torch_spellings import dynamic_sources_of, find_backend, options_of_torch
+from engine.backends.torch_spellings import find_backend, options_of_torch, spec_of, with_dynamic_shapes
 from engine.backward_pipeline import capture_backwards, capture_pipeline_for
 from engine.diagnosis import Diagnosis
 from engine.expectations import check_expectations
@@ -135,8 +135,8 @@ def compile(
 ) -> Any:
     """Compile a function, a bound method or an ``nn.Module``; also a decorator.
 
-    The result is called like the original and has the same results, mutations, gradients and exceptions. It
-    compiles at the first call and when a guard fails. Code that cannot be traced runs as Python.
+    The result has the results, mutations, gradients and exceptions of the original. It compiles at the first call
+    and when a guard fails. Code that cannot be traced runs as Python.
 
     Args:
         fn_or_module: a Python function, a bound method or a module; None as ``@engine.compile(backend=...)``.
@@ -154,10 +154,10 @@ def compile(
         recompile_limit: cache entries per function, else ``engine.config.recompile_limit``; also an option.
         disable: return ``fn_or_module`` as it is.
         isolate_recompiles: share no cache entries with other calls of ``compile``.
-        dynamic_shapes: a ``ParamsSpec`` of torch or a dict, whose dynamic sizes and numbers are symbols.
-        shapes_spec: ``dynamic_shapes``, as torch 2.13 names it.
+        dynamic_shapes: a ``ParamsSpec`` of torch or a dict: symbols and their ranges; 2.13 says ``shapes_spec``.
+        shapes_spec: another name of ``dynamic_shapes``.
         name: no effect.
-        model: ``fn_or_module``, as ``torch.compile`` names it.
+        model: another name of ``fn_or_module``.
 
     Returns:
         A function or module like the original; a module class itself, with ``forward`` compiled.
@@ -166,22 +166,23 @@ def compile(
         UnknownBackend, UnknownTarget, BadArgument: see their messages.
 
     See also: ``explain``, ``record``, ``doctor``, ``expect``, ``guards_of``, ``explain_call``, ``mark_dynamic``,
-    ``disable``, ``observe_torch``; ``notebooks/reference/BREAKS.md`` and ``GUARDS.md``.
+    ``disable``, ``observe_torch``; ``BREAKS.md`` and ``GUARDS.md`` in ``notebooks/reference``.
     """
-    fn_or_module = model if fn_or_module is None else fn_or_module
+    subject = model if fn_or_module is None else fn_or_module
     if disable or is_compiling_disabled():
-        return (lambda subject: subject) if fn_or_module is None else fn_or_module
+        return (lambda each: each) if subject is None else subject
     extra = options_of_torch(options, backend, mode=mode, recompile_limit=recompile_limit)
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=extra)
-    checked = replace(checked, dynamic_sources=dynamic_sources_of(dynamic_shapes or shapes_spec))
-    return _compile_or_decorate(fn_or_module, replace(checked, is_isolated=bool(isolate_recompiles)), compiled_autograd)
+    return _compiled(checked, isolate_recompiles, dynamic_shapes or shapes_spec, compiled_autograd, subject)
 
 
-def _compile_or_decorate(fn_or_module: Any, options: Options, compiled_autograd: bool) -> Any:
+def _compiled(options: Options, alone: bool, spec: Any, captures: bool, fn_or_module: Any) -> Any:
     """Return the compiled ``fn_or_module``; a decorator for None."""
-    pipeline = (capture_pipeline_for if compiled_autograd else pipeline_for)(options)
-    compiling = functools.partial(compile_with, pipeline=pipeline)
-    return compiling if fn_or_module is None else compiling(fn_or_module)
+    if fn_or_module is None:
+        return functools.partial(_compiled, options, alone, spec, captures)
+    options = replace(with_dynamic_shapes(options, spec_of(fn_or_module, spec)), is_isolated=bool(alone))
+    pipeline = (capture_pipeline_for if captures else pipeline_for)(options)
+    return compile_with(fn_or_module, pipeline=pipeline)
 
 
 def torch_backend(graph_module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:

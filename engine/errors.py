@@ -80,15 +80,18 @@ class ConstraintViolation(EngineError):
 
 
 class SizeOutOfRange(ConstraintViolation):
-    """A dimension's size is outside of the range that ``torch._dynamo.mark_dynamic`` gave."""
+    """A size or number is outside of the range of ``mark_dynamic`` or ``dynamic_shapes``.
+
+    ``dim`` -1 is a number.
+    """
 
     def __init__(self, tensor: str, dim: int, size: int, low: int | None, high: int | None) -> None:
         self.stack = ()
         given = " and ".join(f"{name}={bound}" for name, bound in (("min", low), ("max", high)) if bound is not None)
         EngineError.__init__(
             self,
-            f"Dimension {dim} of {tensor} has size {size}, but was marked as dynamic with {given}. "
-            "Widen the range, or mark this tensor without it.",
+            f"{f'Dimension {dim} of ' if dim >= 0 else ''}{tensor} is {size}, but its range is {given}. "
+            "Widen the range, or give none.",
         )
 
 

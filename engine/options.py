@@ -53,6 +53,8 @@ class Options:
     """Cache entries per code object; None: ``config.recompile_limit``."""
     dynamic_sources: tuple[str, ...] = ()
     """Patterns of sources whose sizes or values are symbols."""
+    dynamic_ranges: tuple[tuple[str, int | None, int | None], ...] = ()
+    """Patterns of sources with the least and the greatest size or value that the user gave."""
     is_isolated: bool = False
     """Share no cache entries with another call of ``engine.compile``."""
 

@@ -19,7 +19,8 @@ def pipeline_for(options: Options) -> Pipeline:
         return Pipeline(options)
     extra = tuple(sorted(options.extra.items()))
     given = (options.backend, options.fullgraph, options.dynamic, options.target, options.guard_filter)
-    key = (*given, extra, options.compiled_autograd, options.recompile_limit, options.dynamic_sources)
+    listed = (options.dynamic_sources, options.dynamic_ranges)
+    key = (*given, extra, options.compiled_autograd, options.recompile_limit, *listed)
     with _pipelines_lock:
         return _pipelines.setdefault(key, Pipeline(options))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from engine import errors
 from engine.backends.external import inductor_option_names
 from engine.backends.registry import BACKENDS
-from engine.options import OPTION_NAMES
-from engine.torch_private.global_state import lookup_torch_backend
+from engine.options import OPTION_NAMES, Options
+from engine.torch_private.global_state import DYNAMIC_SPEC_ATTR, lookup_torch_backend
 
 ALWAYS_ON = {"shape_padding": True}
 """Options of Inductor, with the value that the engine's lowering always uses."""
@@ -42,18 +43,37 @@ def options_of_torch(
     return {name: value for name, value in named.items() if name not in unused}
 
 
-def dynamic_sources_of(spec: Any) -> tuple[str, ...]:
-    """Return the patterns of the sources that a ``dynamic_shapes`` of torch makes dynamic.
+def with_dynamic_shapes(options: Options, spec: Any) -> Options:
+    """Return options with the symbols and ranges of a ``dynamic_shapes`` of torch.
 
     Raises:
-        errors.BadArgument: it is none of them.
+        errors.BadArgument: it is none.
     """
-    if not (spec is None or hasattr(spec, "items") or hasattr(spec, "to_jsonable")):
+    if spec is None:
+        return options
+    if not (hasattr(spec, "items") or hasattr(spec, "to_jsonable")):
         raise errors.BadArgument(f"dynamic_shapes must be a ParamsSpec, a ShapesSpec or a dict, not {spec!r}.")
     tree = spec.to_jsonable() if hasattr(spec, "to_jsonable") else {"params": spec}
     while "params" in tree:
         tree = tree["params"] or {}
-    return tuple(text for name, part in tree.items() for text in _patterns_of(_parameter_pattern(name), part))
+    leaves = [leaf for name, part in tree.items() for leaf in _leaves_of(_parameter_pattern(name), part)]
+    return replace(
+        options,
+        dynamic_sources=tuple(pattern for pattern, size in leaves if not _is_fixed(size)),
+        dynamic_ranges=tuple((pattern, *bounds) for pattern, size in leaves if any(bounds := _bounds_of(size))),
+    )
+
+
+def spec_of(subject: Any, given: Any) -> Any:
+    """Return the ``dynamic_shapes`` given for a function, or those of its decorator.
+
+    Raises:
+        errors.BadArgument: there are both.
+    """
+    attached = getattr(getattr(subject, "forward", subject), DYNAMIC_SPEC_ATTR, None)
+    if attached is not None and given is not None:
+        raise errors.BadArgument("The function has a dynamic_spec already: remove it, or remove dynamic_shapes.")
+    return given if attached is None else attached
 
 
 def _parameter_pattern(name: str) -> str:
@@ -66,25 +86,34 @@ _ITEMS = {"DictSpec": "entries", "SeqSpec": "entries", "ObjectSpec": "fields"}
 _READERS: dict[type, Callable[[Any], Iterable[tuple[Any, Any]]]] = {dict: dict.items, list: enumerate}
 
 
-def _patterns_of(base: str, part: Any) -> Iterator[str]:
-    """Yield the patterns of the dynamic sizes and numbers in a part of a spec, below ``base``."""
+def _leaves_of(base: str, part: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the sizes and numbers of a part of a spec, below ``base``, by their patterns.
+
+    Each is an integer, a variable in JSON form, or an expression of variables.
+    """
     part = part.to_jsonable() if hasattr(part, "to_jsonable") else part
     kind = part.get("type", "") if hasattr(part, "items") else ""
     if kind == "TensorSpec":
-        yield from (f"{base}$:{dim}" for dim, size in enumerate(part["dims"]) if _is_dynamic(size))
-    elif kind in ("IntVar", "ShapeVar"):
-        yield f"{base}$"
+        yield from ((f"{base}$:{dim}", size) for dim, size in enumerate(part["dims"]) if size is not None)
+    elif kind in ("IntVar", "ShapeVar") or hasattr(part, "node") or _is_fixed(part):
+        yield f"{base}$", part
     else:
         inside = part.get(_ITEMS[kind], {}) if kind in _ITEMS else part
         read = _READERS.get(type(inside), lambda found: ())
         for key, each in read(inside):
             place = rf"\.{re.escape(key)}" if kind == "ObjectSpec" else rf"\[{re.escape(repr(key))}\]"
-            yield from _patterns_of(base + place, each)
+            yield from _leaves_of(base + place, each)
 
 
-def _is_dynamic(size: Any) -> bool:
-    """Return True for a variable in JSON form and for an expression of variables."""
-    return hasattr(size, "items") or hasattr(size, "node")
+def _is_fixed(size: Any) -> bool:
+    return type(size) is int
+
+
+def _bounds_of(size: Any) -> tuple[int | None, int | None]:
+    """Return the least and the greatest value of a variable in JSON form, or of a fixed size."""
+    if _is_fixed(size):
+        return size, size
+    return (size.get("min"), size.get("max")) if hasattr(size, "items") else (None, None)
 
 
 def _known_to_inductor(named: Mapping[str, Any]) -> dict[str, Any]:

@@ -212,6 +212,8 @@ def loaded_dynamo_module(name: str) -> Any:
 
 STANCE_ATTR = "_stance"
 """Attribute of ``stance_module()`` that ``torch.compiler.set_stance`` replaces."""
+DYNAMIC_SPEC_ATTR = "_dynamic_spec"
+"""Attribute of a function that has torch's decorator ``dynamic_spec`` (since 2.15)."""
 STATIC_DIMS_ATTR = "_dynamo_static_indices"
 """Attribute of a tensor: the dimensions that ``torch._dynamo.mark_static`` marked."""
 DEFAULTS: Mapping[str, Any] = {
@@ -257,6 +259,13 @@ def is_listed_as_dynamic(source: str, listed: Sequence[str] = (), dim: int | Non
     """
     stock = [*_compiler_setting("dynamic_sources"), *_compiler_setting("unbacked_sources")]
     return _matches([*listed, *stock], source, dim)
+
+
+def listed_range(
+    source: str, listed: Sequence[tuple[str, int | None, int | None]], dim: int | None = None
+) -> tuple[int | None, int | None]:
+    """Return the bounds that the user gave for a source, or for one dimension of it."""
+    return next(((low, high) for pattern, low, high in listed if _matches([pattern], source, dim)), (None, None))
 
 
 def _compiler_setting(name: str) -> list[str]:

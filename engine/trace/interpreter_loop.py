@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.bytecode.opcodes import unsupported_reason
 from engine.deferred_interrupts import deferral, deliver_interrupts
+from engine.errors import ConstraintViolation
 from engine.options import config
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import SkipFrame, TracerException, Unsupported, UserException
@@ -80,7 +81,7 @@ def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
         if not jump_to_handler(tx, frame, error.exception):
             raise
         return None
-    except (TracerException, RecursionError, MemoryError):
+    except (TracerException, ConstraintViolation, RecursionError, MemoryError):
         raise
     except Exception as error:
         # An internal error ends the graph here. Python runs the instruction.

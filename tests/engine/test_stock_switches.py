@@ -347,7 +347,7 @@ class Sizes:
 
 def specified() -> bool:
     """Sizes and numbers that a spec makes dynamic need one compilation, also in a list."""
-    rows = Sizes(type="TensorSpec", dims=[{"type": "ShapeVar"}, None])
+    rows = Sizes(type="TensorSpec", dims=[{"type": "ShapeVar", "min": 0, "max": None}, None])
     inside = {"type": "DictSpec", "entries": {"a": {"type": "SeqSpec", "entries": [rows.form]}}}
     params = {"x": rows.form, "n": {"type": "IntVar"}, "*args": [inside], "**kwargs": {"k": rows.form}}
     spec = Sizes(type="ShapesSpec", params={"type": "ParamsSpec", "params": params})
@@ -364,6 +364,32 @@ def specified() -> bool:
                 compiled(torch.ones(n, 3), n, {"a": [torch.ones(n, 3)]}, k=torch.ones(n, 3))
         counts.append(len(session.compilations))
     return counts == [2, 1, 1, 1] and fails(errors.BadArgument, lambda: engine.compile(fn, dynamic_shapes=4))
+
+
+def within_spec() -> bool:
+    """A size or number outside of the range of a spec raises; a decorator may give the spec."""
+    batch, count = {"type": "ShapeVar", "min": 2, "max": 8}, {"type": "IntVar", "min": 1, "max": 5}
+    spec = {"x": Sizes(type="TensorSpec", dims=[batch, 3]), "n": Sizes(**count)}
+
+    def fn(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x * n if x.shape[0] > 5 else x + n
+
+    def decorated(x: torch.Tensor, n: int) -> torch.Tensor:
+        return fn(x, n)
+
+    decorated._dynamic_spec = Sizes(type="ParamsSpec", params=spec)  # as torch's dynamic_spec keeps it
+    answers = []
+    for run in (engine.compile(fn, backend="eager", dynamic_shapes=spec), engine.compile(backend="eager")(decorated)):
+        engine.reset()
+        with engine.record() as session:
+            inside = all(
+                torch.equal(run(torch.ones(rows, 3), n), fn(torch.ones(rows, 3), n))
+                for rows, n in ((4, 2), (5, 5), (7, 1), (8, 3))
+            )
+        outside = [(9, 3, 2), (1, 3, 2), (4, 4, 2), (4, 3, 6), (4, 3, 0)]
+        raised = [fails(errors.SizeOutOfRange, lambda s=s, run=run: run(torch.ones(s[:2]), s[2])) for s in outside]
+        answers.append(inside and all(raised) and len(session.compilations) == 2)
+    return all(answers) and fails(errors.BadArgument, lambda: engine.compile(decorated, dynamic_shapes=spec))
 
 
 def in_range() -> bool:
@@ -434,7 +460,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
     'torch.compile(backend="cudagraphs")': lambda: _compiled(backend="aot_eager_decomp_partition"),
     "torch.compile(recompile_limit=)": lambda: limited_alone() == 2,
     "torch.compile(isolate_recompiles=True)": isolated,
-    "torch.compile(dynamic_shapes=)": specified,
+    "torch.compile(dynamic_shapes=)": lambda: specified() and within_spec(),
     "torch.compile(name=)": lambda: any(f.name == "mine" for f in _frames(name="mine")),
     "torch.compile(disable=True)": lambda: engine.compile(double, disable=True) is double,
     'torch.compile(backend="compile_explorer")': lambda: bool(

@@ -1,18 +1,16 @@
-"""Checks dimensions that the user marked as dynamic with torch's functions."""
+"""Checks sizes that the user marked as dynamic with torch's functions, or gave ranges for."""
 
 from __future__ import annotations
 
-import torch
-
 from engine import errors
-from engine.ir.sources.base import Source
 from engine.torch_private.symbolic_shapes import ConstraintViolationError
 from engine.trace.annotations import Tracer
 from engine.trace.symbols.symbol_records import place_of
 from engine.trace.variables.tensors.automatic_dynamic import (
     SPECIALIZATIONS_ATTR,
+    check_in_range,
     dims_marked_in_torch,
-    ranges_marked_in_torch,
+    size_ranges,
 )
 
 _STRICT_MARKS = ("_dynamo_dynamic_indices", "_dynamo_strict_unbacked_indices")
@@ -21,17 +19,6 @@ _STRICT_MARKS = ("_dynamo_dynamic_indices", "_dynamo_strict_unbacked_indices")
 
 class _ConstraintViolation(errors.ConstraintViolation, ConstraintViolationError):
     """The error that a handler of torch's own class catches too."""
-
-
-class _SizeOutOfRange(errors.SizeOutOfRange, ConstraintViolationError):
-    """The error that a handler of torch's own class catches too."""
-
-
-def _check_range(tensor: torch.Tensor, source: Source) -> None:
-    for dim, (low, high) in ranges_marked_in_torch(tensor).items():
-        size = tensor.shape[dim]
-        if (low is not None and size < low) or (high is not None and size > high):
-            raise _SizeOutOfRange(source.expr, dim, size, low, high)
 
 
 def check_marked_dims(tx: Tracer) -> None:
@@ -44,7 +31,8 @@ def check_marked_dims(tx: Tracer) -> None:
     inputs = [(v.real_object, v.source) for v, _ in tx.inputs.input_tensors if v.real_object is not None]
     for real, source in inputs:
         if source is not None:
-            _check_range(real, source)
+            for dim, (low, high) in size_ranges(tx, real, source).items():
+                check_in_range(source, real.shape[dim], low, high, dim)
     marked = {
         (source, dim)
         for real, source in inputs

@@ -9,15 +9,17 @@ import sympy
 import torch
 import torch.fx
 
+from engine import errors
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
 from engine.torch_private import global_state
-from engine.torch_private.global_state import is_listed_as_dynamic, is_listed_as_static
+from engine.torch_private.global_state import is_listed_as_dynamic, is_listed_as_static, listed_range
 from engine.torch_private.operators import torch_check
 from engine.torch_private.symbolic_shapes import (
+    ConstraintViolationError,
     DimDynamic,
     StatelessSymbolicContext,
     StrictMinMaxConstraint,
@@ -43,8 +45,24 @@ _STATIC_MARKS = (STATIC_DIMS_ATTR, global_state.STATIC_DIMS_ATTR)
 _LISTED = "the user listed it as dynamic"
 
 
+class _SizeOutOfRange(errors.SizeOutOfRange, ConstraintViolationError):
+    """The error that a handler of torch's own class catches too."""
+
+
+def check_in_range(origin: Source, value: float, low: int | None, high: int | None, dim: int = -1) -> None:
+    """Check a size of a tensor, or a number, against the user's range.
+
+    Raises:
+        errors.SizeOutOfRange: it is outside.
+    """
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise _SizeOutOfRange(origin.expr, dim, int(value), low, high)
+
+
 def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None:
     """Create a symbol for an int or float that changes between calls; None for a constant."""
+    low, high = listed_range(origin.expr, tx.options.dynamic_ranges)
+    check_in_range(origin, real, low, high)
     why = _dynamic_number_reason(tx, real, origin)
     # sympy represents neither infinity nor the sign of zero
     if not why or not (0 < abs(real) <= _MAX_FLOAT if type(real) is float else -(2**63) <= real < 2**63):
@@ -60,13 +78,23 @@ def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None
         real, origin, f"it is a symbol of type {type(real).__name__}, because its value changed between calls"
     )
     if type(real) is float:
-        cause = tx.guard_cause("symbols must be finite")
-        for bound in (sympy.Ge(symbol, -_MAX_FLOAT), sympy.Le(symbol, _MAX_FLOAT)):
-            tx.guards.add(SymbolicShapeGuard(origin, bound, ((symbol, origin, -1),), cause=cause))
+        _guard_range(tx, symbol, origin, -_MAX_FLOAT, _MAX_FLOAT, "symbols must be finite")
+    else:
+        _guard_range(tx, symbol, origin, low, high, "the user gave it a range")
     value = SymNodeVariable(tx.graph.placeholder(origin, made, real), made)
     value.source, value.symbol = origin, symbol
     tx.symbols.symbolic_input_scalars.append(value)
     return value
+
+
+def _guard_range(tx: Tracer, symbol: Any, origin: Source, low: float | None, high: float | None, why: str) -> None:
+    """Guard that a number is in a range."""
+    for relation, bound in ((sympy.Ge, low), (sympy.Le, high)):
+        if bound is not None:
+            guard = SymbolicShapeGuard(
+                origin, relation(symbol, bound), ((symbol, origin, -1),), cause=tx.guard_cause(why)
+            )
+            tx.guards.add(guard)
 
 
 def _dynamic_number_reason(tx: Tracer, real: float, origin: Source) -> str:
@@ -114,7 +142,7 @@ def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Source) -> Statel
     if not any(reasons.values()):
         return None
     tx.symbols.dynamic_size_reasons.update(reasons)
-    return _build_symbolic_context(tensor, origin, reasons)
+    return _build_symbolic_context(tx, tensor, origin, reasons)
 
 
 def _dynamic_dim_reasons(tx: Tracer, tensor: torch.Tensor, origin: Source) -> dict[int, str]:
@@ -158,17 +186,21 @@ def unify_inner_shapes(fake: Any, real: Any) -> None:
 
 
 def _build_symbolic_context(
-    tensor: torch.Tensor, origin: Source, reasons: Mapping[Source, dict[int, str]]
+    tx: Tracer, tensor: torch.Tensor, origin: Source, reasons: Mapping[Source, dict[int, str]]
 ) -> StatelessSymbolicContext[Any, Any]:
     why = reasons[origin]
     kinds = [DimDynamic.DYNAMIC if d in why else DimDynamic.STATIC for d in range(tensor.dim())]
     if not is_wrapper_subclass(tensor):
-        return StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=_dim_constraints(tensor, why))
+        return StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=_dim_constraints(tx, tensor, origin, why))
     inner: dict[str, Any] = {
-        name: _build_symbolic_context(part, AttrSource(origin, name), reasons) for name, part in inner_tensors(tensor)
+        name: _build_symbolic_context(tx, part, AttrSource(origin, name), reasons)
+        for name, part in inner_tensors(tensor)
     }
     return SubclassSymbolicContext(
-        dynamic_sizes=kinds, constraint_sizes=_dim_constraints(tensor, why), tensor_source=origin, inner_contexts=inner
+        dynamic_sizes=kinds,
+        constraint_sizes=_dim_constraints(tx, tensor, origin, why),
+        tensor_source=origin,
+        inner_contexts=inner,
     )
 
 
@@ -180,6 +212,9 @@ def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, origin: Source, dim: i
         return "marked dynamic"
     if tx.options.dynamic is False or is_listed_as_static(origin.expr, dim):
         return ""
+    low, high = listed_range(origin.expr, tx.options.dynamic_ranges, dim)
+    if low is not None and low == high:
+        return ""
     if dim in _automatic_dynamic_dims(tx, origin):
         return "its size changed between calls"
     if is_listed_as_dynamic(origin.expr, tx.options.dynamic_sources, dim):
@@ -187,9 +222,9 @@ def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, origin: Source, dim: i
     return "dynamic=True" if tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter) else ""
 
 
-def _dim_constraints(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
-    """Return the bounds from ``mark_dynamic`` per dimension."""
-    given = {**ranges_marked_in_torch(tensor), **getattr(tensor, DYNAMIC_DIMS_ATTR, {})}
+def _dim_constraints(tx: Tracer, tensor: torch.Tensor, origin: Source, dims: Mapping[int, str]) -> list[Any]:
+    """Return the bounds from ``mark_dynamic`` or ``dynamic_shapes`` per dimension."""
+    given = {**size_ranges(tx, tensor, origin), **getattr(tensor, DYNAMIC_DIMS_ATTR, {})}
 
     def bound(dim: int) -> Any:
         low, high = given.get(dim, (None, None)) if dim in dims else (None, None)
@@ -218,10 +253,11 @@ def dims_marked_in_torch(tensor: torch.Tensor, marks: tuple[str, ...] = _MARKS) 
     return set().union(*[getattr(tensor, mark, ()) for mark in marks])
 
 
-def ranges_marked_in_torch(tensor: torch.Tensor) -> dict[int, tuple[int | None, int | None]]:
-    """Return the bounds per dimension that ``torch._dynamo.mark_dynamic`` got."""
-    found = getattr(tensor, "_dynamo_dynamic_range", ())
-    return {r.dim: (r.min, r.max) for r in found if r.min is not None or r.max is not None}
+def size_ranges(tx: Tracer, tensor: torch.Tensor, origin: Source) -> dict[int, tuple[int | None, int | None]]:
+    """Return the bounds per dimension from ``dynamic_shapes`` or torch's ``mark_dynamic``."""
+    listed = {d: listed_range(origin.expr, tx.options.dynamic_ranges, d) for d in range(tensor.dim())}
+    marked = {r.dim: (r.min, r.max) for r in getattr(tensor, "_dynamo_dynamic_range", ())}
+    return listed | {d: bounds for d, bounds in marked.items() if bounds != (None, None)}
 
 
 def _marked_dynamic_dims(tensor: torch.Tensor) -> set[int]:
