@@ -118,7 +118,7 @@ class _CallCounter:
         if self.count == self.position:
             sys.setprofile(None)
             self.place = f"{frame.f_code.co_filename.rpartition('site-packages/')[2]}:{frame.f_code.co_qualname}"
-            self.sent_at = time.perf_counter()
+            self.sent_at = time.thread_time()
             signal.raise_signal(signal.SIGINT)
 
     def run(self, step: Step) -> Any:
@@ -151,7 +151,7 @@ def interrupt(model: str, backend: str, position: int) -> dict[str, Any]:
     try:
         counter.run(subject.compiled)
     except KeyboardInterrupt:
-        outcome, delay = "raised", time.perf_counter() - counter.sent_at
+        outcome, delay = "raised", time.thread_time() - counter.sent_at
     except BaseException as error:
         outcome = repr(error)
     changed = differences(before, global_state())
@@ -236,7 +236,7 @@ def main(arguments: Sequence[str]) -> None:
                     model,
                     backend,
                     Counter(s["outcome"] for s in seen),
-                    f"slowest {delays[-1] * 1000:.0f} ms",
+                    f"slowest {delays[-1] * 1000:.0f} ms of CPU",
                     flush=True,
                 )
                 for bad in (s for s in seen if not is_good(s)):

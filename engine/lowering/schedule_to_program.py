@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from engine.deferred_interrupts import deliver_interrupts
 from engine.ir.kernels.lowered_program import (
     CPU_TARGET,
     AtenCall,
@@ -73,6 +74,7 @@ def schedule_to_program(
     printed = KernelDeduplicator(emit, target, _kernel_letters(walk.stage, target))
     builder = _StepBuilder(walk, buffers, printed, cutter.with_chosen_blocking)
     for step in schedule.steps:
+        deliver_interrupts()
         step.accept(builder)
     outputs = tree_map_only(LoweredTensor, _make_ref, walk.outputs)
     written = [(position, walk.inputs[given][0]) for position, given in mutated if not walk.symbols.unbacked]

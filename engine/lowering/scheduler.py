@@ -13,6 +13,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+from engine.deferred_interrupts import deliver_interrupts
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import (
@@ -157,6 +158,7 @@ def fuse(
     starts = {made.initial_def for made in defs if made.initial_def is not None}
     scheduler = Scheduler(externs, realized | starts, no_fuse, unbacked_definitions, is_cpu=is_cpu)
     for made in reversed(defs):
+        deliver_interrupts()
         if made.is_computed:
             scheduler.schedule_def(made)
     scheduler.fuse_horizontally()

@@ -215,6 +215,22 @@ def test_an_external_backend_can_be_interrupted() -> None:
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
 
 
+def test_lowering_has_a_safe_point_in_each_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt waits for one node, definition or kernel, not for the whole graph."""
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = torch.nn.functional.gelu(x @ x)
+        return x
+
+    places = ("passes.decompose", "graph_lowering", "scheduler", "schedule_to_program")
+    reached: list[str] = []
+    for place in places:
+        monkeypatch.setattr(f"engine.lowering.{place}.deliver_interrupts", lambda place=place: reached.append(place))
+    engine.compile(chain, backend="triton")(torch.randn(4, 4))
+    assert all(reached.count(place) >= 3 for place in places), reached
+
+
 @pytest.mark.parametrize(("model", "backend"), [("linear", "triton"), ("containers", "eager")])
 def test_forced_interrupts(model: str, backend: str) -> None:
     """Seeded interrupts are raised, and leave the state and the next result right."""
@@ -231,7 +247,7 @@ def test_many_forced_interrupts(model: str, backend: str) -> None:
     seen = interrupts.measure(model, backend, 300, seed=0, timeout=3600.0)
     assert len(seen) == 300
     assert not [s for s in seen if not interrupts.is_good(s)]
-    assert sorted(s["delay"] for s in seen)[-3] < 1.0  # 0.2 s on an idle machine
+    assert max(s["delay"] for s in seen) < 0.2  # seconds of CPU
 
 
 def test_a_signal_while_the_handler_is_restored_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:

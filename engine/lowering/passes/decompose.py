@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.deferred_interrupts import deliver_interrupts
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_metadata import NodeProvenance, node_id, provenance_of, set_provenance
@@ -77,6 +78,7 @@ def decompose(
     made: dict[torch.fx.Node, Any] = {}
     inputs = iter(graph.inputs)
     for node in old.graph.nodes:
+        deliver_interrupts()
         if node.op == "placeholder":
             node.meta.setdefault("val", next(inputs, None))
         origin = provenance_of(node)
