@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import importlib.util
-import itertools
 import os
 import pathlib
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,8 +40,6 @@ The display waits for background work and shows no times.
 """
 BACKGROUND_TIMEOUT = 120.0
 _report_sessions: list[Session] = []
-_summary_numbers = itertools.count(1)
-"""Numbers of the summaries in this kernel."""
 
 
 def show_session(
@@ -67,8 +65,8 @@ def show_session(
     # Libraries that display at the end of a cell (matplotlib's inline figures) do so now, above the explorer.
     shell.events.trigger("post_execute")
     # No widget of a deterministic run is seen, so nothing replaces its summaries.
-    number = "" if os.environ.get(DETERMINISTIC_ENV) else f"summary-{next(_summary_numbers)}"
-    shown = mime_bundle(session, static=static, summary_id=number)
+    id = "" if os.environ.get(DETERMINISTIC_ENV) else f"summary-{secrets.token_hex(4)}"
+    shown = mime_bundle(session, static=static, summary_id=id)
     display(shown, raw=True, metadata=_report_metadata(session))
     if has_widgets(shell):
         from notebook_ext.widgets.explorer import Explorer, last_view_of
@@ -83,7 +81,7 @@ def show_session(
                 view=view,
                 others=others,
                 name=name,
-                summary_id=number,
+                summary_id=id,
             )
         )
 
@@ -207,13 +205,14 @@ REOPENED = (
 def mime_bundle(session: Session, *, static: bool, summary_id: str = "") -> dict[str, str]:
     """Return the summary as a MIME bundle; text from the user is escaped.
 
-    The explorer that is given ``summary_id`` hides this summary, because it shows the live one.
+    The explorer that is given ``summary_id`` hides all of it while it is live. Without one, the snapshot is folded.
     """
     timed = not os.environ.get(DETERMINISTIC_ENV)
-    mark = f' data-explorer-summary="{html.escape(summary_id)}"' if summary_id else ""
-    head = f'<div style="{STYLE}"{mark}>{summary_html(session, timed=timed)}{REOPENED if summary_id else ""}</div>'
-    snapshot = snapshot_html(session, SNAPSHOT_KB, timed=timed) if static else ""
-    return {"text/html": f"{head}{snapshot}", "text/plain": summary(session, timed=timed).text}
+    head = f'<div style="{STYLE}">{summary_html(session, timed=timed)}{REOPENED if summary_id else ""}</div>'
+    shown = head + (snapshot_html(session, SNAPSHOT_KB, timed=timed, unfolded=bool(summary_id)) if static else "")
+    if summary_id:
+        shown = f'<div data-explorer-summary="{html.escape(summary_id)}">{shown}</div>'
+    return {"text/html": shown, "text/plain": summary(session, timed=timed).text}
 
 
 def has_widgets(shell: InteractiveShell) -> bool:

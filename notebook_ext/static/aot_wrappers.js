@@ -111,7 +111,7 @@ class AotWrappersView {
   /** Ask the kernel to replay the call and record the values at the wrappers. */
   note() {
     if (!this.part) return;
-    if (!this.part.can_note) return this.frame.say("This graph has no wrappers.");
+    if (!this.part.can_note) return this.frame.say(this.part.bare);
     this.noted = this.part.passages.length;
     this.frame.say("Replaying the call on copies, through ATen …");
     this.frame.send({ type: "replay", entry: this.entry });
@@ -131,7 +131,7 @@ class AotWrappersView {
       this.#ring(-1),
       part.backward ? this.#backward() : null,
       part.idle.length ? h("p", { class: "idle" }, h("b", {}, "Wrappers that had nothing to do: "), h("span", { class: "mut" }, part.idle.join(" · "))) : null,
-      part.rings.length || part.idle.length ? null : h("p", { class: "mut" }, part.mode === "inference" ? "No wrapper was needed." : "This graph has no wrappers."),
+      part.rings.length || part.idle.length ? null : h("p", { class: "mut" }, part.bare),
       part.passages.length ? null : this.#valuesAtStep(),
       part.partition ? this.#partition() : null,
       this.#facts(),

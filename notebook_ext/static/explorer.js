@@ -55,21 +55,11 @@ class LoadingView {
 
 /** After this time without an answer, a message says that the kernel may be gone. */
 const ANSWER_TIMEOUT_MS = 8000;
-const STATIC_SNAPSHOT_NOTE = "What is on screen stays; the static snapshot above needs no kernel.";
 /** The current selection is saved in the model after this time without a change. */
 const SAVE_DELAY_MS = 400;
 /** Pixels by which a key moves the line between two columns. */
 const COLUMN_STEP = 40;
 let frames = 0;
-
-/** The static summary of this id that is nearest before an element; the live summary takes its place. @param {HTMLElement} el @param {string} id */
-function staticSummary(el, id) {
-  for (let outer = el.parentElement; id && outer; outer = outer.parentElement) {
-    const found = [...outer.querySelectorAll("[data-explorer-summary]")].findLast((s) => /** @type {HTMLElement} */ (s).dataset.explorerSummary === id);
-    if (found) return /** @type {HTMLElement} */ (found);
-  }
-  return null;
-}
 
 /** True while this page sets the model's `view`: other explorers of the same model do not follow. */
 let isSettingView = false;
@@ -109,8 +99,9 @@ export class Frame {
     this.root = h("div", { class: "lm", tabindex: "0", role: "region", "aria-label": "Compilation explorer", "data-lm-suppress-shortcuts": "true", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e), onpointerdown: () => { this.isWalking = false; } }, this.summary, widget);
     resizable(this.root);
     el.append(this.root);
-    this.staticSummary = staticSummary(el, model.get("summary_id"));
-    if (this.staticSummary) this.staticSummary.hidden = true;
+    /** Hides the static summary and snapshot of the cell, however often the notebook draws them again. */
+    this.hiding = h("style", {}, `[data-explorer-summary="${model.get("summary_id")}"]{display:none}`);
+    this.root.append(this.hiding);
     this.onOverview = () => this.renew();
     this.onParts = () => this.takeParts();
     this.onMessage = (/** @type {any} */ message) => this.receive(message);
@@ -128,7 +119,7 @@ export class Frame {
   /** Stop listening. */
   close() {
     clearTimeout(this.resting);
-    if (this.staticSummary) this.staticSummary.hidden = false;
+    this.hiding.remove();
     this.model.off("change:parts", this.onParts);
     this.model.off("change:overview", this.onOverview);
     this.model.off("change:view", this.onView);
@@ -170,7 +161,7 @@ export class Frame {
 
   /** Send a message; if no answer comes, say so. @param {any} message @param {() => boolean} isWaiting */
   ask(message, isWaiting) {
-    if (this.send(message)) setTimeout(() => isWaiting() && this.say(`The kernel has not answered yet: it is busy, or was restarted or stopped. ${STATIC_SNAPSHOT_NOTE}`), ANSWER_TIMEOUT_MS);
+    if (this.send(message)) setTimeout(() => isWaiting() && this.say("The kernel has not answered yet: it is busy, or was restarted or stopped. What is on screen stays."), ANSWER_TIMEOUT_MS);
   }
 
   /** Send a message. If the kernel of this widget is gone, say so and return false. @param {any} message */
@@ -180,7 +171,8 @@ export class Frame {
       return true;
     } catch {
       // After the caller has set its own sentence.
-      setTimeout(() => this.say(`The kernel was restarted or stopped: run the cell again for more. ${STATIC_SNAPSHOT_NOTE}`));
+      this.hiding.remove();
+      setTimeout(() => this.say("The kernel was restarted or stopped: run the cell again for more. What is on screen stays; the static snapshot above needs no kernel."));
       return false;
     }
   }

@@ -114,7 +114,7 @@ class HomeView {
     this.el.scrollTop = top;
     const found = this.selected();
     if (isQuiet) return;
-    if (found) this.frame.say(h("b", {}, found.title + ". "), found.cause + " ", h("span", { class: "mut" }, found.fixes[0] ? sentence(found.fixes[0].text) : ""));
+    if (found) this.frame.say(h("b", {}, found.title + ". "), found.cause + " ", h("span", { class: "mut" }, sentence((found.edit || found.fixes[0] || { text: "" }).text)));
     else this.frame.say(part.outcome);
   }
 

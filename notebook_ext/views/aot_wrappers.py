@@ -58,6 +58,7 @@ def _build(session: Session, record: CompilationRecord, aot: AotRecord) -> dict[
         "outputs": [v for v in values if v["role"] == "output"],
         "rings": rings,
         "idle": [_name(w.name) for w in aot.wrappers if not w.actions],
+        "bare": _why_bare(record, aot),
         "graph": {
             "stage": graph.stage if graph else "",
             "text": pluralize(len(operations), "operation") if graph else "No functional graph was recorded.",
@@ -131,9 +132,19 @@ def _peaks(found: PartitionRecord) -> str:
     return f" Peak memory: {format_bytes(found.forward_peak_bytes)} in the forward, {format_bytes(found.backward_peak_bytes)} in the backward."
 
 
+def _why_bare(record: CompilationRecord, aot: AotRecord) -> str:
+    """Return why a functional graph is shown without wrappers."""
+    if record.compiler == "torch":
+        return _OF_TORCH
+    return "No wrapper was needed." if aot.mode == "inference" else "This graph has no wrappers."
+
+
+_OF_TORCH = "torch.compile's trace does not list runtime wrappers."
+
+
 def _why_empty(record: CompilationRecord) -> str:
     if record.compiler == "torch":
-        return "torch.compile's trace does not list runtime wrappers."
+        return _OF_TORCH
     if record.failures:
         return f"The graph was not functionalized: {sanitize(record.failures[0].sentence)}"
     return "This compilation has no graph, so it has no wrappers."
@@ -162,7 +173,14 @@ def _returned(graph: GraphRecord | None) -> list[dict[str, str]]:
 def _types(record: CompilationRecord, graph: GraphRecord | None) -> dict[str, str]:
     """Return the types of graph inputs by name."""
     graphs = [g for g in record.graphs if g.stage == "fx"] + ([graph] if graph else [])
-    return {n.name: tensor_type(n.dtype, n.shape) for g in graphs for n in g.nodes if n.op == "placeholder" and n.dtype}
+    given = [
+        [(n.name, tensor_type(n.dtype, n.shape) if n.dtype else "") for n in g.nodes if n.op == "placeholder"]
+        for g in graphs
+    ]
+    numbered = {
+        f"input {i}": type for i, (_, type) in enumerate(given[0] if given else ())
+    }  # torch's trace has no names.
+    return numbered | {name: type for nodes in given for name, type in nodes if type}
 
 
 def _value(value: ValueFacts, types: dict[str, str]) -> dict[str, Any]:

@@ -308,11 +308,13 @@ def test_the_live_summary_takes_the_place_of_the_static_one(explorer: Show) -> N
         const model = { get: (n) => (n === "summary_id" ? "summary-1" : data[n]), on() {}, off() {}, send() {} };
         const cell = document.createElement("div"), fixed = document.createElement("p"), el = document.createElement("div");
         fixed.id = "fixed"; fixed.dataset.explorerSummary = "summary-1"; fixed.textContent = "1 graph, not checked";
-        const other = fixed.cloneNode(true); other.id = "other"; document.body.append(other);
+        const other = fixed.cloneNode(true); other.id = "other"; other.dataset.explorerSummary = "summary-2"; document.body.append(other);
         cell.append(fixed, el); document.body.append(cell); window.shut = window.again(model, el); }"""
     )
     assert not page.locator("#fixed").is_visible()
     assert page.locator("#other").is_visible()
+    page.evaluate("fixed.replaceWith(fixed.cloneNode(true))")  # JupyterLab draws outputs again.
+    assert not page.locator("#fixed").is_visible()
     page.evaluate("window.shut()")
     assert page.locator("#fixed").is_visible()
 

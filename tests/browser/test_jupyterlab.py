@@ -297,6 +297,7 @@ def test_a_reopened_notebook_shows_its_snapshot_alone(lab: Lab, tab: Callable[..
     summary = page.locator("[data-explorer-summary]")
     assert summary.is_visible()
     assert "Run the cell for the interactive explorer." in summary.inner_text()
+    assert summary.get_by_text("Without it:").first.is_visible()  # Breaks and kernels are unfolded.
 
 
 @pytest.mark.parametrize("stops", [False, True])

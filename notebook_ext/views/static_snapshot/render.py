@@ -21,6 +21,8 @@ from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.static_snapshot.stage_tables import Table, backward_table, detail_tables, line_tables
 from notebook_ext.views.summary import summary
 
+UNFOLDED = ("Graph breaks (", "Compilations (", "Kernels")
+"""Starts of the titles of sections that are open where no explorer lives."""
 MAX_ROWS = 60
 """Maximum number of rows in one table."""
 MAX_STAGE_ROWS = 24
@@ -47,8 +49,10 @@ class SnapshotSection:
     html: str
 
 
-def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True) -> str:
-    """Return the static snapshot as one collapsed ``<details>`` of at most ``limit_kb`` kB.
+def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True, unfolded: bool = False) -> str:
+    """Return the static snapshot as one ``<details>`` of at most ``limit_kb`` kB.
+
+    It is folded; ``unfolded``, it is open at graph breaks and kernels.
 
     Sections that do not fit are left out, and a line names them. Styles are inline and pictures are data
     URIs, because viewers may drop scripts and style sheets. With ``timed`` off, it has no times and no LLVM IR.
@@ -57,7 +61,7 @@ def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True) 
     left_out: list[str] = []
     room = limit_kb * 1000 - 800
     for section in _sections(session, timed):
-        text = _details(section.title, section.html)
+        text = _details(section.title, section.html, unfolded and section.title.startswith(UNFOLDED))
         size = len(text.encode())
         if size > room:
             left_out.append(section.title)
@@ -68,7 +72,7 @@ def snapshot_html(session: Session, limit_kb: int = 100, *, timed: bool = True) 
         names = one_line(", ".join(left_out), 200)
         kept.append(f"<p>Left out to stay below {limit_kb} kB: {_text(names)}.</p>")
     size_kb = max(1, round(sum(len(k.encode()) for k in kept) / 1000))
-    return _details(f"Static snapshot: tables and pictures that need no kernel ({size_kb} kB)", "".join(kept))
+    return _details(f"Static snapshot: tables and pictures that need no kernel ({size_kb} kB)", "".join(kept), unfolded)
 
 
 def summary_html(session: Session, *, timed: bool = True) -> str:
@@ -241,7 +245,9 @@ def _kernel_sections(session: Session, *, is_portable: bool) -> Iterator[Snapsho
     ]
     if rows:
         heads = ["Entry", "Kernel", "Fused nodes", "Grid", "Bytes moved", "Registers", "Spills", "Checked"]
-        yield SnapshotSection(f"Kernels ({len(rows)})", _table(heads, rows))
+        yield SnapshotSection(
+            f"Kernels{'' if is_portable else f' for {one_line(session.target, 20)}'} ({len(rows)})", _table(heads, rows)
+        )
 
 
 def _cpu_kernel_sections(rows: list[dict[str, Any]], *, is_portable: bool) -> Iterator[SnapshotSection]:
@@ -358,8 +364,8 @@ def _attribute(text: str) -> str:
     return _text(one_line(text, 300))
 
 
-def _details(title: str, body: str) -> str:
-    return f'<details style="margin:2px 0 2px 4px"><summary style="cursor:pointer">{_text(title)}</summary>{body}</details>'
+def _details(title: str, body: str, is_open: bool = False) -> str:
+    return f'<details{" open" if is_open else ""} style="margin:2px 0 2px 4px"><summary style="cursor:pointer">{_text(title)}</summary>{body}</details>'
 
 
 def _code(text: str) -> str:

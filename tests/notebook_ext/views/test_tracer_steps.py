@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.records.aot import WrapperAction, WrapperRecord
+from engine.records.aot import ValueFacts, WrapperAction, WrapperRecord
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import StepRecord
@@ -200,6 +200,20 @@ def test_calls_of_an_entry_can_be_walked_through() -> None:
     assert aot_wrappers(session, "0/0")["calls"] == [
         {"text": "call 1: x f32[7, 4], n 3", "inputs": {"x": "f32[7, 4]", "n": "3"}}
     ]
+
+
+def test_a_trace_of_torch_has_types_of_inputs_and_says_what_it_lacks() -> None:
+    """Inputs that torch only numbers have the types of the inputs of the FX graph."""
+    session = wrappers_session()
+    made = session.compilations[0]
+    fx = next(g for g in made.graphs if g.stage == "fx")
+    kinds = [n.dtype for n in fx.nodes if n.op == "placeholder"]
+    assert made.aot is not None
+    values = tuple(ValueFacts(f"input {i}", "input") for i in range(len(kinds)))
+    session.put_compilation(replace(made, compiler="torch", aot=replace(made.aot, wrappers=(), values=values)))
+    found = aot_wrappers(session, "0/0")
+    assert [bool(v["type"]) for v in found["inputs"]] == [bool(kind) for kind in kinds]
+    assert found["bare"] == "torch.compile's trace does not list runtime wrappers."
 
 
 def test_without_layers_the_reason_is_given() -> None:
