@@ -32,8 +32,8 @@ RECURSION_LIMIT = 20_000
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Logger that reports errors of users with torch's traceback, before Python does."""
 
-MAX_IMPORT_SECONDS = 30.0
-"""Time after which a process forks anyway: the other thread may wait for this one."""
+MAX_IDLE_SECONDS = 30.0
+"""A fork waits no longer for a thread that stands still: it may wait for the fork."""
 SECONDS_BETWEEN_LOOKS = 0.005
 
 _REGISTERED_EARLIER = (concurrent.futures.thread, logging)
@@ -145,9 +145,14 @@ class _ImportPause(threading.local):
 
     def begin(self) -> None:
         """Take the lock once no other thread imports."""
-        end = time.monotonic() + MAX_IMPORT_SECONDS
         self._acquire()
-        while _others_import() and time.monotonic() < end:
+        seen: dict[int, tuple[int, int]] = {}
+        end = 0.0
+        while places := _importing_threads():
+            if places != seen:
+                seen, end = places, time.monotonic() + MAX_IDLE_SECONDS
+            elif time.monotonic() > end:
+                return
             self.end()
             time.sleep(SECONDS_BETWEEN_LOOKS)
             self._acquire()
@@ -163,11 +168,11 @@ class _ImportPause(threading.local):
             _imp.release_lock()
 
 
-def _others_import() -> bool:
-    """Return True if a thread other than this one holds the lock of a module."""
+def _importing_threads() -> dict[int, tuple[int, int]]:
+    """Return the other threads that import a module, and the instruction each is at."""
     locks: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
-    found = [reference() for reference in tuple(locks.values())]
-    return any(getattr(lock, "owner", None) not in (None, threading.get_ident()) for lock in found)
+    owners = {getattr(reference(), "owner", None) for reference in tuple(locks.values())} - {threading.get_ident()}
+    return {n: (id(frame), frame.f_lasti) for n, frame in sys._current_frames().items() if n in owners}
 
 
 _pause = _ImportPause()

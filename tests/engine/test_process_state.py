@@ -50,7 +50,7 @@ FORKS = textwrap.dedent(
         time.sleep(0.01 + 0.013 * (n % 17))
         child = os.fork()
         if not child:
-            signal.alarm(60)  # ends a child that hangs
+            signal.alarm(200)  # ends a child that hangs
             os._exit(0 if compile_and_run(backward) and sys.getrecursionlimit() == limit else 1)
         good += os.waitpid(child, 0)[1] == 0
     print(good, flush=True)
@@ -74,7 +74,7 @@ FIRST_IMPORT = textwrap.dedent(
         time.sleep(0.05)
         child = os.fork()
         if not child:
-            signal.alarm(60)  # ends a child that hangs
+            signal.alarm(200)  # ends a child that hangs
             os._exit(0 if compile_and_run() else 1)
         good += os.waitpid(child, 0)[1] == 0
     print(good, flush=True)
