@@ -154,7 +154,7 @@ class _TraceLoader:
             self._unrecognized["records without one clear kind"] += 1
             return
         try:
-            with payload.with_bytes(line.payload) if payload else contextlib.nullcontext():
+            with payload.with_bytes(line.raw_payload) if payload else contextlib.nullcontext():
                 process.builder.add(event)
         except Exception as error:
             # The record may be malicious or from a newer torch; the other records must still load.

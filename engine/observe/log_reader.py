@@ -56,18 +56,24 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A parsed trace record: envelope, process id, offset and length of the payload, payload.
-
-    ``length`` is 0 if there is no payload.
-    """
+    """A parsed trace record: envelope, process id, offset of the payload, payload with its tabs."""
 
     metadata: dict[str, Any]
     process_id: int
     start: int
-    length: int
-    payload: bytes
+    raw_payload: bytes
     stamp: tuple[bytes, bytes] = (b"", b"")
     """Date ("MMDD") and time of the line."""
+
+    @property
+    def length(self) -> int:
+        """Length of the payload in the file; 0 if there is none."""
+        return len(self.raw_payload)
+
+    @property
+    def payload(self) -> bytes:
+        """The payload without its tabs."""
+        return strip_tabs(self.raw_payload)
 
     @property
     def seconds(self) -> float:
@@ -105,6 +111,24 @@ class LogDamage:
             (self.truncated, f"record{{s}} longer than {MAX_RECORD_BYTES >> 20} MB truncated"),
         )
         return [f"{count:,} {text.format(s='' if count == 1 else 's')}" for count, text in counts if count]
+
+
+class IntactPayloads:
+    """Finds payloads whose digest does not match; an equal payload is not digested again."""
+
+    def __init__(self) -> None:
+        self._intact: set[tuple[str, int, int]] = set()
+
+    def __contains__(self, payload: tuple[str, bytes]) -> bool:
+        """Return True if the bytes, with their tabs, have torch's digest."""
+        digest, raw = payload
+        key = (digest, len(raw), hash(raw))
+        if key in self._intact:
+            return True
+        is_intact = hashlib.md5(strip_tabs(raw), usedforsecurity=False).hexdigest() == digest
+        if is_intact:
+            self._intact.add(key)
+        return is_intact
 
 
 def read_raw_records(stream: ByteStream, seen: Callable[[int], None] = lambda _: None) -> Iterator[RawRecord]:
@@ -150,11 +174,15 @@ def read_log_records(
     damage: LogDamage,
     seen: Callable[[int], None] = lambda _: None,
     skipped: tuple[bytes, ...] = (),
+    intact: IntactPayloads | None = None,
 ) -> Iterator[LogRecord]:
     """Yield the parsed records of a trace; count everything else in ``damage``.
 
-    Records whose JSON starts with one of ``skipped`` have no metadata and no payload.
+    Records whose JSON starts with one of ``skipped`` are left out; the first and the last record of a trace
+    are yielded without metadata then. Logs that share ``intact`` share what is known of equal payloads.
     """
+    intact = IntactPayloads() if intact is None else intact
+    last_left_out: re.Match[bytes] | None = None
     for raw in read_raw_records(stream, seen):
         if raw.is_truncated:
             damage.truncated += 1
@@ -164,8 +192,10 @@ def read_log_records(
             continue
         text = raw.head[found.end() :]
         if skipped and text.startswith(skipped) and text.endswith(b"}") and b"] {" not in text:
+            last_left_out = found
+            if not damage.records:
+                yield _without_metadata(found)
             damage.records += 1
-            yield LogRecord({}, int(found["process"]), raw.start, 0, b"", (found["date"], found["time"]))
             continue
         metadata = _parse_json(text)
         if metadata is None:
@@ -175,14 +205,18 @@ def read_log_records(
         if found is None or metadata is None:
             continue
         damage.records += 1
+        last_left_out = None
         digest = as_text(metadata.get("has_payload"))
         is_wanted = not metadata.keys() & IGNORED_KINDS
-        payload = strip_tabs(raw.payload) if raw.payload and is_wanted else b""
         if digest and not raw.is_truncated and is_wanted:
-            damage.corrupt_payloads += hashlib.md5(payload, usedforsecurity=False).hexdigest() != digest
-        yield LogRecord(
-            metadata, int(found["process"]), raw.start, len(raw.payload), payload, (found["date"], found["time"])
-        )
+            damage.corrupt_payloads += (digest, raw.payload) not in intact
+        yield LogRecord(metadata, int(found["process"]), raw.start, raw.payload, (found["date"], found["time"]))
+    if last_left_out is not None:
+        yield _without_metadata(last_left_out)
+
+
+def _without_metadata(prefix: re.Match[bytes]) -> LogRecord:
+    return LogRecord({}, int(prefix["process"]), 0, b"", (prefix["date"], prefix["time"]))
 
 
 def _interleaved_record(head: bytes) -> tuple[re.Match[bytes] | None, dict[str, Any] | None]:

@@ -94,7 +94,7 @@ class FilePayload:
 
     @contextlib.contextmanager
     def with_bytes(self, payload: bytes) -> Iterator[None]:
-        """Use these bytes as the text while the context is open (just read, tabs removed)."""
+        """Use these bytes, just read, as the payload while the context is open."""
         self._current = payload
         try:
             yield
@@ -105,7 +105,7 @@ class FilePayload:
         """Return the payload without its tabs; empty if the file can no longer be read."""
         now = self._current
         if isinstance(now, bytes):
-            now = self._current = now.decode("utf-8", "replace")
+            now = self._current = decode_payload(now)
         if now is not None:
             return now
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.observe.event_names import CACHE_EVENT_PATTERN, FAILURE_EVENTS, GRAPH_EVENTS
 from engine.observe.json_values import as_int, as_list, as_object, as_text
-from engine.observe.log_reader import LogDamage, LogRecord, read_log_records
+from engine.observe.log_reader import IntactPayloads, LogDamage, LogRecord, read_log_records
 from engine.observe.ranks.rank_contents import RankContents, collectives_of, normalized_digest, text_digest
 from engine.observe.trace_events import TraceEvent, parse_event
 from engine.observe.trace_files import open_decompressed
@@ -63,6 +63,7 @@ class RankLogReader:
         self._seen = seen
         self._texts: dict[tuple[str, str, int], tuple[str, tuple[str, ...]]] = {}
         self._strings: dict[int, str] = {}
+        self._intact = IntactPayloads()
 
     def read(self, path: Path, rank: int) -> RankContents:
         """Return the contents of one log."""
@@ -72,7 +73,7 @@ class RankLogReader:
         with stream:
             file = TraceFile(stream)
         last: LogRecord | None = None
-        for line in read_log_records(BlockReader(file), damage, self._seen, _SKIPPED):
+        for line in read_log_records(BlockReader(file), damage, self._seen, _SKIPPED, self._intact):
             last = line
             found.start = found.start or line.seconds
             if not line.metadata:
