@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +33,11 @@ def write_trace_report(log: Path, page: Path | None = None, *, read_sources: boo
 
     The page holds the source code of the model: check it before you share it.
     """
-    page = page or Path(f"{log.name}.html")
+    with _without_garbage_collection():
+        return _write_trace_report(log, page or Path(f"{log.name}.html"), read_sources=read_sources)
+
+
+def _write_trace_report(log: Path, page: Path, *, read_sources: bool) -> int:
     if page.is_dir():
         page = page / f"{log.name}.html"
     try:
@@ -62,6 +68,18 @@ def write_trace_report(log: Path, page: Path | None = None, *, read_sources: boo
         print(f"  {line}.")
     print(page.resolve())
     return 0
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Leave memory to reference counts: a page has no cycles, and looking for them takes a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _rank_lines(session: Session) -> Iterator[str]:

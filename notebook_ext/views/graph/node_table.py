@@ -5,10 +5,12 @@ The SVG has a layered layout, computed in linear time. Long edges become pairs o
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from engine.records.bytecode import Span
 from engine.records.graph import GraphRecord, NodeRecord, PassRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.text_views import node_values_text
@@ -219,22 +221,34 @@ def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -
     def number(text: str) -> int:
         return strings.setdefault(text, len(strings))
 
+    @functools.cache
+    def short(text: str, limit: int) -> int:
+        return number(one_line(text, limit))
+
+    @functools.cache
+    def type_and_size(dtype: str, shape: tuple[str, ...] | None, size: int | None) -> tuple[int, int]:
+        return number(tensor_type(dtype, shape)), number(format_bytes(size))
+
+    @functools.cache
+    def place(span: Span | None) -> tuple[int, int, int]:
+        text = number(sanitize(source_lines.source_line(session, span)))
+        return text, span.line if span else 0, numbers.of(span)
+
     def row(node: NodeRecord) -> tuple[str | int, ...]:
-        span = source_lines.node_spans(node, files).span
+        source, line, ordinal = place(source_lines.node_spans(node, files).span)
         return (
             one_line(node.name, 60),
             one_line(node.text, 300),
             number(node.op),
-            number(one_line(node.target, 80)),
-            number(tensor_type(node.dtype, node.shape)),
-            number(format_bytes(node.bytes)),
+            short(node.target, 80),
+            *type_and_size(node.dtype, node.shape, node.bytes),
             number(".".join(call_path(node))),
             number(kernel_of.get(node.id, "")),
-            number(sanitize(source_lines.source_line(session, span))),
-            number(one_line(node.note, 120)),
-            number(one_line(", ".join(node.placements), 80)) if node.placements else 0,
-            span.line if span else 0,
-            numbers.of(span),
+            source,
+            short(node.note, 120),
+            short(", ".join(node.placements), 80) if node.placements else 0,
+            line,
+            ordinal,
         )
 
     columns = map(list, zip(*map(row, chosen.nodes), strict=True))
