@@ -72,7 +72,10 @@ def _write_trace_report(log: Path, page: Path, *, read_sources: bool) -> int:
 
 @contextlib.contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Leave memory to reference counts: a page has no cycles, and looking for them takes a tenth of the time."""
+    """Leave memory to reference counts.
+
+    A page has no cycles, and looking for them takes a tenth of the time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -56,7 +56,7 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A parsed trace record: envelope, process id, offset of the payload, payload with its tabs."""
+    """A parsed trace record: envelope, process id, payload with its tabs, and its offset."""
 
     metadata: dict[str, Any]
     process_id: int
