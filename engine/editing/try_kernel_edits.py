@@ -6,6 +6,7 @@ import functools
 import pathlib
 import re
 import tempfile
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -35,8 +36,17 @@ SECONDS = 10.0
 """Seconds that a launch of an edited kernel may take."""
 _WORKER = "engine.editing.edited_kernel_worker"
 
+_Launch = tuple[GeneratedKernel, KernelTrial, str]
+"""A kernel, its launch and its target."""
+
 _pool = WorkerPool(1, {"TRITON_INTERPRET": "1"}, idle_seconds=INTERPRETER_IDLE_SECONDS)
 """Not the pool of Verify: an edit may end its process."""
+
+
+_finished: weakref.WeakKeyDictionary[Session, dict[tuple[str, str, str], EditedRun]] = weakref.WeakKeyDictionary()
+"""Runs without a problem by session, then by compilation, kernel and text: edits stack, and most do not change."""
+_prepared: weakref.WeakKeyDictionary[Session, tuple[Any, _Launch]] = weakref.WeakKeyDictionary()
+"""The launch of the kernel that was edited last: its values are computed by the whole graph."""
 
 
 def start_worker() -> None:
@@ -97,7 +107,17 @@ def _run(session: Session, compilation: str, record: KernelRecord, edit: KernelT
     Raises:
         ValueError: why it cannot be run.
     """
-    source, trial, target = _launch_of(session, compilation, record)
+    finished, key = _finished.setdefault(session, {}), (compilation, record.id, edit.text)
+    if key not in finished:
+        found = _run_anew(_launch_of(session, compilation, record), edit)
+        if _problem_of(found):
+            return found
+        finished[key] = found
+    return finished[key]
+
+
+def _run_anew(launch: _Launch, edit: KernelTextEdit) -> EditedRun:
+    source, trial, target = launch
     trial = replace(trial, text=edit.text)
     with tempfile.TemporaryDirectory(prefix="engine-edit-") as folder:
         notes = str(pathlib.Path(folder) / "notes")
@@ -128,15 +148,20 @@ def _kernel_record(compilation: CompilationRecord, edit: KernelTextEdit) -> Kern
     return next((k for k in kernels if k.id == edit.kernel and text_digest(k.text) == edit.digest), None)
 
 
-def _launch_of(session: Session, compilation: str, record: KernelRecord) -> tuple[GeneratedKernel, KernelTrial, str]:
+def _launch_of(session: Session, compilation: str, record: KernelRecord) -> _Launch:
     """Return a kernel, its launch and its target.
 
     Raises:
         ValueError: why it cannot be run.
     """
+    key = compilation, record.id
+    if session in _prepared and _prepared[session][0] == key:
+        return _prepared[session][1]
     for lowered in session_jobs.lowered_graphs_of(session).get(compilation, ()):
         if any(k.id == record.id and k.text == record.text for k in lowered.program.kernels):
-            return *kernel_trial(lowered.program, lowered.graph, lowered.inputs, record.id), lowered.program.target
+            made = kernel_trial(lowered.program, lowered.graph, lowered.inputs, record.id)
+            _prepared[session] = key, (*made, lowered.program.target)
+            return _prepared[session][1]
     raise ValueError("its inputs are gone, as the session was loaded from a file")
 
 

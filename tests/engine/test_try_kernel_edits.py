@@ -11,6 +11,8 @@ import torch
 
 import engine
 from engine.editing import try_kernel_edits as trials
+from engine.editing.edit_kernels import KernelTextEdit
+from engine.editing.edited_kernel_worker import EditedRun
 from engine.editing.try_edits import EditTrial
 from engine.editing.try_kernel_edits import try_kernel_edits
 
@@ -108,7 +110,7 @@ def test_an_endless_loop_ends_at_its_line(session: engine.Session, monkeypatch: 
     assert "does not end within 1 s" in endless.problem
     assert endless.line > 1
     monkeypatch.setattr(trials, "SECONDS", 30.0)
-    assert "those of ATen" in edit(session, "triton", "2.0", "(1.0 + 1.0)").sentence
+    assert "those of ATen" in edit(session, "triton", "2.0", "(0.75 + 1.25)").sentence
 
 
 def test_a_kept_kernel_runs_after_a_restart(session: engine.Session, tmp_path: pathlib.Path) -> None:
@@ -122,3 +124,25 @@ def test_a_kept_kernel_runs_after_a_restart(session: engine.Session, tmp_path: p
     other = engine.edited(scaled, {"three": text.replace("of 0/0", "of 1/0").replace(": ", ": 0", 1)})
     torch.testing.assert_close(other(x, b), scaled(x, b))
     assert "Compiled without your edit" in other.unused[0]
+
+
+def test_only_the_kernel_that_changed_runs_again(session: engine.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edits stack: an edit that did not change keeps its result, and the other kernel runs."""
+    ran: list[str] = []
+    run = trials._run_anew
+
+    def counted(launch: trials._Launch, edit: KernelTextEdit) -> EditedRun:
+        ran.append(edit.kernel)
+        return run(launch, edit)
+
+    monkeypatch.setattr(trials, "_run_anew", counted)
+    cpu, gpu = (kernel_text(session, language) for language in ("llvm", "triton"))
+    edits = {"cpu": cpu.replace("; sum", "; once"), "gpu": gpu.replace("2.0", "(0.75 + 1.25)")}
+    for texts in (edits, edits | {"gpu": gpu.replace("2.0", "(0.25 + 1.75)")}):
+        found = try_kernel_edits(session, session.compilations[0].id, texts)
+        assert found.sentence == "The kernel's results are those of ATen."
+    assert [kernel[0] for kernel in ran] == ["c", "k", "k"]
+    for _ in range(2):  # a wrong text runs again: its sentence names a line
+        wrong = try_kernel_edits(session, session.compilations[0].id, {"cpu": cpu.replace("ret i32", "return i32", 1)})
+        assert wrong.line
+    assert len(ran) == 5
