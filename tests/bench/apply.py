@@ -1,4 +1,4 @@
-"""Measure Apply in the Edit view: seconds from the edited text of a kernel to what its pane shows.
+"""Measure Apply in the Edit view: seconds from a kernel's edited text to its pane.
 
 ``python -m tests.bench.apply`` prints the median over the kernels of the two-block GPT, and each kernel with ``-v``.
 The editor's answer is the last step before the pane is painted.
@@ -41,7 +41,7 @@ def kind_of(kernel: KernelRecord) -> str:
 
 
 def edited(text: str, kernel: KernelRecord) -> str:
-    """The text with a new comment in the kernel's body, so that nothing of it was compiled before."""
+    """The text with a new comment in the body: it was not compiled before."""
     mark = "; edited" if kernel.language == "llvm" else "    # edited"
     lines = text.rstrip().splitlines()
     last = max(n for n, line in enumerate(lines) if line.strip() and line.strip() != "}")
@@ -49,7 +49,7 @@ def edited(text: str, kernel: KernelRecord) -> str:
 
 
 def measure(session: Session) -> dict[tuple[str, str], tuple[str, float, str]]:
-    """The kind, the seconds and the answer's sentence of each kernel, by its compilation and id."""
+    """Kind, seconds and sentence of each kernel, by compilation and id."""
     editor, found = StageEditor(session), {}
     for compilation in session.compilations:
         for kernel in editable_kernels(compilation):
