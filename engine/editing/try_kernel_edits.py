@@ -44,9 +44,9 @@ _pool = WorkerPool(1, {"TRITON_INTERPRET": "1"}, idle_seconds=INTERPRETER_IDLE_S
 
 
 _finished: weakref.WeakKeyDictionary[Session, dict[tuple[str, str, str], EditedRun]] = weakref.WeakKeyDictionary()
-"""Runs without a problem by session, then by compilation, kernel and text: edits stack, and most do not change."""
+"""Runs without a problem, by session, then by compilation, kernel and text."""
 _prepared: weakref.WeakKeyDictionary[Session, tuple[Any, _Launch]] = weakref.WeakKeyDictionary()
-"""The launch of the kernel that was edited last: its values are computed by the whole graph."""
+"""The launch of the kernel edited last; the whole graph computes its values."""
 
 
 def start_worker() -> None:
