@@ -15,6 +15,8 @@ from engine.aot.fallback_kinds import AotFallback
 from engine.aot.node_properties import example_tensors, output_args
 from engine.aot.storage_geometry import storage_id
 from engine.ir.fallback import FallbackRequired
+from engine.torch_private.functionalization import FunctionalTensorMode
+from engine.torch_private.fx import disable_proxy_modes_tracing
 
 
 def calls_autograd(graph: torch.fx.GraphModule) -> bool:
@@ -51,14 +53,13 @@ def freed_result(
         FallbackRequired: a gradient exists for some leaves only, or the result is not simply returned.
     """
     nodes = _nodes_behind(result.grad_fn, past_freed=True)
-    if not any(map(_is_freed, nodes)):
+    if not any(map(_is_freed, nodes)) or not _backward_raises(result, [n.variable for n in nodes if _is_leaf(n)]):
         return None
-    left = {id(n.variable) for n in _nodes_behind(result.grad_fn, past_freed=False) if hasattr(n, "variable")}
-    if left or position not in attached:
+    if any(map(_is_leaf, _nodes_behind(result.grad_fn, past_freed=False))) or position not in attached:
         raise FallbackRequired(
             AotFallback.AUTOGRAD_IN_GRAPH, "an output depends in part on history that autograd.grad has freed"
         )
-    reached = {id(n.variable) for n in nodes if hasattr(n, "variable")}
+    reached = {id(n.variable) for n in nodes if _is_leaf(n)}
     return tuple(n for n, leaf in enumerate(leaves) if id(leaf) in reached)
 
 
@@ -76,8 +77,25 @@ def _nodes_behind(start: Any, *, past_freed: bool) -> list[Any]:
     return list(found)
 
 
+def _is_leaf(node: Any) -> bool:
+    return hasattr(node, "variable")
+
+
+def _backward_raises(result: torch.Tensor, leaves: Sequence[torch.Tensor]) -> bool:
+    """Return True if a backward from ``result`` raises because history is freed."""
+    try:
+        with disable_proxy_modes_tracing(), FunctionalTensorMode(), torch.no_grad():
+            torch.autograd.grad(result, leaves, torch.ones_like(result), retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        return "a second time" in str(error)
+    return False
+
+
 def _is_freed(node: Any) -> bool:
-    """Return True if autograd has freed a tensor that the node saved."""
+    """Return True if autograd may have freed a tensor that the node saved.
+
+    Before torch 2.13, it is also True for nodes that saved their own result.
+    """
     try:
         for name in dir(node):
             if name.startswith("_saved_") or name == "saved_tensors":
