@@ -19,6 +19,7 @@ from notebook_ext.commands.doctor import doctor_command
 from notebook_ext.commands.report import report_command
 
 USAGE = __doc__ or ""
+HELP = ("-h", "--help", "help")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,9 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
         return run_command(COMMANDS[words[0]], words[1:])
-    is_help = bool(words) and words[0] in ("-h", "--help", "help")
-    print(USAGE.strip(), file=sys.stdout if is_help else sys.stderr)
-    return 0 if is_help else 2
+    if words and words[0] not in HELP:
+        print(f"There is no command {words[0]!r}: choose {', '.join(COMMANDS)}, or --help.", file=sys.stderr)
+        return 2
+    print(USAGE.strip(), file=sys.stdout if words else sys.stderr)
+    return 0 if words else 2
 
 
 def run_command(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:

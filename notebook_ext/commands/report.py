@@ -14,7 +14,7 @@ def report_command(arguments: Sequence[str]) -> int:
     Returns:
         Exit status: 1 if a cell failed, 2 if there is nothing to show.
     """
-    parser = argparse.ArgumentParser(prog="python -m notebook_ext", description=__doc__)
+    parser = argparse.ArgumentParser(prog="compile-explorer report", description=__doc__)
     parser.add_argument(
         "path", nargs="?", type=Path, help="a notebook (default: the tour), or a TORCH_TRACE log or folder"
     )
