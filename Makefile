@@ -31,7 +31,7 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-all matrix lab bench coverage fuzz lint accept notebooks editions site sessions pictures libraries clean
+.PHONY: help demo test quick test-all matrix lab bench coverage fuzz soak lint accept notebooks editions site sessions pictures libraries clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ matrix: ## Run the tests on one pair, PYTHON and TORCH, in an environment of its
 
 fuzz: $(STAMP) ## Compare random programs with eager for ten minutes, with the date as the seed (TARGET=programs, kernels or aliasing)
 	$(BIN)/python -m tests.fuzz $(or $(TARGET),programs) --seed $$(date +%Y%m%d)0000 --minutes 10 --output build/fuzz
+
+soak: $(STAMP) ## Compile cells, interrupt, fork and record for an hour; memory must stay flat
+	$(BIN)/python -m tests.soak --minutes 60 --seed $$(date +%Y%m%d)
 
 libraries: $(STAMP) ## Install libraries that live on torch, and compile their models and functions
 	$(BIN)/python -m pip install --quiet --requirement tests/libraries.txt
