@@ -31,6 +31,8 @@ SLOWER = "slower"
 FAILURES = ("wrong value", "exception", "crash", "hang", SLOWER)
 TRIAL_SECONDS = 20.0
 """Seconds after which a trial hangs."""
+HANG_RATIO, MIN_HANG_SECONDS = 5.0, 2.0
+"""A part hangs too if it takes this many times the longest trial that ended."""
 CALLS = ("call_function", "call_method", "call_module")
 
 Backend = str | Callable[..., Any]
@@ -187,6 +189,9 @@ class _Search:
         self._stop = stop
         self._trials = 0
         self._left = ""
+        self._longest = 0.0
+        """Seconds of the longest trial that ended by itself."""
+        self._limit = TRIAL_SECONDS
 
     def outcome_of(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Outcome:
         """Compile and run a graph in a forked process, beside eager."""
@@ -226,9 +231,10 @@ class _Search:
         if self._stop.is_set():
             raise _Stopped
         self._trials += 1
+        start = time.monotonic()
         found = run_in_fork(
             work,
-            seconds=TRIAL_SECONDS,
+            seconds=self._limit,
             blocks_effects=False,
             uses_gpu=_uses_gpu(module, inputs),
             stop=self._stop,
@@ -237,6 +243,8 @@ class _Search:
             raise _Stopped
         if found.ending in (Ending.NOT_FORKED, Ending.BLOCKED):
             raise BadArgument(f"The call cannot be tried in another process: {found.problem}.")
+        if found.ending is not Ending.TIMED_OUT:
+            self._longest = max(self._longest, time.monotonic() - start)
         if self._on_progress is not None:
             self._on_progress(f"trial {self._trials}{self._left}")
         return found
@@ -245,6 +253,8 @@ class _Search:
         """Return True if a graph fails in the same way."""
         if outcome.kind == SLOWER:
             return is_slow_alike(lambda: self._slowdown(module, inputs), outcome.slowdown)
+        if outcome.kind == "hang" and self._longest:
+            self._limit = min(TRIAL_SECONDS, max(MIN_HANG_SECONDS, HANG_RATIO * self._longest))
         return self.outcome_of(module, inputs).is_like(outcome)
 
     def _time(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[float, float]:
@@ -279,7 +289,10 @@ class _Search:
             is_minimal = time.monotonic() < self._end
             for shrunk in self._smaller_inputs(*best, outcome):
                 best = best[0], shrunk
+            self._limit = TRIAL_SECONDS
             last = self.timed_outcome(*best) if outcome.kind == SLOWER else self.outcome_of(*best)
+            if outcome.kind == "hang" and not last.is_like(outcome):
+                is_minimal, note = False, "with more time, its last trial ends"
             outcome = last if last.is_like(outcome) else outcome
         except (KeyboardInterrupt, _Stopped):
             note = "the search was stopped"  # the smallest so far

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import engine
+from engine.editing import minimize_graphs
 from engine.editing.measure_slowdown import Slowdown, is_slow_alike
 from engine.editing.minimize_graphs import minimize
 from engine.errors import BadArgument, NotReproduced
@@ -208,3 +209,23 @@ def test_a_fork_without_backward_is_no_agreement(monkeypatch: pytest.MonkeyPatch
     x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
     with pytest.raises(BadArgument, match="another process: this build of torch runs no backward in a fork"):
         minimize(program, x, w, backend="aot_eager")
+
+
+@forks
+def test_trials_of_a_hang_take_as_long_as_those_that_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first and the last trial have the full time, those between a shorter one."""
+    limits: list[float] = []
+    run = minimize_graphs.run_in_fork
+
+    def noted(work: Callable[[], Any], *, seconds: float, **options: Any) -> Any:
+        limits.append(seconds)
+        return run(work, seconds=seconds, **options)
+
+    monkeypatch.setattr(minimize_graphs, "run_in_fork", noted)
+    monkeypatch.setattr(minimize_graphs, "TRIAL_SECONDS", 4.0)
+    monkeypatch.setattr(minimize_graphs, "HANG_RATIO", 0.01)
+    monkeypatch.setattr(minimize_graphs, "MIN_HANG_SECONDS", 1.5)
+    found = minimize(program, torch.randn(8, 8), torch.randn(8, 8), fails="hang", backend=faulty("hang"))
+    assert (found.nodes, found.is_minimal) == (1, True), found
+    assert limits[0] == limits[-1] == 4.0
+    assert 1.5 in limits
