@@ -347,7 +347,7 @@ def test_the_top_level_stays_small() -> None:
     ran = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {path.partition("/")[0] for path in ran.stdout.splitlines()} <= {
         "pyproject.toml", "notebook_ext", "engine", "notebooks", "tests", "binder", "README.md", "Makefile", "LICENSE", "CONTRIBUTING.md",
-        "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CITATION.cff", ".ci", ".github", ".gitignore",
+        "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CITATION.cff", "setup.py", ".ci", ".github", ".gitignore",
     }  # fmt: skip
 
 
