@@ -216,10 +216,14 @@ class _MlirLocations:
         return found, at
 
 
+_CONSTANT = re.compile(r"(%[\w.]+) = arith\.constant\b")
+
+
 def mlir_locations(text: str) -> Iterator[InstructionLocation]:
     """Return the operations of a TTIR or TTGIR listing, in order.
 
-    The location of an operation with a region follows the region.
+    The location of an operation with a region follows the region. The compiler moves constants to the front and
+    drops their locations: a constant without one has that of its first use.
     """
     locations = _MlirLocations(text)
     open_regions: list[tuple[int, str]] = []
@@ -241,4 +245,14 @@ def mlir_locations(text: str) -> Iterator[InstructionLocation]:
             open_regions.append((number, what))
         else:
             places.append(InstructionLocation(number, what, chain))
-    return iter(sorted(places))
+    places.sort()
+    return (place if place.chain else _with_location_of_use(place, places) for place in places)
+
+
+def _with_location_of_use(place: InstructionLocation, places: list[InstructionLocation]) -> InstructionLocation:
+    constant = _CONSTANT.match(place.text)
+    if constant is None:
+        return place
+    use = re.compile(re.escape(constant[1]) + r"(?![\w.])")
+    later = (p for p in places if p.line > place.line and p.chain and use.search(p.text))
+    return place._replace(chain=next(later, place).chain)

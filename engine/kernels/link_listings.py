@@ -22,8 +22,9 @@ LOCATION_READERS: Mapping[str, Callable[[str], Iterator[InstructionLocation]]] =
     "amdgcn": debug_locations.amdgcn_locations,
 }
 
+PADDING_LABEL = "generated: padding"
 GENERATED_LABELS: tuple[tuple[str, str], ...] = (
-    (r"NOP\b|s_nop\b|s_code_end\b", "generated: padding"),
+    (r"NOP\b|s_nop\b|s_code_end\b", PADDING_LABEL),
     (r"(bar\.|barrier\.|BAR\.|s_barrier\b)", "generated: barrier"),
     (r"(ret;|EXIT\b|s_endpgm\b|ret void)", "generated: return"),
     (r"(ld\.param|U?LDC\b|s_load_dword|S2U?R\b)", "generated: prologue"),
@@ -46,11 +47,15 @@ def link_listing(stage: str, text: str, unit: CompileUnit) -> Listing:
 
 
 def listing_of_links(stage: str, text: str, links: Iterable[LineLink]) -> Listing:
-    """Return a listing with one link per instruction, and the counts of linked and labeled."""
+    """Return a listing with one link per instruction, and the counts of linked and labeled.
+
+    Padding, which no thread executes, is not counted.
+    """
     links = tuple(links)
-    linked = sum(1 for link in links if link.triton_line)
-    labelled = sum(1 for link in links if not link.triton_line and link.label)
-    return Listing(stage, text, links, len(links), linked, labelled)
+    counted = [link for link in links if link.label != PADDING_LABEL]
+    linked = sum(1 for link in counted if link.triton_line)
+    labelled = sum(1 for link in counted if not link.triton_line and link.label)
+    return Listing(stage, text, links, len(counted), linked, labelled)
 
 
 def link_instruction(place: InstructionLocation, unit: CompileUnit) -> LineLink:

@@ -36,7 +36,7 @@ class Listing(Record):
     text: str
     links: tuple[LineLink, ...] = ()
     instructions: int = 0
-    """Number of lines that are instructions (no labels, directives or comments)."""
+    """Number of lines that are instructions (no labels, directives, comments or padding)."""
     linked: int = 0
     """Number of instructions with a Triton line."""
     labelled: int = 0

@@ -12,7 +12,7 @@ from engine.ir.kernels.compile_triton import compile_unit_of, run_triton_compile
 from engine.kernels import debug_locations
 from engine.kernels.compile_kernel import clean_listing, compile_kernel
 from engine.kernels.debug_locations import InlineFrame
-from engine.kernels.link_listings import NO_LOCATION_LABEL, link_instruction, link_listing
+from engine.kernels.link_listings import NO_LOCATION_LABEL, PADDING_LABEL, link_instruction, link_listing
 from engine.kernels.sass import disassemble, read_cubin
 from engine.records.kernels import Listing, TargetRecord
 from tests.engine.kernels import handwritten_kernels
@@ -49,12 +49,16 @@ def test_nearly_all_machine_code_is_linked_or_labelled(name: str, stage: str) ->
 @needs_triton
 @pytest.mark.parametrize("stage", ["ttir", "ttgir", "llir", "ptx", "sass"])
 def test_counts_agree_with_the_links(stage: str) -> None:
-    """Each instruction has one link, in order; linked and labelled are counted apart."""
+    """Each instruction has one link, in order; linked and labelled are counted apart.
+
+    Padding does not count. At every stage 95 of 100 instructions reach a Triton line.
+    """
     found = listing_of(compile_kernel(handwritten_kernels.softmax(), "cuda:90"), stage)
     lines = [k.line for k in found.links]
     assert lines == sorted(set(lines))
-    assert found.instructions == len(found.links) == found.linked + found.labelled
-    assert found.linked == sum(1 for k in found.links if k.triton_line)
+    code = [k for k in found.links if k.label != PADDING_LABEL]
+    assert found.instructions == len(code) == found.linked + found.labelled
+    assert found.linked == sum(1 for k in code if k.triton_line) >= 0.95 * len(code)
     assert all(bool(k.triton_line) != bool(k.label) for k in found.links)
 
 
