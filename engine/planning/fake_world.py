@@ -29,6 +29,7 @@ from engine.torch_private.lazily_loaded import (
     Work,
     c10d,
     distributed_utils,
+    fsdp_common,
 )
 
 MEMORY_OF_DEVICE = 80 * 2**30
@@ -46,11 +47,17 @@ class PlannedTensorMode(FakeTensorMode):
 
 @contextlib.contextmanager
 def fake_world(
-    rank: int, world: int, mesh: Mapping[str, int], device: str, observer: StepObserver, names: list[dict[str, Any]]
+    rank: int,
+    world: int,
+    mesh: Mapping[str, int],
+    device: str,
+    observer: StepObserver,
+    names: list[dict[str, Any]],
+    answers: Answers = (),
 ) -> Iterator[FakeTensorMode]:
     """Answer the distributed API as one rank of ``world``; afterwards all is as before.
 
-    ``names`` are namespaces of the program, whose imported functions are answered too.
+    ``names`` are namespaces of the program, whose imported functions are answered too. ``answers`` are further ones.
     """
     local = min(world, observer.hardware.devices_per_node)
     variables = {
@@ -61,7 +68,7 @@ def fake_world(
         stack.enter_context(mock.patch.dict(os.environ, {k: str(v) for k, v in variables.items()}))
         stack.enter_context(_saved_globals())
         stack.enter_context(_empty_process_groups())
-        patches = _distributed_answers(rank, world, mesh, observer)
+        patches = [*_distributed_answers(rank, world, mesh, observer), *answers]
         if device == "cuda":
             patches += _device_answers(rank % local, local, observer)
         for owner, name, answer in patches:
@@ -140,7 +147,7 @@ def _hooks(observer: StepObserver) -> list[tuple[Callable[[Any], Any], Callable[
     ]
 
 
-Answers = list[tuple[Any, str, Any]]
+Answers = Sequence[tuple[Any, str, Any]]
 """Answers as (owner, attribute, value)."""
 
 
@@ -184,6 +191,7 @@ def _distributed_answers(rank: int, world: int, mesh: Mapping[str, int], observe
             "_propagate_tensor_meta_non_cached",
             _with_flag(ShardingPropagator._propagate_tensor_meta_non_cached, observer, "is_paused"),
         ),
+        (fsdp_common, "_chunk_with_empty", Chunks),
         (OpDispatcher, "redistribute_local_args", staticmethod(_noted_redistribution(observer))),
         (ProcessGroupReducer, "__init__", _with_flag(ProcessGroupReducer.__init__, observer, "runs_integers")),
         (
@@ -199,6 +207,25 @@ def _distributed_answers(rank: int, world: int, mesh: Mapping[str, int], observe
         (torch, "compile", _not_compiled),
         (torch.utils.data.DataLoader, "__init__", _without_workers(torch.utils.data.DataLoader.__init__)),
     ]
+
+
+class Chunks(Sequence[torch.Tensor]):
+    """Chunks of a tensor for all ranks, made when read: a rank reads its own of many."""
+
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
+        self.tensor, self.chunks, self.dim = tensor, num_chunks, dim
+
+    def __len__(self) -> int:
+        return self.chunks
+
+    def __getitem__(self, number: Any) -> Any:
+        """Return a chunk as ``torch.chunk`` makes it; an empty tensor where that makes none."""
+        size = self.tensor.size(self.dim)
+        each = max(1, -(-size // self.chunks))
+        first = range(self.chunks)[number] * each
+        if first >= size:
+            return self.tensor.new_empty(0) if size else self.tensor
+        return self.tensor.narrow(self.dim, first, min(each, size - first))
 
 
 def _noted_redistribution(observer: StepObserver) -> Callable[..., None]:

@@ -18,8 +18,9 @@ import torch
 from engine import forked_run
 from engine.errors import BadArgument, PlanFailed
 from engine.ir.user_code_files import display_name
-from engine.planning.fake_world import fake_world
+from engine.planning.fake_world import PlannedTensorMode, fake_world
 from engine.planning.observe_step import StepObserver, StepsPlanned, user_line_of
+from engine.planning.sharded_layers import ShardedLayers, parallel
 from engine.planning.time_model import Hardware, hardware_from
 from engine.records.plan import Plan, RankClass, rank_class
 from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, is_fork_backward_error
@@ -39,6 +40,7 @@ def plan(
     device: str = "cuda",
     hardware: Mapping[str, float] | None = None,
     arguments: Sequence[str] = (),
+    shard: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Plan:
     """Plan a distributed training step on one machine, without its devices.
@@ -60,13 +62,15 @@ def plan(
         device: ``cuda`` or ``cpu``, the device that the ranks have.
         hardware: constants of the time model to replace, as ``{"inter_bandwidth": 25e9}``.
         arguments: command line of the script.
+        shard: layers to shard otherwise than the program does, as ``{"up": RowwiseParallel()}``; None leaves a layer
+            whole. Names are those in the program's ``parallelize_module``, and may have wildcards.
         kwargs: keyword arguments of the function.
 
     Raises:
         BadArgument: the world, the mesh or a rank is impossible.
         PlanFailed: the program raised an error; the message names its line.
     """
-    program = program_of(target, args, kwargs, arguments)
+    program = dataclasses.replace(program_of(target, args, kwargs, arguments), shard=shard or {})
     return plan_program(program, world=world, mesh=mesh, ranks=ranks, steps=steps, device=device, hardware=hardware)
 
 
@@ -84,10 +88,13 @@ def plan_program(
     sizes = checked_mesh(world, mesh)
     wanted = checked_ranks(world, ranks)
     constants = hardware_from(hardware)
+    ShardedLayers(program.shard)
     if steps < 1:
         raise BadArgument("A plan needs at least one step.")
     if device not in {"cuda", "cpu"}:
         raise BadArgument(f"A plan is for the device 'cuda' or 'cpu', not {device!r}.")
+
+    PlannedTensorMode()  # loads torch's modules of fake tensors here once, not in each forked process
 
     def plan_rank(rank: int) -> dict[str, Any]:
         return _plan_rank(program, rank, world, sizes, steps, device, constants)
@@ -115,6 +122,8 @@ class Program:
     run: Callable[[Any], Any]
     """Runs the program; it is given the mesh."""
     names: tuple[dict[str, Any], ...] = ()
+    shard: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Styles of layers that replace the program's."""
 
 
 def program_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Sequence[str]) -> Program:
@@ -175,7 +184,9 @@ def _plan_rank(
     gc.freeze()  # garbage of the parent is not freed in a copy: its threads are not here, its files are shared
     gc.disable()  # when cyclic garbage is freed would be chance; the observer frees it at the start of each step
     observer = StepObserver(hardware, groups_along(rank, sizes), steps)
-    with fake_world(rank, world, sizes, device, observer, list(program.names)):
+    layers = ShardedLayers(program.shard)
+    answers = [(parallel, "parallelize_module", layers.answer(parallel.parallelize_module))]
+    with fake_world(rank, world, sizes, device, observer, list(program.names), answers):
         try:
             program.run(lambda: _device_mesh(sizes, world, device))
         except StepsPlanned:
@@ -185,6 +196,8 @@ def _plan_rank(
                 return {"error": f"it exits with {ended.code!r}"}
         except Exception as error:
             return {"error": _described(error, observer)}
+        if problem := layers.problem():
+            return {"error": problem}
         if not observer.storages.at:
             return {"error": "it runs no operator, so there is no step to plan"}
         return dataclasses.asdict(observer.result(rank))

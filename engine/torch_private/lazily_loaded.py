@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     c10d: Any
     create_work_from_future: Any
     distributed_utils: Any
+    fsdp_common: Any
     torch_numpy: Any
 
 WITHOUT_PLANS = "distributed steps cannot be planned"
@@ -77,6 +78,14 @@ ENTRIES = (
         "Mesh of ranks; the whole one of a part is drawn.",
         without="a part of a mesh is drawn alone",
         members=("_get_root_mesh",),
+    ),
+    Entry(
+        "torch.distributed.fsdp._fully_shard:_fsdp_common",
+        Kind.MODULE,
+        "Cuts a parameter into the shards of all ranks.",
+        without=WITHOUT_PLANS,
+        members=("_chunk_with_empty",),
+        alias="fsdp_common",
     ),
     Entry(
         "torch.distributed:utils",

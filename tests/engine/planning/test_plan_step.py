@@ -10,10 +10,13 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import engine
 from engine.errors import BadArgument, PlanFailed
+from engine.planning.fake_world import Chunks
 from engine.planning.plan_step import groups_along
 from engine.planning.time_model import Hardware, Timeline, covered, uncovered
 from engine.records.plan import Plan
@@ -334,3 +337,47 @@ def test_redistributions_that_no_line_asks_for_are_named() -> None:
     found = [(c.kind, c.hidden_by) for c in plan.worst.collectives if c.kind == "all_gather"]
     assert found == [("all_gather", "aten.mm"), ("all_gather", "")]
     assert "inserted by DTensor for aten.mm" in str(plan)
+
+
+@pytest.mark.forks_backward
+def test_a_layer_is_sharded_otherwise():
+    """A what-if gives one layer another style: the same collectives as a program written so."""
+
+    def step(mesh, styles):
+        model = nn.Sequential(nn.Linear(8, 16, device="cuda"), nn.ReLU(), nn.Linear(16, 8, device="cuda"))
+        parallelize_module(model, mesh["tp"], styles)
+        for _ in range(2):
+            model(torch.ones(4, 8, device="cuda")).sum().backward()
+
+    def planned(styles, **what_if):
+        plan = engine.plan(step, styles=styles, world=4, mesh="dp=2,tp=2", ranks=[0], **what_if)
+        return [(c.kind, c.bytes, c.phase) for c in plan.worst.collectives], plan.worst.peak_bytes
+
+    both = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    assert planned(both, shard={"0": None, "2": None}) == planned({})
+    assert planned({"0": ColwiseParallel()}, shard={"2": RowwiseParallel()}) == planned(both)
+    assert planned(both) != planned({})
+
+
+def test_a_layer_that_is_not_there_is_named():
+    """A what-if about no layer, or with a wrong style, says which names there are."""
+
+    def step(mesh):
+        parallelize_module(nn.Sequential(nn.Linear(8, 8)), mesh, {"0": ColwiseParallel()})
+
+    with pytest.raises(PlanFailed, match="no layer 'up'; the layers of its parallelize_module are 0"):
+        engine.plan(step, world=2, shard={"up": RowwiseParallel()})
+    with pytest.raises(BadArgument, match="needs a style as ColwiseParallel"):
+        engine.plan(step, world=2, shard={"0": 1})
+
+
+def test_a_rank_reads_the_chunks_that_torch_makes():
+    """Chunks made when read are those of ``torch.chunk``, and empty where it makes none."""
+    for size, count, dim in ((7, 3, 0), (3, 8, 0), (8, 8, 0), (4, 3, 1), (1, 1, 0)):
+        whole = torch.arange(size * 4.0).reshape(size, 4)
+        real = list(torch.chunk(whole, count, dim))
+        real += [whole.new_empty(0)] * (count - len(real))
+        made = list(Chunks(whole, count, dim))
+        assert [(t.tolist(), t.stride(), t.storage_offset()) for t in made] == [
+            (t.tolist(), t.stride(), t.storage_offset()) for t in real
+        ]
