@@ -52,6 +52,8 @@ _CODE_NOT_TRACED = frozenset(("Unsupported", "SkipFrame", "RecompileLimitExceede
 """Errors by which Dynamo leaves a frame to Python: no failure of torch."""
 _KEY = re.compile(r'"key": ?"([^"]{1,200})"')
 _BYPASS = re.compile(r'"cache_bypass_reason": ?"((?:[^"\\]|\\.){1,500})"')
+_BREAK_ERROR = "torch._dynamo.exc.Unsupported: "
+"""Start of the error of a graph break after which a frame runs as Python."""
 _ERROR_LINE = re.compile(
     r"^[A-Za-z_][\w.]*(?:Error|Exception|Unsupported|Failed|Interrupt|Warning|Exit)\w*: .*$", re.MULTILINE
 )
@@ -351,6 +353,8 @@ class SessionBuilder:
         text = event.text or json.dumps(event.metadata)
         found = _ERROR_LINE.findall(text) or [line for line in text.splitlines() if line.strip()] or [event.name]
         known = self._get(event.compilation)
+        if found[-1].startswith(_BREAK_ERROR) and known.trace is not None and known.trace.breaks:
+            return  # the graph break is recorded; the frame has no resume function
         failure = StageFailure(
             FAILURE_EVENTS[event.name], f"{event.name}: {found[-1].strip()[:500]}", "torch continued without it", text
         )

@@ -32,6 +32,7 @@ BEGIN = re.compile(r"^=== (\d+) (right|wrong)(?:: (.+))?$", re.MULTILINE)
 RIGHT, WRONG = 5, 10
 """Least number of answers of each kind that an exercise has."""
 CONTEXT: Mapping[str, tuple[str, ...]] = {
+    "00_tour": ("code-02",),
     "09_ptx_and_sass": (),
     "10_debug_a_model": ("setup", "model", "batches"),
     "11_stock_torch_compile": ("setup", "trace"),
@@ -43,7 +44,7 @@ import collections, torch, engine
 kernel = engine.Session.load("sessions/three_targets.json").compilations[0].kernels[0]
 listings = {(t.target, l.stage): l for t in kernel.targets for l in t.listings}
 """
-LESSONS = [path for path in NOTEBOOKS if (ANSWERS / f"{path.stem}.txt").exists()]
+LESSONS = [path for path in NOTEBOOKS if solutions(path)]
 
 
 def answers(path: pathlib.Path) -> Iterator[tuple[str, bool, str, str]]:

@@ -258,6 +258,23 @@ def test_frame_left_to_python_is_told() -> None:
     )
 
 
+def test_a_break_in_a_loop_below_is_no_failure_of_torch() -> None:
+    """A frame whose loop calls a function with a break has that break, and no failure."""
+
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        return x / 2 if x.sum() > 1e9 else x + 1
+
+    def looping(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = halved(x)
+        return x
+
+    with observe_torch() as session:
+        torch.compile(looping, backend="eager")(torch.ones(3))
+    assert [b.skips_frame for c in session.compilations[:1] for b in (c.trace.breaks if c.trace else ())] == [True]
+    assert not any(c.failures for c in session.compilations)
+
+
 @pytest.mark.parametrize(
     "name", [n if n in TEN_PROGRAMS else pytest.param(n, marks=pytest.mark.slow) for n in program_names()]
 )
