@@ -69,6 +69,7 @@ def test_no_operation_is_accused_where_nothing_can_be_tried(monkeypatch: pytest.
 def test_the_smallest_graph_fails_in_the_same_way(fault: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the operations that the fault needs are left, on small inputs."""
     monkeypatch.setattr("engine.editing.minimize_graphs.TRIAL_SECONDS", 2.0)
+    torch.manual_seed(0)  # large values would make sigmoid and tanh equal
     found = minimize(program, torch.randn(8, 8), torch.randn(8, 8), fails=fault, backend=faulty(fault))
     assert found.outcome.kind == fault
     assert (found.nodes, found.is_minimal) == (nodes, True), found
