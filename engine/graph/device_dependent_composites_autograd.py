@@ -1,7 +1,7 @@
 """Composite ops with a backward: a forward op and a backward op in an autograd.Function.
 
-Attention saves what torch's own kernel saves. Recurrent layers save only their inputs: their backward recomputes
-the forward.
+Attention saves what torch's own kernel saves. So do recurrent layers of cuDNN; others save only their inputs, and
+their backward recomputes the forward.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 
+from engine.graph import cudnn_recurrent
 from engine.graph.composite_op_registry import composite_op
 from engine.graph.run_lstm import run_lstm
 from engine.ir.node_values import map_tensors, tensors_in
@@ -113,6 +114,7 @@ TRAINING_OPS: dict[str, tuple[str, Function]] = {
     "attention_backward": (_ATTENTION_BACKWARD, _attention_backward),
     "recurrent": (f"({_RNN_ARGUMENTS}) -> Tensor[]", _recurrent),
     "recurrent_backward": (f"(Tensor[] grads, {_RNN_ARGUMENTS}) -> Tensor[]", _recurrent_backward),
+    **cudnn_recurrent.CUDNN_OPS,
 }
 
 
@@ -161,6 +163,7 @@ def _fake_recurrent_backward(
 FAKE_IMPLEMENTATIONS: dict[str, Function] = {
     "recurrent": _fake_recurrent,
     "recurrent_backward": _fake_recurrent_backward,
+    **cudnn_recurrent.CUDNN_FAKES,
 }
 """Fake implementations, for ops whose implementation needs autograd.
 
@@ -275,9 +278,11 @@ def _rnn(kind: str) -> Function:
         _, layers, dropout, train, _, _ = flags
         if dropout and train and layers > 1:
             return _run_layer_by_layer(call, kind, x, hx, params, flags)
-        device = x.device.type
-        flags.append(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None)
         hidden = tuple(hx) if kind == "lstm" else (hx,)
+        device = x.device.type
+        if not torch.is_autocast_enabled(device) and cudnn_recurrent.is_run_by_cudnn(x, params, flags):
+            return cudnn_recurrent.run(kind, hidden, tuple(flags), x, params)
+        flags.append(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None)
         return _Recurrent.apply(kind, len(hidden), tuple(flags), x, *hidden, *params)  # type: ignore[no-untyped-call, unused-ignore]
 
     return call

@@ -21,8 +21,8 @@ MAX_COMBINED_BYTES = 1 << 25
 """A kernel that moves more bytes takes much longer than its launch."""
 MAX_DELAYED_BYTES = 1 << 20
 """Bytes of memory that a launch may keep alive while it waits for the others."""
-MAX_EARLY_BYTES = 1 << 26
-"""Bytes of all results that are computed earlier than needed, as casts of parameters."""
+MAX_EARLY_SHARE = 1 / 32
+"""Part of the peak by which results that are computed early may raise it, as casts do."""
 MAX_POINTERS = 240
 """Pointers of one launch, whose parameters take at most 4 KB."""
 ANY_SIZE = LoopVar("any", 1 << 30)
@@ -99,12 +99,18 @@ class _Combination:
 def _order_with_early_steps(steps: Sequence[ProgramStep], keys: Mapping[int, Hashable], memory: _Memory) -> list[int]:
     """Order the steps: those that read only inputs follow the first of their key."""
     early: dict[Hashable, list[int]] = {}
-    left = MAX_EARLY_BYTES
+    live = memory.live_bytes(len(steps))
+    peak = max(live, default=0)
+    limit = peak + max(MAX_DELAYED_BYTES, peak * MAX_EARLY_SHARE)
     for number, key in keys.items():
-        size = memory.written_bytes(steps[number])
-        if memory.can_run_early(number, steps[number]) and size <= min(left, MAX_DELAYED_BYTES):
+        size = memory.new_bytes(steps[number])
+        if size > MAX_DELAYED_BYTES or not memory.can_run_early(number, steps[number]):
+            continue
+        between = range(early.get(key, [number])[0], number)
+        if all(live[n] + size <= limit for n in between):
             early.setdefault(key, []).append(number)
-            left -= size
+            for n in between:
+                live[n] += size
     moved = {number for numbers in early.values() for number in numbers[1:]}
     following = {numbers[0]: numbers for numbers in early.values()}
     return [n for number in range(len(steps)) if number not in moved for n in following.get(number, [number])]
@@ -161,11 +167,13 @@ class _Memory:
             for name in names[1:]:
                 self._unite(names[0], name)
         self._first_touch: dict[str, int] = {}
+        self._last_touch: dict[str, int] = {}
         self._written: set[str] = set()
         for number, (touched, written, _) in enumerate(map(self.accesses, steps)):
             self._written |= written
             for root in touched:
                 self._first_touch.setdefault(root, number)
+                self._last_touch[root] = number
 
     def _unite(self, first: str, second: str) -> None:
         self._owner[self._root(first)] = self._root(second)
@@ -191,10 +199,21 @@ class _Memory:
         )
         return are_inputs and read.isdisjoint(self._written) and all(self._first_touch[r] == number for r in written)
 
-    def written_bytes(self, step: ProgramStep) -> int:
-        """Return the bytes of a step's results."""
+    def new_bytes(self, step: ProgramStep) -> int:
+        """Return the bytes of memory that a step's results take."""
         written = (self._buffers[a.buffer] for launch in step.launches for a in launch.kernel.args if a.is_written)
-        return sum(bytes_of(b) or 0 for b in written)
+        return sum(bytes_of(b) or 0 for b in written if b.kind != "input" and not b.reuses)
+
+    def live_bytes(self, count: int) -> list[int]:
+        """Return the bytes of results and intermediate values that are alive at each step."""
+        live = [0] * count
+        for name, buffer in self._buffers.items():
+            if buffer.kind == "input" or buffer.reuses or name not in self._first_touch:
+                continue
+            end = count - 1 if buffer.kind == "output" else self._last_touch[self._root(name)]
+            for n in range(self._first_touch[name], end + 1):
+                live[n] += bytes_of(buffer) or 0
+        return live
 
     def delayed_bytes(self, step: ProgramStep) -> int:
         """Return the bytes that stay alive as long as a step has not run."""

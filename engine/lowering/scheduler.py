@@ -66,6 +66,10 @@ MIN_REDUCTION_ROWS = 64
 LARGE_KERNEL_ELEMENTS = 1 << 14
 
 
+MAX_HELD_RATIO = 4
+"""Results that wait for readers may take this many times the bytes of a saved load."""
+
+
 @dataclass(eq=False)
 class FusionGroup:
     """One kernel during scheduling. ``reduction_vars`` is None while nothing is reduced.
@@ -305,10 +309,17 @@ class Scheduler:
         return "Another kernel stores it. This kernel accesses it in another order and loads it."
 
     def _inline_into_sparse_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
-        """Inline a definition into its sparse readers; return the readers that need all of it."""
-        rest = []
-        for group in readers:
-            if reads_sparsely(made, group) and not self._why_not_fusible(made, group, stored=False):
+        """Inline a definition into its sparse readers; return the others.
+
+        Sparse readers of a residual sum load it where others need all of it. A chain of such sums would keep all their
+        summands in memory.
+        """
+        sparse = [g for g in readers if reads_sparsely(made, g)]
+        rest = [g for g in readers if g not in sparse]
+        if rest and sum(source.kind != "input" for source in build_unfused(made).read_tensors.values()) > 1:
+            return [*rest, *sparse]
+        for group in sparse:
+            if not self._why_not_fusible(made, group, stored=False):
                 self._fuse_into(made, group)
                 self.record_decision(
                     made, group, True, "The kernel reads only a few of its elements and recomputes them."
@@ -378,6 +389,8 @@ class Scheduler:
             values, alike = None if self._is_cpu else element_mapping(first, second, shared), "visit the same elements"
         if values is None or self.has_path(first, second) or self.has_path(second, first):
             return None
+        if self._would_wait(first, second, shared) or self._would_wait(second, first, shared):
+            return None
         stored = {**first.stores, **{m: tuple(i.replace(values) for i in index) for m, index in second.stores.items()}}
         self._group_count += 1
         united = FusionGroup(
@@ -405,6 +418,25 @@ class Scheduler:
             )
         )
         return united
+
+    def _would_wait(self, early: FusionGroup, late: FusionGroup, shared: TensorDef) -> bool:
+        """Return True if large results of ``late`` are needed after steps that read ``early``.
+
+        In one kernel with ``early`` they would take memory for long, to load a small tensor once less.
+        """
+        held = sum(stored_bytes(made) or 0 for made in late.stores)
+        if held <= MAX_HELD_RATIO * (stored_bytes(shared) or held):
+            return False
+        read_first = [made.program_order for step in self._steps_reading(early) for made in step.output_defs]
+        waits_for = [
+            max((d.program_order for d in self.step_inputs(step) - late.stores.keys()), default=-1)
+            for step in self._steps_reading(late)
+        ]
+        return bool(read_first and waits_for) and min(waits_for) > min(read_first)
+
+    def _steps_reading(self, group: FusionGroup) -> list[FusionGroup | ExternNode]:
+        found: list[FusionGroup | ExternNode] = [e for made in group.stores for e in self.extern_readers.get(made, ())]
+        return found + [g for g in self.groups if not group.stores.keys().isdisjoint(g.reads)]
 
     def _new_group(self, made: TensorDef) -> FusionGroup:
         """Start a new kernel that loops over the dimensions in memory order."""

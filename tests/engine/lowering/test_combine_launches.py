@@ -12,6 +12,7 @@ from engine.kernels.compile_kernel import compile_kernel
 from engine.kernels.triton.printer import print_triton
 from engine.lowering import combine_launches
 from engine.lowering.driver import lower
+from engine.lowering.memory.live_memory import live_memory
 from tests.engine.lowering.op_cases import CASES
 from tests.engine.lowering.trace_aten import trace_to_aten
 from tests.markers import needs_triton
@@ -89,6 +90,37 @@ def test_casts_of_parameters_share_a_launch() -> None:
     (kernel,) = found.kernels
     assert [len(step.calls) for step in found.steps] == [0, 1, 1, 1]
     assert len([a for a in kernel.args if a.is_written]) == 3
+
+
+def peak_bytes(found: LoweredProgram) -> int:
+    """Return the most bytes that are alive at a step."""
+    return max(step.live_bytes for step in live_memory(found).steps)
+
+
+def test_early_casts_do_not_raise_the_peak_much() -> None:
+    """Casts of many parameters are not all in memory from the start."""
+
+    def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for w in weights:
+            x = x @ w.bfloat16()
+        return x
+
+    weights = [torch.randn(700, 700) for _ in range(8)]
+    found = program(function, torch.randn(8, 700).bfloat16(), *weights)
+    assert peak_bytes(found) < 3 * weights[0].numel() * 2
+
+
+def test_a_few_rows_of_a_residual_sum_keep_no_summands() -> None:
+    """The last kernel reads one row of the sum in memory, not that of each summand."""
+
+    def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for w in weights:
+            x = x + torch.softmax(x, -1) @ w
+        return x[:1] * 2
+
+    x = torch.randn(64, 64)
+    found = program(function, x, *(torch.randn(64, 64) for _ in range(8)))
+    assert peak_bytes(found) <= 4 * x.numel() * 4
 
 
 def test_a_counter_waits_past_launches_that_a_product_needs() -> None:
