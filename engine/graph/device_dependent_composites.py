@@ -25,7 +25,7 @@ from engine.graph.device_dependent_composites_autograd import (
 )
 from engine.graph.effect_tokens import run_with_token
 from engine.graph.instance_norm_statistics import INSTANCE_NORMS
-from engine.graph.run_lstm import run_lstm
+from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.node_values import called_overload, map_tensors
 from engine.torch_private.higher_order_ops import with_effects
 
@@ -64,12 +64,7 @@ def _attention_under_autocast(query: Any, key: Any, value: Any, *args: Any, **kw
 
 
 def _recurrent(name: str) -> Function:
-    def run(x: torch.Tensor, hx: Any, params: Sequence[torch.Tensor], *args: Any) -> tuple[torch.Tensor, ...]:
-        run_layer = run_lstm if name == "lstm" else getattr(torch, name)
-        found: tuple[torch.Tensor, ...] = tuple(run_layer(x, hx, params, *args))
-        return found
-
-    return run
+    return functools.partial(run_recurrent, name)
 
 
 INFERENCE_OPS: dict[str, tuple[str, Function]] = {

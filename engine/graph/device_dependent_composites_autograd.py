@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend
 
 from engine.graph import cudnn_recurrent
 from engine.graph.composite_op_registry import composite_op
-from engine.graph.run_lstm import run_lstm
+from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.node_values import map_tensors, tensors_in
 from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.operators import fused_sdp_choice
@@ -97,9 +97,7 @@ def _outputs(
 ) -> tuple[torch.Tensor, ...]:
     *flags, autocast = flags  # type: ignore[assignment]
     with torch.autocast(x.device.type, dtype=autocast, enabled=autocast is not None):
-        if kind == "lstm":
-            return run_lstm(x, list(hidden), list(params), *flags)
-        return tuple(getattr(torch, kind)(x, hidden[0], list(params), *flags))
+        return run_recurrent(kind, x, list(hidden) if kind == "lstm" else hidden[0], list(params), *flags)
 
 
 def _leaves(

@@ -32,7 +32,7 @@ NOT_PASSES = {
     "engine/bytecode/decode.py": "reads code",
     "engine/bytecode/editable_instructions.py": "reads code",
     "engine/graph/format_node.py": "prints a node",
-    "engine/graph/run_lstm.py": "calls one operator",
+    "engine/graph/recurrent_layers.py": "calls one operator",
     "engine/graph/passes/recorder.py": "records what passes change",
     "engine/graph/user_passes/read_graph.py": "reads an edited text",
     "engine/aot/functional_tensors.py": "finds and reads functional tensors",

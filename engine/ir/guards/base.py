@@ -205,6 +205,11 @@ class Guard:
         """Return possible fixes for the user, best first."""
         return ()
 
+    @property
+    def dynamic_expr(self) -> str:
+        """The name under which ``changed_dims`` are noted."""
+        return self.source.expr
+
     def changed_dims(self, value: Any) -> frozenset[int]:
         """Return dimensions whose size differs from the expected one; -1 means the number itself.
 

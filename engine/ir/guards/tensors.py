@@ -467,17 +467,7 @@ class ShapeMatch(TensorPropertyGuard):
         return (*mark, Fix(f"Pad {self.user_expr} to a static shape"))
 
     def changed_dims(self, value: Any) -> frozenset[int]:
-        try:
-            found = _size(value)
-        except (TypeError, RuntimeError):
-            return frozenset()
-        if len(found) != len(self.sizes):
-            return frozenset()
-        return frozenset(
-            i
-            for i, (f, s) in enumerate(zip(found, self.sizes, strict=True))
-            if s is not None and (type(f) is not int or f != s)
-        )
+        return _changed_numbers(value, _size, self.sizes)
 
 
 @dataclass(frozen=True)
@@ -486,6 +476,7 @@ class StrideMatch(TensorPropertyGuard):
 
     kind: ClassVar[str] = "stride"
     rank: ClassVar[int] = 56
+    reports_changed_dims: ClassVar[bool] = True
     attribute = "stride()"
     reader = staticmethod(_stride)
 
@@ -513,6 +504,34 @@ class StrideMatch(TensorPropertyGuard):
                 f"{self.user_expr} = {self.user_expr}.contiguous()",
             ),
         )
+
+
+    @property
+    def dynamic_expr(self) -> str:
+        return strides_expr(self.source)
+
+    def changed_dims(self, value: Any) -> frozenset[int]:
+        return _changed_numbers(value, _stride, self.strides)
+
+
+def strides_expr(source: Source) -> str:
+    """Return the name under which changed strides of a tensor are noted."""
+    return f"{source.expr}.stride()"
+
+
+def _changed_numbers(value: Any, read: Callable[[Any], Any], expected: tuple[int | None, ...]) -> frozenset[int]:
+    """Return the dimensions whose size or stride differs from the expected one."""
+    try:
+        found = read(value)
+    except (TypeError, RuntimeError):
+        return frozenset()
+    if len(found) != len(expected):
+        return frozenset()
+    return frozenset(
+        i
+        for i, (f, s) in enumerate(zip(found, expected, strict=True))
+        if s is not None and (type(f) is not int or f != s)
+    )
 
 
 def _sizes_text(sizes: tuple[Any, ...]) -> str:
@@ -564,6 +583,7 @@ __all__ = [
     "RequiresGradMatch",
     "ShapeMatch",
     "StrideMatch",
+    "strides_expr",
     "TensorPropertyGuard",
     "dispatch_keys_of",
     "expand_tensor_match",

@@ -495,7 +495,7 @@ def mark_changed_dims(cache: CodeCache, scope: FrameScope) -> None:
             if -1 in changed and is_number_static(seen[guard.source]):
                 changed -= {-1}
             if changed:
-                cache.mark_dynamic_dims(guard.source.expr, changed)
+                cache.mark_dynamic_dims(guard.dynamic_expr, changed)
 
 
 _dispatcher_states: MutableMapping[FunctionType, weakref.ref[DispatcherState]] = weakref.WeakKeyDictionary()

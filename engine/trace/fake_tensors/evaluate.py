@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
-from engine.graph.run_lstm import run_lstm
+from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.torch_private.dispatch import enable_python_dispatcher
 from engine.torch_private.fake_tensors import (
@@ -86,6 +87,9 @@ The Python decomposition returns a copy; the C++ one supports symbols.
 """
 
 
+_RECURRENT = frozenset((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu))
+
+
 def call_on_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, by_python: bool) -> Any:
     """Call ``run`` on fake tensors.
 
@@ -93,8 +97,8 @@ def call_on_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str
     composites specialize them or fail.
     """
     by_python = by_python and getattr(run, "__name__", "") not in _MAY_RETURN_INPUT
-    if run is torch.lstm and is_padded_rnn_call(*args, **kwargs):
-        run = run_lstm
+    if run in _RECURRENT and is_padded_rnn_call(*args, **kwargs):
+        run = functools.partial(run_recurrent, run.__name__)
     with enable_python_dispatcher() if by_python else contextlib.nullcontext():
         return run(*args, **kwargs)
 

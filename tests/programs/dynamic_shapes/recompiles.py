@@ -21,6 +21,35 @@ def batch_size_varies(x, w):
 
 
 @program(
+    lambda: (torch.randn(2, 4, 6)[:, 1:3, :2],),
+    lambda: (torch.randn(2, 5, 7)[:, 1:3, :2],),
+    lambda: (torch.randn(2, 8, 9)[:, 1:3, :2],),
+    steady=True,
+)
+def strides_of_a_slice_vary(x):
+    """A slice of the same size is taken from tensors of growing width, as from a cache of tokens."""
+    x.mul_(2)
+    return x.transpose(0, 1).contiguous(), x.reshape(-1) + 1, x.is_contiguous()
+
+
+def recurrent_layers():
+    torch.manual_seed(0)
+    layers = [make(4, 3, 2, batch_first=first) for make in (torch.nn.GRU, torch.nn.LSTM) for first in (True, False)]
+    return torch.nn.ModuleList(layers)
+
+
+@program(
+    lambda: (recurrent_layers(), torch.randn(2, 3, 4, requires_grad=True)),
+    lambda: (recurrent_layers(), torch.randn(4, 6, 4, requires_grad=True)),
+    lambda: (recurrent_layers(), torch.randn(3, 7, 4, requires_grad=True)),
+    steady=True,
+)
+def length_of_recurrent_layers_varies(layers, x):
+    """One entry fits all lengths and batch sizes of an RNN."""
+    return [layer(x) for layer in layers]
+
+
+@program(
     lambda: (torch.randn(1, 4),),
     lambda: (torch.randn(5, 4),),
     lambda: (torch.randn(6, 4),),

@@ -12,6 +12,7 @@ import torch.fx
 from engine import errors
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
+from engine.ir.guards.tensors import strides_expr
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
@@ -139,10 +140,20 @@ def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Source) -> Statel
             reasons[origin] |= dict.fromkeys(ragged, "its size is ragged")
     else:
         reasons = {origin: _dynamic_dim_reasons(tx, tensor, origin)}
-    if not any(reasons.values()):
+    if not any(reasons.values()) and DimDynamic.DYNAMIC not in _dynamic_strides(tx, tensor, origin):
         return None
     tx.symbols.dynamic_size_reasons.update(reasons)
     return _build_symbolic_context(tx, tensor, origin, reasons)
+
+
+def _dynamic_strides(tx: Tracer, tensor: torch.Tensor, origin: Source) -> list[DimDynamic]:
+    """Return per dimension whether its stride becomes a symbol, because it changed between calls."""
+    kinds = [DimDynamic.INFER_STRIDE] * tensor.dim()
+    if tx.options.dynamic is not False and not is_wrapper_subclass(tensor):
+        for d in tx.request.dynamic_dims.get(strides_expr(origin), ()):
+            if d < tensor.dim() and tensor.stride(d) > 1:
+                kinds[d] = DimDynamic.DYNAMIC
+    return kinds
 
 
 def _dynamic_dim_reasons(tx: Tracer, tensor: torch.Tensor, origin: Source) -> dict[int, str]:
@@ -191,7 +202,11 @@ def _build_symbolic_context(
     why = reasons[origin]
     kinds = [DimDynamic.DYNAMIC if d in why else DimDynamic.STATIC for d in range(tensor.dim())]
     if not is_wrapper_subclass(tensor):
-        return StatelessSymbolicContext(dynamic_sizes=kinds, constraint_sizes=_dim_constraints(tx, tensor, origin, why))
+        return StatelessSymbolicContext(
+            dynamic_sizes=kinds,
+            dynamic_strides=_dynamic_strides(tx, tensor, origin),  # type: ignore[arg-type]
+            constraint_sizes=_dim_constraints(tx, tensor, origin, why),
+        )
     inner: dict[str, Any] = {
         name: _build_symbolic_context(tx, part, AttrSource(origin, name), reasons)
         for name, part in inner_tensors(tensor)

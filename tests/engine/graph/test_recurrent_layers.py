@@ -1,11 +1,11 @@
-"""Final states of an LSTM have the shape of the given ones."""
+"""Results of recurrent layers have the shape that eager gives them."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from engine.graph.run_lstm import run_lstm
+from engine.graph.recurrent_layers import run_recurrent
 
 
 def test_states_with_a_dimension_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,6 +19,6 @@ def test_states_with_a_dimension_too_many(monkeypatch: pytest.MonkeyPatch) -> No
         out, *states = run(*args)
         return (out, *(s[:, None] for s in states))
 
-    torch.testing.assert_close(run_lstm(*given), expected)
+    torch.testing.assert_close(run_recurrent("lstm", *given), expected)
     monkeypatch.setattr(torch, "lstm", with_one_more)
-    torch.testing.assert_close(run_lstm(*given), expected)
+    torch.testing.assert_close(run_recurrent("lstm", *given), expected)

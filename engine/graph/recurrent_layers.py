@@ -1,0 +1,40 @@
+"""Runs recurrent layers so that fake tensors get results of the right shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def run_recurrent(
+    kind: str, x: torch.Tensor, hidden: Any, params: Sequence[torch.Tensor], *flags: Any
+) -> tuple[torch.Tensor, ...]:
+    """Call ``torch.lstm``, ``torch.gru`` or another recurrent function of padded input.
+
+    Its Python decomposition runs step by step, which would specialize a symbolic length. For such a length, it runs
+    two steps, and the output is extended to all of them.
+    """
+    *others, batch_first = flags
+    length = x.shape[1 if batch_first else 0]
+    if not hasattr(length, "node"):
+        return _run(kind, x, hidden, params, *flags)
+    by_time = x.transpose(0, 1) if batch_first else x
+    steps = by_time.new_zeros(2, dtype=torch.int64)
+    two_steps = by_time.index_select(0, steps)
+    out, *states = _run(kind, two_steps, hidden, params, *others, False)
+    out = out.index_select(0, steps.new_empty(length))
+    if batch_first:  # like torch, which returns a view from an LSTM only
+        out = out.transpose(0, 1) if kind == "lstm" else out.transpose_(0, 1)
+    return (out, *states)
+
+
+def _run(kind: str, x: torch.Tensor, hidden: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
+    """Call the function; return final states of the shape of the given ones.
+
+    Before torch 2.13, the Python decomposition of an LSTM returns them with a dimension of size 1 too many.
+    """
+    out, *states = getattr(torch, kind)(x, hidden, *rest)
+    given = hidden if kind == "lstm" else (hidden,)
+    return (out, *(s if s.dim() == h.dim() else s.reshape(h.shape) for s, h in zip(states, given, strict=True)))
