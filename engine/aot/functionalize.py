@@ -45,6 +45,7 @@ from engine.ir.graph_callable import NO_CALLABLE, GraphCallable, graph_callable_
 from engine.ir.introspection.operator_facts import draws_random, facts_of, facts_of_node
 from engine.ir.introspection.symbols import symbol_of, symbolic_numbers_in, symbols_in
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.kernels.symbol_places import NUMBER, OFFSET, stride_place
 from engine.ir.node_metadata import node_id, provenance_of, set_provenance
 from engine.ir.node_values import (
     called_overload,
@@ -210,11 +211,11 @@ def symbol_sources(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
     places: list[tuple[Any, int, int]] = []
     tensors = {n: t for n, t in tensors_by_position(fakes).items() if t._has_symbolic_sizes_strides}
     for n, fake in enumerate(fakes):
-        sizes = enumerate(fake.shape) if n in tensors else [(-1, fake)]
+        sizes = enumerate(fake.shape) if n in tensors else [(NUMBER, fake)]
         places += [(size, n, dim) for dim, size in sizes]
     for n, tensor in tensors.items():  # symbols that occur in no size: the input may be a slice
-        places += [(stride, n, -3 - dim) for dim, stride in enumerate(tensor.stride())]
-        places.append((tensor.storage_offset(), n, -2))
+        places += [(stride, n, stride_place(dim)) for dim, stride in enumerate(tensor.stride())]
+        places.append((tensor.storage_offset(), n, OFFSET))
     for number, n, dim in places:
         if (symbol := symbol_of(number)) is not None:
             found.setdefault(str(symbol), (str(symbol), n, dim))

@@ -16,6 +16,7 @@ from engine.errors import EngineError
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.kernels.lowered_program import ConstantTensor
+from engine.ir.kernels.symbol_places import NUMBER, OFFSET, stride_place
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
 from engine.ir.loop_ir.program_symbols import SYMBOLIC_SCALARS, ProgramSymbols, expression_of
 from engine.ir.loop_ir.tensor_def import TensorDef
@@ -98,19 +99,14 @@ class GraphLowering:
         self.inputs: list[tuple[str, Any]] = []
         self.symbols = ProgramSymbols()
         self.outputs: tuple[Any, ...] = ()
-        self.inputs_with_unknown_strides: list[tuple[torch.fx.Node, LoweredTensor]] = []
-        self.copied_inputs: dict[torch.fx.Node, LoweredTensor] = {}
-        """Inputs of which kernels read a copy; as an output, such an input is not the copy."""
         self.compute_node_count = 0
         self.lowered_node_count = 0
 
     def run(self) -> None:
         """Lower every node in graph order."""
+        self._bind_symbols()
         for node in self.module.graph.nodes:
             deliver_interrupts()
-            if self.inputs_with_unknown_strides and node.op != "placeholder":
-                self._copy_inputs_with_unknown_strides()
-                self.inputs_with_unknown_strides.clear()
             self.context.current_node = node
             self.context.origins = provenance_of(node).nodes
             self.context.user_line = format_user_line(provenance_of(node).span)
@@ -122,19 +118,29 @@ class GraphLowering:
         return definitions_in(self.outputs).union(*(extern.input_defs() for extern in self.context.externs))
 
     def _placeholder(self, node: torch.fx.Node) -> None:
-        position = len(self.inputs)
         self.inputs.append((node.name, node.meta["val"]))
         value = tensor_meta(node)
         if value is None:
             self.values[node] = expression_of(node.meta["val"])
-            self.symbols.bind_input(node.meta["val"], position)
             return
-        for dim, size in enumerate(value.shape):
-            self.symbols.bind_input(size, position, dim)
-        read = self._tensor_in_memory(node.name, value, "input", ())
-        self.values[node] = read
-        if not symbols_of(read.definition.stride) <= self.symbols.inputs.keys():
-            self.inputs_with_unknown_strides.append((node, read))
+        self.values[node] = self._tensor_in_memory(node.name, value, "input", ())
+
+    def _bind_symbols(self) -> None:
+        """Record what defines each symbol: sizes and numbers, else strides and storage offsets."""
+        places: list[tuple[Any, int, int]] = []
+        layouts: list[tuple[Any, int, int]] = []
+        for position, node in enumerate(self.module.graph.find_nodes(op="placeholder")):
+            value = tensor_meta(node)
+            if value is None:
+                places.append((node.meta["val"], position, NUMBER))
+                continue
+            places += [(size, position, dim) for dim, size in enumerate(value.shape)]
+            if value.layout == torch.strided:
+                sizes_and_strides = enumerate(zip(value.shape, value.stride(), strict=True))
+                layouts += [(stride, position, stride_place(dim)) for dim, (n, stride) in sizes_and_strides if n != 1]
+                layouts.append((value.storage_offset(), position, OFFSET))
+        for symbol, position, dim in (*places, *layouts):
+            self.symbols.bind_input(symbol, position, dim)
 
     def _tensor_in_memory(self, name: str, value: torch.Tensor, kind: str, origins: tuple[str, ...]) -> LoweredTensor:
         """Define a tensor that is already in memory: a graph input or the result of an ATen call.
@@ -162,39 +168,6 @@ class GraphLowering:
         return tuple(
             e if n == 1 and symbols_of((s,)) & unknown else s for n, s, e in zip(shape, stride, even, strict=True)
         )
-
-    def _copy_inputs_with_unknown_strides(self) -> None:
-        """Copy inputs whose strides contain symbols that no input size defines."""
-        for node, read in self.inputs_with_unknown_strides:
-            if symbols_of(read.definition.stride) <= self.symbols.inputs.keys():
-                continue
-            self.context.current_node, self.context.origins = node, provenance_of(node).nodes
-            copied = TensorDef(
-                self.context.unique_name(f"{node.name}_rows"),
-                read.dtype,
-                read.shape,
-                contiguous_strides(read.shape),
-                "extern",
-                is_complex=read.is_complex,
-            )
-            reason = "Its strides are symbols that no size defines."
-            target = torch.ops.aten.clone.default
-            self.context.externs.append(
-                ExternNode(
-                    node,
-                    target,
-                    (read,),
-                    {"memory_format": torch.contiguous_format},
-                    (copied,),
-                    False,
-                    reason,
-                    (),
-                    LoweringFallback.SYMBOLIC_SIZE.id,
-                )
-            )
-            self.context.add(copied)
-            self.copied_inputs[node] = read
-            self.values[node] = LoweredTensor(read.shape, copied, is_complex=read.is_complex)
 
     def _get_attr(self, node: torch.fx.Node) -> None:
         value = getattr(self.module, str(node.target))
@@ -376,9 +349,7 @@ class GraphLowering:
         values = torch.fx.map_arg(given, self._value_of)
         result: list[Any] = []
         for position, (source, value) in enumerate(zip(given, values, strict=True)):
-            if source in self.copied_inputs:
-                value = self.copied_inputs[source]
-            elif isinstance(value, LoweredTensor) and not self._saves_padded_rows(position, value):
+            if isinstance(value, LoweredTensor) and not self._saves_padded_rows(position, value):
                 value = self._output_tensor(source, value)
             result.append(value)
         self.outputs = tuple(result)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import AtenCall, BufferRef, LoweredProgram
+from engine.ir.kernels.symbol_places import place_expr
 from engine.ir.node_values import called_overload
 
 if TYPE_CHECKING:
@@ -20,9 +21,8 @@ def _op_name(target: Any) -> str:
 def wrapper_text(program: LoweredProgram) -> str:
     """Return the whole program as readable Python."""
     lines = [f"def run({', '.join(program.inputs)}):"]
-    for symbol, (position, dim) in program.symbol_sources.items():
-        source = program.inputs[position]
-        lines.append(f"    {symbol} = {source}" + (f".shape[{dim}]" if dim >= 0 else ""))
+    for symbol, (position, place) in program.symbol_sources.items():
+        lines.append(f"    {symbol} = {place_expr(program.inputs[position], place)}")
     last_use = _last_uses(program)
     made: set[str] = set(program.inputs)
     for number, step in enumerate(program.steps):

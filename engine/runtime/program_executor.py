@@ -29,6 +29,7 @@ from engine.ir.kernels.lowered_program import (
     LoweredProgram,
     buffer_refs,
 )
+from engine.ir.kernels.symbol_places import place_expr
 from engine.ir.loop_ir.index_expr import product
 from engine.ir.loop_ir.program_symbols import expression_of
 from engine.ir.node_values import called_overload, results_of, tensors_by_position, tensors_in
@@ -324,9 +325,8 @@ class _ProgramWriter:
         return "given" if self.is_boxed else ", ".join(self._names[name] for name in self.program.inputs)
 
     def _symbol_lines(self) -> Iterator[str]:
-        for symbol, (index, dimension) in self.program.symbol_sources.items():
-            value = self._names[self.program.inputs[index]]
-            yield f"{self._symbols[symbol]} = {value}" + (f".size({dimension})" if dimension >= 0 else "")
+        for symbol, (index, place) in self.program.symbol_sources.items():
+            yield f"{self._symbols[symbol]} = {place_expr(self._names[self.program.inputs[index]], place)}"
 
     def _input_lines(self, checks: bool) -> Iterator[str]:
         read = {a.buffer for k in self.program.kernels for a in k.args if a.kind == "pointer"}

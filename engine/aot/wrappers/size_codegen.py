@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from engine.ir.aot.aot_metadata import AotMetadata, IntOrSymInt
 from engine.ir.introspection.symbols import symbols_in
+from engine.ir.kernels.symbol_places import place_expr
 from engine.ir.static_sizes import static_size
 from engine.torch_private.sympy_functions import PythonPrinter
 
@@ -28,17 +29,9 @@ def size_expr(size: IntOrSymInt) -> str:
 def symbol_reads(plan: AotMetadata, sizes: Iterable[IntOrSymInt]) -> tuple[str, ...]:
     """Return statements that read the symbols in these sizes, before the call changes layouts."""
     needed = symbol_names(sizes)
-    return tuple(_symbol_read(name, position, dim) for name, position, dim in plan.symbol_sources if name in needed)
+    return tuple(f"{name} = {place_expr(f'i{at}', place)}" for name, at, place in plan.symbol_sources if name in needed)
 
 
 def symbol_names(sizes: Iterable[IntOrSymInt]) -> set[str]:
     """Return the names of the symbols in sizes."""
     return set(map(str, symbols_in(list(sizes))))
-
-
-def _symbol_read(symbol: str, position: int, dim: int) -> str:
-    if dim < -2:
-        return f"{symbol} = i{position}.stride({-3 - dim})"
-    if dim == -2:
-        return f"{symbol} = i{position}.storage_offset()"
-    return f"{symbol} = i{position}" if dim == -1 else f"{symbol} = i{position}.shape[{dim}]"

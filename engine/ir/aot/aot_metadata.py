@@ -125,8 +125,7 @@ class AotMetadata:
 
     ``num_results`` counts its results.
 
-    ``symbol_sources`` locates each size symbol at run time: name, input, dimension. Dimension -1 is an int
-    input, -2 the storage offset of a tensor, -3 - n its stride n.
+    ``symbol_sources`` locates each size symbol at run time: name, input, place (``engine.ir.kernels.symbol_places``).
     """
 
     inputs: tuple[InputAliasInfo, ...]

@@ -505,7 +505,6 @@ class StrideMatch(TensorPropertyGuard):
             ),
         )
 
-
     @property
     def dynamic_expr(self) -> str:
         return strides_expr(self.source)
@@ -583,9 +582,9 @@ __all__ = [
     "RequiresGradMatch",
     "ShapeMatch",
     "StrideMatch",
-    "strides_expr",
     "TensorPropertyGuard",
     "dispatch_keys_of",
     "expand_tensor_match",
+    "strides_expr",
     "user_expr",
 ]  # fmt: skip

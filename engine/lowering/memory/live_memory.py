@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, LoweredProgram, ProgramStep, buffer_refs
+from engine.ir.kernels.symbol_places import read_place
 from engine.ir.loop_ir.index_expr import concrete_size, product
 from engine.ir.node_values import called_overload
 from engine.records.lowering import MemoryBlock, MemoryRecord, MemoryStep
@@ -100,8 +101,8 @@ def _size_hints(program: LoweredProgram) -> Mapping[str, int]:
         return {}
     values = [node.meta.get("val") for node in program.reference_graph.graph.find_nodes(op="placeholder")]
     found = {}
-    for symbol, (position, dim) in program.symbol_sources.items():
-        size = values[position].shape[dim] if dim >= 0 else values[position]
+    for symbol, (position, place) in program.symbol_sources.items():
+        size = read_place(values[position], place)
         if size.node.is_int() and size.node.has_hint():
             found[symbol] = int(size.node.hint)
     return found

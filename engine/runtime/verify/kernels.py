@@ -18,6 +18,7 @@ import torch.fx
 from engine.ir.kernels.compile_llvm import CannotCompile
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg, Size
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
+from engine.ir.kernels.symbol_places import read_place
 from engine.ir.node_values import map_tensors
 from engine.ir.static_sizes import static_size
 from engine.records.kernels import VerifyRecord
@@ -228,8 +229,7 @@ class _SizeValues:
 
     def __init__(self, program: LoweredProgram, inputs: tuple[Any, ...], values: Mapping[str, Any]) -> None:
         self._known = {
-            symbol: inputs[index] if dimension < 0 else inputs[index].shape[dimension]
-            for symbol, (index, dimension) in program.symbol_sources.items()
+            symbol: read_place(inputs[index], place) for symbol, (index, place) in program.symbol_sources.items()
         }
         self._known |= {name: values[name] for name in program.assumed_numbers if name in values}
         self._assumptions = tuple(runtime_asserts(program))
