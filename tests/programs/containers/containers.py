@@ -244,3 +244,32 @@ def errors_of_tuple_indices(x: torch.Tensor) -> Any:
         lambda: corner.index(9),
     )
     return outcomes_of(*calls), x * 2
+
+
+class Table(dict):
+    """A dict with its own class."""
+
+
+def ones_and_dicts():
+    return torch.ones(2), [{"a": 1}, Table(a=1), collections.OrderedDict(a=1), collections.defaultdict(int, a=1)]
+
+
+@program(ones_and_dicts, breaks=1)
+def attributes_that_are_no_methods(x, tables):
+    """Data attributes of C classes, before and after a graph break."""
+    views = [view() for table in tables for view in (table.keys, table.values, table.items)]
+    read = [
+        (view.mapping == dict(view.mapping), type(view.mapping).__name__, view.__class__.__name__) for view in views
+    ]
+    print("a")
+    kept = [(view.mapping == table, view.mapping is table) for table in tables for view in (table.keys(),)]
+    hashes = [value.__hash__ is None for value in ([], {}, set(), (), x.shape)]
+    return x + len(views), read, kept, hashes, outcomes_of(lambda: views[0].missing, lambda: iter(()).missing)
+
+
+@program(
+    lambda: (torch.arange(3) - 1.0, 2), lambda: (torch.arange(4) - 1.0, 3), lambda: (torch.arange(5) - 1.0, 0), breaks=1
+)
+def truth_of_an_element_at_a_symbolic_place(x, n):
+    """The branch breaks the graph, like that of an element at a constant place."""
+    return x + 1 if (x > 0)[n] else x - 1

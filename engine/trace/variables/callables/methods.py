@@ -11,7 +11,7 @@ from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import fold_constant_call
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, type_name
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_arity import check_method_arity
@@ -87,6 +87,21 @@ class BuiltinMethodVariable(Variable):
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.load(self.obj)
         cg.body.attribute(self.name)
+
+
+def builtin_attribute(tx: Tracer, of: Variable, name: str) -> Variable:
+    """Return an attribute that the C class of a value defines: a bound method, its class or a constant."""
+    cls = of.python_type()
+    if name == "__class__":
+        return tx.wrap_static(cls)
+    if of.lacks_methods(name):
+        return tx.raise_error(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+    found = getattr(cls, name)
+    if callable(found):
+        return BuiltinMethodVariable(of, name)
+    if found is None or type(found) is str:
+        return ConstantVariable(found)
+    raise of.unsupported_attribute("reading", name)
 
 
 class ConstantMethodVariable(Variable):

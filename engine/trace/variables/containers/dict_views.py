@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.base import Source
@@ -11,7 +12,7 @@ from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable
 from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
@@ -114,7 +115,9 @@ class DictViewVariable(Variable):
         return any(identical_or_equal(tx, realize(tx, i), item) for i in self.items())
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return BuiltinMethodVariable(self, name)
+        if name == "mapping":
+            return tx.wrap_static(MappingProxyType).call(tx, [self.dict_variable], {})
+        return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return VIEW_METHODS.call(self, tx, name, args, kwargs)

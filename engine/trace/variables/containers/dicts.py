@@ -18,9 +18,9 @@ from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize, type_name
+from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.callables.reconstruct_calls import emit_store_attributes
 from engine.trace.variables.containers.dict_contents import DictContents, DictEntry
 from engine.trace.variables.containers.dict_views import DictViewVariable
@@ -155,17 +155,13 @@ class DictVariable(DictContents):
             self.set_item(tx, realize(tx, key), value)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name == "__class__":
-            return tx.wrap_static(self.cls)
         if name == "default_factory" and self.cls is collections.defaultdict:
             return self.default_factory or NONE
         if name in self.attributes:
             return self.attributes[name]
         if self.is_ordered and name in ORDERED_DICT_ATTRIBUTES:
             return ORDERED_DICT_ATTRIBUTES[name](tx, self)
-        if self.lacks_methods(name):
-            tx.raise_error(AttributeError, f"'{type_name(self.cls)}' object has no attribute '{name}'")
-        return BuiltinMethodVariable(self, name)
+        return builtin_attribute(tx, self, name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         if name == "default_factory" and self.cls is collections.defaultdict and self.source is None:

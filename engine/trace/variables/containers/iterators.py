@@ -12,7 +12,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_sourceless_builder
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 
 if TYPE_CHECKING:
     from engine.trace.variables.containers.dicts import DictVariable
@@ -43,9 +43,7 @@ class IteratorVariable(Variable):
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if self.lacks_methods(name):
             return super().get_attr(tx, name)
-        if not callable(getattr(self.python_type(), name, None)):
-            raise self.unsupported_attribute("reading", name)
-        return BuiltinMethodVariable(self, name)
+        return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__next__":

@@ -34,10 +34,9 @@ from engine.trace.variables.base import (
     UserErrors,
     Variable,
     realize,
-    type_name,
 )
 from engine.trace.variables.builder import register_builder, register_builder_if, register_sourceless_builder
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import RangeIteratorVariable, SequenceIteratorVariable
 from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.exceptions.type_errors import index_error_stand_in, is_iterable
@@ -186,15 +185,9 @@ class SequenceVariable(Variable):
         return SequenceIteratorVariable(self.items, _ITERATOR_TYPES.get(cls, type(iter(()))), source=self)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if self.lacks_methods(name):
-            if self.source is not None and self.python_type().__dictoffset__:
-                raise self.unsupported_attribute("reading", name)
-            tx.raise_error(AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'")
-        if name == "__class__":
-            return tx.wrap_static(self.python_type())
-        if name == "__doc__":
-            return ConstantVariable(self.python_type().__doc__)
-        return BuiltinMethodVariable(self, name)
+        if self.lacks_methods(name) and self.source is not None and self.python_type().__dictoffset__:
+            raise self.unsupported_attribute("reading", name)
+        return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return SEQUENCE_METHODS.call(self, tx, name, args, kwargs)

@@ -22,7 +22,7 @@ from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable, iterator_of
 from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
@@ -213,11 +213,7 @@ class SetVariable(Variable):
         return self.elements.get(key)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name == "__class__":
-            return tx.wrap_static(self.cls)
-        if self.lacks_methods(name):
-            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
-        return BuiltinMethodVariable(self, name)
+        return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return SET_METHODS.call(self, tx, name, args, kwargs)

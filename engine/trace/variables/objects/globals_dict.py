@@ -10,7 +10,7 @@ from engine.ir.sources.roots import GlobalSource, OptionalGlobalSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class GlobalsDictVariable(Variable):
         tx.side_effects.record_global_write(self.namespace, key.as_python_constant(tx), value)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return BuiltinMethodVariable(self, name)
+        return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         given = [realize(tx, a) for a in args]

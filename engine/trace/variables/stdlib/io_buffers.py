@@ -11,7 +11,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, Kwargs, UserErrors, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 
 
@@ -34,11 +34,7 @@ class IOBufferVariable(Variable):
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("closed", "newlines", "line_buffering"):
             return tx.fold_constant(getattr, self.real_object, name)
-        if callable(getattr(type(self.real_object), name, None)):
-            return BuiltinMethodVariable(self, name)
-        if not hasattr(self.real_object, name):
-            tx.raise_error(AttributeError, f"'_io.{type(self.real_object).__name__}' object has no attribute '{name}'")
-        return super().get_attr(tx, name)
+        return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         match name:

@@ -13,7 +13,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 
 
 class OsEnvironVariable(RealObjectVariable):
@@ -41,7 +41,7 @@ class OsEnvironVariable(RealObjectVariable):
         return self._read(tx, item) is not None
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return BuiltinMethodVariable(self, name)
+        return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name != "get":

@@ -22,7 +22,7 @@ from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import NONE, Args, Kwargs, UserErrors, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.sequences import ListVariable, sequence_items
 from engine.trace.variables.tensors.tensor import TensorVariable
 
@@ -55,9 +55,7 @@ class RandomVariable(Variable):
         self.real_object = real_object
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if not hasattr(random.Random, name):
-            tx.raise_error(AttributeError, f"'Random' object has no attribute '{name}'")
-        return BuiltinMethodVariable(self, name)
+        return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "seed":

@@ -43,7 +43,7 @@ from engine.trace.variables.base import (
 )
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import (
     ListVariable,
@@ -158,16 +158,9 @@ class NumpyNdarrayVariable(Variable):
         found = self._layout_attribute(tx, name)
         if found is not None:
             return found
-        if name == "__class__":
-            return tx.wrap_static(self.python_type())
         if name in _VIEW_ATTRIBUTES:
             return call_numpy(tx, f"ndarray.{name}", _attribute(name), _attribute(name), [self], {})
-        method = getattr(np.ndarray, name, None)
-        if method is None:
-            tx.raise_error(AttributeError, f"'{self.python_type().__name__}' object has no attribute '{name}'")
-        if not callable(method):
-            raise self.unsupported_attribute("reading", name)
-        return BuiltinMethodVariable(self, name)
+        return builtin_attribute(tx, self, name)
 
     def _layout_attribute(self, tx: Tracer, name: str) -> Variable | None:
         """Return an attribute of the array's layout, or None for any other attribute."""

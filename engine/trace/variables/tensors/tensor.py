@@ -114,8 +114,10 @@ class TensorVariable(TensorOperators):
     # Python protocols.
 
     def is_truthy(self, tx: Tracer) -> bool:
+        is_scalar_at_symbol = self.fake.dim() == 0 and self.fake._has_symbolic_sizes_strides
+        fake = self.fake.clone() if is_scalar_at_symbol else self.fake  # bool() does not support the offset
         try:
-            return bool(evaluate_on_fakes(tx, "call_function", bool, [self.fake], {}))
+            return bool(evaluate_on_fakes(tx, "call_function", bool, [fake], {}))
         except Unsupported as error:
             known = self.known_scalar(tx)
             if known is not None:

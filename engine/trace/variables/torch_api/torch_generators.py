@@ -18,7 +18,7 @@ from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 
@@ -61,9 +61,7 @@ class TorchGeneratorVariable(Variable):
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "device":
             return ConstantVariable(self.device)
-        if not hasattr(torch.Generator, name):
-            tx.raise_error(AttributeError, f"'torch._C.Generator' object has no attribute '{name}'")
-        return BuiltinMethodVariable(self, name)
+        return builtin_attribute(tx, self, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         given = [*args, *kwargs.values()]
