@@ -204,7 +204,7 @@ def _build_symbolic_context(
     if not is_wrapper_subclass(tensor):
         return StatelessSymbolicContext(
             dynamic_sizes=kinds,
-            dynamic_strides=_dynamic_strides(tx, tensor, origin),  # type: ignore[arg-type]
+            dynamic_strides=_dynamic_strides(tx, tensor, origin),
             constraint_sizes=_dim_constraints(tx, tensor, origin, why),
         )
     inner: dict[str, Any] = {
