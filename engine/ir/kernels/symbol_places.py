@@ -1,4 +1,7 @@
-"""Places in an input that define a symbol: a size by its dimension, else one of the negative numbers below."""
+"""Places in an input that define a symbol.
+
+A size has its dimension as place; the input itself, its offset and its strides have negative numbers.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def batch_size_varies(x, w):
     steady=True,
 )
 def strides_of_a_slice_vary(x):
-    """A slice of the same size is taken from tensors of growing width, as from a cache of tokens."""
+    """A slice of the same size is taken from tensors of growing width."""
     x.mul_(2)
     return x.transpose(0, 1).contiguous(), x.reshape(-1) + 1, x.is_contiguous()
 

@@ -90,7 +90,7 @@ class BuiltinMethodVariable(Variable):
 
 
 def builtin_attribute(tx: Tracer, of: Variable, name: str) -> Variable:
-    """Return an attribute that the C class of a value defines: a bound method, its class or a constant."""
+    """Return an attribute of a C class: a bound method, the class or a constant."""
     cls = of.python_type()
     if name == "__class__":
         return tx.wrap_static(cls)

@@ -147,7 +147,7 @@ def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Source) -> Statel
 
 
 def _dynamic_strides(tx: Tracer, tensor: torch.Tensor, origin: Source) -> list[DimDynamic]:
-    """Return per dimension whether its stride becomes a symbol, because it changed between calls."""
+    """Return per dimension whether its stride becomes a symbol: it changed between calls."""
     kinds = [DimDynamic.INFER_STRIDE] * tensor.dim()
     if tx.options.dynamic is not False and not is_wrapper_subclass(tensor):
         for d in tx.request.dynamic_dims.get(strides_expr(origin), ()):
