@@ -99,7 +99,7 @@ def builtin_attribute(tx: Tracer, of: Variable, name: str) -> Variable:
     found = getattr(cls, name)
     if callable(found):
         return BuiltinMethodVariable(of, name)
-    if found is None or type(found) is str:
+    if found is None or name == "__doc__":
         return ConstantVariable(found)
     raise of.unsupported_attribute("reading", name)
 
