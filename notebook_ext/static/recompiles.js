@@ -120,6 +120,8 @@ class RecompilesView {
     const { lanes } = this.part;
     put(this.lanes, lanes.length ? lanes.map((/** @type {any} */ l, /** @type {number} */ i) => this.#lane(l, i)) : h("p", { class: "mut pad" }, "Nothing was compiled, so nothing was recompiled."));
     const lane = lanes[this.lane], column = lane && lane.columns[this.column];
+    const below = lane ? this.lanes.children[this.lane].getBoundingClientRect().top - this.lanes.getBoundingClientRect().top : 0;
+    if (below < 0 || below > this.lanes.clientHeight / 2) this.lanes.scrollTop += below;
     if (!column) {
       put(this.detail);
       return this.frame.say(lane ? "No calls of this function were recorded." : "Nothing was compiled.");

@@ -87,6 +87,24 @@ def clip(x, limit):
 clip(torch.randn(8, 64), 3.0)
 """,
     ),
+    "breaking in a loop": (
+        "",
+        """
+import time
+
+def solve(a, b):
+    start = time.perf_counter()
+    x = torch.zeros_like(b)
+    for i in range(12):
+        r = b - a @ x
+        x = x + 0.1 * r
+        if r.norm().item() < 0:
+            break
+    return x, time.perf_counter() - start
+
+solve(torch.eye(16), torch.randn(16))
+""",
+    ),
     "error": ("", "def project(x, w):\n    return x.tanh() @ w\n\nproject(torch.randn(4, 8), torch.randn(9, 3))\n"),
     "plot": (
         "",
@@ -157,6 +175,9 @@ def test_a_newcomers_program_is_shown_without_contradiction(
             page.locator(f'.lm .tabs [data-view="{view}"]').click()
             page.wait_for_timeout(30)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, theme, width)
+            if view == "recompiles":  # It opens on a recompile, and shows it.
+                selected, lanes = (page.locator(f".lm .lanes{s}").first.bounding_box() for s in (" .cc.sel", ""))
+                assert lanes["y"] <= selected["y"] < lanes["y"] + lanes["height"] - 60, (theme, width)
             assert "undefined" not in page.locator(".lm .say").inner_text(), view
         assert found.errors == [], (theme, width)
 
