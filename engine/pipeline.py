@@ -29,7 +29,6 @@ from engine.link_frame import link_frame
 from engine.options import Options
 from engine.records.session import CompilationRecord
 from engine.records.trace import TraceRecord
-from engine.runtime.collective_order import watch_collectives
 from engine.runtime.dispatch.dispatch_callees import make_callee
 from engine.runtime.verify.first_call import compare_on_copies
 from engine.torch_private.global_state import changed_setting
@@ -117,5 +116,4 @@ class Pipeline:
         if traced.graph is None:
             return None
         with without_torch_function_modes(), DisableTorchFunctionSubclass():
-            run = call_backend(traced.graph, self.options, work)
-        return watch_collectives(traced.graph.graph.graph, run)
+            return call_backend(traced.graph, self.options, work)

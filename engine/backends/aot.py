@@ -20,6 +20,7 @@ from engine.ir.sources.roots import ConstantSource
 from engine.ir.traced_frame import TracedGraph
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
+from engine.runtime.collective_order import watch_collectives
 from engine.runtime.workers.compile_jobs import start_workers
 from engine.torch_private.entries import Feature, why_off
 from engine.torch_reports import log_graph
@@ -30,8 +31,8 @@ Run = Callable[..., Any]
 def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -> Run:
     """Compile the graph, with its backward if gradients are needed; records go to ``work``."""
     settings = AotSettings(
-        _logging_graphs(_executor_maker(traced, options, work), work.id),
-        aten_executor,
+        _logging_graphs(_watching(_executor_maker(traced, options, work)), work.id),
+        _watching(aten_executor),
         recompute_random=bool(options.extra.get("recompute_random", False)),
         cache_dir=user_cache_dir() / "aot" if config.disk_cache and not why_off(Feature.DISK_CACHE) else None,
         take_assumption_guards=traced.late_shape_guards,
@@ -55,7 +56,14 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
         if result.run_with_probe is not None:
             replay_values.remember_call(work.session, work.id, result.run_with_probe, traced.inputs)
     # A functional graph restores its inputs itself; a graph that runs as traced does not.
-    return result.run if result.record.fallback is None else restoring_inputs(result.run, traced)
+    if result.record.fallback is None:
+        return result.run
+    return watch_collectives(traced.graph.graph, restoring_inputs(result.run, traced))
+
+
+def _watching(make: Callable[[AotGraph], Run]) -> Callable[[AotGraph], Run]:
+    """Return ``make``, whose results note the collectives of forward and backward."""
+    return lambda graph: watch_collectives(graph.module.graph, make(graph))
 
 
 def _logging_graphs(make: Callable[[AotGraph], Run], compilation: str) -> Callable[[AotGraph], Run]:

@@ -20,6 +20,7 @@ from engine.ir.node_metadata import provenance_of
 from engine.ir.traced_frame import TracedGraph
 from engine.options import Options, config
 from engine.records.bytecode import Span
+from engine.runtime.collective_order import watch_collectives
 from engine.torch_private.global_state import loaded_dynamo_module
 
 Run = Callable[..., Any]
@@ -45,7 +46,7 @@ def call_backend(traced: TracedGraph, options: Options, work: Compilation) -> Ru
                 raise _backend_error(name, error, _first_user_stack(traced)) from error
             work.record_failure(name, error, "this graph runs eagerly, operator by operator")
     work.record_fx_graph(traced)
-    return restoring_inputs(eager_run(traced.graph), traced)
+    return watch_collectives(traced.graph.graph, restoring_inputs(eager_run(traced.graph), traced))
 
 
 def _are_errors_suppressed() -> bool:
@@ -82,7 +83,7 @@ def _compile(traced: TracedGraph, options: Options, work: Compilation) -> Run:
 def _compile_lifted(traced: TracedGraph, options: Options, work: Compilation) -> Run:
     if options.backend in AOT_BACKENDS:
         return compile_with_aot(traced, options, work)
-    return restoring_inputs(compile_externally(options, traced, work), traced)
+    return watch_collectives(traced.graph.graph, restoring_inputs(compile_externally(options, traced, work), traced))
 
 
 def _first_user_stack(traced: TracedGraph) -> tuple[Span, ...]:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed
 import torch.fx
 
+from engine.graph.to_records import fake_value_of
 from engine.ir.node_metadata import provenance_of
 from engine.ir.user_code_files import display_name
 from engine.process_state import make_lock
@@ -54,7 +55,7 @@ def watch_collectives(graph: torch.fx.Graph, run: Run) -> Run:
 
 
 def collectives_by_group(graph: torch.fx.Graph) -> dict[str, list[Collective]]:
-    """Return the collectives of a traced graph in order, by the name of their process group."""
+    """Return the collectives of a graph in order, by the name of their process group."""
     found: dict[str, list[Collective]] = {}
     for node in graph.nodes:
         if getattr(node.target, "namespace", "") != "_c10d_functional":
@@ -72,7 +73,7 @@ def _text(node: torch.fx.Node, given: Mapping[str, Any]) -> str:
     """
     parts = []
     for name, value in given.items():
-        fakes = [n.meta["example_value"] for n in tree_leaves(value) if hasattr(n, "meta")]
+        fakes = [fake_value_of(n) for n in tree_leaves(value) if hasattr(n, "meta")]
         if fakes:
             parts += [_tensor_text(f, has_sizes="all_to_all" not in node.name) for f in fakes if torch.is_tensor(f)]
         elif name not in {"group_name", "tag"} and "split" not in name:
@@ -88,7 +89,7 @@ def _tensor_text(fake: torch.Tensor, *, has_sizes: bool) -> str:
 
 def _line(node: torch.fx.Node) -> str:
     span = provenance_of(node).span
-    return f"{display_name(span.file)}:{span.line}" if span is not None else ""
+    return f"{display_name(span.file)}:{span.line}" if span is not None else "an unknown line"
 
 
 _watchers: list[CollectiveWatcher] = []

@@ -6,14 +6,18 @@ import io
 import pathlib
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import engine
 from engine.runtime import collective_order
 from engine.runtime.collective_order import collectives_by_group
+from engine.torch_private.lazily_loaded import FakeStore
 from tests.engine.trace.variables.gloo_processes import a_group, in_two_processes
 
 SECONDS = 30.0
@@ -75,3 +79,28 @@ def test_a_graph_without_collectives_is_run_as_it_is() -> None:
     graph = torch.fx.symbolic_trace(torch.nn.ReLU()).graph
     assert collectives_by_group(graph) == {}
     assert collective_order.watch_collectives(graph, torch.sin) is torch.sin
+
+
+def test_collectives_of_a_backward_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectives of DTensor in forward and backward are noted as they run, with lines."""
+    noted: list[dict[str, list[tuple[str, str]]]] = []
+    watcher = SimpleNamespace(note=noted.append)
+    monkeypatch.setattr(collective_order, "_watcher_of_default_group", lambda: watcher)
+
+    def product(weight: DTensor) -> torch.Tensor:
+        return (weight @ weight.t()).to_local().sum()
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        mesh = init_device_mesh("cpu", (2,))
+        weight = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]).requires_grad_()
+        result = engine.compile(product, backend="aot_eager")(weight)
+        forward = len(noted)
+        result.backward()
+    finally:
+        dist.destroy_process_group()
+    texts = [[text for calls in found.values() for text, _ in calls] for found in noted]
+    assert forward == 1
+    assert [text.partition("(")[0] for text in texts[0]] == ["all_gather_into_tensor"]
+    assert [text.partition("(")[0] for text in texts[1]] == ["all_gather_into_tensor", "reduce_scatter_tensor"]
+    assert next(iter(noted[0].values()))[0][1] == f"test_collective_order.py:{product.__code__.co_firstlineno + 1}"
