@@ -483,7 +483,7 @@ def _diverging_ranks(session: Session) -> Iterator[Finding]:
             found.span, "devices", found.compilation if found.compilation in known else "", len(found.ranks),
         )  # fmt: skip
     if session.ranks.missing:
-        yield Finding("missing-ranks", "warning", f"{_counted(len(session.ranks.missing), 'rank')} left no recording", format_ranks(session.ranks.missing), view="devices")  # fmt: skip
+        yield Finding("missing-ranks", "warning", f"{format_ranks(session.ranks.missing).capitalize()} left no recording", f"{_counted(len(session.ranks.missing), 'log')} missing", view="devices")  # fmt: skip
     for problem in session.ranks.problems:
         yield Finding("rank-recordings", "warning", _clean(problem), view="devices")
     late = max(session.ranks.arrivals, key=lambda a: a.waited, default=None)

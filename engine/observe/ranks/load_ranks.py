@@ -94,8 +94,8 @@ def load_ranks(
     newest, older = _newest_run(contents)
     if older:
         problems.append(
-            f"The folder holds several runs: {len(older):,} older recordings, such as {older[0].file.name[:80]}, are not"
-            " compared. Move them to a folder of their own to see them"
+            f"The folder holds several runs. Older recordings are not compared: {len(older):,}, such as"
+            f" {older[0].file.name[:80]}. Move them to a folder of their own to see them"
         )
     return _load_groups(newest, problems, read_sources=read_sources)
 
@@ -138,7 +138,7 @@ def _read(files: Iterable[Path], seen: Callable[[int], None]) -> tuple[list[Rank
         contents.share(known.setdefault(contents.digest(), contents))
         found.append(contents)
     if unranked:
-        problems.append(f"{len(unranked):,} files name no rank, such as {unranked[0].name[:80]}, and are not compared")
+        problems.append(f"Logs that name no rank are not compared: {len(unranked):,}, such as {unranked[0].name[:80]}")
     return sorted(found, key=lambda c: (c.rank, c.start)), problems
 
 
