@@ -13,7 +13,7 @@ import torch
 import torch.backends.cudnn
 
 from engine.graph.composite_op_registry import composite_op
-from engine.graph.run_lstm import run_lstm
+from engine.graph.recurrent_layers import run_recurrent
 from engine.torch_private.dispatch import disable_current_modes
 
 _ARGUMENTS = (
@@ -41,9 +41,7 @@ def run(kind: str, hidden: Sequence[torch.Tensor], flags: tuple[Any, ...], x: An
 
 
 def _call(kind: str, x: Any, hidden: Sequence[Any], params: Sequence[Any], flags: Sequence[Any]) -> tuple[Any, ...]:
-    if kind == "lstm":
-        return run_lstm(x, list(hidden), list(params), *flags)
-    return tuple(getattr(torch, kind)(x, hidden[0], list(params), *flags))
+    return run_recurrent(kind, x, list(hidden) if kind == "lstm" else hidden[0], list(params), *flags)
 
 
 def _forward(
