@@ -195,21 +195,17 @@ def test_gradient_of_a_value_that_fills_columns() -> None:
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_cudnn_keeps_its_state_for_the_backward(kind: str) -> None:
-    """A recurrent layer trains as in eager, twice, and its backward does not run the forward."""
+def test_recurrent_layers_train(kind: str) -> None:
+    """A recurrent layer has eager's results and gradients, also in a second backward."""
     engine.reset()
     with torch.device("cuda"):
         layer, x = getattr(nn, kind)(16, 24, 2, batch_first=True, bidirectional=True), torch.randn(3, 5, 16)
     found = []
-    for run in (engine.compile(layer), layer):
+    for run in (layer, engine.compile(layer)):
         given = x.clone().requires_grad_()
-        with engine.record() as session:
-            out, _ = run(given)
+        out, _ = run(given)
         leaves = [given, *layer.parameters()]
         grads = [torch.autograd.grad(out.square().sum(), leaves, retain_graph=again) for again in (True, False)]
         found.append([out, *grads[0], *grads[1]])
-        for compilation in session.compilations:
-            joint = next(g for g in compilation.graphs if g.stage == "joint")
-            assert "engine.cudnn_recurrent_backward" in {n.target for n in joint.nodes}
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
