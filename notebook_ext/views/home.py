@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -399,7 +400,7 @@ def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
     is_numbered = session.compiler != "torch"
     return Finding(
         f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
-        sanitize(failure.sentence),
+        re.sub("^a value ", "A value ", sanitize(failure.sentence)),
         3,
         count + min(seconds, 1e3) / 1e3,
         f"{pluralize(count, 'compile')}{f', {format_seconds(seconds)}' if seconds else ''}",

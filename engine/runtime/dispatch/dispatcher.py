@@ -374,10 +374,7 @@ class DispatcherState:
             if is_loop
             else f"Remove the graph break at line {after.line}: Python values that cross it are guarded"
         )
-        sentence = found.sentence.replace(STACK_VALUE_TEXT, where)
-        if sentence.startswith(where):
-            sentence = sentence[0].upper() + sentence[1:]
-        return replace(found, sentence=sentence, fixes=(Fix(fix),))
+        return replace(found, sentence=found.sentence.replace(STACK_VALUE_TEXT, where), fixes=(Fix(fix),))
 
     def _compile_entry(
         self, values: tuple[Any, ...], scope: FrameScope, cause: str, session: Session | None
