@@ -37,6 +37,7 @@ ENTRIES = (
         without="nothing can be traced",
         off=Feature.COMPILATION,
         calls=("(shape_env=)",),
+        members=("cache", "cache_clear"),
     ),
     Entry(
         "torch._subclasses.fake_tensor:DataDependentOutputException",

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import engine
-from engine.torch_private.fake_tensors import FakeTensor
+from engine.torch_private.fake_tensors import FakeTensor, FakeTensorMode
 
 PLAIN = "def f(x):\n    return m(x) + 1"
 BREAKS = "def f(x):\n    y = m(x)\n    print(1)\n    z = y + 1\n    print(2)\n    return z * 2"
@@ -177,6 +177,18 @@ def test_a_session_is_freed_while_what_it_saw_compiled_lives_on(backend: str, tr
     gc.collect()
     assert [ref() for ref in gone] == [None, None]
     assert compiled(torch.zeros(2)).item() == 0
+
+
+def test_torchs_cache_of_fake_results_does_not_grow_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions with fresh constants fill torch's cache; it is emptied above a limit."""
+    monkeypatch.setattr("engine.graph.fake_tensors.fake_mode.MAX_CACHED_RESULTS", 4)
+    sizes = []
+    for number in range(12):
+        space: dict[str, Any] = {}
+        exec(f"def f(x):\n    return (x * {number}.5).sin() + {number}.25", space)
+        assert torch.equal(engine.compile(space["f"], backend="eager")(torch.ones(2)), space["f"](torch.ones(2)))
+        sizes.append(len(FakeTensorMode.cache))
+    assert max(sizes[1:]) < 12
 
 
 CELL = """

@@ -23,6 +23,9 @@ from engine.torch_private.higher_order_ops import with_effects
 from engine.torch_private.operators import OpOverload
 from engine.torch_private.symbolic_shapes import ShapeEnv
 
+MAX_CACHED_RESULTS = 20_000
+"""Largest size of torch's cache of fake results, which has no limit, when tracing begins."""
+
 
 @functools.cache
 def _run_first_backward() -> None:
@@ -44,6 +47,8 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     The class stays FakeTensorMode, because rules of higher-order operators are registered by class.
     """
     _run_first_backward()
+    if len(FakeTensorMode.cache) > MAX_CACHED_RESULTS:  # each constant of each traced function is a new key
+        FakeTensorMode.cache_clear()
     mode = FakeTensorMode(shape_env=shape_env)
     # Since Python 3.13 a stack summary holds code objects, which the garbage collector does not look into: the compiled
     # code of a caller and the graph of its resume function would keep each other alive. torch reads it in one message.
