@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine import errors
 from engine.torch_private.symbolic_shapes import ConstraintViolationError
+from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.annotations import Tracer
 from engine.trace.symbols.symbol_records import place_of
 from engine.trace.variables.tensors.automatic_dynamic import (
@@ -31,8 +32,9 @@ def check_marked_dims(tx: Tracer) -> None:
     inputs = [(v.real_object, v.source) for v, _ in tx.inputs.input_tensors if v.real_object is not None]
     for real, source in inputs:
         if source is not None:
-            for dim, (low, high) in size_ranges(tx, real, source).items():
-                check_in_range(source, real.shape[dim], low, high, dim)
+            with DisableTorchFunctionSubclass():
+                for dim, (low, high) in size_ranges(tx, real, source).items():
+                    check_in_range(source, real.shape[dim], low, high, dim)
     marked = {
         (source, dim)
         for real, source in inputs
