@@ -5,19 +5,20 @@ contains all modules as one. A widget's saved state contains its module, and eve
 a widget starts with the modules of the initial view only. The other views are fetched from the kernel
 when they open, as functions of the initial module's exports.
 
-A wheel has one file of all modules and style sheets, without comments: ``setup.py`` writes it.
+A wheel has one file of all modules and style sheets, without comments: ``build_wheel.py`` writes it.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import lzma
 import pathlib
 import re
 from collections.abc import Iterable
 
 STATIC = pathlib.Path(__file__).parent.parent / "static"
-PACKED_SOURCES = "sources.json"
+PACKED_SOURCES = "sources.json.xz"
 """File of a wheel, in ``STATIC``, with the texts of all modules and style sheets by name."""
 INITIAL_MODULES = (
     "shared/dom.js",
@@ -142,11 +143,11 @@ def style_text() -> str:
     return _without_style_comments("".join(map(_read, STYLE_SHEETS)))
 
 
-def packed_sources() -> str:
-    """Return modules and style sheets by file name, as JSON, without comments."""
+def packed_sources() -> bytes:
+    """Return modules and style sheets by file name, as compressed JSON, without comments."""
     modules = {file: _without_comments(_read(file)) for file in MODULES}
     styles = {file: _without_style_comments(_read(file)) for file in STYLE_SHEETS}
-    return json.dumps(modules | styles, ensure_ascii=False)
+    return lzma.compress(json.dumps(modules | styles, ensure_ascii=False).encode())
 
 
 def _joined(files: Iterable[str]) -> str:
@@ -160,7 +161,7 @@ def _read(file: str) -> str:
 @functools.cache
 def _unpacked_sources() -> dict[str, str]:
     path = STATIC / PACKED_SOURCES
-    unpacked: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    unpacked: dict[str, str] = json.loads(lzma.decompress(path.read_bytes())) if path.exists() else {}
     return unpacked
 
 

@@ -23,10 +23,10 @@ from notebook_ext.widgets.bundle_assets import PACKED_SOURCES, full_module_text,
 from tests.matching_triton import TRITON_OF_TORCH
 
 ROOT = pathlib.Path(__file__).parents[2]
-MOST_BYTES = 2_045_000
+MOST_BYTES = 2_052_000
 """Size limit of a wheel as built.
 
-The release workflow compresses it better, by 2.5 %, and stops at 2,000,000.
+The release workflow compresses it better, by 2.7 %, and stops at 2,000,000.
 """
 CELLS = r'''
 from IPython.testing.globalipapp import start_ipython
