@@ -160,7 +160,7 @@ def _judge(name: str, run: Callable[[], None]) -> None:
     except AssertionError as error:
         _show_box(f"{name}: {NOT_YET}.", str(error) or "An assertion does not hold.", WRONG_COLOR)
     except NameError as error:
-        _show_box(f"{name}: {NOT_YET}.", f"{error}. Run all cells above first.", WRONG_COLOR)
+        _show_box(f"{name}: {NOT_YET}.", f"{error}. Import or define it, or run all cells above first.", WRONG_COLOR)
     except Exception as error:
         # Incomplete code raises a private subclass of SyntaxError from Python 3.13 on.
         kind = next(c.__name__ for c in type(error).__mro__ if not c.__name__.startswith("_"))

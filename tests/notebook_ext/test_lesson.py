@@ -54,7 +54,7 @@ def test_the_widget_and_the_prediction_agree() -> None:
         ("assert 1 == 2, 'one is not two.'", "Exercise 1: Not yet.\none is not two."),
         (
             "assert missing",
-            "Exercise 1: Not yet.\nname 'missing' is not defined. Run all cells above first.",
+            "Exercise 1: Not yet.\nname 'missing' is not defined. Import or define it, or run all cells above first.",
         ),
         ("1 / 0", "Exercise 1: Not yet.\nZeroDivisionError: division by zero"),
         ("assert (", "Exercise 1: Not yet.\nSyntaxError"),
