@@ -19,13 +19,13 @@ import torch
 import torch.fx
 import torch.fx.traceback
 
-from engine.aot.checks.gradients_in_graph import calls_autograd, creates_graph_of_gradients
 from engine.aot.checks.missing_kernels import check_missing_kernels_in_callees
 from engine.aot.checks.overlapping_writes import OverlappingWriteMode
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.flex_attention import expand_flex_attention
 from engine.aot.functional_tensors import functional_tensors, innermost_tensors, unwrap_functional
 from engine.aot.grad_mode import GRAD_MODE_CALLS, inputs_read_after_last_write, inputs_with_layout_mutated_in_grad_mode
+from engine.aot.gradients_in_graph import calls_autograd, creates_graph_of_gradients
 from engine.aot.layout_mutation import fake_at_entry, is_layout_mutated, mutated_layout, mutates_layout
 from engine.aot.node_properties import is_as_strided, may_mutate, output_args
 from engine.aot.output_aliasing import OutputAliasAnalyzer
