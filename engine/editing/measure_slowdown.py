@@ -22,6 +22,8 @@ MAX_SPREAD = 2.0
 """Factor between a graph's two least excesses up to which its parts can be compared."""
 REPEATS = 3
 """Measurements whose fastest times decide. Each is a process of its own."""
+MAX_REPEATS = 8
+"""Measurements of a graph whose excesses vary too much to compare its parts."""
 TIMED_SECONDS = 0.3
 """Seconds that one measurement may take after its first calls."""
 MIN_CALLS, MAX_CALLS = 5, 100
@@ -85,11 +87,21 @@ def _timed(run: Run, inputs: Sequence[Any]) -> float:
 
 
 def repeated_slowdown(measure: Callable[[], Slowdown]) -> tuple[Slowdown, float]:
-    """Measure ``REPEATS`` times; return the fastest times and the factor to the next excess."""
+    """Measure ``REPEATS`` times; return the fastest times and the factor to the next excess.
+
+    More measurements follow while that factor is over ``MAX_SPREAD``: on a busy machine, few are undisturbed.
+    """
     found = [measure() for _ in range(REPEATS)]
-    fastest = functools.reduce(Slowdown.fastest, found)
-    least, second = sorted(s.compiled - fastest.eager for s in found)[:2]
-    return fastest, second / least if least > 0 else float("inf")
+    while (spread := _spread(found)) > MAX_SPREAD and len(found) < MAX_REPEATS:
+        found.append(measure())
+    return functools.reduce(Slowdown.fastest, found), spread
+
+
+def _spread(found: Sequence[Slowdown]) -> float:
+    """Return the second least excess as a multiple of the least one."""
+    eager = min(s.eager for s in found)
+    least, second = sorted(s.compiled - eager for s in found)[:2]
+    return second / least if least > 0 else float("inf")
 
 
 def is_slow_alike(measure: Callable[[], Slowdown], original: Slowdown) -> bool:
