@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.custom_function_outputs import is_user_function
 from engine.aot.functional_tensors import functional_tensors
+from engine.aot.gradients.custom_function_outputs import is_user_function
 from engine.ir.introspection.autograd_nodes import autograd_nodes
 from engine.ir.node_metadata import BACKWARD_KEY, NodeProvenance, set_provenance
 from engine.torch_private.functionalization import from_functional_tensor

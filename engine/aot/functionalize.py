@@ -25,7 +25,7 @@ from engine.aot.fallback_kinds import AotFallback
 from engine.aot.flex_attention import expand_flex_attention
 from engine.aot.functional_tensors import functional_tensors, innermost_tensors, unwrap_functional
 from engine.aot.grad_mode import GRAD_MODE_CALLS, inputs_read_after_last_write, inputs_with_layout_mutated_in_grad_mode
-from engine.aot.gradients_in_graph import calls_autograd, creates_graph_of_gradients
+from engine.aot.gradients.autograd_calls import calls_autograd, creates_graph_of_gradients
 from engine.aot.layout_mutation import fake_at_entry, is_layout_mutated, mutated_layout, mutates_layout
 from engine.aot.node_properties import is_as_strided, may_mutate, output_args
 from engine.aot.output_aliasing import OutputAliasAnalyzer

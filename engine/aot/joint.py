@@ -14,7 +14,6 @@ import torch
 import torch.fx
 
 from engine.aot.backward_provenance import BackwardProvenance, proxy_node
-from engine.aot.custom_function_outputs import find_function_with_undefined_grads
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.functional_tensors import functional_tensors, unwrap_functional
 from engine.aot.functionalize import (
@@ -24,7 +23,8 @@ from engine.aot.functionalize import (
     fake_mode_of,
     trace_functional,
 )
-from engine.aot.gradients_in_graph import calls_autograd, freed_result
+from engine.aot.gradients.autograd_calls import calls_autograd, freed_result
+from engine.aot.gradients.custom_function_outputs import find_function_with_undefined_grads
 from engine.aot.layout_mutation import is_layout_mutated
 from engine.aot.node_properties import dependents_of, may_mutate
 from engine.graph.effect_tokens import set_mode_tokens

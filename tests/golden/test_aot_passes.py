@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from engine.aot.gradients.undefined_tangents import specialize_to_defined_tangents
 from engine.aot.inference_mode import strip_inference_mode
-from engine.aot.undefined_tangents import specialize_to_defined_tangents
 from tests.golden.pairs import (
     Pair,
     compile_and_run,
@@ -140,7 +140,7 @@ def test_joint_no_grad(pair: Pair) -> None:
     pair(f, before=graph_of(record, "fx"), after=graph_of(record, "joint"))
 
 
-@shows("engine/aot/undefined_tangents.py")
+@shows("engine/aot/gradients/undefined_tangents.py")
 def test_undefined_tangents(pair: Pair) -> None:
     """Specializes the backward to the tangents that are defined.
 

@@ -7,7 +7,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.gradients_in_graph import calls_autograd, makes_hidden_leaf
+from engine.aot.gradients.autograd_calls import calls_autograd, makes_hidden_leaf
 from engine.aot.node_properties import example_tensors
 from engine.ir.fallback import Fallback
 from engine.ir.graph_callable import graph_callable_of

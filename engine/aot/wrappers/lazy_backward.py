@@ -16,6 +16,7 @@ from torch.autograd.function import BackwardCFunction
 
 from engine.aot.autograd_metadata import AutogradMetadata, TangentLayout
 from engine.aot.fallback_kinds import AotFallback
+from engine.aot.gradients.undefined_tangents import specialize_to_defined_tangents, undefined_gradients
 from engine.aot.saved_tensors import (
     ALREADY_FREED_MESSAGE,
     CAN_UNPACK_SINGLE,
@@ -25,7 +26,6 @@ from engine.aot.saved_tensors import (
     tangent_dependencies,
     unpack_saved_tensor,
 )
-from engine.aot.undefined_tangents import specialize_to_defined_tangents, undefined_gradients
 from engine.aot.wrappers.double_backward import EagerRerun
 from engine.aot.wrappers.undefined_grad_hooks import suppress_undefined_grad_hooks
 from engine.aot.wrappers.value_probe import Describe, ProbedCall, ValueProbe
