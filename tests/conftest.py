@@ -128,7 +128,7 @@ def _has_gpu() -> bool:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Under CI on Linux, the only system with wheels of Triton, no test may be skipped for want of it."""
+    """Under CI on Linux, which has wheels of Triton, no test may be skipped for want of it."""
     if sys.platform == "linux" and os.environ.get("CI") == "true" and importlib.util.find_spec("triton") is None:
         raise pytest.UsageError("Triton is missing, and its tests would be skipped: pip install triton")
 
