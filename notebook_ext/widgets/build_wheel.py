@@ -10,6 +10,13 @@ from setuptools.command.build_py import build_py
 
 ASSETS = pathlib.Path(__file__).parent / "bundle_assets.py"
 
+ONLY_IN_A_CLONE = (
+    "engine/guards/guard_kind_examples.py",
+    "notebook_ext/lesson/__main__.py",
+    "notebook_ext/reference_docs.py",
+)
+"""Modules that write pages and notebooks of a clone; a wheel is without them."""
+
 
 class BuildWithPackedSources(build_py):
     """Copies the packages, and packs the front end's modules and style sheets into one file."""
@@ -20,7 +27,10 @@ class BuildWithPackedSources(build_py):
         if self.editable_mode:
             return
         assets = runpy.run_path(str(ASSETS))
-        static = pathlib.Path(self.build_lib) / "notebook_ext" / "static"
+        build = pathlib.Path(self.build_lib)
+        static = build / "notebook_ext" / "static"
         (static / assets["PACKED_SOURCES"]).write_bytes(assets["packed_sources"]())
         for file in (*assets["MODULES"], *assets["STYLE_SHEETS"]):
             (static / file).unlink()
+        for file in ONLY_IN_A_CLONE:
+            (build / file).unlink()
