@@ -15,7 +15,13 @@ import secrets
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+try:
+    import fcntl
+except ImportError:  # Windows: processes do not wait for each other.
+    fcntl = None  # type: ignore[assignment]
 
 MAX_FILE_BYTES = 1 << 26
 """Maximum size of a file that is read, in bytes."""
@@ -23,6 +29,10 @@ MAX_STORE_BYTES = 1 << 29
 """Maximum size of the folder, in bytes; the oldest files are evicted first."""
 _STALE_TEMP_FILE_SECONDS = 3600
 """Age in seconds at which a temporary file is abandoned and may be deleted."""
+MAX_WAIT_SECONDS = 60.0
+"""Maximum time in seconds to wait for the text that another process is making."""
+_POLL_SECONDS = 0.005
+_LOCK_PREFIX = ".lock-"
 _HEADER = b"compile-explorer 1\n"
 
 
@@ -69,14 +79,42 @@ class DiskStore:
         if len(data) + len(_HEADER) + 64 > MAX_FILE_BYTES:
             raise DiskStoreError("the artifact is too large for the cache")
         try:
-            self._check_parent()
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not self._is_own(self.folder):
-                raise DiskStoreError("other users can write to the cache folder")
+            self._make_folder()
             self._write(self.folder / name, _HEADER + _mac(self._key(), name, data) + data)
             self._evict_oldest()
         except OSError as error:
             raise DiskStoreError(f"the cache cannot be written: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def claim(self, name: str) -> Iterator[None]:
+        """Let one process at a time make the text with this name; the others wait, then find it.
+
+        The claim ends with the process that holds it. A claim that cannot be had, or not in time, is done without:
+        the text is then made twice. Names with the same first digits share one lock file, so few files are needed.
+        """
+        handle = -1
+        with contextlib.suppress(OSError, DiskStoreError):
+            self._make_folder()
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+            handle = os.open(self.folder / f"{_LOCK_PREFIX}{name[:2]}", flags, 0o600)
+            _lock_file(handle)
+        try:
+            yield
+        finally:
+            if handle >= 0:
+                _unlock_and_close(handle)
+
+    def _make_folder(self) -> None:
+        """Make the folder unless it exists.
+
+        Raises:
+            DiskStoreError: it, or its parent, is not the user's alone.
+            OSError: it cannot be made.
+        """
+        self._check_parent()
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._is_own(self.folder):
+            raise DiskStoreError("other users can write to the cache folder")
 
     def _check_parent(self) -> None:
         """Check that the parent folder does not lead into another user's.
@@ -133,8 +171,10 @@ class DiskStore:
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # Another process may evict files too.
                 found = path.stat()
+                if path.name == "key" or path.name.startswith(_LOCK_PREFIX):
+                    continue
                 is_being_written = path.name.startswith(".") and time.time() - found.st_mtime < _STALE_TEMP_FILE_SECONDS
-                if path.name != "key" and not is_being_written:
+                if not is_being_written:
                     files.append((found.st_mtime, found.st_size, path))
         over = sum(size for _, size, _ in files) - MAX_STORE_BYTES
         for _, size, path in sorted(files):
@@ -150,6 +190,32 @@ class DiskStore:
             return _is_owned_by_user(path.lstat())
         except FileNotFoundError:
             return False
+
+
+def _lock_file(handle: int) -> None:
+    """Lock an open file, or give up after ``MAX_WAIT_SECONDS``.
+
+    Polls, because a lock on a network file system may never be answered.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    until = time.monotonic() + MAX_WAIT_SECONDS
+    while fcntl is not None and time.monotonic() < until:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
+
+
+def _unlock_and_close(handle: int) -> None:
+    """End a claim; a child that was forked meanwhile shares the file, so that closing is not enough."""
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
 
 
 def _belongs_to_user(path: pathlib.Path) -> bool:

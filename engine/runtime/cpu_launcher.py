@@ -43,14 +43,27 @@ def _compiled(name: str, text: str, kinds: tuple[str, ...], chunk: int, store: D
 
 
 def _object_file(name: str, text: str, store: DiskStore | None) -> bytes:
-    """Return the object file of a kernel, from the store if it has it."""
+    """Return the object file of a kernel, from the store if it has it.
+
+    Processes that share the store compile each kernel once: the first claims it, the others wait.
+    """
     if store is None:
         return compile_object(name, text)
     key = hashlib.sha256(f"{code_version()}\n{torch.__version__}\n{text}".encode()).hexdigest()
+    if (found := _stored(key, store)) is not None:
+        return found
+    with store.claim(key):
+        if (found := _stored(key, store)) is not None:
+            return found
+        made = compile_object(name, text)
+        with contextlib.suppress(DiskStoreError):
+            store.put(key, base64.b64encode(made).decode())
+    return made
+
+
+def _stored(key: str, store: DiskStore) -> bytes | None:
+    """Return an object file of the store; None if it has none that can be read."""
     with contextlib.suppress(DiskStoreError):
         if (found := store.get(key)) is not None:
             return base64.b64decode(found)
-    made = compile_object(name, text)
-    with contextlib.suppress(DiskStoreError):
-        store.put(key, base64.b64encode(made).decode())
-    return made
+    return None

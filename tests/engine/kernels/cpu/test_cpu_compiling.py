@@ -8,7 +8,9 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import torch
 
 import engine
 from engine.backends import cpu_executor
+from engine.cache import disk_store
 from engine.cache.disk_store import DiskStore
 from engine.ir.kernels import llvm_machine
 from engine.ir.kernels.compile_llvm import CannotCompile, compile_object, host_unit
@@ -124,6 +127,28 @@ def test_the_disk_cache_keeps_object_files(tmp_path: pathlib.Path, monkeypatch: 
     monkeypatch.setattr(launchers, "code_version", lambda: "another CPU")
     launchers._object_file(kernel.name, kernel.text, store)
     assert len(compiled) == 2
+
+
+def test_users_of_one_cache_compile_a_kernel_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first claims the kernel, the others wait for it, but no longer than the limit."""
+    store, compiled = DiskStore(tmp_path / "objects"), list[str]()
+
+    def compile_slowly(name: str, text: str) -> bytes:
+        compiled.append(name)
+        time.sleep(0.1)
+        return text.encode()
+
+    def compile_in_threads(name: str) -> set[bytes]:
+        # A lock belongs to the opened file, so threads exclude each other as processes do.
+        with ThreadPoolExecutor(4) as pool:
+            return set(pool.map(lambda _: launchers._object_file(name, name, store), range(4)))
+
+    monkeypatch.setattr(launchers, "compile_object", compile_slowly)
+    assert [compile_in_threads("first"), compile_in_threads("second")] == [{b"first"}, {b"second"}]
+    assert compiled == ["first", "second"]
+    monkeypatch.setattr(disk_store, "MAX_WAIT_SECONDS", 0.01)
+    assert compile_in_threads("third") == {b"third"}
+    assert compiled.count("third") == 4
 
 
 @pytest.mark.usefixtures("cpu_kernels")
