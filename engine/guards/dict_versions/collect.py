@@ -11,7 +11,7 @@ import enum
 import gc
 import types
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,9 @@ from engine.ir.sources.roots import ConstantSource, GlobalSource, OptionalGlobal
 
 MAX_CLASS_CHANGES = 3
 """Observed writes to a class after which its guards are checked one by one."""
+
+MAX_REPLACED_OBJECTS = 2
+"""Observed replacements of an object in a dict after which the guards below it are checked one by one."""
 
 _FIXED_CLASS_TYPES = (
     type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
@@ -82,6 +85,8 @@ class SubtreeDependencies:
     """Ids of dicts that are globals."""
     attributes: dict[tuple[int, str], tuple[Any, str, Any]] = field(default_factory=dict)
     """(object, attribute, value) for C attributes of functions, cells and classes."""
+    entry_ids: dict[tuple[int, Any], int] = field(default_factory=dict)
+    """Id of each dict entry that was read, by the dict's id and the key; the entries are not held."""
     empty_containers: list[Any] = field(default_factory=list)
     lists: dict[int, Any] = field(default_factory=dict)
     """Lists whose length is compared, by id."""
@@ -99,8 +104,26 @@ class SubtreeDependencies:
         return [*self.versioned_dicts.values(), *compared, *replaced, *self.lists.values(), *listed]
 
 
+@dataclass
+class ObservedWrites:
+    """What was written between recordings."""
+
+    dicts: Counter[int] = field(default_factory=Counter)
+    """Number of recordings before which a dict was written, by id."""
+    entries: Counter[tuple[int, Any]] = field(default_factory=Counter)
+    """Number of recordings before which an entry was replaced, by the dict's id and the key."""
+
+    def add(self, dicts: Sequence[Any], entry_ids: Mapping[tuple[int, Any], int]) -> None:
+        """Note that these dicts were written since their entries had these ids."""
+        written = {id(d): d for d in dicts}
+        self.dicts.update(written.keys())
+        for (space, key), found in entry_ids.items():
+            if space in written and id(written[space].get(key, MISSING)) != found:
+                self.entries[space, key] += 1
+
+
 def collect_dependencies(
-    root: Source | None, value: Any, guards: Sequence[Guard], written: Counter[int]
+    root: Source | None, value: Any, guards: Sequence[Guard], written: ObservedWrites
 ) -> tuple[SubtreeDependencies, list[Guard]]:
     """Return the dependencies of the guards, and the guards that they do not cover."""
     walk = _DependencyCollector(root, value, written)
@@ -120,7 +143,7 @@ def collect_dependencies(
 class _DependencyCollector:
     """Reads the values that guards read and records the dicts on the way."""
 
-    def __init__(self, root: Source | None, value: Any, written: Counter[int]) -> None:
+    def __init__(self, root: Source | None, value: Any, written: ObservedWrites) -> None:
         self.plan = SubtreeDependencies()
         self._written = written
         self._module = value
@@ -291,19 +314,30 @@ class _DependencyCollector:
 
     def _is_written(self, space: Any) -> bool:
         """Return True if the dict was written between recordings: its entries are compared."""
-        return self._written[id(space)] > 0
+        return self._written.dicts[id(space)] > 0
 
     def _entry(self, space: Any, key: Any, *default: Any) -> Any:
         """Return a dict entry, and record the dict as a dependency."""
         found = space.get(key, *default) if default else space[key]
+        self.plan.entry_ids[id(space), key] = id(found)
         if not self._is_written(space):
             self.plan.versioned_dicts[id(space)] = space
         else:
             _require_no_tensor(space, key, found)
+            if self._is_replaced(space, key, found):
+                raise NotCovered
             if found is not MISSING and not self._may_hold(found):
                 self._add_object_class(found)  # The entry is compared with a weak reference.
             self.plan.compared_entries.setdefault(id(space), (space, {}))[1][key] = found
         return found
+
+    def _is_replaced(self, space: Any, key: Any, found: Any) -> bool:
+        """Return True if the entry is seldom the same object: its identity says nothing.
+
+        A constant costs one guard; below a module there are many, so one replacement is not enough.
+        """
+        count = self._written.entries[id(space), key]
+        return count > 0 and (count >= MAX_REPLACED_OBJECTS or _is_constant(found))
 
     def _list_item(self, found: list[Any], index: int) -> Any:
         """Return a list item, and record it as a dependency."""
@@ -353,7 +387,7 @@ class _DependencyCollector:
             raise NotCovered
 
     def _add_class_dict(self, space: Any) -> None:
-        if self._written[id(space)] >= MAX_CLASS_CHANGES:
+        if self._written.dicts[id(space)] >= MAX_CLASS_CHANGES:
             raise NotCovered
         self.plan.class_dicts[id(space)] = space
 

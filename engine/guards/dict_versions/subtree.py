@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import types
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import compress
@@ -22,7 +21,7 @@ from operator import call, getitem, is_, itemgetter, ne
 from typing import Any
 
 from engine.guards.dict_versions.check import make_unchanged_check
-from engine.guards.dict_versions.collect import SubtreeDependencies, collect_dependencies
+from engine.guards.dict_versions.collect import ObservedWrites, SubtreeDependencies, collect_dependencies
 from engine.guards.torch_c_helpers import always_false, make_tensor_check
 from engine.ir.guards.base import Guard
 from engine.ir.guards.tensors import tensor_properties
@@ -68,7 +67,7 @@ class SubtreeVersionGuard:
         self._compile_rest = compile_rest
         self._facets = tensor_properties(guards)
         self._checks: dict[int, tuple[Callable[[], Any], _VersionCheck]] = {}
-        self._change_counts: Counter[int] = Counter()
+        self._writes = ObservedWrites()
         self._rest: tuple[frozenset[Guard], Callable[[Any], bool]] | None = None
         self._record_counts: dict[int, tuple[int, int]] = {}
         """Module id -> (number of recordings, number of misses since the last one)."""
@@ -97,8 +96,8 @@ class SubtreeVersionGuard:
         )
         if self._record_counts[key][1]:
             return
-        self._count_changed_dicts(key)
-        plan, rest = collect_dependencies(self.root, root, self._guards, self._change_counts)
+        self._note_writes(key)
+        plan, rest = collect_dependencies(self.root, root, self._guards, self._writes)
         owner = weakref.ref(self)
 
         def gone(_: Any) -> None:
@@ -118,10 +117,11 @@ class SubtreeVersionGuard:
     def _forget(self, key: int) -> None:
         self._checks.pop(key, None)
 
-    def _count_changed_dicts(self, key: int) -> None:
-        """Count the dicts that were written since the last recording for this module."""
+    def _note_writes(self, key: int) -> None:
+        """Note what was written since the last recording for this module."""
         if key in self._checks:
-            self._change_counts.update(map(id, self._checks[key][1].changed_dicts()))
+            check = self._checks[key][1]
+            self._writes.add(check.changed_dicts(), check.entry_ids)
 
     def _build_check(
         self, plan: SubtreeDependencies, rest: Sequence[Guard], root: Any, gone: Callable[[Any], None]
@@ -164,6 +164,7 @@ class _VersionCheck:
         "_unchanged",
         "_versions",
         "_weak_objects",
+        "entry_ids",
     )  # fmt: skip
 
     def __init__(
@@ -175,6 +176,7 @@ class _VersionCheck:
         give: Callable[[Sequence[Any]], None] | None,
         gone: Callable[[Any], None],
     ) -> None:
+        self.entry_ids = plan.entry_ids
         self._dicts = [*plan.versioned_dicts.values(), *plan.class_dicts.values()]
         self._versions = list(map(dict_version, self._dicts))
         self._entries = [
@@ -200,7 +202,8 @@ class _VersionCheck:
 
     def changed_dicts(self) -> list[Any]:
         """Return the dicts that were written since the versions were recorded."""
-        return [d for d, version in zip(self._dicts, self._versions, strict=True) if dict_version(d) != version]
+        dicts, versions = [*self._dicts, *self._entry_dicts], [*self._versions, *self._entry_versions]
+        return [d for d, version in zip(dicts, versions, strict=True) if dict_version(d) != version]
 
     def __call__(self) -> bool:
         # Check the tensors last: they are the current ones only if no dict was written.

@@ -20,6 +20,7 @@ from torch import nn
 import engine
 from engine.api import attach
 from engine.guards.codegen import CompiledCheck, compile_check
+from engine.guards.dict_versions import subtree
 from engine.guards.dict_versions.subtree import SubtreeVersionGuard
 from engine.guards.torch_c_helpers import HAS_DICT_VERSIONS
 from engine.ir.compiler_protocol import CacheEntry
@@ -244,6 +245,41 @@ def test_a_module_written_at_every_call_is_recognized_by_the_second(way: str) ->
     model.parts[1].first.weight = nn.Parameter(torch.randn(4, 4), requires_grad=False)
     assert not below(model)
     assert agree(entry, plain, model, "a parameter without gradient") is False
+
+
+EQUAL_OBJECTS: dict[str, tuple[int, Callable[[Any], Any]]] = {
+    "constant": (2, lambda m: setattr(m.parts[0], "sizes", tuple(iter((4, 2))))),
+    "module": (3, lambda m: setattr(m, "head", nn.Linear(4, 3))),
+    "tree": (3, lambda m: m.parts.__setitem__(1, Part().eval())),
+}
+
+
+@pytest.mark.parametrize("way", EQUAL_OBJECTS)
+def test_objects_replaced_by_equal_ones_end_the_recordings(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is another object at each call is checked by its own guards, so the module is no longer walked."""
+    engine.reset()
+    calls, recordings = [0], list[int]()
+    collect = subtree.collect_dependencies
+
+    def collect_noted(*args: Any) -> Any:
+        recordings.append(calls[-1])
+        return collect(*args)
+
+    monkeypatch.setattr(subtree, "collect_dependencies", collect_noted)
+    model: Any = Model().eval()
+    compiled = engine.compile(model, backend="eager")
+    allowed, replace_object = EQUAL_OBJECTS[way]
+    for _ in range(8):
+        calls.append(len(calls))
+        replace_object(model)
+        torch.testing.assert_close(compiled(X), model.forward(X))
+    state = dispatcher_state_of(compiled_forward(compiled).__func__)
+    assert state is not None
+    assert len(state.entries) == 1
+    assert max(recordings) <= allowed
+    model.head = nn.Linear(4, 3).double()
+    with pytest.raises(RuntimeError):
+        compiled(X)
 
 
 def test_several_models_of_one_class() -> None:
