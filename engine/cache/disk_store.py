@@ -211,7 +211,7 @@ def _lock_file(handle: int) -> None:
 
 
 def _unlock_and_close(handle: int) -> None:
-    """End a claim; a child that was forked meanwhile shares the file, so that closing is not enough."""
+    """End a claim. A child forked meanwhile shares the file: closing it is not enough."""
     if fcntl is not None:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_UN)

@@ -45,7 +45,7 @@ MAX_CLASS_CHANGES = 3
 """Observed writes to a class after which its guards are checked one by one."""
 
 MAX_REPLACED_OBJECTS = 2
-"""Observed replacements of an object in a dict after which the guards below it are checked one by one."""
+"""Observed replacements of an object after which its guards are checked one by one."""
 
 _FIXED_CLASS_TYPES = (
     type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
@@ -86,7 +86,7 @@ class SubtreeDependencies:
     attributes: dict[tuple[int, str], tuple[Any, str, Any]] = field(default_factory=dict)
     """(object, attribute, value) for C attributes of functions, cells and classes."""
     entry_ids: dict[tuple[int, Any], int] = field(default_factory=dict)
-    """Id of each dict entry that was read, by the dict's id and the key; the entries are not held."""
+    """Id of each dict entry that was read, by the dict's id and the key."""
     empty_containers: list[Any] = field(default_factory=list)
     lists: dict[int, Any] = field(default_factory=dict)
     """Lists whose length is compared, by id."""
@@ -106,7 +106,7 @@ class SubtreeDependencies:
 
 @dataclass
 class ObservedWrites:
-    """What was written between recordings."""
+    """Dicts that were written and entries that were replaced between recordings."""
 
     dicts: Counter[int] = field(default_factory=Counter)
     """Number of recordings before which a dict was written, by id."""

@@ -256,7 +256,7 @@ EQUAL_OBJECTS: dict[str, tuple[int, Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize("way", EQUAL_OBJECTS)
 def test_objects_replaced_by_equal_ones_end_the_recordings(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is another object at each call is checked by its own guards, so the module is no longer walked."""
+    """Such an object is checked by its own guards; the module is no longer walked."""
     engine.reset()
     calls, recordings = [0], list[int]()
     collect = subtree.collect_dependencies
