@@ -8,6 +8,7 @@ from engine.torch_private.entries import Entry, Kind, load_lazily
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import ProcessGroup, Work
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor._dispatch import OpDispatcher
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from torch.distributed.tensor.experimental import _func_map as local_map_module
