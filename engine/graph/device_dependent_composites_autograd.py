@@ -215,7 +215,11 @@ def _sdpa(
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         fill = torch.full((), float("-inf"), dtype=query.dtype, device=query.device)
         attn_mask = torch.where(attn_mask, torch.zeros((), dtype=query.dtype, device=query.device), fill)
-    return _Attention.apply(query, key, value, attn_mask, is_causal, scale)  # type: ignore[no-untyped-call, unused-ignore]
+    if query.dim() == 4:
+        return _Attention.apply(query, key, value, attn_mask, is_causal, scale)  # type: ignore[no-untyped-call, unused-ignore]
+    # since torch 2.14, eager adds a batch too
+    mask = attn_mask[None] if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
+    return _Attention.apply(query[None], key[None], value[None], mask, is_causal, scale)[0]  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:

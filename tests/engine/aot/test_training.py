@@ -488,6 +488,22 @@ def test_attention_stays_whole_in_training(mask: str) -> None:
     assert any("attention_backward" in t for t in graphs["backward"])
 
 
+@pytest.mark.parametrize("mask", [None, torch.rand(6, 6), torch.rand(3, 6, 6)], ids=["none", "shared", "each"])
+def test_attention_without_a_batch_trains(mask: torch.Tensor | None) -> None:
+    """Three dimensions take the same operator as four where torch does, else its parts."""
+    inputs = [leaf(3, 6, 8) for _ in range(3)]
+
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q * 2, k, v, attn_mask=mask)
+
+    with engine.record() as session:
+        run = compiled(fn)
+        found, expected = (gradients(each, inputs, lambda r: r.sin().sum()) for each in (run, fn))
+    assert [c.aot.fallback for c in session.compilations if c.aot] == [None]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_train_under_autocast(kind: Any, given: torch.dtype) -> None:
