@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = ["FAKE_TENSOR_LOGGER", "SharedSetting", "higher_recursion_limit", "make_lock", "make_rlock", "silence_logger"]
 
@@ -33,7 +33,7 @@ FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Logger that reports errors of users with torch's traceback, before Python does."""
 
 MAX_IDLE_SECONDS = 30.0
-"""A fork waits no longer for a thread that stands still: it may wait for the fork."""
+"""A fork waits no longer for a thread that stands still: it may wait for the fork. Later forks do not wait for it."""
 SECONDS_BETWEEN_LOOKS = 0.005
 
 _REGISTERED_EARLIER = (concurrent.futures.thread, logging)
@@ -142,16 +142,20 @@ class _ImportPause(threading.local):
     """Holds the lock of the import system, without which no thread begins to import a module."""
 
     is_active = False
+    standing: ClassVar[set[int]] = set()
+    """Threads that stood still in an import, as in a module that runs a whole program."""
 
     def begin(self) -> None:
         """Take the lock once no other thread imports."""
         self._acquire()
+        self.standing.intersection_update(_importing_threads())
         seen: dict[int, tuple[int, int]] = {}
         end = 0.0
-        while places := _importing_threads():
+        while places := {n: place for n, place in _importing_threads().items() if n not in self.standing}:
             if places != seen:
                 seen, end = places, time.monotonic() + MAX_IDLE_SECONDS
             elif time.monotonic() > end:
+                self.standing.update(places)
                 return
             self.end()
             time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import logging
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -203,6 +205,32 @@ def test_a_setting_that_the_user_changed_stays() -> None:
     with SharedSetting(lambda: values["level"], lambda v: values.update(level=v), lambda v: 5):
         values["level"] = 7
     assert values["level"] == 7
+
+
+def test_a_thread_that_stands_still_in_an_import_is_waited_for_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module may run a whole program: the first fork waits for it, up to a limit, and later ones do not."""
+    begun, end = threading.Event(), threading.Event()
+    (tmp_path / "whole_program.py").write_text("import sys; sys.events[0].set(); sys.events[1].wait()")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "events", (begun, end), raising=False)
+    monkeypatch.setattr(process_state, "MAX_IDLE_SECONDS", 0.02)
+    slept: list[float] = []
+    monkeypatch.setattr(process_state.time, "sleep", slept.append)
+    pause = process_state._ImportPause()
+    thread = threading.Thread(target=importlib.import_module, args=("whole_program",))
+    thread.start()
+    begun.wait()
+    counts = []
+    for _ in range(2):
+        pause.begin()
+        pause.end()
+        counts.append(len(slept))
+    end.set()
+    thread.join()
+    assert counts[0] > 0
+    assert counts[1] == counts[0]
 
 
 def _fail(*_: Any) -> None:
