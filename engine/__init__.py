@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from engine.options import config
     from engine.planning.plan_step import plan
     from engine.records.plan import Plan
-    from engine.records.ranks import RankGroups
+    from engine.records.ranks.groups import RankGroups
     from engine.records.session import Session
     from engine.reproducers import reproducer
     from engine.user_passes import register_pass, replace_pattern
@@ -80,7 +80,7 @@ _HOMES = {
     "engine.planning.plan_step": ("plan",),
     "engine.observe.ranks.load_ranks": ("load_ranks",),
     "engine.records.plan": ("Plan",),
-    "engine.records.ranks": ("RankGroups",),
+    "engine.records.ranks.groups": ("RankGroups",),
     "engine.records.session": ("Session",),
     "engine.user_passes": ("register_pass", "replace_pattern"),
     "engine.reproducers": ("reproducer",),

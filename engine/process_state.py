@@ -33,7 +33,10 @@ FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Logger that reports errors of users with torch's traceback, before Python does."""
 
 MAX_IDLE_SECONDS = 30.0
-"""A fork waits no longer for a thread that stands still: it may wait for the fork. Later forks do not wait for it."""
+"""A fork waits no longer for a thread that stands still: it may wait for the fork.
+
+Later forks do not wait for that thread.
+"""
 SECONDS_BETWEEN_LOOKS = 0.005
 
 _REGISTERED_EARLIER = (concurrent.futures.thread, logging)

@@ -24,7 +24,8 @@ from engine.records.counts import (
 )
 from engine.records.guards import Fix, GuardFailure
 from engine.records.lowering import AutotuneChoice, LoweringRecord
-from engine.records.ranks import GraphCollective, divergence_title, format_ranks, recorded_collectives
+from engine.records.ranks.collectives import GraphCollective, recorded_collectives
+from engine.records.ranks.groups import divergence_title, format_ranks
 from engine.records.session import Session
 from engine.records.session_data import CompilationRecord, FrameRecord
 from engine.records.trace import TracedSymbolRecord
@@ -451,7 +452,7 @@ def _memory_peak(session: Session) -> Iterator[Finding]:
 
 def _hidden_redistributions(session: Session) -> Iterator[Finding]:
     hidden: dict[Span | None, list[GraphCollective]] = {}
-    for c in recorded_collectives(session):
+    for c in recorded_collectives(session.compilations):
         if c.is_hidden and c.kind == "all_gather":
             hidden.setdefault(c.span, []).append(c)
     for span, calls in hidden.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.records.ranks import format_ranks
+from engine.records.ranks.groups import format_ranks
 
 MEMORY_CATEGORIES = (
     "parameters",

@@ -20,7 +20,7 @@ from engine.records.base import SCHEMA_VERSION, RecordError, from_jsonable
 from engine.records.bytecode import SourceFile
 from engine.records.kernels import LaunchGroup
 from engine.records.migrate import migrate_session
-from engine.records.ranks import RankGroups
+from engine.records.ranks.groups import RankGroups
 from engine.records.repro_script import repro_script
 from engine.records.runtime import ArtifactRecord, CallRecord, SkippedRecord, StageFailure
 from engine.records.session_data import CompilationRecord, FrameRecord, SessionData

@@ -12,7 +12,7 @@ from engine.records.graph import GraphRecord
 from engine.records.guards import GuardsRecord, ObservedSymbolRecord
 from engine.records.kernels import KernelRecord, LaunchGroup
 from engine.records.lowering import CpuProgramRecord, LoweringRecord, MemoryRecord
-from engine.records.ranks import RankGroups
+from engine.records.ranks.groups import RankGroups
 from engine.records.runtime import ArtifactRecord, CallRecord, DiskCacheRecord, SkippedRecord, StageFailure, Timing
 from engine.records.trace import TraceRecord
 

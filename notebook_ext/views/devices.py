@@ -6,16 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.records.graph import MeshRecord, NodeRecord
-from engine.records.ranks import (
-    GraphCollective,
-    RankArrivals,
-    RankDivergence,
-    RankGroups,
-    divergence_title,
-    format_ranks,
-    recorded_collectives,
-    recorded_mesh,
-)
+from engine.records.ranks.collectives import GraphCollective, recorded_collectives, recorded_mesh
+from engine.records.ranks.groups import RankArrivals, RankDivergence, RankGroups, divergence_title, format_ranks
 from engine.records.session import Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, pluralize, sanitize, tensor_type
@@ -32,7 +24,7 @@ def devices(session: Session) -> dict[str, Any]:
 
     Then follow what a rank holds, collectives, problems, divergences, groups, aspects, and arrivals.
     """
-    found, mesh, calls = session.ranks, recorded_mesh(session), recorded_collectives(session)
+    found, mesh, calls = session.ranks, recorded_mesh(session.compilations), recorded_collectives(session.compilations)
     hidden = [c for c in calls if c.is_hidden]
     sections = [
         ("What this rank holds", _held(session)),

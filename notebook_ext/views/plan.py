@@ -16,7 +16,7 @@ from engine.records.plan import (
     format_duration,
     hidden_text,
 )
-from engine.records.ranks import format_ranks
+from engine.records.ranks.groups import format_ranks
 from notebook_ext.views.format_text import one_line, pluralize
 from notebook_ext.views.mesh import class_color, image, image_data, mesh_caption, mesh_image
 

@@ -210,7 +210,7 @@ def test_a_setting_that_the_user_changed_stays() -> None:
 def test_a_thread_that_stands_still_in_an_import_is_waited_for_once(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A module may run a whole program: the first fork waits for it, up to a limit, and later ones do not."""
+    """A module may run a whole program: only the first fork waits, up to a limit."""
     begun, end = threading.Event(), threading.Event()
     (tmp_path / "whole_program.py").write_text("import sys; sys.events[0].set(); sys.events[1].wait()")
     monkeypatch.syspath_prepend(str(tmp_path))

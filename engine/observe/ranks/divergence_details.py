@@ -13,7 +13,8 @@ from engine.observe.canonical.compare_compilations import differing_nodes
 from engine.observe.compare_sessions import normalize_process_names
 from engine.observe.ranks.rank_contents import COMPILER_SETTING, collectives_of
 from engine.records.bytecode import Span
-from engine.records.ranks import RankDivergence, rank_free_text
+from engine.records.ranks.collectives import rank_free_text
+from engine.records.ranks.groups import RankDivergence
 from engine.records.session import CompilationRecord, Session
 
 _VARIANT_NAME = re.compile(r"(_into_tensor|_tensor|_single|_coalesced|_out|_)+$")

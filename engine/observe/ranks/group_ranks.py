@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from engine.observe.ranks.rank_contents import RankContents
-from engine.records.ranks import (
+from engine.records.ranks.groups import (
     AFTER_CACHES,
     ASPECTS,
     AspectGroups,

@@ -15,7 +15,7 @@ from engine.observe.ranks.read_rank_logs import RankLogReader, rank_of
 from engine.observe.ranks.read_rank_sessions import read_rank_session
 from engine.observe.trace_files import trace_files
 from engine.records.base import RecordError
-from engine.records.ranks import RankGroups, format_ranks
+from engine.records.ranks.groups import RankGroups, format_ranks
 from engine.records.session import Session
 
 MAX_SESSIONS = 8

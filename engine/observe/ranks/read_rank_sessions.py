@@ -11,7 +11,7 @@ from typing import Any
 from engine.observe.json_values import as_list, as_number, as_object, as_text
 from engine.observe.ranks.rank_contents import RankContents, collectives_of, normalized_digest
 from engine.records.base import RecordError
-from engine.records.ranks import rank_free_text
+from engine.records.ranks.collectives import rank_free_text
 
 _NODE = ("op", "text", "shape", "stride", "dtype")
 _GUARD = ("source", "kind", "expected")

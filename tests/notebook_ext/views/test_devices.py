@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import engine
 from engine.records.findings import find_problems
-from engine.records.ranks import recorded_mesh
+from engine.records.ranks.collectives import recorded_mesh
 from engine.torch_private.lazily_loaded import FakeStore
 from notebook_ext.views.explorer_parts import part
 from notebook_ext.views.mesh import mesh_caption, mesh_image
@@ -65,7 +65,7 @@ def test_hidden_redistributions_are_flagged(session: engine.Session) -> None:
 def test_equal_ranks_of_a_mesh_are_one_group(session: engine.Session, tmp_path: Path) -> None:
     """Names of groups and the chunk that a rank takes are no difference."""
     text = session.save(tmp_path / "rank0.json").read_text()
-    (group,) = {name for name, dim in dict(recorded_mesh(session).groups).items() if dim == "tp"}
+    (group,) = {name for name, dim in dict(recorded_mesh(session.compilations).groups).items() if dim == "tp"}
     taken = re.search(r"getitem\w* = split\w*\[0\]", text)
     assert taken is not None
     other = text.replace(f"'{group}')", "'99')").replace(taken[0], taken[0].replace("[0]", "[1]"))

@@ -1,0 +1,105 @@
+"""Records of several ranks of one program: groups of equals, and first divergences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.records.base import Record
+from engine.records.bytecode import Span
+
+ASPECTS = (
+    "collective order", "compile ids", "graph breaks", "failures", "graphs", "tensor metadata", "guards", "cache outcomes",
+    "collective schedule", "kernels",
+)  # fmt: skip
+"""Aspects by which ranks are compared.
+
+Of several that differ in one compilation, the first one names the divergence.
+"""
+AFTER_CACHES = ("collective schedule", "kernels")
+"""Aspects that a compiler logs only where its caches miss."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroup(Record):
+    """Ranks that are equal in all aspects, and the name of the one file that is read for them."""
+
+    ranks: tuple[int, ...]
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class AspectGroups(Record):
+    """Ranks grouped by one aspect alone, the largest group first."""
+
+    aspect: str
+    groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankDivergence(Record):
+    """First difference of a group of ranks from the largest group, whose ranks are ``others``.
+
+    ``compilation``: compile id from which on they differ. ``aspect``: what differs there; ``aspects``: all that
+    differs in the whole recording. ``here`` and ``there``: what these ranks and the others have. ``span``: line of
+    user code, if known.
+    """
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    compilation: str
+    aspect: str
+    aspects: tuple[str, ...]
+    here: str = ""
+    there: str = ""
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankArrivals(Record):
+    """Times at which each rank could run a program, in the order of ``RankGroups.ranks``.
+
+    The others wait for the last rank at the program's first collective. ``what``: "forward" or "backward" of a
+    compilation, or the number of a call. ``arrivals``: seconds after the first rank; None if unknown.
+    """
+
+    compilation: str
+    what: str
+    collectives: tuple[str, ...]
+    last: int
+    waited: float
+    """Seconds that the first rank waited for the last one."""
+    arrivals: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankGroups(Record):
+    """Ranks of one program in groups of equals, the largest group first."""
+
+    ranks: tuple[int, ...]
+    groups: tuple[RankGroup, ...]
+    aspects: tuple[AspectGroups, ...] = ()
+    divergences: tuple[RankDivergence, ...] = ()
+    arrivals: tuple[RankArrivals, ...] = ()
+    missing: tuple[int, ...] = ()
+    """Ranks of the program without a recording."""
+    problems: tuple[str, ...] = ()
+    """Sentences about logs that are cut, of another torch version, or of another run."""
+
+
+def format_ranks(ranks: tuple[int, ...]) -> str:
+    """Return rank numbers as text, with ranges: ``ranks 0-3, 7``."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], rank]
+        else:
+            parts.append([rank])
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} " + ", ".join("-".join(map(str, p)) for p in parts)
+
+
+def divergence_title(found: RankDivergence) -> str:
+    """Return a divergence as one sentence without a final period."""
+    who = format_ranks(found.ranks)
+    verb = "differs" if len(found.ranks) == 1 else "differ"
+    others = format_ranks(found.others) if len(found.others) == 1 else f"{len(found.others):,} others"
+    return f"{who[:1].upper()}{who[1:]} {verb} from {others} from compile id {found.compilation} on: {found.aspect}"
