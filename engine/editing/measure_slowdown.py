@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from engine.records.amounts import format_seconds
 from engine.torch_private.pytree import tree_leaves
 
 MIN_RATIO = 1.2
@@ -56,7 +57,7 @@ class Slowdown:
     def sentence(self) -> str:
         """Both times as a sentence."""
         return (
-            f"The call takes {self.compiled * 1e3:.3g} ms, which is {self.ratio:.3g} times the {self.eager * 1e3:.3g} ms "
+            f"The call takes {format_seconds(self.compiled, 3)}, which is {self.ratio:.3g} times the {format_seconds(self.eager, 3)} "
             "of eager (the fastest of interleaved calls)."
         )
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from engine.observe.canonical.compare_compilations import compare_graph_lists
 from engine.observe.canonical.compare_kernels import compare_kernel_lists, pair_kernels
 from engine.observe.canonical.returned_value import returned_term
+from engine.records.amounts import format_seconds
 from engine.records.counts import compile_seconds, unique_kernels
 from engine.records.guards import GuardRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
@@ -243,7 +244,7 @@ def _run_seconds(compilations: CompilationRecords) -> float:
 
 def _compare_times(aspect: str, old: float, new: float) -> AspectComparison:
     slow, fast = max(old, new), min(old, new)
-    texts = [f"{t:.3g} s" if t else "not measured" for t in (old, new)]
+    texts = [format_seconds(t, 3) if t else "not measured" for t in (old, new)]
     return AspectComparison(aspect, texts[0], texts[0] if slow <= fast * TIME_TOLERANCE else texts[1], is_figure=True)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from engine.records.amounts import format_bytes, format_seconds
 from engine.records.base import Record
 from engine.records.bytecode import Span
 from engine.records.counts import (
@@ -97,14 +98,6 @@ def place_of(session: Session, span: Span | None) -> str:
 
 def _counted(count: int, word: str) -> str:
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
 
 
 def _clean(text: str) -> str:
@@ -294,7 +287,7 @@ def _guard_latency(session: Session) -> Iterator[Finding]:
         entries = [c for c in session.compilations if c.frame == frame.id and c.guards is not None]
         guards = sum(len(c.guards.guards) for c in entries if c.guards)
         yield Finding(
-            "guard-latency", "warning", f"Guards of {frame.name} take {_duration(typical)} per call",
+            "guard-latency", "warning", f"Guards of {frame.name} take {format_seconds(typical)} per call",
             f"{_counted(guards, 'guard')} in {len(entries):,} {'entry' if len(entries) == 1 else 'entries'}",
             (Fix("Compile one function that contains the loop, so that the guards run once"),),
             "at most this time per call", Span(frame.file, frame.first_line), f"guards|{entries[0].id if entries else ''}",
@@ -356,7 +349,7 @@ def _lost_choices(session: Session) -> Iterator[Finding]:
             name, gain = best
             yield Finding(
                 "autotune-lost", "advice", f"Autotuning chose {choice.chosen}, although {name} was faster", _clean(choice.reason),
-                gain=f"{gain * 1e6:.0f} µs per call", view="kernels", compilation=compilation.id, seconds=gain,
+                gain=f"{format_seconds(gain)} per call", view="kernels", compilation=compilation.id, seconds=gain,
             )  # fmt: skip
 
 
@@ -440,10 +433,10 @@ def _memory_peak(session: Session) -> Iterator[Finding]:
         largest = max(partition.values, key=lambda v: v.bytes if v.action == "saved" else 0, default=None)
         peak = max(partition.forward_peak_bytes, partition.backward_peak_bytes)
         yield Finding(
-            "memory-peak", "advice", f"{_bytes(partition.saved_bytes)} are saved for backward (estimated peak {_bytes(peak)})",
-            f"the largest is {largest.name}: {_bytes(largest.bytes)}, {_clean(largest.reason)}" if largest else "",
+            "memory-peak", "advice", f"{format_bytes(partition.saved_bytes)} are saved for backward (estimated peak {format_bytes(peak)})",
+            f"the largest is {largest.name}: {format_bytes(largest.bytes)}, {_clean(largest.reason)}" if largest else "",
             (Fix("Recompute a block's activations in the backward", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"),),
-            f"up to {_bytes(partition.saved_bytes)}", view=f"aot|{compilation.id}", compilation=compilation.id,
+            f"up to {format_bytes(partition.saved_bytes)}", view=f"aot|{compilation.id}", compilation=compilation.id,
         )  # fmt: skip
 
 
@@ -458,7 +451,7 @@ def _hidden_redistributions(session: Session) -> Iterator[Finding]:
     for span, calls in hidden.items():
         read = ", ".join(f"{n.name} is {' '.join(n.placements)}" for n in calls[0].inputs if n.placements)
         yield Finding(
-            "hidden-redistribution", "advice", f"DTensor gathers {_bytes(sum(c.bytes for c in calls))} at a line that asks for no collective",
+            "hidden-redistribution", "advice", f"DTensor gathers {format_bytes(sum(c.bytes for c in calls))} at a line that asks for no collective",
             _clean(f"its operator cannot be computed on the placements of its inputs: {read}"), (), "", span, "devices", calls[0].compilation,
             len(calls),
         )  # fmt: skip
@@ -491,7 +484,7 @@ def _diverging_ranks(session: Session) -> Iterator[Finding]:
     if late is not None and late.waited >= LATE_SECONDS:
         waiting = f" at {late.collectives[0]}" if late.collectives else ""
         yield Finding(
-            "late-rank", "warning", f"Rank {late.last} is {late.waited:.3g} s late for compile id {late.compilation}, {late.what}",
+            "late-rank", "warning", f"Rank {late.last} is {format_seconds(late.waited)} late for compile id {late.compilation}, {late.what}",
             f"The other ranks wait for it{waiting}", view="devices", seconds=late.waited,
         )  # fmt: skip
 

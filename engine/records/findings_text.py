@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from engine.records.amounts import format_seconds
 from engine.records.findings import SEVERITIES, Finding, Severity, find_problems, place_of
 from engine.records.session import Session
 
@@ -53,7 +54,7 @@ def _finding_lines(session: Session, number: int, finding: Finding) -> Iterator[
 
 
 def _gain(finding: Finding) -> str:
-    seconds = f"{finding.seconds:.2g} s of the recorded run" if finding.seconds else ""
+    seconds = f"{format_seconds(finding.seconds)} of the recorded run" if finding.seconds else ""
     return ", ".join(part for part in (finding.gain, seconds) if part)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from engine.records.amounts import format_seconds
 from engine.records.aot import NodeValuesRecord
 from engine.records.base import to_jsonable
 from engine.records.bytecode import Instruction, Span
@@ -263,7 +264,7 @@ def _kernels(session: Session, compilation: CompilationRecord) -> Lines:
             registers = _registers(used) if used is not None else ""
             yield f"  {made.target}: {made.error or lines}{registers}"
         if kernel.measured is not None:
-            yield f"  measured on {kernel.measured.device}: {kernel.measured.seconds * 1e6:.3g} µs"
+            yield f"  measured on {kernel.measured.device}: {format_seconds(kernel.measured.seconds, 3)}"
         for group in session.launches:
             if (group.compilation, group.kernel) == (compilation.id, kernel.id):
                 yield f"  {_launches(group)}"
@@ -276,7 +277,7 @@ def _launches(group: LaunchGroup) -> str:
     """Return one line about launches with equal arguments."""
     arguments = ", ".join(f"{name} {text}" for name, text in group.arguments.items())
     place = f" from line {group.caller.line}" if group.caller is not None else ""
-    time = f", fastest {group.fastest * 1e6:.3g} µs" if group.fastest is not None else " by a CUDA graph"
+    time = f", fastest {format_seconds(group.fastest, 3)}" if group.fastest is not None else " by a CUDA graph"
     return f"launched {group.count} times{place}{time}, grid {group.grid}: {arguments}"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.profiler import profile
 
+from engine.records.amounts import format_seconds
 from notebook_ext.display import DETERMINISTIC_ENV
 
 __all__ = ["count_operators", "race", "show_times"]
@@ -50,7 +51,7 @@ def show_times(seconds: dict[str, float]) -> None:
             continue
         bar = "█" * max(1, round(BAR_WIDTH * taken / longest))
         ratio = "" if taken is first else f"   {first / taken:.1f} times as fast"
-        print(f"{name:{width}}  {bar} {_readable(taken)}{ratio}")
+        print(f"{name:{width}}  {bar} {format_seconds(taken, 3)}{ratio}")
 
 
 def count_operators(function: Callable[..., Any], *args: Any) -> Counter[str]:
@@ -71,13 +72,6 @@ def _without_stderr() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _readable(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
 
 
 def _seconds(function: Callable[..., Any], *args: Any) -> float:

@@ -13,10 +13,11 @@ from engine.editing.edit_kernels import editable_kernels, is_kernel_text
 from engine.editing.try_edits import EditTrial, code_of_call, editable_call, editable_graphs, try_call, try_edits
 from engine.editing.try_kernel_edits import start_worker, try_kernel_edits
 from engine.errors import BadArgument
+from engine.records.amounts import format_seconds
 from engine.records.runtime import ArtifactRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.cell_edits import CellText
-from notebook_ext.views.format_text import format_seconds, one_line
+from notebook_ext.views.format_text import one_line
 from notebook_ext.views.source_lines import frame_name
 from notebook_ext.views.stage_differences import STAGE_TITLES, session_differences, stage_differences
 

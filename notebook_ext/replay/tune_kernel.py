@@ -6,8 +6,9 @@ from typing import Any
 
 import engine
 from engine.errors import BadArgument
+from engine.records.amounts import format_seconds
 from engine.records.session import Session
-from notebook_ext.views.format_text import format_seconds, pluralize
+from notebook_ext.views.format_text import pluralize
 
 
 def tune_kernel(session: Session, content: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import { LADDER, byOrdinal, gathered, rooflinePlaces } from "./ladder.js";
 import { Links } from "./links.js";
-import { badge, button, choice, h, hue, ms, plural, put } from "./shared/dom.js";
+import { badge, button, choice, h, hue, ms, plural, put, twoDigits } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { VIEWS } from "./shared/views.js";
 import { TuningPanel } from "./tuning.js";
@@ -323,7 +323,7 @@ class KernelsView {
     return h(
       "section", { tabindex: "0", "aria-label": "Roofline" },
       h("h4", {}, `Roofline, ${roof.card}, f32`, h("span", { class: "mut" }, measuredCount ? ` · ${measuredCount} measured, ${points.length - measuredCount} estimated` : " · ≈ estimated")),
-      h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${mine.intensity.toPrecision(2)} FLOP/byte, about ${metric(mine.flops)}FLOP/s` : "Roofline" },
+      h("svg", { viewBox: `0 0 ${ROOF.width} ${ROOF.height}`, width: "100%", role: "img", "aria-label": mine ? `${r.kernel}: ${twoDigits(mine.intensity)} FLOP/byte, about ${metric(mine.flops)}FLOP/s` : "Roofline" },
         ticks.x.map((v) => [h("path", { class: "grid", d: `M${x(v)} ${ROOF.top}V${ROOF.height - ROOF.bottom}` }), h("text", { x: x(v), y: ROOF.height - 20, "text-anchor": "middle" }, v)]),
         ticks.y.map((v) => [h("path", { class: "grid", d: `M${ROOF.left} ${y(v)}H${ROOF.width - ROOF.right}` }), h("text", { x: ROOF.left - 5, y: y(v) + 4, "text-anchor": "end" }, metric(v))]),
         h("text", { x: ROOF.left, y: 11, "text-anchor": "start" }, "FLOP/s"), h("text", { x: (ROOF.left + ROOF.width) / 2, y: ROOF.height - 5, "text-anchor": "middle" }, "FLOP/byte"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.records.amounts import format_bytes
 from engine.records.aot import AotRecord, CallValuesRecord, PartitionRecord, ValueFacts, WrapperAction
 from engine.records.graph import GraphRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import format_bytes, one_line, pluralize, sanitize, tensor_type
+from notebook_ext.views.format_text import one_line, pluralize, sanitize, tensor_type
 
 MAX_CALLS = 50
 """Maximum number of an entry's calls that can be stepped through; the latest."""

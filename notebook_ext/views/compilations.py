@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.records.amounts import format_seconds
 from engine.records.counts import compilation_counts, compile_seconds, has_graph, is_user_error
 from engine.records.guards import ObservedSymbolRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.entry_signature import entry_signature
-from notebook_ext.views.format_text import format_seconds, one_line, sanitize, source_name
+from notebook_ext.views.format_text import one_line, sanitize, source_name
 
 MAX_LINES = 60_000
 """Maximum number of lines of one text; the rest is counted."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.records.amounts import format_bytes, format_seconds
 from engine.records.graph import MeshRecord, NodeRecord
 from engine.records.ranks.collectives import GraphCollective, recorded_collectives, recorded_mesh
 from engine.records.ranks.groups import RankArrivals, RankDivergence, RankGroups, divergence_title, format_ranks
 from engine.records.session import Session
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, pluralize, sanitize, tensor_type
+from notebook_ext.views.format_text import one_line, pluralize, sanitize, tensor_type
 from notebook_ext.views.mesh import class_color, mesh_caption, mesh_image
 
 MAX_BARS = 64

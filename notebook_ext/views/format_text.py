@@ -44,29 +44,6 @@ def pluralize(count: int, word: str) -> str:
     return f"{count:,} {word[:-1]}ies" if word.endswith("y") and word[-2] not in "aeiou" else f"{count:,} {word}s"
 
 
-def format_seconds(value: float) -> str:
-    """Return a duration with a unit that leaves two or three digits."""
-    if value >= 10:
-        return f"{value:.0f} s"
-    if value >= 1:
-        return f"{value:.1f} s"
-    if value >= 0.01:
-        return f"{value * 1e3:.0f} ms"
-    return f"{value * 1e3:.2g} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
-
-
-def format_bytes(count: int | None) -> str:
-    """Return a byte count with a decimal unit; empty if unknown."""
-    if count is None:
-        return ""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{count} B" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1000
-    raise AssertionError
-
-
 _SHORT = {"bool": "b8", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64"}
 _SHORT |= {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64", "complex64": "c64"}
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.ir.user_code_files import is_installed_file
+from engine.records.amounts import format_bytes, format_seconds
 from engine.records.counts import (
     RootGroup,
     aten_calls_of,
@@ -45,15 +46,7 @@ from notebook_ext.views.cell_edits import (
     is_valid,
 )
 from notebook_ext.views.entry_signature import entry_signature
-from notebook_ext.views.format_text import (
-    format_bytes,
-    format_seconds,
-    is_stack_value,
-    one_line,
-    pluralize,
-    sanitize,
-    source_name,
-)
+from notebook_ext.views.format_text import is_stack_value, one_line, pluralize, sanitize, source_name
 from notebook_ext.views.linked.row_links import CPU, for_target
 from notebook_ext.views.summary import guard_failure_text, summary
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from engine.kernels.targets import TARGETS
+from engine.records.amounts import format_bytes, format_seconds
 from engine.records.counts import aten_calls_of, unique_kernels
 from engine.records.graph import NodeRecord
 from engine.records.kernels import KernelRecord, KernelResources, TargetRecord
 from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, sanitize
+from notebook_ext.views.format_text import one_line, sanitize
 from notebook_ext.views.launches import launches_of
 from notebook_ext.views.linked.row_links import CPU, default_target, for_target, targets_of
 from notebook_ext.views.performance import roofline

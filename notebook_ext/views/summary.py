@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.ir.user_code_files import is_installed_file
+from engine.records.amounts import format_seconds
 from engine.records.bytecode import Span
 from engine.records.counts import (
     RootGroup,
@@ -28,7 +29,7 @@ from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import format_change, format_seconds, is_stack_value, one_line, pluralize
+from notebook_ext.views.format_text import format_change, is_stack_value, one_line, pluralize
 from notebook_ext.views.linked.row_links import CPU, for_target
 
 CPU_NAME = "this CPU"

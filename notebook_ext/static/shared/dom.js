@@ -102,10 +102,13 @@ export function choice(label, options, value, changed) {
   return e;
 }
 
+/** A number with two digits, or all that stand before the decimal point. @param {number} value */
+export const twoDigits = (value) => (value >= 99.5 ? value.toFixed(0) : String(Number(value.toPrecision(2))));
+
 /** A duration, short. @param {number} seconds */
 export function ms(seconds) {
   const value = seconds * 1000;
-  if (value < 1e-4) return Number((value * 1e6).toPrecision(2)) + " ns";
-  if (value < 0.1) return (value * 1000).toPrecision(2) + " µs";
-  return seconds >= 1 ? (seconds >= 10 ? seconds.toFixed(0) : seconds.toPrecision(2)) + " s" : (value >= 100 ? value.toFixed(0) : value.toPrecision(2)) + " ms";
+  if (value < 1e-4) return twoDigits(value * 1e6) + " ns";
+  if (value < 0.1) return twoDigits(value * 1000) + " µs";
+  return seconds >= 1 ? twoDigits(seconds) + " s" : twoDigits(value) + " ms";
 }

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.observe.compare_sessions import compare_sessions
+from engine.records.amounts import format_bytes, format_seconds
 from engine.records.counts import compilation_counts, unique_kernels
 from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 from notebook_ext.views import source_lines
 from notebook_ext.views.entry_signature import entry_signature
-from notebook_ext.views.format_text import format_bytes, format_seconds, one_line, pluralize, sanitize
+from notebook_ext.views.format_text import one_line, pluralize, sanitize
 
 CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top"
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:19px;margin:4px 0"

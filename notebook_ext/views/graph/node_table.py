@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from engine.records.amounts import format_bytes
 from engine.records.bytecode import Span
 from engine.records.graph import GraphRecord, NodeRecord, PassRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.text_views import node_values_text
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import format_bytes, one_line, sanitize, tensor_type
+from notebook_ext.views.format_text import one_line, sanitize, tensor_type
 from notebook_ext.views.graph.graph_between_passes import (
     graph_before_pass,
     intermediate_graph,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from engine.records.amounts import format_bytes
 from engine.records.graph import NodeRecord
 from engine.records.lowering import MemoryBlock, MemoryRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import format_bytes, one_line, pluralize, sanitize
+from notebook_ext.views.format_text import one_line, pluralize, sanitize
 
 HELD = {"saved": "saved by the forward", "tangent": "gradient of an output", "output": "returned"}
 """Why a block of this kind is live, if not for a later step."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.records.amounts import format_seconds
 from engine.records.runtime import Timing
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import format_seconds, one_line
+from notebook_ext.views.format_text import one_line
 
 
 def timings(session: Session) -> dict[str, Any]:

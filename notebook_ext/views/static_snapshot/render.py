@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from engine.records.amounts import format_seconds
 from engine.records.counts import groups, has_graph
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.breaks import breaks
-from notebook_ext.views.format_text import format_seconds, one_line, pluralize, sanitize, shorten_paths
+from notebook_ext.views.format_text import one_line, pluralize, sanitize, shorten_paths
 from notebook_ext.views.graph.node_table import graph_svg
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.linked.listing_text import kernel_lines

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from engine.records.amounts import format_bytes
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.aot_wrappers import aot_wrappers
 from notebook_ext.views.backward import backward
-from notebook_ext.views.format_text import format_bytes, one_line, pluralize
+from notebook_ext.views.format_text import one_line, pluralize
 from notebook_ext.views.graph.graph_between_passes import passes_of
 from notebook_ext.views.kernels import autotune_choices, kernels
 

@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 
+from engine.records.amounts import format_bytes, format_seconds
 from engine.records.counts import counts
 from engine.records.kernels import VerifyRecord
 from engine.records.session import Session
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.compilations import compilations
-from notebook_ext.views.format_text import (
-    format_bytes,
-    format_change,
-    format_seconds,
-    one_line,
-    pluralize,
-    sanitize,
-    shorten_paths,
-)
+from notebook_ext.views.format_text import format_change, one_line, pluralize, sanitize, shorten_paths
 from notebook_ext.views.kernels import kernels
 from notebook_ext.views.summary import break_text, summary
 from tests.notebook_ext.sample_sessions import empty_session, head_session, hostile_session, verified_session
@@ -170,6 +163,19 @@ def test_words_for_numbers() -> None:
         "50 µs",
     ]
     assert [format_bytes(b) for b in (None, 12, 32768, 5_000_000)] == ["", "12 B", "32.8 kB", "5 MB"]
+
+
+def test_amounts_never_have_an_exponent() -> None:
+    """A number that rounds up to one more digit keeps its digits: no ``1e+02 ms``."""
+    assert [format_seconds(s) for s in (0.0996, 0.9996, 9.96e-6, 250.0, 0.0)] == [
+        "100 ms",
+        "1000 ms",
+        "10 µs",
+        "250 s",
+        "0 µs",
+    ]
+    assert [format_seconds(s, 3) for s in (1.2345, 0.9999, 1.5e-3)] == ["1.23 s", "1000 ms", "1.5 ms"]
+    assert [format_bytes(b) for b in (999, 999_900, 1_234_000_000_000)] == ["999 B", "1 MB", "1234 GB"]
 
 
 def test_untrusted_text_is_made_harmless() -> None:
