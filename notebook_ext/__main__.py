@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from notebook_ext.commands.console import COMMANDS, run_command
-from notebook_ext.commands.report import report_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
         return run_command(COMMANDS[words[0]], words[1:])
-    return run_command(report_command, words)
+    return run_command(COMMANDS["report"], words)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ ENTRIES = (
         Kind.MODULE,
         "Module of ``local_map``.",
         without="traced code that calls it breaks the graph",
+        members=("local_map", "_local_map_wrapped"),
         alias="local_map_module",
     ),
     Entry(

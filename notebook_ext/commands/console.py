@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -15,8 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from notebook_ext.commands.doctor import doctor_command
-from notebook_ext.commands.report import report_command
+from engine.supported_versions import UnsupportedVersion
 
 USAGE = __doc__ or ""
 HELP = ("-h", "--help", "help")
@@ -39,21 +39,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_command(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
-    """Run a command; status 1 if the reader of its output, such as ``head``, ends."""
+    """Run a command; status 1 if torch is too old or the reader of its output ends."""
     try:
         status = command(words)
         sys.stdout.flush()
+    except UnsupportedVersion as error:
+        print(error, file=sys.stderr)
+        return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
 
 
-def demo_command(arguments: Sequence[str]) -> int:
-    """Write the page of the tour, and say what to look at."""
-    from notebook_ext.commands import demo  # It imports torch and IPython, which other commands do without.
+def imported_command(name: str) -> Callable[[Sequence[str]], int]:
+    """Return a command whose module is imported when it runs: it needs torch or IPython."""
 
-    return demo.demo_command(arguments)
+    def command(arguments: Sequence[str]) -> int:
+        module = importlib.import_module(f"notebook_ext.commands.{name}")
+        status: int = getattr(module, f"{name}_command")(arguments)
+        return status
+
+    return command
 
 
 def lab_command(arguments: Sequence[str]) -> int:
@@ -71,10 +78,10 @@ def lab_command(arguments: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "report": report_command,
-    "doctor": doctor_command,
+    "report": imported_command("report"),
+    "doctor": imported_command("doctor"),
     "lab": lab_command,
-    "demo": demo_command,
+    "demo": imported_command("demo"),
 }
 """Commands by name; each takes the rest of the words and returns an exit status."""
 

@@ -53,6 +53,25 @@ def test_old_torch_is_one_sentence_where_the_engine_is_imported() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        "from IPython.core.interactiveshell import InteractiveShell as S; S.instance().run_cell('%load_ext notebook_ext')",
+        "from notebook_ext.commands.console import main; sys.exit(main(['demo']))",
+        "from notebook_ext.__main__ import main; sys.exit(main(['trace.log']))",
+    ],
+)
+def test_old_torch_is_one_sentence_in_a_notebook_and_a_terminal(use: str) -> None:
+    """Loading the extension and running a command show the sentence without a traceback."""
+    program = f"import sys, torch\ntorch.__version__ = '2.10.1+cpu'\n{use}\n"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    (line,) = (ran.stdout + ran.stderr).splitlines()
+    assert line.removeprefix("UsageError: ") == (
+        "The engine needs torch 2.11 or newer; torch 2.10.1+cpu is installed: pip install --upgrade torch."
+    )
+    assert ran.returncode == ("sys.exit" in use)
+
+
 def test_old_python_is_one_sentence_where_the_engine_is_imported() -> None:
     """Importing the engine on an old Python raises ImportError with one sentence."""
     program = "import sys\nsys.version_info = (3, 10, 4)\ntry: import engine\nexcept ImportError as e: print(e)\n"
