@@ -77,6 +77,8 @@ def explanation_text(explanation: CallExplanation) -> str:
 def _call_lines(explanation: CallExplanation) -> Iterator[str]:
     if explanation.hit is not None:
         yield f"This call would use entry {explanation.hit}."
+    elif not explanation.entries:
+        yield "This call would be compiled: the function has no cache entry."
     else:
         yield f"This call would recompile: guards of {pluralize(len(explanation.entries), 'entry')} fail."
     for rejection in explanation.guard_failures:

@@ -14,6 +14,9 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1]
 TAG = re.compile(r"v(\d+\.\d+\.\d+(?:rc\d+)?)")
+RELATIVE_LINK = re.compile(
+    r'(?P<before>\b(?:src|srcset)="|(?P<picture>!)?\[[^\]\n]*\]\()(?!https?://|#)(?P<path>[^")\s]+)'
+)
 VERSION = re.compile(r'^version = "[^"]+"$', re.MULTILINE)
 
 
@@ -45,6 +48,22 @@ def with_version(project: str, version: str) -> str:
     if not count:
         raise ValueError("pyproject.toml states no version.")
     return text
+
+
+def with_absolute_links(readme: str, repository: str, tag: str) -> str:
+    """Return README's text with the addresses of a tag's files and pictures, which a package index needs.
+
+    Args:
+        readme: the text, with paths in the repository.
+        repository: address of the repository on GitHub.
+        tag: the tag to link to.
+    """
+
+    def absolute(found: re.Match[str]) -> str:
+        is_picture = found["picture"] or not found["before"].endswith("(")
+        return f"{found['before']}{repository}/{'raw' if is_picture else 'blob'}/{tag}/{found['path']}"
+
+    return RELATIVE_LINK.sub(absolute, readme)
 
 
 def bill_of_materials(version: str, project: dict[str, Any]) -> dict[str, Any]:
@@ -84,6 +103,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tag")
     parser.add_argument("--write", action="store_true", help="write the version into pyproject.toml")
+    parser.add_argument("--repository", help="address on GitHub: write README's links in full")
     parser.add_argument("--sbom", type=pathlib.Path, help="write the declared dependencies as SPDX")
     given = parser.parse_args()
     version = version_of(given.tag)
@@ -94,6 +114,10 @@ def main() -> int:
     text = path.read_text(encoding="utf-8")
     if given.write and not found:
         path.write_text(with_version(text, version), encoding="utf-8")
+    if given.repository and not found:
+        readme = ROOT / "README.md"
+        linked = with_absolute_links(readme.read_text(encoding="utf-8"), given.repository, given.tag)
+        readme.write_text(linked, encoding="utf-8")
     if given.sbom:
         document = bill_of_materials(version, tomllib.loads(text)["project"])
         given.sbom.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

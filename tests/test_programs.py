@@ -222,6 +222,12 @@ def test_matches_eager_without_recording(name: str, ledger: KnownShortfalls) -> 
     ledger.check(f"{name} [eager without recording]", "; ".join(recompiles(compiled, run_compiled)))
 
 
+def test_the_readme_counts_the_programs() -> None:
+    """README's "more than N short programs" is true to the hundred."""
+    readme = (pathlib.Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"compares more than {(len(NAMES) - 1) // 100 * 100:,} short programs" in readme
+
+
 def test_known_shortfalls_name_existing_programs() -> None:
     """No line of the ledger is about a program that is gone."""
     known = KnownShortfalls.read(accept=False).known

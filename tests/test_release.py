@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from tests.release import bill_of_materials, problems, version_of, with_version
+from tests.release import bill_of_materials, problems, version_of, with_absolute_links, with_version
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -37,6 +37,18 @@ def test_the_version_is_written_once() -> None:
     assert after["project"].pop("version") == "9.8.7"
     before["project"].pop("version")
     assert before == after
+
+
+def test_the_readme_of_a_package_index_has_whole_addresses() -> None:
+    """Pictures and files of README are those of the tag; whole addresses and places in the page stay."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = with_absolute_links(readme, "https://host/a/b", "v1.2.3")
+    assert 'src="https://host/a/b/raw/v1.2.3/notebooks/pictures/click-light.svg"' in text
+    assert "](https://host/a/b/raw/v1.2.3/notebooks/pictures/badge-torch.svg)" in text
+    assert "[LICENSE](https://host/a/b/blob/v1.2.3/LICENSE)" in text
+    assert "](#what-it-does-today)" in text
+    assert not re.search(r'(src|srcset)="notebooks|\]\((notebooks|[A-Z_]+\.md)', text)
+    assert text.replace("https://host/a/b/raw/v1.2.3/", "").replace("https://host/a/b/blob/v1.2.3/", "") == readme
 
 
 def test_the_bill_of_materials_lists_every_dependency() -> None:

@@ -66,7 +66,7 @@ def explain_torch_call(value: Any, *arguments: Any, **keywords: Any) -> CallExpl
     arguments, keywords = tree_map(_materialize, (arguments, keywords))
     scope = _frame_locals(function, (*first, *arguments), keywords)
     code = function.__code__
-    return _explain_entries(function.__qualname__, _cache_entries(code), scope, _path_resolver(code.co_filename))
+    return _explain_entries(_frame_name(value, function), _cache_entries(code), scope, _path_resolver(code.co_filename))
 
 
 def explain_code(code: CodeType, arguments: Mapping[str, Any]) -> CallExplanation | None:
@@ -179,11 +179,22 @@ def _original_callable(value: Any) -> Any:
     """Return the module or callable behind a compiled value; None if torch did not compile it."""
     if isinstance(value, torch.nn.Module):
         inner = value.__dict__.get("_modules", {}).get("_orig_mod")
-        return inner if inner is not None or value.__dict__.get("_compiled_call_impl") is None else value
+        if inner is None:
+            return None if value.__dict__.get("_compiled_call_impl") is None else value
+        frame = _original_callable(value.__dict__.get("forward"))
+        # For modules of torch itself, Dynamo traces a function that calls the module, not the module's forward.
+        return frame if isinstance(frame, FunctionType) else inner
     inner = getattr(value, "_torchdynamo_orig_callable", None)
     while (deeper := getattr(inner, "_torchdynamo_orig_callable", None)) is not None:
         inner = deeper
     return inner
+
+
+def _frame_name(value: Any, function: FunctionType) -> str:
+    """Return the name of the compiled frame; of a module's wrapper, that of the module's forward."""
+    module = value._modules.get("_orig_mod") if isinstance(value, torch.nn.Module) else None
+    wraps_module = module is not None and getattr(function, "__wrapped__", None) is module
+    return f"{type(module).__name__}.forward" if wraps_module else function.__qualname__
 
 
 @functools.singledispatch

@@ -24,6 +24,9 @@ _SIZE = re.compile(
 _TENSOR = re.compile(
     r"tensor '(?P<name>.+)' (?P<what>.+?)\.? expected (?P<expected>.+?)[,.] (?:actual|but got) (?P<actual>.+)"
 )
+_IDENTITY = re.compile(
+    r"^___check_(?P<check>type|obj)_id\((?P<source>.+), \d+\)(?:, type=<class '(?P<type>[^']+)'>)?"
+)
 _EQUALS = re.compile(r"^(?P<left>.+?) == (?P<expected>.+)$")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?")
 _GUARD = re.compile(r"^(?P<bars>(?:\| )*)\+- (?P<kind>\w+): ?(?P<rest>.*)$")
@@ -162,6 +165,8 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
                 f"{name} = torch.tensor({name})",
             ),
         )
+    if kind == "identity":
+        return (Fix(f"Create {name} once, outside the compiled function, and pass the same object to each call."),)
     if kind == "equal":
         return (Fix(f"Do not change {name}, or move the code that depends on it out of the compiled function."),)
     return ()
@@ -183,6 +188,10 @@ def _parse_reason(code: str) -> tuple[str, str, str, str]:
         )
     if match := _TENSOR.search(code):
         return _local_source(match["name"]), f"tensor {match['what']}", match["expected"], match["actual"]
+    if match := _IDENTITY.match(code):
+        if match["check"] == "obj":
+            return match["source"], "identity", "", ""
+        return match["source"], "type", (match["type"] or "").rpartition(".")[2], ""
     if match := _EQUALS.match(code):
         left = match["left"]
         return (_local_source(left) if left.isidentifier() else left), "equal", match["expected"], ""
@@ -195,6 +204,11 @@ def _local_source(name: str) -> str:
 
 
 def _sentence(code: str, origin: str, kind: str, expected: str, actual: str) -> str:
+    if kind == "identity":
+        return f"{user_expr(origin)} is another object; the compiled code expects the one of the first call."
+    if kind == "type":
+        wanted = f"; the compiled code expects {expected}" if expected else ""
+        return f"{user_expr(origin)} has another type{wanted}."
     wanted, _, dimension = expected.partition(" in dimension ")
     if dimension and actual:
         what = kind.removeprefix("tensor ")

@@ -1,10 +1,4 @@
-"""Console script ``compile-explorer``: report, doctor, lab and demo.
-
-``compile-explorer report PATH`` runs a notebook, or reads a torch trace, and writes an HTML page.
-``compile-explorer doctor LOGS`` prints ranked findings of logs and saved sessions.
-``compile-explorer demo`` runs the tour, and prints the link of its page and what to look at.
-``compile-explorer lab`` opens JupyterLab on the tour.
-"""
+"""Console script ``compile-explorer``: report, doctor, demo and lab."""
 
 from __future__ import annotations
 
@@ -18,7 +12,20 @@ from pathlib import Path
 
 from engine.supported_versions import UnsupportedVersion
 
-USAGE = __doc__ or ""
+USAGE = """\
+usage: compile-explorer COMMAND ...
+
+  report PATH   run a notebook, or read a TORCH_TRACE log, and write an HTML page
+  doctor LOGS   print ranked findings of TORCH_TRACE logs and saved sessions
+  demo          run the tour, and print the link of its page and what to look at
+  lab           open JupyterLab on the tour
+
+compile-explorer COMMAND --help lists the options of a command."""
+LAB_USAGE = """\
+usage: compile-explorer lab [NOTEBOOK] [OPTION ...]
+
+Opens JupyterLab on a notebook (default: the tour). Options go to JupyterLab: --no-browser, --port=8889, --allow-root ...
+jupyter lab --help lists them."""
 HELP = ("-h", "--help", "help")
 
 
@@ -34,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words and words[0] not in HELP:
         print(f"There is no command {words[0]!r}: choose {', '.join(COMMANDS)}, or --help.", file=sys.stderr)
         return 2
-    print(USAGE.strip(), file=sys.stdout if words else sys.stderr)
+    print(USAGE, file=sys.stdout if words else sys.stderr)
     return 0 if words else 2
 
 
@@ -64,17 +71,24 @@ def imported_command(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def lab_command(arguments: Sequence[str]) -> int:
-    """Open JupyterLab on the tour; other arguments go to JupyterLab.
+    """Open JupyterLab on a notebook, by default the tour; options go to JupyterLab.
 
     Where the package was installed without its notebooks, a short one is written into this folder first.
     """
+    if any(word in ("-h", "--help") for word in arguments):
+        print(LAB_USAGE)
+        return 0
+    named = arguments[:1] if arguments and not arguments[0].startswith("-") else []
+    if named and not Path(named[0]).exists():
+        print(f"compile-explorer lab: error: there is no notebook {named[0]}. See --help.", file=sys.stderr)
+        return 2
     if importlib.util.find_spec("jupyterlab") is None:
         print("jupyterlab is missing: install compile-explorer[lab].", file=sys.stderr)
         return 2
     from notebook_ext.commands.demo import demo_notebook
 
-    notebook = demo_notebook(Path.cwd())
-    return subprocess.call([sys.executable, "-m", "jupyterlab", str(notebook), *arguments])
+    notebook = Path(named[0]) if named else demo_notebook(Path.cwd())
+    return subprocess.call([sys.executable, "-m", "jupyterlab", str(notebook), *arguments[len(named) :]])
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

@@ -35,7 +35,9 @@ def report_command(arguments: Sequence[str]) -> int:
         )
 
         return write_trace_report(given.path, given.output, read_sources=given.sources)
-    from notebook_ext.notebook_report import main as notebook
+    from notebook_ext import notebook_report  # It imports notebook packages, which a trace report does without.
 
+    if given.path is None and not notebook_report.TOUR.is_file():
+        parser.error("name a notebook or a TORCH_TRACE log. compile-explorer demo needs neither.")
     options = ["--output", str(given.output)] if given.output else []
-    return notebook([*([str(given.path)] if given.path else []), *options, *(["--write"] if given.write else [])])
+    return notebook_report.main([*([str(given.path)] if given.path else []), *options, *(["--write"] if given.write else [])])

@@ -53,21 +53,25 @@ def test_the_cells_of_the_readme_work(shell: Any) -> None:
 
 
 def test_the_code_of_the_readme_works(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is shown for use without a notebook runs, given a model, an input and a log."""
-    import torch
-
+    """What is shown for use without a notebook runs, given a log; so does the reproducer of its session."""
     from tests.engine.observe.sample_traces import session_and_log
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "dedicated_log_torch_trace_x.log").write_bytes(session_and_log()[1])
     (code,) = [text for language, text in blocks("README.md") if language == "python" and not text.startswith("%")]
-    names: dict[str, Any] = {"model": torch.nn.Linear(2, 2), "x": torch.ones(1, 2)}
+    names: dict[str, Any] = {}
     exec(compile(code, "readme", "exec"), names)
-    assert names["fast"](names["x"]).shape == (1, 2)
+    assert names["fast"](names["x"]).shape == (4, 2)
     assert names["theirs"].compilations
     assert names["before"].compilations
     assert (tmp_path / "session.json").stat().st_size > 100
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (call,) = re.findall(r"`(session\.reproducer\(.+?\))`", readme)
+    first = names["session"].compilations[0].id  # "0/0" in a new process
+    assert "import engine" not in eval(call.replace("0/0", first), names).text
+    recipes = (ROOT / "notebooks" / "reference" / "RECIPES.md").read_text(encoding="utf-8")
+    assert f"RECIPES.md) has {len(re.findall('^##+ ', recipes, re.MULTILINE))} short programs" in readme
 
 
 def commands() -> list[str]:

@@ -105,6 +105,19 @@ def test_modules(in_place: bool) -> None:
     assert engine.explain_call(compiled, torch.ones(2, 3), twice=True).hit is None
 
 
+def test_modules_of_torch_itself() -> None:
+    """Of a compiled ``nn.Linear``, whose frame is a wrapper of Dynamo's, hits and failures are known too."""
+    compiled = torch.compile(torch.nn.Linear(3, 2), backend="eager", dynamic=False)
+    compiled(torch.ones(4, 3))
+    told = engine.explain_call(compiled, torch.ones(4, 3))
+    assert told.hit in told.entries
+    assert told.frame == "Linear.forward"
+    assert len(engine.guards_of(compiled)) == len(told.entries)
+    other = engine.explain_call(compiled, torch.ones(5, 3))
+    assert other.hit is None
+    assert any("has size 5 in dimension 0" in failure.sentence for failure in other.guard_failures)
+
+
 def test_nothing_moves() -> None:
     """Asking changes no failure count, no order and no cache, and makes no later call compile."""
     compiled = torch.compile(scaled, backend="eager", dynamic=False)

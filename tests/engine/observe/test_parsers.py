@@ -99,7 +99,8 @@ def test_types() -> None:
         ("0/0: tensor 'x' rank mismatch. expected 1, actual 2", "L['x']", "1", "2"),
         ("0/0: n == 2      # y = y+n  # er/model.py:18 in f", "L['n']", "2", ""),
         ("0/0: len(xs) == 2", "len(xs)", "2", ""),
-        ("0/0: ___check_obj_id(L['f'], 1234)", "___check_obj_id(L['f'], 1234)", "", ""),
+        ("0/0: ___check_obj_id(L['f'], 1234)", "L['f']", "", ""),
+        ("0/0: ___check_type_id(L['fn'], 94), type=<class 'a.b.Linear'> (HINT: type Linear)", "L['fn']", "Linear", ""),
         ("something else entirely", "something else entirely", "", ""),
     ],
 )
