@@ -51,7 +51,7 @@ def with_version(project: str, version: str) -> str:
 
 
 def with_absolute_links(readme: str, repository: str, tag: str) -> str:
-    """Return README's text with the addresses of a tag's files and pictures, which a package index needs.
+    """Return README's text with whole addresses, which a package index needs.
 
     Args:
         readme: the text, with paths in the repository.

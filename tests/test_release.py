@@ -40,7 +40,7 @@ def test_the_version_is_written_once() -> None:
 
 
 def test_the_readme_of_a_package_index_has_whole_addresses() -> None:
-    """Pictures and files of README are those of the tag; whole addresses and places in the page stay."""
+    """README's pictures and files are those of the tag; other links stay as they are."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     text = with_absolute_links(readme, "https://host/a/b", "v1.2.3")
     assert 'src="https://host/a/b/raw/v1.2.3/notebooks/pictures/click-light.svg"' in text

@@ -183,7 +183,7 @@ def _original_callable(value: Any) -> Any:
             return None if value.__dict__.get("_compiled_call_impl") is None else value
         frame = _original_callable(value.__dict__.get("forward"))
         # For modules of torch itself, Dynamo traces a function that calls the module, not the module's forward.
-        return frame if isinstance(frame, FunctionType) else inner
+        return frame if inspect.isfunction(frame) else inner
     inner = getattr(value, "_torchdynamo_orig_callable", None)
     while (deeper := getattr(inner, "_torchdynamo_orig_callable", None)) is not None:
         inner = deeper
@@ -191,8 +191,8 @@ def _original_callable(value: Any) -> Any:
 
 
 def _frame_name(value: Any, function: FunctionType) -> str:
-    """Return the name of the compiled frame; of a module's wrapper, that of the module's forward."""
-    module = value._modules.get("_orig_mod") if isinstance(value, torch.nn.Module) else None
+    """Return the frame's name; for the wrapper of a module, that of the module's forward."""
+    module = getattr(value, "_orig_mod", None)
     wraps_module = module is not None and getattr(function, "__wrapped__", None) is module
     return f"{type(module).__name__}.forward" if wraps_module else function.__qualname__
 

@@ -24,9 +24,7 @@ _SIZE = re.compile(
 _TENSOR = re.compile(
     r"tensor '(?P<name>.+)' (?P<what>.+?)\.? expected (?P<expected>.+?)[,.] (?:actual|but got) (?P<actual>.+)"
 )
-_IDENTITY = re.compile(
-    r"^___check_(?P<check>type|obj)_id\((?P<source>.+), \d+\)(?:, type=<class '(?P<type>[^']+)'>)?"
-)
+_IDENTITY = re.compile(r"^___check_(?P<check>type|obj)_id\((?P<source>.+), \d+\)(?:, type=<class '(?P<type>[^']+)'>)?")
 _EQUALS = re.compile(r"^(?P<left>.+?) == (?P<expected>.+)$")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?")
 _GUARD = re.compile(r"^(?P<bars>(?:\| )*)\+- (?P<kind>\w+): ?(?P<rest>.*)$")

@@ -40,4 +40,6 @@ def report_command(arguments: Sequence[str]) -> int:
     if given.path is None and not notebook_report.TOUR.is_file():
         parser.error("name a notebook or a TORCH_TRACE log. compile-explorer demo needs neither.")
     options = ["--output", str(given.output)] if given.output else []
-    return notebook_report.main([*([str(given.path)] if given.path else []), *options, *(["--write"] if given.write else [])])
+    return notebook_report.main(
+        [*([str(given.path)] if given.path else []), *options, *(["--write"] if given.write else [])]
+    )

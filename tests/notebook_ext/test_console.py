@@ -37,16 +37,14 @@ def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None
 def test_lab_starts_only_what_exists(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    """Help and wrong words start no JupyterLab and write no notebook; a notebook and options go to JupyterLab."""
+    """Help and wrong words start nothing; a notebook and options go to JupyterLab."""
     started: list[list[str]] = []
     monkeypatch.setattr(console.subprocess, "call", lambda words: started.append(words) or 0)
     monkeypatch.chdir(tmp_path)
     assert main(["lab", "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: compile-explorer lab [NOTEBOOK]")
     assert main(["lab", "missing.ipynb"]) == 2
-    assert capsys.readouterr().err == (
-        "compile-explorer lab: error: there is no notebook missing.ipynb. See --help.\n"
-    )
+    assert capsys.readouterr().err == ("compile-explorer lab: error: there is no notebook missing.ipynb. See --help.\n")
     assert (started, list(tmp_path.iterdir())) == ([], [])
     (tmp_path / "mine.ipynb").touch()
     assert main(["lab", "mine.ipynb", "--port", "8889"]) == 0
@@ -61,6 +59,8 @@ def test_a_report_of_nothing_says_what_to_name(
     with pytest.raises(SystemExit) as left:
         main(["report"])
     assert left.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith(
-        "compile-explorer report: error: name a notebook or a TORCH_TRACE log."
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .startswith("compile-explorer report: error: name a notebook or a TORCH_TRACE log.")
     )

@@ -53,7 +53,7 @@ def test_the_cells_of_the_readme_work(shell: Any) -> None:
 
 
 def test_the_code_of_the_readme_works(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is shown for use without a notebook runs, given a log; so does the reproducer of its session."""
+    """Code for use without a notebook runs, given a log; so does a reproducer of it."""
     from tests.engine.observe.sample_traces import session_and_log
 
     monkeypatch.chdir(tmp_path)

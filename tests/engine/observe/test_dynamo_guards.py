@@ -106,7 +106,7 @@ def test_modules(in_place: bool) -> None:
 
 
 def test_modules_of_torch_itself() -> None:
-    """Of a compiled ``nn.Linear``, whose frame is a wrapper of Dynamo's, hits and failures are known too."""
+    """Calls of a compiled ``nn.Linear`` are explained; its frame is a wrapper of Dynamo."""
     compiled = torch.compile(torch.nn.Linear(3, 2), backend="eager", dynamic=False)
     compiled(torch.ones(4, 3))
     told = engine.explain_call(compiled, torch.ones(4, 3))
