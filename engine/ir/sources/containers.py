@@ -40,6 +40,23 @@ class GetItemSource(Source):
 
 
 @dataclass(frozen=True)
+class HasItemsSource(Source):
+    """True if a tuple has items."""
+
+    base: Source
+
+    @property
+    def expr(self) -> str:
+        return f"bool({self.base.expr})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(bool, 'bool')}({base})"
+
+    def read(self, base: Any) -> Any:
+        return bool(base)
+
+
+@dataclass(frozen=True)
 class DictKeyAtSource(Source):
     """Key number ``index`` of a dict, in insertion order; used for non-constant keys."""
 

@@ -81,6 +81,6 @@ class NodeArgument:
         """Return the value with tensors of one integer as numbers, as torch reads sizes."""
         return self
 
-    def as_tensor_index(self: Variable, *, in_tuple: bool) -> Variable:  # type: ignore[misc]
+    def as_tensor_index(self: Variable, tx: Tracer, *, in_tuple: bool) -> Variable:  # type: ignore[misc]
         """Return the variable that indexes a tensor in place of this one."""
         return self

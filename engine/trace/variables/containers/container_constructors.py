@@ -21,15 +21,20 @@ from engine.trace.variables.containers.sequences import (
     sequence_items,
 )
 from engine.trace.variables.containers.sets import SetVariable
+from engine.trace.variables.tensors.sym_node import has_hint, hint
 
 
 @register_rule(range)
 def _range(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    values = [as_index(tx, realize(tx, a)) for a in args]
+    given = [realize(tx, a) for a in args]
+    symbols = [b if b.is_symbolic and b.python_type() is int and has_hint(b.sym) else None for b in given[:2]]
+    values = [as_index(tx, b) if n > 1 or symbols[n] is None else hint(b.sym) for n, b in enumerate(given)]
     try:
-        return RangeVariable(range(*values))
+        found = range(*values)
     except (TypeError, ValueError) as error:
         raise tx.make_user_exception(error) from error
+    start, stop = symbols if len(symbols) > 1 else (None, *symbols)
+    return RangeVariable(start or ConstantVariable(found.start), stop or ConstantVariable(found.stop), found.step)
 
 
 @register_rule(slice)

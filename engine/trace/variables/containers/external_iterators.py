@@ -34,7 +34,7 @@ from engine.trace.variables.containers.iterators import (
     SequenceIteratorVariable,
 )
 from engine.trace.variables.containers.itertools_module import make_iterator
-from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.containers.sequences import RangeVariable, TupleVariable
 
 _SEQUENCE_ITERATOR_TYPES: tuple[type, ...] = (type(iter([])), type(iter(())))
 _RANGE_ITERATOR_TYPE = type(iter(range(0)))
@@ -200,9 +200,10 @@ def _iterator(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it is iterated")
     if type(real) is GeneratorType:
         return build_suspended_generator(tx, real, origin) or OpaqueIteratorVariable(real, origin)
-    # A loop with a graph break in each iteration needs a cache entry per iteration. From half the recompile limit on,
-    # the iterator is opaque, so that one entry fits all iterations.
-    if _has_readable_state(real) and tx.request.entry_index < config.recompile_limit // 2:
+    # A loop with a graph break in each iteration needs a cache entry per item, unless the items are symbols. From half
+    # the recompile limit on, the iterator is opaque, so that one entry fits all iterations.
+    has_few_entries = tx.request.entry_index < config.recompile_limit // 2
+    if _has_readable_state(real) and (has_few_entries or type(real) is _RANGE_ITERATOR_TYPE):
         return _build_from_state(tx, real, origin)
     return OpaqueIteratorVariable(real, origin)
 
@@ -235,10 +236,7 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
         tx.guard(LengthMatch, arguments, len(state[1]), why="it is iterated")
         beneath = _build_inner_iterators(tx, state[1], arguments)
         return ExternalIteratorVariable(real, origin, make_iterator(tx, zip, list(beneath), {}), beneath)
-    if _position_varies(tx, read, GetItemSource(arguments, 0)) and type(real) in (
-        _RANGE_ITERATOR_TYPE,
-        *_SEQUENCE_ITERATOR_TYPES,
-    ):
+    if _position_varies(tx, read, GetItemSource(arguments, 0)):
         return ExternalIteratorVariable(real, origin, ItemGuardedIteratorVariable(real, origin))
     if len(state) == 3:
         tx.guard(
@@ -265,13 +263,12 @@ def _build_count(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 
 def _position_varies(tx: Tracer, state: Source, over: Source) -> bool:
-    """Return True if earlier compilations saw the iterator at another position.
+    """Return True if earlier compilations saw another position, or another end of a range.
 
     From Python 3.12 on, a range iterator stores its position in ``start``.
     """
-    return any(
-        -1 in tx.request.dynamic_dims.get(o.expr, ()) for o in (GetItemSource(state, 2), AttrSource(over, "start"))
-    )
+    read = (GetItemSource(state, 2), AttrSource(over, "start"), AttrSource(over, "stop"))
+    return any(-1 in tx.request.dynamic_dims.get(source.expr, ()) for source in read)
 
 
 def _build_inner_iterators(
@@ -285,9 +282,7 @@ def _build_range_iterator(tx: Tracer, state: Any, origin: Source) -> Variable:
     numbers = state[1][0]
     for name in ("start", "stop", "step"):
         tx.guard(EqualsMatch, AttrSource(origin, name), getattr(numbers, name), why="it is iterated")
-    found = RangeIteratorVariable(numbers)
-    found.position = (state[2] if len(state) == 3 else None) or 0
-    return found
+    return RangeIteratorVariable(RangeVariable.of(numbers), (state[2] if len(state) == 3 else None) or 0)
 
 
 def _build_sequence_iterator(tx: Tracer, state: Any, origin: Source) -> Variable:

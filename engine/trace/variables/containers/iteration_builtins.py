@@ -112,7 +112,7 @@ def _reverse_view(of: DictViewVariable, tx: Tracer) -> Variable:
 
 @_reverse.register(RangeVariable)
 def _reverse_range(of: RangeVariable, tx: Tracer) -> Variable:
-    return iterators.RangeIteratorVariable(of.value[::-1])
+    return iterators.RangeIteratorVariable(RangeVariable.of(of.as_python_constant(tx)[::-1]))
 
 
 @_reverse.register(UserDefinedObjectVariable)

@@ -16,6 +16,7 @@ from engine.trace.variables.callables.methods import builtin_attribute
 
 if TYPE_CHECKING:
     from engine.trace.variables.containers.dicts import DictVariable
+    from engine.trace.variables.containers.sequences import RangeVariable
 
 
 _REVERSIBLE_TYPES = (str, bytes, list, tuple, collections.deque)
@@ -294,26 +295,28 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
 class RangeIteratorVariable(IteratorVariable):
     """An iterator over a range."""
 
-    __slots__ = ("position", "value")
+    __slots__ = ("over", "position")
     cls = type(iter(range(0)))
 
-    def __init__(self, value: range) -> None:
-        self.value = value
-        self.position = 0
+    def __init__(self, over: RangeVariable, position: int = 0) -> None:
+        self.over = over
+        self.position = position
 
     def length_hint(self, tx: Tracer) -> int:
-        return len(self.value) - self.position
+        return len(self.over.as_python_constant(tx)) - self.position
 
     def next_item(self, tx: Tracer) -> Variable | None:
-        number = self.value.start + self.position * self.value.step
-        if number not in self.value:
-            return None
-        tx.side_effects.record_mutation(self)
-        self.position += 1
-        return ConstantVariable(number)
+        number = self.over.item_at(tx, self.position)
+        if number is not None:
+            tx.side_effects.record_mutation(self)
+            self.position += 1
+        return number
+
+    def child_variables(self) -> list[Variable]:
+        return [self.over]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.call(make_advanced_iterator, self.value, self.position)
+        cg.call(make_advanced_iterator, self.over, self.position)
 
 
 def iterator_of(tx: Tracer, value: Variable) -> Variable:

@@ -17,12 +17,12 @@ from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.introspection import python_objects
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
-from engine.ir.sources.containers import item_source
+from engine.ir.sources.containers import HasItemsSource, item_source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.containers import refill_deque, refill_list
 from engine.trace.emit.node_results import build_node_result, wrap_items
 from engine.trace.exc import UserException
-from engine.trace.operators.arithmetic import compare_op, identical_or_equal, sort_items
+from engine.trace.operators.arithmetic import binary_op, compare_op, identical_or_equal, sort_items
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
 from engine.trace.variables.base import (
@@ -65,11 +65,28 @@ _CONTAINER_ERRORS = (IndexError, TypeError, ValueError, OverflowError, MemoryErr
 
 
 class SequenceVariable(Variable):
-    """Base class of tuple and list variables: ``items`` in order, each possibly lazy."""
+    """Base class of tuple and list variables: ``items`` in order, each possibly lazy.
 
-    __slots__ = ()
+    The contents of an external sequence load lazily: ``load_items`` returns its items on first use. Until then
+    ``appended`` holds only the items appended during tracing.
+    """
 
-    items: list[Variable]
+    __slots__ = ("appended", "load_items")
+
+    appended: list[Variable]
+    load_items: Callable[[], list[Variable]] | None
+
+    @property
+    def items(self) -> list[Variable]:
+        """The current items; the first read loads an external sequence and guards on its length."""
+        if self.load_items is not None:
+            read, self.load_items = self.load_items, None
+            self.appended = [*read(), *self.appended]
+        return self.appended
+
+    @items.setter
+    def items(self, items: list[Variable]) -> None:
+        self.appended, self.load_items = items, None
 
     def pytree_parts(self, tx: Tracer) -> tuple[type, tuple[Any, ...], list[Variable]] | None:
         return self.python_type(), (), self.items
@@ -85,9 +102,11 @@ class SequenceVariable(Variable):
         return self.python_type()(items)
 
     def child_variables(self) -> list[Variable]:
-        return self.items
+        return self.appended
 
     def describe(self) -> str:
+        if self.load_items is not None:
+            return f"{self.python_type().__name__} (not read yet)"
         inside = ", ".join(i.describe() for i in self.items[:4]) + (", ..." if len(self.items) > 4 else "")
         return f"{self.python_type().__name__} of {len(self.items)} [{inside}]"
 
@@ -284,14 +303,29 @@ def as_index(tx: Tracer, key: Variable) -> Any:
 
 
 class TupleVariable(SequenceVariable):
-    """A tuple, namedtuple, ``torch.Size`` or structseq; ``cls`` is its real class."""
+    """A tuple, namedtuple, ``torch.Size`` or structseq; ``cls`` is its real class.
 
-    __slots__ = ("cls", "items", "source")
+    ``prefix`` is the tuple that the items were appended to before it was read.
+    """
 
-    def __init__(self, items: list[Variable], cls: type = tuple, source: Source | None = None) -> None:
-        self.items = items
+    __slots__ = ("cls", "external", "prefix", "source")
+
+    def __init__(
+        self,
+        items: list[Variable],
+        cls: type = tuple,
+        source: Source | None = None,
+        *,
+        read: Callable[[], list[Variable]] | None = None,
+        external: tuple[Any, ...] = (),
+        prefix: TupleVariable | None = None,
+    ) -> None:
+        self.appended = items
         self.cls = cls
         self.source = source
+        self.load_items = read
+        self.external = external
+        self.prefix = prefix
 
     def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
         if self.cls is not tuple:
@@ -316,12 +350,21 @@ class TupleVariable(SequenceVariable):
         return self.cls is tuple and not self.items
 
     def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
-        return True if self.is_singleton and other.is_singleton else None
+        return True if other.python_type() is tuple and self.is_singleton and other.is_singleton else None
+
+    def is_truthy(self, tx: Tracer) -> bool:
+        if self.load_items is None or self.source is None or not self.external:
+            return bool(self.appended or self.items)
+        tx.guard(EqualsMatch, HasItemsSource(self.source), True, why="its truth was tested")
+        return True
 
     def concat(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         other, cls = self._same_kind(right), right.python_type()
         if other is None:
             return NotImplemented
+        if self.cls is tuple and cls is tuple and self.load_items is not None and other.appended:
+            is_copied = self.is_truthy(tx)
+            return TupleVariable(list(other.items), read=lambda: self.items, prefix=self) if is_copied else other
         if self.cls is tuple and cls is tuple and not (self.items and other.items):
             return self if self.items else other
         makes_size = self.cls is torch.Size or (cls is torch.Size and hasattr(torch.Size, "__radd__"))
@@ -385,6 +428,9 @@ class TupleVariable(SequenceVariable):
         return super().call_method(tx, name, args, kwargs)
 
     def reconstruct(self, cg: PyCodegen) -> None:
+        if self.load_items is not None:
+            cg.call(operator.add, self.prefix, TupleVariable(self.appended))
+            return
         if self.cls is tuple:
             cg.load_all(self.items)
             cg.body.emit("BUILD_TUPLE", len(self.items))
@@ -402,14 +448,10 @@ def _structseq_index(cls: type, name: str) -> int | None:
 
 
 class ListVariable(SequenceVariable):
-    """A list or deque that holds its own contents; all aliases share this one object.
-
-    The contents of an external list load lazily: ``load_items`` returns its items on first use. Until then ``appended``
-    holds only the items appended during tracing.
-    """
+    """A list or deque that holds its own contents; all aliases share this one object."""
 
     mutation_words = "contents of the {} are replaced"
-    __slots__ = ("appended", "cls", "load_items", "maxlen", "source")
+    __slots__ = ("cls", "maxlen", "source")
     is_mutable = True
     must_not_be_copied = True
 
@@ -446,18 +488,6 @@ class ListVariable(SequenceVariable):
     def builtin_class(self) -> type:
         return collections.deque if issubclass(self.cls, collections.deque) else list
 
-    @property
-    def items(self) -> list[Variable]:
-        """The current items; the first read loads an external list and guards on its length."""
-        if self.load_items is not None:
-            read, self.load_items = self.load_items, None
-            self.appended = [*read(), *self.appended]
-        return self.appended
-
-    @items.setter
-    def items(self, items: list[Variable]) -> None:
-        self.appended, self.load_items = items, None
-
     def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
         if self.cls not in (list, collections.deque):
             return None
@@ -465,12 +495,6 @@ class ListVariable(SequenceVariable):
         known[id(self)] = made
         made.extend(format_proxy(tx, item) for item in self.items)
         return made
-
-    def child_variables(self) -> list[Variable]:
-        return self.appended
-
-    def describe(self) -> str:
-        return super().describe() if self.load_items is None else "list (not read yet)"
 
     def _build_real(self, items: list[Any]) -> Any:
         return collections.deque(items, self.maxlen) if self.cls is collections.deque else items
@@ -655,49 +679,69 @@ def _sort(self: ListVariable, tx: Tracer, /, **kwargs: Variable) -> None:
 
 
 class RangeVariable(Variable):
-    """A range with constant bounds."""
+    """A range; each bound may be a symbol, which iteration compares without specializing it."""
 
-    __slots__ = ("source", "value")
+    __slots__ = ("bounds", "source")
     cls = range
 
     is_copied_by_reference = True
 
-    def __init__(self, value: range, source: Source | None = None) -> None:
-        self.value = value
+    def __init__(self, start: Variable, stop: Variable, step: int, source: Source | None = None) -> None:
+        self.bounds = (start, stop, ConstantVariable(step))
         self.source = source
 
+    @classmethod
+    def of(cls, value: range, source: Source | None = None) -> RangeVariable:
+        """Return the variable of a range with constant bounds."""
+        return cls(ConstantVariable(value.start), ConstantVariable(value.stop), value.step, source)
+
     def describe(self) -> str:
-        return repr(self.value)
+        shown = [b.describe() for b in self.bounds[: 3 if self.step != 1 else 2]]
+        return f"range({', '.join(shown)})"
 
-    def as_python_constant(self, tx: Tracer) -> Any:
-        return self.value
+    @property
+    def step(self) -> int:
+        return int(self.bounds[2].value)
 
-    def as_tensor_index(self, *, in_tuple: bool) -> Variable:
-        return ListVariable([ConstantVariable(n) for n in self.value])
+    def as_python_constant(self, tx: Tracer) -> range:
+        return range(*tx.as_python_constants(list(self.bounds)))
+
+    def as_tensor_index(self, tx: Tracer, *, in_tuple: bool) -> Variable:
+        return ListVariable([ConstantVariable(n) for n in self.as_python_constant(tx)])
 
     def hash_key(self, tx: Tracer) -> Any:
-        return self.value
+        return self.as_python_constant(tx)
 
     def is_truthy(self, tx: Tracer) -> bool:
-        return bool(self.value)
+        return self.item_at(tx, 0) is not None
 
     def length(self, tx: Tracer) -> Variable:
-        return tx.fold_constant(len, self.value)
+        return tx.fold_constant(len, self.as_python_constant(tx))
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
-        return item.as_python_constant(tx) in self.value
+        return item.as_python_constant(tx) in self.as_python_constant(tx)
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        return tx.fold_constant(lambda: self.value[key.as_python_constant(tx)])
+        return tx.fold_constant(lambda: self.as_python_constant(tx)[key.as_python_constant(tx)])
+
+    def item_at(self, tx: Tracer, index: int) -> Variable | None:
+        """Return an item, None behind the last one; a guard covers only which of both it is."""
+        start, stop, _ = self.bounds
+        number = binary_op(tx, "+", start, ConstantVariable(index * self.step)) if index else start
+        is_inside = compare_op(tx, "<" if self.step > 0 else ">", number, stop)
+        return number if realize(tx, is_inside).is_truthy(tx) else None
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return tx.get_constant_attr(ConstantVariable(self.value), name)
+        return tx.get_constant_attr(ConstantVariable(self.as_python_constant(tx)), name)
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        return RangeIteratorVariable(self.value)
+        return RangeIteratorVariable(self)
+
+    def child_variables(self) -> list[Variable]:
+        return list(self.bounds)
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        cg.call(range, self.value.start, self.value.stop, self.value.step)
+        cg.call(range, *self.bounds)
 
 
 class SliceVariable(Variable):
@@ -767,7 +811,8 @@ def _deque(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 @register_builder(tuple)
 def _tuple(tx: Tracer, real: Any, origin: Source) -> Variable:
-    return TupleVariable(read_items(tx, real, origin), tuple, origin)
+    tx.guard_type(real, origin, "it was used as a tuple")
+    return TupleVariable([], tuple, origin, read=lambda: read_items(tx, real, origin), external=real)
 
 
 def _is_size_or_namedtuple(real: Any) -> bool:
@@ -800,7 +845,7 @@ def _range(tx: Tracer, real: range, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it was iterated")
     for name in ("start", "stop", "step"):
         tx.guard(EqualsMatch, AttrSource(origin, name), getattr(real, name), why="it was iterated")
-    return RangeVariable(real, origin)
+    return RangeVariable.of(real, origin)
 
 
 @register_builder(slice)
@@ -828,7 +873,7 @@ def _make_deque(tx: Tracer, value: collections.deque[Any]) -> Variable:
 
 @register_sourceless_builder(range)
 def _make_range(tx: Tracer, value: range) -> Variable:
-    return RangeVariable(value)
+    return RangeVariable.of(value)
 
 
 @register_sourceless_builder(slice)

@@ -113,9 +113,9 @@ def convert_index_arrays(tx: Tracer, key: Variable) -> Variable:
     """Convert numpy arrays and ranges in a key to tensors and lists, as torch does."""
     key = realize(tx, key)
     if not issubclass(key.python_type(), tuple):
-        return key.as_tensor_index(in_tuple=False)
+        return key.as_tensor_index(tx, in_tuple=False)
     parts = [realize(tx, part) for part in key.argument_items()]
-    converted = [part.as_tensor_index(in_tuple=True) for part in parts]
+    converted = [part.as_tensor_index(tx, in_tuple=True) for part in parts]
     return TupleVariable(converted) if any(a is not b for a, b in zip(parts, converted, strict=True)) else key
 
 

@@ -193,7 +193,7 @@ class NumpyNdarrayVariable(Variable):
         method = _method(name)
         return call_numpy(tx, f"ndarray.{name}", method, method, [self, *args], kwargs)
 
-    def as_tensor_index(self, *, in_tuple: bool) -> Variable:
+    def as_tensor_index(self, tx: Tracer, *, in_tuple: bool) -> Variable:
         fake = self.tensor.fake
         if not in_tuple and fake.dim() >= _MIN_NESTED_DIM:
             return self

@@ -332,3 +332,25 @@ def test_a_graph_that_only_switches_grad_mode_is_not_compiled() -> None:
 
     y, mode = engine.compile(f, backend=backend)(torch.ones(2, requires_grad=True))
     assert (y.requires_grad, mode, torch.is_grad_enabled(), len(seen)) == (False, False, True, 1)
+
+
+def test_decoding_loop_compiles_nothing_for_another_trip_count() -> None:
+    """The entries of a loop that breaks in each step serve all trip counts."""
+
+    def decode(x: torch.Tensor, steps: int) -> tuple[tuple[torch.Tensor, ...], int]:
+        scores: tuple[torch.Tensor, ...] = ()
+        for step in range(steps):
+            x = x * 0.5 + step
+            scores += (x,)
+            if x.max() > 1000:
+                break
+        return scores, len(scores)
+
+    compiled = engine.compile(decode, backend="eager")
+    for steps in (3, 4, 6, 7):
+        compiled(torch.ones(2), steps)
+    with engine.record() as session:
+        for steps in (5, 9, 20):
+            torch.testing.assert_close(compiled(torch.ones(2), steps)[0], decode(torch.ones(2), steps)[0])
+    # what is compiled is the code behind the loop, which counts the scores
+    assert not any(c.trace is not None and c.trace.breaks for c in session.compilations)
