@@ -99,7 +99,7 @@ FAMILIES: dict[str, frozenset[str]] = {
     ),
     "operators": frozenset(
         "BINARY_OP BINARY_SUBSCR STORE_SUBSCR DELETE_SUBSCR BINARY_SLICE STORE_SLICE COMPARE_OP IS_OP CONTAINS_OP UNARY_POSITIVE "
-        "UNARY_NEGATIVE UNARY_NOT UNARY_INVERT TO_BOOL CALL_INTRINSIC_1 CALL_INTRINSIC_2".split()
+        "UNARY_NEGATIVE UNARY_NOT UNARY_INVERT TO_BOOL CALL_INTRINSIC_1".split()
     ),
     "attributes": frozenset("LOAD_ATTR STORE_ATTR DELETE_ATTR LOAD_METHOD LOAD_SUPER_ATTR ".split()),
     "containers": frozenset(
@@ -116,7 +116,7 @@ FAMILIES: dict[str, frozenset[str]] = {
     "calls": frozenset("CALL CALL_KW CALL_FUNCTION_EX MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE".split()),
     "generators": frozenset("RETURN_GENERATOR YIELD_VALUE SEND END_SEND GET_YIELD_FROM_ITER ".split()),
     "exceptions": frozenset(
-        "RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH CHECK_EG_MATCH PREP_RERAISE_STAR BEFORE_WITH LOAD_SPECIAL "
+        "RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH BEFORE_WITH LOAD_SPECIAL "
         "WITH_EXCEPT_START CLEANUP_THROW".split()
     ),
     "imports": frozenset("IMPORT_NAME IMPORT_FROM".split()),
@@ -136,6 +136,10 @@ UNSUPPORTED: dict[str, str] = {
     "BEFORE_ASYNC_WITH": "an asynchronous context needs an event loop, which a graph does not have",
     "IMPORT_STAR": "a star import happens at module level only",
     "PRINT_EXPR": "it occurs at an interactive prompt only",
+    **dict.fromkeys(
+        ("CHECK_EG_MATCH", "PREP_RERAISE_STAR", "CALL_INTRINSIC_2"),
+        "it belongs to except* or to type parameters, which Python runs",
+    ),
     "ASYNC_GEN_WRAP": "an asynchronous generator is run by an event loop",
     **dict.fromkeys(
         (

@@ -7,7 +7,6 @@ from typing import Any
 
 from engine.ir.traced_frame import ConstSlot
 from engine.trace.annotations import Tracer
-from engine.trace.variables.objects.repr_addresses import check_no_assigned_address
 
 _INLINE_CONST_TYPES = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 
@@ -23,7 +22,6 @@ class ConstantTable:
 
     def entry(self, value: Any) -> Any:
         """Return the entry for ``co_consts``: the object itself, or a ``ConstSlot`` for it."""
-        check_no_assigned_address(self._tx, value)
         if (
             type(value) in _INLINE_CONST_TYPES
             or (type(value) is tuple and all(type(v) in _INLINE_CONST_TYPES for v in value))

@@ -4,42 +4,12 @@ from __future__ import annotations
 
 import contextvars
 import operator
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from engine.ir.sources.base import MISSING, ConstName, Source, SourceEmitter
-
-
-def weak_proxy_referent(proxy: Any) -> Any:
-    """Return the referent of a weak proxy, or ``MISSING`` if it is dead or cannot be found."""
-    try:
-        found = proxy.__sizeof__.__self__
-    except (ReferenceError, AttributeError):
-        return MISSING
-    return found if any(r is proxy for r in weakref.getweakrefs(found)) else MISSING
-
-
-@dataclass(frozen=True)
-class WeakProxySource(Source):
-    """The referent of a weak proxy, or ``MISSING``."""
-
-    base: Source
-
-    @property
-    def expr(self) -> str:
-        return f"the object that {self.base.expr} refers to"
-
-    def code(self, base: str, const: ConstName) -> str:
-        return f"{const(weak_proxy_referent, 'proxied')}({base})"
-
-    def emit(self, out: SourceEmitter) -> None:
-        out.call(self.read)
-
-    def read(self, base: Any) -> Any:
-        return weak_proxy_referent(base)
 
 
 def _context_var_default(variable: contextvars.ContextVar[Any]) -> Any:

@@ -38,13 +38,6 @@ def refill_set(target: set[Any], items: tuple[Any, ...]) -> None:
     set.update(target, items)
 
 
-def make_buffer(cls: Any, contents: Any, position: int) -> Any:
-    """Return a text or byte buffer with these contents and this position."""
-    made = cls(contents)
-    made.seek(position)
-    return made
-
-
 def refill_list(target: list[Any], items: tuple[Any, ...]) -> None:
     """Replace the contents of a list, with the methods of ``list`` itself."""
     list.__setitem__(target, slice(None), items)

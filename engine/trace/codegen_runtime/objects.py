@@ -19,18 +19,6 @@ def set_context_var(variable: contextvars.ContextVar[Any], value: Any) -> contex
     return variable.set(value)
 
 
-def make_acquired_lock(make: Callable[[], Any], count: int) -> Any:
-    """Return a lock that this thread has acquired ``count`` times."""
-    made = make()
-    for _ in range(count):
-        made.acquire()
-    return made
-
-
-def _has_init_subclass(base: type) -> bool:
-    return any("__init_subclass__" in c.__dict__ for c in base.__mro__ if c is not object)
-
-
 def new_object(cls: type) -> Any:
     """Return an instance without running ``__init__``: it was traced."""
     made: Any = object.__new__(cls)

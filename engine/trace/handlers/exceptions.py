@@ -1,4 +1,4 @@
-"""Handlers of raise, except, except* and with."""
+"""Handlers of raise, except and with."""
 
 from __future__ import annotations
 
@@ -15,12 +15,6 @@ from engine.trace.variables.base import (
     full_type_name,
     is_none,
     realize,
-)
-from engine.trace.variables.containers.sequences import sequence_items
-from engine.trace.variables.exceptions.exception_groups import (
-    ExceptionGroupVariable,
-    match_except_star,
-    prep_reraise_star,
 )
 from engine.trace.variables.exceptions.exceptions import (
     ExcInfoVariable,
@@ -51,8 +45,6 @@ def _raise(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         raise UserException(current)
     cause = realize(tx, frame.stack.pop()) if op.arg == 2 else None
     error = to_exception(tx, realize(tx, frame.stack.pop()))
-    if isinstance(error, ExceptionGroupVariable):
-        error.split_from = error
     if cause is not None:
         error.set_attr(tx, "__cause__", _cause(tx, cause))
         error.set_attr(tx, "__suppress_context__", ConstantVariable(True))
@@ -88,22 +80,6 @@ def _check_match(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in every):
         tx.raise_type_error("catching classes that do not inherit from BaseException is not allowed")
     frame.push(ConstantVariable(issubclass(realize(tx, frame.stack[-1]).python_type(), wanted)))
-
-
-@handles("CHECK_EG_MATCH")
-def _check_group_match(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    wanted, error = realize(tx, frame.stack.pop()), realize(tx, frame.stack.pop())
-    found, rest = match_except_star(tx, error, wanted)
-    frame.push(rest)
-    frame.push(found)
-    if not is_none(found):
-        frame.exc_stack[-1] = found
-
-
-@handles("PREP_RERAISE_STAR")
-def _prepare_reraise(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    raised, whole = frame.stack.pop(), realize(tx, frame.stack.pop())
-    frame.push(prep_reraise_star(tx, whole, list(sequence_items(tx, raised))))
 
 
 @handles("BEFORE_WITH")

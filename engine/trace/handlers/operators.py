@@ -10,7 +10,6 @@ from engine.trace.operators import arithmetic
 from engine.trace.operators.table import COMPARE
 from engine.trace.variables.base import ConstantVariable, realize
 from engine.trace.variables.containers.sequences import SliceVariable, TupleVariable, sequence_items
-from engine.trace.variables.exceptions.exception_groups import prep_reraise_star
 
 
 @handles("BINARY_OP")
@@ -111,14 +110,3 @@ def _intrinsic(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
             return
         case _:
             raise Unsupported("unsupported-opcode", f"the bytecode intrinsic {op.arg} is not supported")
-
-
-_PREPARE_RERAISE = 1
-
-
-@handles("CALL_INTRINSIC_2")
-def _intrinsic_two(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    if op.arg != _PREPARE_RERAISE:
-        raise Unsupported("unsupported-opcode", f"the bytecode intrinsic {op.arg} is not supported")
-    whole, raised = frame.popn(2)
-    frame.push(prep_reraise_star(tx, realize(tx, whole), list(sequence_items(tx, raised))))

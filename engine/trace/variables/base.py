@@ -22,7 +22,6 @@ from engine.trace.operators.table import CONSTANT_OPERATORS, Operator
 from engine.trace.variables.literals import IDENTIFIED_LITERAL_TYPES
 
 if TYPE_CHECKING:
-    from engine.trace.variables.exceptions.exception_groups import ExceptionGroupVariable
     from engine.trace.variables.exceptions.exceptions import ExceptionVariable
     from engine.trace.variables.nn_modules.nn_module import NNModuleVariable
 
@@ -102,8 +101,6 @@ class ObjectFacts:
     is_mutable = False
     handled_exception: Variable | None = None
     """The exception that a stack entry keeps while it is handled; None for anything else."""
-    proxied: Variable | None = None
-    """The object to which a weak proxy forwards; None for anything else."""
     must_not_be_copied = False
     """True if a copy is wrong when other code has the object too: traced code may mutate it."""
     is_loaded_by_source = True
@@ -152,10 +149,6 @@ class ObjectFacts:
         """Return the exception that this variable is; None for anything else."""
         return None
 
-    def as_exception_group(self) -> ExceptionGroupVariable | None:
-        """Return the exception group that this variable is; None for anything else."""
-        return None
-
     def as_module(self) -> NNModuleVariable | None:
         """Return the ``nn.Module`` that this variable is; None for anything else."""
         return None
@@ -167,10 +160,6 @@ class ObjectFacts:
     def child_variables(self) -> list[Variable]:
         """Return the variables inside this one, for codegen's traversal."""
         return []
-
-    def strong_references(self) -> list[Variable]:
-        """Return the variables that this one keeps alive."""
-        return self.child_variables()
 
 
 class Variable(Operand, MutatedObject, ObjectFacts):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -99,8 +98,7 @@ def find_rule(fn: Any) -> CallRule | None:
         return RULES_BY_NAME.get((fn.__module__, fn.__name__))
     if type(fn) is types.FunctionType and fn.__code__ is DISABLE_DYNAMO_CODE and hasattr(fn, "__wrapped__"):
         return find_rule(fn.__wrapped__)  # once torch._dynamo is loaded, torch.manual_seed is wrapped like this
-    again = builtin_of_first_import(fn)
-    return None if again is None else find_rule(again)
+    return None
 
 
 def _break_at(fn: Any, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
@@ -124,19 +122,6 @@ def _rule_of_class_method(bound: Any) -> CallRule | None:
     if rule is None:
         return None
     return lambda tx, args, kwargs: rule(tx, [tx.wrap_static(cls), *args], kwargs)
-
-
-def builtin_of_first_import(fn: Any) -> Any:
-    """Return the function of a stdlib C module's first import for one of a later import.
-
-    None for any other callable.
-    """
-    owner = getattr(fn, "__self__", None) if type(fn) is types.BuiltinFunctionType else None
-    if type(owner) is not types.ModuleType or owner.__name__ not in sys.stdlib_module_names:
-        return None
-    first = sys.modules.get(owner.__name__)
-    found = None if first is None or first is owner else vars(first).get(fn.__name__)
-    return found if type(found) is types.BuiltinFunctionType and found is not fn else None
 
 
 DISABLE_DYNAMO_CODE = next(

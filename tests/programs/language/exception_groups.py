@@ -29,7 +29,7 @@ def handled(error: BaseException) -> list[Any]:
     return told
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=7)
 def caught_in_parts(x: torch.Tensor) -> tuple[Any, ...]:
     """Each handler gets its part; what none gets, and what handlers raise, goes on as a group."""
     return x + 1, [
@@ -41,13 +41,13 @@ def caught_in_parts(x: torch.Tensor) -> tuple[Any, ...]:
     ]
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=2)
 def single_exceptions(x: torch.Tensor) -> tuple[Any, ...]:
     """An exception alone is wrapped for its handler, and stays alone otherwise."""
     return x + 1, [handled(e) for e in (ValueError(3), OSError(3), IndexError(3), TypeError(2))]
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=12)
 def split_by_hand(x: torch.Tensor) -> tuple[Any, ...]:
     """``split``, ``subgroup`` and ``derive``, by class and by function."""
     group = ExceptionGroup("m", [ValueError(1), ExceptionGroup("n", [TypeError(2), ValueError(3)])])
@@ -57,7 +57,7 @@ def split_by_hand(x: torch.Tensor) -> tuple[Any, ...]:
     return x + len(group.exceptions), shown, group.message, group
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=2)
 def refused(x: torch.Tensor) -> tuple[Any, ...]:
     """Groups that cannot be made, and classes that cannot be caught."""
     told: list[str] = []
@@ -76,7 +76,7 @@ def refused(x: torch.Tensor) -> tuple[Any, ...]:
     return x + 1, told
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=4)
 def raised_again(x: torch.Tensor) -> tuple[Any, ...]:
     """``raise caught`` makes a new group around it, ``raise`` does not."""
     try:

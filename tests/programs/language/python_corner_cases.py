@@ -177,7 +177,7 @@ def set_that_holds_itself(x):
     return x, around.value is made
 
 
-@program(one)
+@program(one, breaks=1)
 def text_that_is_printed_elsewhere(x):
     """What is printed to a redirected stream is collected there."""
     out, err = io.StringIO(), io.StringIO()
@@ -188,7 +188,7 @@ def text_that_is_printed_elsewhere(x):
     return y * 2, out.getvalue(), err.getvalue()
 
 
-@program(one, breaks=4)
+@program(one, breaks=1)
 def text_printed_around_a_break(x):
     """A stream that is redirected stays so over a break, and is put back."""
     out = io.StringIO()
@@ -200,7 +200,7 @@ def text_printed_around_a_break(x):
     return x * 2, out.getvalue()
 
 
-@program(one)
+@program(one, breaks=9)
 def locks_made_inside(x):
     """Locks that the traced code makes: taken, asked, and given back once too often."""
     lock, again, seen = threading.Lock(), threading.RLock(), []
@@ -216,7 +216,7 @@ def locks_made_inside(x):
     return x * 2, seen, lock.acquire(), lock.locked()
 
 
-@program(one, breaks=4)
+@program(one, breaks=5)
 def lock_held_over_a_break(x):
     """A lock is still held in the code that follows a break."""
     lock = threading.Lock()

@@ -71,7 +71,7 @@ def holder() -> Holder:
     return made
 
 
-@program(lambda: (torch.ones(2),), steady=False)
+@program(lambda: (torch.ones(2),), steady=False, breaks=1)
 def hooked_by_a_base(x: torch.Tensor) -> tuple[Any, ...]:
     """``__init_subclass__`` of an outside base runs once, with the class statement's keywords."""
     before = len(Registered.known)
@@ -89,7 +89,7 @@ def hooked_by_a_base(x: torch.Tensor) -> tuple[Any, ...]:
     )
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=2, steady=False)
 def hooked_by_a_base_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
     """The same with a base of the trace's own, two levels deep."""
 
@@ -107,7 +107,7 @@ def hooked_by_a_base_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
     return x * Middle.factor, Last.factor, [c.__name__ for c in Last.__mro__]  # type: ignore[attr-defined]
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=1, steady=False)
 def made_by_a_metaclass(x: torch.Tensor) -> tuple[Any, ...]:
     """``__new__``, ``__init__`` and ``__call__`` of a metaclass are traced as in Python."""
 

@@ -239,7 +239,7 @@ def heap_emptied(x: torch.Tensor) -> Any:
 LISTS = pickle.dumps({"a": [1, (2, {3})], "b": {4: 5}})
 
 
-@program(ones)
+@program(ones, breaks=1)
 def plain_data_loaded(x: torch.Tensor) -> Any:
     """Outside pickle bytes load anew at each call; containers lack attributes of their class."""
     found = pickle.loads(LISTS)  # noqa: S301

@@ -75,7 +75,7 @@ def break_while_set(x):
     return y * SCALE.get()
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=6)
 def copied_context(x):
     """What is set in a copy of the context stays there."""
     context = contextvars.copy_context()
@@ -155,7 +155,7 @@ PROXY = weakref.proxy(HOLDER)
 REFERENCE = weakref.ref(HOLDER)
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=10)
 def weak_proxies(x):
     """A weak proxy is read, written, called and measured like what it stands for."""
     PROXY.number = PROXY.number + 1

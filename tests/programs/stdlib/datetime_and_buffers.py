@@ -33,7 +33,7 @@ def a_duration_from_outside(x: torch.Tensor, wait: dt.timedelta) -> tuple[Any, .
     return x * wait.total_seconds(), wait
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=1)
 def text_buffers(x: torch.Tensor) -> tuple[Any, ...]:
     """Written, printed to, read from and returned."""
     text = io.StringIO()
@@ -50,7 +50,7 @@ def text_buffers(x: torch.Tensor) -> tuple[Any, ...]:
     return x + len(lines), lines, text.getvalue(), refused, kept.tell(), kept.read()
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=1)
 def byte_buffers(x: torch.Tensor) -> tuple[Any, ...]:
     """As a context manager, which closes it."""
     with io.BytesIO(b"abc") as data:
@@ -58,7 +58,7 @@ def byte_buffers(x: torch.Tensor) -> tuple[Any, ...]:
     return x + len(start), start, data.closed
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=4)
 def pickles(x: torch.Tensor) -> tuple[Any, ...]:
     """A copy by way of bytes."""
     table = {"a": [1, (2, 3)], "b": {4}}

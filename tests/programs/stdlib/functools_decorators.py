@@ -8,7 +8,7 @@ import torch
 from tests.programs import program
 
 
-@program(lambda: (torch.ones(2), 3))
+@program(lambda: (torch.ones(2), 3), breaks=8, steady=False)
 def cache_made_inside(x: torch.Tensor, n: int) -> tuple[Any, ...]:
     """An ``lru_cache`` function runs once for equal arguments and reports its call counts."""
     calls: list[int] = []
@@ -26,7 +26,7 @@ def cache_made_inside(x: torch.Tensor, n: int) -> tuple[Any, ...]:
     return x * total, calls, tuple(double.cache_info()), double.__name__, fib(12)
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=2, steady=False)
 def dispatch_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
     """A ``singledispatch`` function registered by class and annotation is used and returned."""
 
@@ -72,7 +72,7 @@ def cache_that_is_asked(x):
     return found, _doubled.cache_info(), x + 1
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=8)
 def equal_arguments_of_other_types(x):
     """A lone number is cached under itself, others with what equals them."""
 

@@ -119,7 +119,7 @@ def partial_misused(x):
     return x * 2, told
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=12, steady=False)
 def modules_imported_again(x):
     """Functions and classes of a reimported C module behave like the first but are distinct."""
     p = AGAIN.partial(_added, x, scale=2)
@@ -146,7 +146,7 @@ def modules_imported_again(x):
     )
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=8, steady=False)
 def cached_methods(x):
     """A cache around a method of a class made here, around a builtin, and one with attributes."""
 
@@ -173,7 +173,7 @@ def cached_methods(x):
     )
 
 
-@program(lambda: (torch.randn(3),), breaks=5)
+@program(lambda: (torch.randn(3),), breaks=6)
 def cache_across_a_break(x):
     """A cache made before a break counts what is asked of it afterwards."""
 
@@ -236,7 +236,7 @@ class Link:
     __slots__ = ("__weakref__", "next", "previous", "value")
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=1)
 def ring_of_proxies(x):
     """Weak proxies lead back through a list of links; each object has one."""
     hard = Link()

@@ -18,7 +18,6 @@ from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import (
     SUBCLASS_METHOD_RULES,
     UNBOUND_METHOD_RULES,
-    builtin_of_first_import,
     class_of_classmethod,
     find_rule,
 )
@@ -65,7 +64,7 @@ class BuiltinVariable(RealObjectVariable):
             return made
         rule = find_rule(self.real_object)
         if rule is not None:
-            check_arity(tx, builtin_of_first_import(self.real_object) or self.real_object, args, kwargs)
+            check_arity(tx, self.real_object, args, kwargs)
             return rule(tx, args, kwargs)
         if is_in_graph_function(self.real_object):
             return emit_node(tx, "call_function", self.real_object, args, kwargs)

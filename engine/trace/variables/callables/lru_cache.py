@@ -3,48 +3,36 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from typing import Any
 
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
-from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.external_caches import is_opaque_cache, mark_cache_opaque
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import (
     NONE,
     Args,
-    AttributeDictVariable,
-    ConstantVariable,
     Kwargs,
     NotPythonConstant,
-    UserErrors,
     Variable,
     is_none,
     realize,
 )
-from engine.trace.variables.builder import register_builder, register_builder_if
+from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
-from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable, emit_store_attributes
-from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.sequences import TupleVariable
-from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
+from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
+from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
-from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
 
-_CACHE_INFO: Any = vars(functools)["_CacheInfo"]
 
-
-def _cache_key(tx: Tracer, args: Args, kwargs: Kwargs, *, typed: bool) -> Any:
+def _cache_key(tx: Tracer, args: Args, kwargs: Kwargs) -> Any:
     given = [realize(tx, a) for a in (*args, *kwargs.values())]
-    kinds = tuple(v.python_type() for v in given) if typed else ()
-    # CPython uses a lone int or str itself as the key, which equals no key of another form.
-    is_alone = not typed and not kwargs and len(given) == 1 and given[0].python_type() in (int, str)
-    return (len(args), tuple(kwargs), tuple(v.hash_key(tx) for v in given), kinds, is_alone)
+    return (len(args), tuple(kwargs), tuple((v.hash_key(tx), v.python_type()) for v in given))
 
 
 class _CacheUse:
@@ -94,7 +82,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
         is_dynamic = any(
             _has_symbols(tx, a) for a in (*args, *kwargs.values())
         )  # one trace covers many values of a symbol
-        key = object() if is_dynamic else _cache_key(tx, args, kwargs, typed=True)
+        key = object() if is_dynamic else _cache_key(tx, args, kwargs)
         if key not in memo:
             before = (tx.side_effects.external_mutation_count, len(tx.side_effects.side_effect_calls))
             inner = tx.wrap(self.real_object.__wrapped__, AttrSource(self.source, "__wrapped__"))
@@ -172,118 +160,8 @@ def _cached(tx: Tracer, real: Any, origin: Source) -> Variable:
     return ExternalLruCacheVariable(real, origin)
 
 
-@register_builder_if(22, lambda real: first_import_of_class(type(real)) is functools._lru_cache_wrapper)
-def _cached_from_reimport(tx: Tracer, real: Any, origin: Source) -> Variable:
-    return _cached(tx, real, origin)
-
-
-class LruCacheVariable(AttributeDictVariable):
-    """``functools.lru_cache(maxsize, typed)(function)`` created while tracing.
-
-    ``memo`` maps cache keys to results, least recently used first.
-    """
-
-    __slots__ = (
-        "attributes",
-        "cls",
-        "created_at",
-        "function",
-        "hits",
-        "info_class",
-        "maxsize",
-        "memo",
-        "misses",
-        "typed",
-    )
-
-    is_mutable = True
-    is_copied_by_reference = True
-
-    def __init__(
-        self, function: Variable, maxsize: int | None, typed: bool, born: int, cls: Any = None, info: Any = _CACHE_INFO
-    ) -> None:
-        self.cls: type = cls or functools._lru_cache_wrapper
-        self.info_class = info
-        self.function = function
-        self.maxsize = maxsize
-        self.typed = typed
-        self.created_at = born
-        self.attributes: dict[str, Variable] = {}
-        self.memo: OrderedDict[Any, Variable] = OrderedDict()
-        self.hits = 0
-        self.misses = 0
-
-    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        key = _cache_key(tx, args, kwargs, typed=self.typed)
-        tx.side_effects.mutation_count += 1
-        if key in self.memo:
-            self.hits += 1
-            self.memo.move_to_end(key)
-            return self.memo[key]
-        self.misses += 1
-        result = realize(tx, self.function).call(tx, args, kwargs)
-        self.memo[key] = result
-        if self.maxsize is not None and len(self.memo) > self.maxsize:
-            self.memo.popitem(last=False)
-        return result
-
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        if name in self.attributes:
-            return self.attributes[name]
-        if name in ("cache_info", "cache_clear", "cache_parameters"):
-            return BuiltinMethodVariable(self, name)
-        if name == "__dict__":
-            return InstanceDictVariable(tx, self)
-        if name == "__wrapped__":
-            return self.function
-        return realize(tx, self.function).get_attr(tx, name)
-
-    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        self.write_attr(tx, name, value)
-
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        match name:
-            case "cache_info":
-                counts = (self.hits, self.misses, self.maxsize, len(self.memo))
-                return TupleVariable([ConstantVariable(n) for n in counts], self.info_class)
-            case "cache_clear":
-                tx.side_effects.mutation_count += 1
-                self.memo.clear()
-                self.hits = self.misses = 0
-                return NONE
-            case "cache_parameters":
-                parts = {"maxsize": ConstantVariable(self.maxsize), "typed": ConstantVariable(self.typed)}
-                return DictVariable.from_str_keys(parts)
-        return super().call_method(tx, name, args, kwargs)
-
-    def child_variables(self) -> list[Variable]:
-        return [self.function, *self.attributes.values()]
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        if self.hits or self.misses:
-            error = Unsupported("rebuild-value", "rebuilding a cache that holds results after the graph")
-            error.created_at = self.created_at
-            raise error
-        cg.call(self.cls, self.function, self.maxsize, self.typed, self.info_class)
-        cg.call_on_top(functools.update_wrapper, self.function)
-        emit_store_attributes(cg, self.attributes.items())
-
-
 def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:
-    """Construct the C cache wrapper, without the attributes that ``lru_cache`` copies to it."""
-    names = ("user_function", "maxsize", "typed", "cache_info_type")
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if set(given) != set(names):
-        raise Unsupported("function-cache", "a cache is created")
-    if realize(tx, given["user_function"]).lacks_methods("__call__"):
-        tx.raise_type_error("the first argument must be callable")
-    size, typed, info = tx.as_python_constants([given[n] for n in names[1:]])
-    with UserErrors(tx, TypeError):
-        cls(len, size, typed, info)
-    function = realize(tx, given["user_function"])
-    return LruCacheVariable(
-        function, size if size is None else max(0, size), bool(typed), tx.interpreter.root_instruction_number, cls, info
-    )
+    raise Unsupported("function-cache", "a cache is created")
 
 
 C_CLASS_CONSTRUCTORS[functools._lru_cache_wrapper] = _construct_cache_wrapper

@@ -13,10 +13,9 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.operators import arithmetic
 from engine.trace.operators.table import BINARY, COMPARE, INPLACE, UNARY
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
-from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import CallRule, register_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.objects.class_lookup import first_import_of_class
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
 
 
@@ -80,11 +79,10 @@ def _call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 class OperatorGetterVariable(Variable):
     """``operator.itemgetter``, ``attrgetter`` or ``methodcaller`` with its arguments."""
 
-    __slots__ = ("args", "cls", "first_import_cls", "kwargs", "source")
+    __slots__ = ("args", "cls", "kwargs", "source")
 
     def __init__(self, cls: type, args: Args, kwargs: Kwargs, source: Source | None = None) -> None:
         self.cls = cls
-        self.first_import_cls: type = first_import_of_class(cls) or cls
         self.args = args
         self.kwargs = kwargs
         self.source = source
@@ -97,14 +95,14 @@ class OperatorGetterVariable(Variable):
         of = realize(tx, args[0])
         if not args or len(args) > 1 or kwargs:
             tx.fold_constant(operator.itemgetter(0), *[None] * len(args), **dict.fromkeys(kwargs))
-        if self.first_import_cls is operator.methodcaller:
+        if self.cls is operator.methodcaller:
             name = str(realize(tx, self.args[0]).as_python_constant(tx))
             return realize(tx, of.get_attr(tx, name)).call(tx, list(self.args[1:]), self.kwargs)
         found = [self._get_one(tx, of, realize(tx, a)) for a in self.args]
         return found[0] if len(found) == 1 else TupleVariable(found)
 
     def _get_one(self, tx: Tracer, of: Variable, wanted: Variable) -> Variable:
-        if self.first_import_cls is operator.itemgetter:
+        if self.cls is operator.itemgetter:
             return of.get_item(tx, wanted)
         for part in str(wanted.as_python_constant(tx)).split("."):
             of = realize(tx, of.get_attr(tx, part))
@@ -118,7 +116,7 @@ class OperatorGetterVariable(Variable):
 
 
 def _construct_getter(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:
-    by_name = (first_import_of_class(cls) or cls) is not operator.itemgetter
+    by_name = cls is not operator.itemgetter
     known = (
         [realize(tx, a).as_python_constant(tx) if tx.is_python_constant(a) else None for a in args]
         if by_name
@@ -135,7 +133,7 @@ for _cls in _GETTERS:
     C_CLASS_CONSTRUCTORS[_cls] = _construct_getter
 
 
-@register_builder_if(21, lambda real: type(real) in _GETTERS or first_import_of_class(type(real)) in _GETTERS)
+@register_builder(*_GETTERS)
 def _getter(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it was called")
     args, pairs = parts = python_objects.operator_callable_args(real)

@@ -1,7 +1,4 @@
-"""Variable for functools.partial and its subclasses, external or created while tracing.
-
-It also covers the partial class of a second import of functools.
-"""
+"""Variable for functools.partial and its subclasses, external or created while tracing."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
+from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
 from engine.trace.variables.objects.instance_dicts import has_string_keys
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -28,9 +25,7 @@ from engine.trace.variables.stdlib.string_format import FormatProxy, format_prox
 
 def _partial_base_of(cls: builtins.type) -> Any:
     """Return the C ``partial`` class among the bases of ``cls``; None for any other class."""
-    return next(
-        (b for b in cls.__mro__ if b is functools.partial or first_import_of_class(b) is functools.partial), None
-    )
+    return functools.partial if issubclass(cls, functools.partial) else None
 
 
 class FunctoolsPartialVariable(UserDefinedObjectVariable):

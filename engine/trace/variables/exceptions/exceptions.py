@@ -39,7 +39,13 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.reconstruct_calls import emit_store_attributes
 from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, read_items, sequence_items
 from engine.trace.variables.objects.attribute_binding import class_attribute
-from engine.trace.variables.objects.class_lookup import call_python_method, find_in_class, is_data_descriptor
+from engine.trace.variables.objects.class_lookup import (
+    call_python_method,
+    call_python_new,
+    find_in_class,
+    is_data_descriptor,
+)
+from engine.trace.variables.objects.constructor_registry import register_constructor
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,16 +323,6 @@ class ExceptionVariable(AttributeDictVariable):
             return tx.fold_constant(str if name == "__str__" else repr, self.as_builtin_exception(tx))
         return self.call_method(tx, name, args, kwargs)
 
-    def split(
-        self, tx: Tracer, matches: Callable[[Variable], bool]
-    ) -> tuple[ExceptionVariable | None, ExceptionVariable | None]:
-        """Split into the matching part and the rest; None for an empty part."""
-        return (self, None) if matches(self) else (None, self)
-
-    def leaves(self, tx: Tracer) -> list[Variable]:
-        """Return the exceptions inside groups, or the exception itself."""
-        return [self]
-
     def set_keyword_attributes(self, tx: Tracer, words: dict[str, Variable]) -> None:
         """Set the attributes that the C class takes as keyword arguments."""
         known = next((names for kind, names in EXCEPTION_KEYWORDS.items() if issubclass(self.cls, kind)), ())
@@ -399,6 +395,23 @@ class ExceptionVariable(AttributeDictVariable):
         if name is not None and self.source is None:
             own = {**own, "name": name}
         return [(name, ConstantVariable(value)) for name, value in own.items()]
+
+
+@register_constructor(10, lambda cls: issubclass(cls, BaseException))
+def _construct_exception(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
+    """Run ``__new__`` and ``__init__`` of an exception class."""
+    cls = of.as_python_object()
+    if issubclass(cls, BaseExceptionGroup):
+        raise Unsupported("exception-creation", f"the group of exceptions {cls.__qualname__} is created")
+    made = call_python_new(tx, of, args, kwargs)
+    if made is not None and not issubclass(made.python_type(), cls):
+        return made
+    made = made or ExceptionVariable(resolve_exception_class(tx, cls, args), args)
+    ran = call_python_method(tx, cls, "__init__", [made, *args], kwargs)
+    error = made.as_exception()
+    if ran is None and error is not None:
+        error.set_keyword_attributes(tx, kwargs)
+    return made
 
 
 def _exception_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:

@@ -26,7 +26,6 @@ from engine.trace.variables.objects.class_lookup import (
     class_source,
     find_in_class,
     find_python_method,
-    first_import_of_class,
     guard_not_shadowed_in_mro,
     raise_missing_accessor,
 )
@@ -70,7 +69,7 @@ def _find_binder(entry_type: type) -> Binder:
     for base in entry_type.__mro__:
         if base in _BINDERS:
             return _BINDERS[base]
-    return _BINDERS.get(first_import_of_class(entry_type), _bind_by_protocol)
+    return _bind_by_protocol
 
 
 def class_attribute(

@@ -43,8 +43,6 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
         tx.fold_constant(isinstance, None, cls)  # raises Python's TypeError
     if issubclass(classes.python_type(), LEGACY_TENSOR_METACLASS):
         return _matches_legacy_tensor_type(of, cls)
-    if of.proxied is not None:
-        return issubclass(of.python_type(), cls) or is_instance(tx, of.proxied, classes)
     asked = _user_instancecheck(tx, of, cls)
     if asked is not None:
         return asked

@@ -11,7 +11,6 @@ import collections
 import dataclasses
 import enum
 import functools
-import itertools
 import operator
 import types
 import typing
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.functions_and_classes import build_class, call_type_new
+from engine.trace.codegen_runtime.functions_and_classes import build_class
 from engine.trace.exc import TracerException, Unsupported, UserException
 from engine.trace.frame import is_trusted_module
 from engine.trace.inline import run_class_body
@@ -34,12 +33,11 @@ from engine.trace.variables.base import (
     realize,
 )
 from engine.trace.variables.builder import is_literal
-from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
+from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.descriptors import DescriptorVariable, has_binding_rule
 from engine.trace.variables.callables.functions import NestedUserFunctionVariable
-from engine.trace.variables.callables.lru_cache import LruCacheVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.partials import make_partial
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable, emit_store_attributes
@@ -47,12 +45,9 @@ from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import (
     ABSTRACT_CLASS_FLAG,
-    call_python_method,
-    call_python_new,
     find_in_class,
 )
 from engine.trace.variables.objects.classes import ClassVariable
-from engine.trace.variables.objects.super_objects import SuperVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 ANNOTATION_VALUE, ANNOTATION_FORWARD_REFERENCE = 1, 3
@@ -87,13 +82,6 @@ def _real_object(value: Variable, tx: Tracer) -> Any:
 @_stand_in.register(TupleVariable)
 def _constant_tuple(value: TupleVariable, tx: Tracer) -> Any:
     return value.as_python_constant(tx) if tx.is_python_constant(value) else _dummy_instance(tx, value)
-
-
-@_stand_in.register(LruCacheVariable)
-def _cache_stand_in(value: LruCacheVariable, tx: Tracer) -> Any:
-    made = value.cls(real_stand_in(tx, value.function), value.maxsize, value.typed, value.info_class)
-    tx.objects.variables_by_id[id(made)] = (value, made)
-    return made
 
 
 def _dummy_instance(tx: Tracer, value: Variable) -> Any:
@@ -311,22 +299,15 @@ def create_class(tx: Tracer, name: str, bases: list[Variable], entries: dict[str
     chosen = {"metaclass": real_stand_in(tx, words["metaclass"])} if "metaclass" in words else {}
     with UserErrors(tx, TypeError):
         meta = types.prepare_class(name, resolved, chosen)[0]
-    rest = {word: value for word, value in words.items() if word != "metaclass"}
-    if _is_trusted_metaclass(meta):
-        hook = _init_subclass_owner(resolved)
-        recipe = _make_construction_call(build_class, name, bases, entries, words if hook is None else {})
-        if hook is None:
-            return _build_stand_in_class(
-                tx,
-                bases,
-                entries,
-                recipe,
-                lambda given, space: build_class(name, given, space, **_real_kwargs(tx, words)),
-            )
-        if meta is not type and meta is not abc.ABCMeta:
-            raise Unsupported("metaclass", f"creating a subclass runs {hook.__name__}.__init_subclass__")
-        return _create_by_type(tx, tx.wrap_static(meta), name, bases, entries, rest)
-    return _create_by_metaclass(tx, meta, name, bases, entries, rest)
+    hook = _init_subclass_owner(resolved)
+    if hook is not None:
+        raise Unsupported("metaclass", f"creating a subclass runs {hook.__name__}.__init_subclass__")
+    if not _is_trusted_metaclass(meta):
+        raise Unsupported("metaclass", f"a class is created by the metaclass {meta.__name__}")
+    recipe = _make_construction_call(build_class, name, bases, entries, words)
+    return _build_stand_in_class(
+        tx, bases, entries, recipe, lambda given, space: build_class(name, given, space, **_real_kwargs(tx, words))
+    )
 
 
 def _real_kwargs(tx: Tracer, words: Kwargs) -> dict[str, Any]:
@@ -381,67 +362,6 @@ def _build_stand_in_class(
         type.__setattr__(held, key, entry)
         _set_name(tx, made, key, realize(tx, entries[key]))
     return made
-
-
-def _create_by_type(
-    tx: Tracer, meta: Variable, name: str, bases: list[Variable], entries: dict[str, Variable], words: Kwargs
-) -> NewClassVariable:
-    """Run ``type.__new__(meta, name, bases, namespace)``; trace ``__init_subclass__``."""
-    recipe = _make_construction_call(call_type_new, name, bases, entries, {"metaclass": meta})
-    held = meta.as_class()
-    made = _build_stand_in_class(
-        tx, bases, entries, recipe, lambda given, space: call_type_new(name, given, space, metaclass=held)
-    )
-    hook = realize(tx, SuperVariable(made.real_object, made).get_attr(tx, "__init_subclass__"))
-    if _init_subclass_owner(made.real_object.__bases__) is not None:
-        hook.call(tx, [], words)
-    elif words:
-        tx.raise_type_error(f"{name}.__init_subclass__() takes no keyword arguments")
-    return made
-
-
-def _create_by_metaclass(
-    tx: Tracer, meta: type, name: str, bases: list[Variable], entries: dict[str, Variable], words: Kwargs
-) -> Variable:
-    """Run ``meta(name, bases, namespace)`` for a metaclass written in Python."""
-    prepare, order = find_in_class(meta, "__prepare__"), find_in_class(meta, "mro")
-    own = itertools.takewhile(lambda c: c not in (type, abc.ABCMeta), meta.__mro__)
-    is_plain = all(isinstance(vars(c).get("__new__"), staticmethod) for c in own) and type(meta) is type
-    if not is_plain or any(entry is not None and entry.owner is not type for entry in (prepare, order)):
-        raise Unsupported("metaclass", f"a class is created by the metaclass {meta.__name__}")
-    of = tx.wrap_static(meta)
-    space = DictVariable.from_str_keys(entries)
-    given: Args = [ConstantVariable(name), TupleVariable(list(bases)), space]
-    made = call_python_new(tx, of, given, words) or _create_by_type(tx, of, name, bases, entries, words)
-    if made.as_class() in tx.objects.new_classes:
-        call_python_method(tx, meta, "__init__", [made, *given], words)
-    return made
-
-
-def _type_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Implement ``super().__new__(meta, name, bases, namespace)`` in a metaclass."""
-    meta = realize(tx, args[0])
-    if meta.as_class() is None or len(args) != 4:
-        raise Unsupported("metaclass", "type.__new__ is called")
-    bases = [realize(tx, b) for b in sequence_items(tx, args[2])]
-    entries = tx.unpack_string_mapping(realize(tx, args[3]))
-    return _create_by_type(tx, meta, str(realize(tx, args[1]).as_python_constant(tx)), bases, entries, kwargs)
-
-
-def _object_init_subclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Implement ``object.__init_subclass__``."""
-    if kwargs:
-        raise Unsupported("metaclass", "object.__init_subclass__ is called with keyword arguments")
-    return ConstantVariable(None)
-
-
-RULES_BY_NAME["object", "__init_subclass__"] = _object_init_subclass
-register_rule(type.__new__, abc.ABCMeta.__new__)(_type_new)
-
-
-@register_rule(type.__init__, abc.ABCMeta.__init__)
-def _type_init(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return ConstantVariable(None)
 
 
 def _real_entry(tx: Tracer, key: str, value: Variable) -> Any:

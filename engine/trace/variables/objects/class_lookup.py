@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import sys
 import types
 from typing import Any, NamedTuple
 
@@ -109,24 +108,6 @@ def has_user_method(cls: builtins.type, name: str) -> bool:
     """Return True if a class other than ``object`` defines the name."""
     found = find_in_class(cls, name)
     return found is not None and found.owner is not object
-
-
-def first_import_of_class(cls: builtins.type) -> Any:
-    """Return the C class of the first import for a standard-library class of a second import.
-
-    Return None for any other class.
-    """
-    if not is_heap_type(cls):
-        return None
-    module = sys.modules.get(f"_{cls.__module__}")
-    first: Any = None if module is None else vars(module).get(cls.__name__)
-    if first is None or first is cls or not _is_from_c(cls):
-        return None
-    return first if getattr(first, "__mro__", ()) and vars(first).keys() == vars(cls).keys() else None
-
-
-def _is_from_c(cls: builtins.type) -> bool:
-    return type(cls) is type and not any(map(python_function, vars(cls).values()))
 
 
 class ClassAttrWrite:

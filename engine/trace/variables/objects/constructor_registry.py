@@ -9,7 +9,7 @@ from typing import Any
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable
-from engine.trace.variables.objects.class_lookup import find_in_class, first_import_of_class
+from engine.trace.variables.objects.class_lookup import find_in_class
 
 Constructor = Callable[["Tracer", Variable, list[Variable], dict[str, Variable]], Variable]
 """Constructs an instance from the class and the arguments."""
@@ -62,7 +62,7 @@ def _check_no_finalizer(cls: builtins.type) -> None:
 def c_class_constructor_of(cls: builtins.type) -> ConstructorRule | None:
     """Return the constructor rule of the C class that constructs instances, or None."""
     for base in cls.__mro__[:-1]:
-        rule = C_CLASS_CONSTRUCTORS.get(base) or C_CLASS_CONSTRUCTORS.get(first_import_of_class(base))
+        rule = C_CLASS_CONSTRUCTORS.get(base)
         if rule is not None:
             return rule
         if "__new__" in vars(base):

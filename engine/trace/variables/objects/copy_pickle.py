@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 import collections
 import copy
 import functools
-import io
 import pickle
 import types
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.partials import FunctoolsPartialVariable
@@ -374,86 +370,6 @@ def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return _DeepCopier(tx)(given["x"])
 
 
-# The pickle module.
-
-
-def _has_known_bytes(tx: Tracer, value: Variable, seen: set[int]) -> bool:
-    """Return True if the pickle bytes are known at trace time.
-
-    That holds for plain data in which no mutable container occurs twice.
-    """
-    of = realize(tx, value)
-    if of.is_constant or of.python_type() is range:
-        return True
-    if of.python_type() not in _PLAIN_CONTAINERS or (of.is_mutable and id(of) in seen):
-        return False
-    seen.add(id(of))
-    return all(_has_known_bytes(tx, child, seen) for child in of.child_variables())
-
-
-_PLAIN_CONTAINERS = (list, tuple, dict, set, frozenset)
-
-
-@register_rule(pickle.dumps)
-def _dumps(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = dict(zip(("obj", "protocol"), args, strict=False)) | kwargs
-    if "obj" in given and not _has_known_bytes(tx, given["obj"], set()):
-        raise Unsupported("pickle", f"pickle.dumps() of {realize(tx, given['obj']).describe()}")
-    return arithmetic.fold_constant_call(tx, pickle.dumps, args, kwargs, "pickle.dumps()")
-
-
-@register_rule(pickle.loads)
-def _loads(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    given = realize(tx, args[0]) if args else NONE
-    if not given.is_constant or given.python_type() is not bytes:
-        raise Unsupported("pickle", "pickle.loads() of bytes that are not known while tracing")
-    return tx.fold_constant(_load_plain, given.constant, **tx.as_python_keywords(kwargs))
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Unpickler for plain data only.
-
-    Each call must create objects of other classes itself, by their own code, so they raise Unsupported.
-    """
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        if found not in _PLAIN_DATA_CLASSES:
-            raise Unsupported("pickle", f"pickle.loads() of data that contains {module}.{name}")
-        return found
-
-
-_PLAIN_DATA_CLASSES: tuple[Any, ...] = (
-    set,
-    frozenset,
-    complex,
-    range,
-    collections.OrderedDict,
-    collections.deque,
-    collections.defaultdict,
-    codecs.encode,
-)
-
-
-def _load_plain(data: bytes, **words: Any) -> Any:
-    found = _PlainUnpickler(io.BytesIO(data), **words).load()
-    seen: set[int] = set()
-    todo = [found]
-    while todo:
-        part = todo.pop()
-        if part.__hash__ is None and id(part) in seen:
-            raise Unsupported("pickle", "pickle.loads() of data that contains one object twice")
-        seen.add(id(part))
-        todo += _items_of(part)
-    return found
-
-
-@functools.singledispatch
-def _items_of(container: Any) -> list[Any]:
-    """Return the items of a builtin container; nothing for any other object."""
-    return []
-
-
-for _cls in (*_PLAIN_CONTAINERS, collections.deque):
-    _items_of.register(_cls)(list)
-_items_of.register(dict)(lambda entries: [*entries.keys(), *entries.values()])
+@register_rule(pickle.dumps, pickle.loads)
+def _pickle(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    raise Unsupported("pickle", "an object is pickled or unpickled")

@@ -1,4 +1,4 @@
-"""Variables for ``weakref.ref`` and ``weakref.proxy``."""
+"""Variable for ``weakref.ref``; weak proxies are left to Python."""
 
 from __future__ import annotations
 
@@ -10,23 +10,14 @@ from typing import Any
 
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.attributes import AttrSource
-from engine.ir.sources.base import MISSING, Source
-from engine.ir.sources.stdlib import WeakProxySource, WeakRefCallSource, weak_proxy_referent
+from engine.ir.sources.base import Source
+from engine.ir.sources.stdlib import WeakRefCallSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-
-
-class _WeakProxies:
-    """Weak proxies created in one trace."""
-
-    def __init__(self) -> None:
-        self.by_object_id: dict[int, WeakProxyVariable] = {}
-        """The one proxy of each object, by variable id."""
 
 
 class WeakRefVariable(Variable):
@@ -76,9 +67,6 @@ class WeakRefVariable(Variable):
     def child_variables(self) -> list[Variable]:
         return [self.referent] if self.callback is None else [self.referent, self.callback]
 
-    def strong_references(self) -> list[Variable]:
-        return []
-
     def reconstruct(self, cg: PyCodegen) -> None:
         if cg.continues_after and _may_be_collected(cg.tx, self.referent):
             raise Unsupported(
@@ -103,29 +91,6 @@ def _is_held_by_frame(tx: Tracer, of: Variable) -> bool:
     return any(v.resolved is of for v in held)
 
 
-def _is_strongly_reachable(tx: Tracer, of: Variable) -> bool:
-    """Return True if traced code reaches the object through strong references."""
-    held = [
-        *(
-            v
-            for f in tx.call_stack.frames
-            for v in (*f.locals.values(), *f.stack, *f.cells.values(), f.function)
-            if v is not None
-        ),
-        *(v for v in tx.side_effects.global_writes.values() if v is not None),
-        *tx.side_effects.mutated_variables.values(),
-    ]
-    seen: set[int] = set()
-    while held:
-        value = held.pop().resolved
-        if value is of:
-            return True
-        if id(value) not in seen:
-            seen.add(id(value))
-            held += value.strong_references()
-    return False
-
-
 @register_builder(weakref.ref, weakref.KeyedRef)
 def _reference(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "the object behind the weak reference was used")
@@ -135,100 +100,6 @@ def _reference(tx: Tracer, real: Any, origin: Source) -> Variable:
         tx.guard(IdMatch, at, None, why="the object behind the weak reference was freed")
         return WeakRefVariable(NONE, origin, real)
     return WeakRefVariable(tx.wrap(held, at), origin, real)
-
-
-def _forward(operation: str) -> Any:
-    """Return the operation of a proxy that runs on its referent."""
-
-    def forward(self: WeakProxyVariable, tx: Tracer, *operands: Any) -> Any:
-        return getattr(self.checked_referent(tx), operation)(tx, *operands)
-
-    return forward
-
-
-class WeakProxyVariable(Variable):
-    """A ``weakref.proxy``: forwards to ``referent`` while a strong reference holds it.
-
-    ``real_object`` is None for a proxy that traced code created.
-    """
-
-    __slots__ = ("real_object", "referent", "source")
-
-    is_mutable = True
-
-    def __init__(self, of: Variable, source: Source | None, real_object: Any) -> None:
-        self.referent = of
-        self.source = source
-        self.real_object = real_object
-
-    def python_type(self) -> builtins.type:
-        if self.real_object is not None:
-            return type(self.real_object)
-        return weakref.ProxyType if self.referent.lacks_methods("__call__") else weakref.CallableProxyType
-
-    def as_python_object(self) -> Any:
-        return NotImplemented if self.real_object is None else self.real_object
-
-    def checked_referent(self, tx: Tracer) -> Variable:
-        """Return the referent, which must be strongly reachable.
-
-        Raises:
-            Skip: traced code has no strong reference to it, so only Python knows if it is alive.
-        """
-        if _may_be_collected(tx, self.referent) and not _is_strongly_reachable(tx, self.referent):
-            raise SkipFrame(
-                "weak-reference", f"a weak reference checks whether {self.referent.describe()} is still alive"
-            )
-        return self.referent
-
-    def describe(self) -> str:
-        return f"weak proxy of {self.referent.describe()}"
-
-    @property
-    def proxied(self) -> Variable:  # type: ignore[override]
-        return self.referent
-
-    def child_variables(self) -> list[Variable]:
-        return [self.referent]
-
-    def strong_references(self) -> list[Variable]:
-        return []
-
-    get_attr = _forward("get_attr")
-    set_attr = _forward("set_attr")
-    del_attr = _forward("del_attr")
-    call = _forward("call")
-    call_method = _forward("call_method")
-    is_truthy = _forward("is_truthy")
-    length = _forward("length")
-    get_iterator = _forward("get_iterator")
-    next_item = _forward("next_item")
-    get_item = _forward("get_item")
-    set_item = _forward("set_item")
-    del_item = _forward("del_item")
-    contains = _forward("contains")
-
-    def hash_key(self, tx: Tracer) -> Any:
-        return tx.raise_type_error(f"unhashable type: '{self.python_type().__name__}'")
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        if cg.continues_after and _may_be_collected(cg.tx, self.referent):
-            raise Unsupported(
-                "weak-reference", f"{self.referent.describe()} must be freed as soon as nothing refers to it"
-            )
-        cg.call(weakref.proxy, self.referent)
-
-
-@register_builder(weakref.ProxyType, weakref.CallableProxyType)
-def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "the object behind the weak proxy was used")
-    held = weak_proxy_referent(real)
-    if held is MISSING:
-        raise Unsupported("weak-reference", "a weak proxy is used whose object is freed or unknown")
-    of = tx.wrap(held, WeakProxySource(origin))
-    if not of.is_user_object:
-        raise Unsupported("weak-reference", f"a weak proxy of {of.describe()} is used")
-    return WeakProxyVariable(of, origin, real)
 
 
 def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
@@ -247,12 +118,6 @@ def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Vari
         lives = not kwargs and not is_method and not _may_be_collected(tx, of)
         if lives and kind == "reference" and len(args) == 2:
             return WeakRefVariable(of, callback=args[1])
-        if kind == "proxy" and len(args) == 1 and not kwargs and of.is_user_object:
-            if type(of) not in (UserDefinedObjectVariable, FunctoolsPartialVariable):
-                raise Unsupported("weak-reference", f"a weak proxy of {of.describe()} is created")
-            held = of.as_python_object()
-            real = None if held is NotImplemented else weakref.proxy(held)
-            return tx.state_of(_WeakProxies).by_object_id.setdefault(id(of), WeakProxyVariable(of, None, real))
         what = f"a weak {kind} to {of.describe()} is created"
         if is_method or _may_be_collected(tx, of):
             # The referent dies with its last reference. A function split by a graph break would change that moment.
@@ -267,3 +132,8 @@ register_rule(weakref.KeyedRef)(_weakref_rule("reference with a key"))
 register_rule(weakref.finalize)(_weakref_rule("reference with a finalizer"))
 register_rule(weakref.WeakMethod)(_weakref_rule("reference to a method,"))
 register_rule(weakref.proxy)(_weakref_rule("proxy"))
+
+
+@register_builder(weakref.ProxyType, weakref.CallableProxyType)
+def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
+    raise Unsupported("weak-reference", "a weak proxy is used")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from engine.ir.guards.python_values import IdMatch
@@ -28,8 +25,6 @@ class _ContextVarWrites:
     def __init__(self) -> None:
         self.steps: dict[int, list[Any]] = {}
         """Writes still in effect, by variable id; values from before the call are not included."""
-        self.copy_depth = 0
-        """Number of copied contexts in which the traced code runs."""
 
 
 class ContextVarVariable(Variable):
@@ -132,10 +127,7 @@ class ContextVarVariable(Variable):
         return NONE
 
     def _publish_steps(self, tx: Tracer) -> None:
-        """Publish the writes for replay, unless they happened in a copied context."""
-        writes = tx.state_of(_ContextVarWrites)
-        if writes.copy_depth == 0:
-            self.deferred_steps = writes.steps[id(self)]
+        self.deferred_steps = tx.state_of(_ContextVarWrites).steps[id(self)]
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(contextvars.ContextVar, self.name, **({} if self.default is None else {"default": self.default}))
@@ -218,69 +210,9 @@ class ContextVarTokenVariable(Variable):
             cg.call(set_context_var, self.variable, self.value)
 
 
-@dataclass(frozen=True, eq=False)
-class CopiedContextVariable(Variable):
-    """A context of ``copy_context()``: its writes per variable."""
-
-    __slots__ = ("steps",)
-    cls = contextvars.Context
-    steps: dict[int, list[ContextVarTokenVariable]]
-
-    is_mutable = True
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        raise self.unsupported("a truth test")
-
-    @contextlib.contextmanager
-    def running_inside(self, tx: Tracer) -> Iterator[None]:
-        """Redirect reads and writes of context variables to this context."""
-        writes = tx.state_of(_ContextVarWrites)
-        outside, writes.steps = writes.steps, self.steps
-        writes.copy_depth += 1
-        try:
-            yield
-        finally:
-            writes.steps = outside
-            writes.copy_depth -= 1
-
-    def _content(self, tx: Tracer, of: Variable) -> Variable | None:
-        variable = realize(tx, of)
-        if not isinstance(variable, ContextVarVariable):
-            return tx.raise_type_error(f"a ContextVar key was expected, got {variable.describe()}")  # type: ignore[no-any-return]
-        with self.running_inside(tx):
-            return variable.current_value(tx)
-
-    def contains(self, tx: Tracer, item: Variable) -> bool:
-        return self._content(tx, item) is not None
-
-    def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        found = self._content(tx, key)
-        if found is None:
-            raise UserException(ExceptionVariable(KeyError, [key]))
-        return found
-
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return BuiltinMethodVariable(self, name) if name in ("run", "get", "copy") else super().get_attr(tx, name)
-
-    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        match name, args:
-            case "run", [function, *rest]:
-                with self.running_inside(tx):
-                    return realize(tx, function).call(tx, rest, kwargs)
-            case "get", [key, *default] if len(default) < 2:
-                return self._content(tx, key) or (default[0] if default else NONE)
-            case "copy", []:
-                return CopiedContextVariable(_copy_steps(self.steps))
-        raise self.unsupported_method(name)
-
-
-def _copy_steps(steps: dict[int, list[ContextVarTokenVariable]]) -> dict[int, list[ContextVarTokenVariable]]:
-    return {key: list(found) for key, found in steps.items()}
-
-
 @register_rule(contextvars.copy_context)
 def _copy_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return CopiedContextVariable(_copy_steps(tx.state_of(_ContextVarWrites).steps))
+    raise Unsupported("context-variable", "the context is copied")
 
 
 @register_rule(contextvars.ContextVar)

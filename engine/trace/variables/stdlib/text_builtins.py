@@ -8,25 +8,19 @@ from typing import Any
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize, type_name
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize, type_name
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callables.functions import FunctionVariable
+from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.exceptions.stand_ins import has_method
 from engine.trace.variables.objects.class_lookup import find_in_class
-from engine.trace.variables.objects.python_modules import SYS_NAMESPACE
-from engine.trace.variables.objects.repr_addresses import default_repr
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
-from engine.trace.variables.stdlib.io_buffers import IOBufferVariable, print_to_buffer
 from engine.trace.variables.stdlib.string_format import container_repr
 from engine.trace.variables.tensors.tensor import TensorMethodVariable
 
 
 @register_rule(print)
 def _print(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    to = realize(tx, kwargs.get("file", NONE))
-    if is_none(to):
-        to = realize(tx, tx.side_effects.global_writes.get((SYS_NAMESPACE, "stdout")) or NONE)
-    if isinstance(to, IOBufferVariable):
-        return print_to_buffer(tx, to, args, kwargs)
     raise Unsupported("print", f"print({', '.join(realize(tx, a).describe() for a in args)})")
 
 
@@ -45,7 +39,9 @@ def _text_rule(fn: Any, name: str) -> Any:
             raise Unsupported("tensor-text", f"{name.strip('_')}() of a tensor shows its values")
         if of.as_exception() is not None:
             return of.call_method(tx, name, [], {})
-        text = container_repr(tx, of) or default_repr(tx, of)
+        if isinstance(of, (UserDefinedObjectVariable, FunctionVariable, BoundMethodVariable)):
+            raise Unsupported("object-address", f"the address of {of.describe()} is shown")
+        text = container_repr(tx, of)
         if text is not None:
             return ConstantVariable(text)
         return arithmetic.fold_constant_call(tx, fn, args, kwargs, f"{fn.__name__}() of {of.describe()}")
