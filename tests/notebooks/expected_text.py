@@ -150,6 +150,13 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "export": ["calls noted by it: 0", "Guard failed: factor == 2"],
         "race": "compiled  time: as measured",
     },
+    "16_flex_attention": {
+        "traced": ["breaks=0", "'aten.abs': 1", "equal to the version by hand: True"],
+        "kernels": "abs",
+        "separate": "3.0 times",
+        "mask": ["% of the blocks are empty", "right: True"],
+        "race": "compiled  time: as measured",
+    },
     "15_many_devices": {
         "two": "0 [0.653, -0.916, -2.652]",
         "one": "[0.653, -0.916, -2.652]",

@@ -251,6 +251,15 @@ DRAWINGS: dict[str, Drawing] = {
         (Link("part", "g1"), Link("g1", "f"), Link("f", "free1"), Link("free1", "g2"), Link("g2", "b"), Link("b", "rs"), Link("rs", "grads")),
         row_gap=40,
     ),
+    "16-scores": Drawing(
+        "A score function becomes part of one kernel: queries and keys are multiplied, one kernel applies the scale, the score function and the softmax, and its weights are multiplied with the values.",
+        (
+            (None, code("def near(score, ...)", "good", align="middle"), None, None),
+            (Box("queries × keys", "graph", "qk"), Box("scale, score function,\nmask, softmax", "kernel", "soft"), Box("weights × values", "graph", "pv"), Box("result", "plain")),
+        ),
+        (Link("qk", "soft", "all scores"), Link("def near(score, ...)", "soft", "traced once"), Link("soft", "pv", "weights"), Link("pv", "result")),
+        gap=92, row_gap=40,
+    ),
 }  # fmt: skip
 
 

@@ -668,6 +668,42 @@ def collective_is_a_node() -> None:
     assert graphs == [1]
 
 
+def flex(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Attention with a score function."""
+    attention = importlib.import_module("torch.nn.attention.flex_attention")
+    return lambda x: attention.flex_attention(x, x, x, score_mod=rule)
+
+
+@claim("16", "Stock's graph has one node for it, `flex_attention`, and the score function is a graph of its own.")
+def flex_attention_is_a_node() -> None:
+    """The node, and a graph module with the operations of the function."""
+    graphs: list[Any] = []
+    torch.compiler.reset()
+    attend = flex(lambda score, batch, head, query, key: score - (query - key).abs())
+    torch.compile(attend, backend=lambda graph, _: graphs.append(graph) or graph.forward)(torch.ones(1, 1, 16, 16))
+    (graph,) = graphs
+    assert sum("flex_attention" in str(node.target) for node in graph.graph.nodes) == 1
+    assert "abs" in str(graph.score_mod_0.graph)
+
+
+@claim("16", "Without a compiler, `flex_attention` computes every score in memory, and warns.")
+def flex_attention_warns() -> None:
+    """The warning, which torch gives once in a process."""
+    torch.compiler.reset()
+    importlib.import_module("torch.nn.attention.flex_attention")._WARNINGS_SHOWN.clear()
+    with pytest.warns(UserWarning, match="full scores matrix"):
+        flex(lambda score, batch, head, query, key: score * 2)(torch.ones(1, 1, 16, 16))
+
+
+@claim("16", "A score function must return one number for each score: another shape is an error.")
+def flex_attention_wants_a_number() -> None:
+    """Two numbers for a score raise."""
+    torch.compiler.reset()
+    attend = flex(lambda score, batch, head, query, key: torch.stack([score, score]))
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        torch.compile(attend, backend="eager")(torch.ones(1, 1, 16, 16))
+
+
 def test_every_lesson_compares_with_stock() -> None:
     """Each lesson has one box, and each of its bullets is tested."""
     written = {
