@@ -17,7 +17,8 @@ from engine import session_jobs
 from engine.errors import BadArgument, NotReproduced
 from engine.ir.kernels.lowered_program import CPU_TARGET
 from engine.records.graph import GraphRecord
-from engine.records.graph_script import (
+from engine.records.kernels import KernelRecord
+from engine.records.scripts.graph_script import (
     IMPORTS,
     CannotWrite,
     graph_function,
@@ -26,7 +27,7 @@ from engine.records.graph_script import (
     result_layouts,
     symbol_values,
 )
-from engine.records.kernels import KernelRecord
+from engine.records.scripts.inductor_script import inductor_kernel_program
 from engine.records.session import CompilationRecord, Session
 from engine.runtime.verify.kernels import kernel_trials
 from engine.runtime.verify.kernels_in_worker import BufferArgument, KernelTrial, buffer_arguments
@@ -91,12 +92,12 @@ def reproducer(
 ) -> Reproducer:
     """Return one file that shows again what a session recorded of a compilation.
 
-    Graphs need torch alone; Triton kernels torch and Triton; CPU kernels torch and llvmlite. Graph breaks,
-    recompiles and failures need this compiler, whose version the file names. Inputs are made from shape, stride,
-    dtype, value range and a seed. The file is run in a child process first.
+    Graphs and Inductor's C++ kernels need torch alone; Triton kernels torch and Triton; CPU kernels torch and
+    llvmlite. Graph breaks, recompiles and failures need this compiler, whose version the file names. Inputs are made
+    from shape, stride, dtype, value range and a seed. The file is run in a child process first.
 
     Args:
-        session: a live or loaded session; kernels need a live one.
+        session: a live or loaded session; kernels of this compiler need a live one.
         compilation: id of the compilation ("0/0").
         what: stage of a graph ("fx", "aten", "forward", ...), id of a kernel ("k0", "c0"), "break", "recompile" or
             "failure". Default: the failure, break or recompile that was recorded, else the first graph.
@@ -215,6 +216,10 @@ def _kernel_script(session: Session, record: CompilationRecord, kernel: KernelRe
         for source, trial in kernel_trials(lowered.program, lowered.graph, lowered.inputs):
             if source.id == kernel.id and (lowered.program.target == CPU_TARGET) == (kernel.language == "llvm"):
                 return _trial_script(session, record, kernel, trial, seed)
+    if kernel.language == "cpp":
+        symptom = "The kernel runs on inputs of the recorded layouts."
+        program = f"{_INDUCTOR_HEAD}{_MAKE}\n\n{inductor_kernel_program(record, kernel, seed)}"
+        return _draft(session, record, f"kernel {kernel.name} of {record.id}", symptom, program)
     raise CannotWrite("the session was loaded, or the kernel's arguments are not known without a call")
 
 
@@ -264,6 +269,12 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported: its interpreter runs the kernel
+"""
+_INDUCTOR_HEAD = """\
+import hashlib
+
+import torch
+from torch._inductor.async_compile import AsyncCompile
 """
 _LLVM_HEAD = """\
 import ctypes

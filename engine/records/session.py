@@ -21,8 +21,8 @@ from engine.records.bytecode import SourceFile
 from engine.records.kernels import LaunchGroup
 from engine.records.migrate import migrate_session
 from engine.records.ranks.groups import RankGroups
-from engine.records.repro_script import repro_script
 from engine.records.runtime import ArtifactRecord, CallRecord, SkippedRecord, StageFailure
+from engine.records.scripts.repro_script import repro_script
 from engine.records.session_data import CompilationRecord, FrameRecord, SessionData
 from engine.records.text_views import TextView
 from engine.replace_file import replace_file

@@ -52,6 +52,7 @@ def imports_of(text: str) -> set[str]:
     return found - set(sys.stdlib_module_names) - {"__future__"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("what", "needs"),
     [("fx", {"torch"}), ("aten", {"torch"}), ("k0", {"torch", "triton"}), ("c0", {"torch", "llvmlite"})],
@@ -78,6 +79,7 @@ def test_graphs_and_kernels_need_no_compiler(
         assert "the values are others" in ran.stderr
 
 
+@pytest.mark.thorough
 def test_graphs_of_stock_compile_run_alone() -> None:
     """Its traced graph names inputs twice; its ATen graph returns over several lines."""
     torch.compiler.reset()
@@ -91,6 +93,7 @@ def test_graphs_of_stock_compile_run_alone() -> None:
         assert "recorded dtypes" in engine.reproducer(observed, entry.id, stage).symptom
 
 
+@pytest.mark.thorough
 def test_events_are_shown_by_the_compiler_they_accuse(session: engine.Session) -> None:
     """A break and a recompile happen again; the file names the compiler and its version."""
     first, second, third = session.compilations[:3]
@@ -106,6 +109,7 @@ def test_events_are_shown_by_the_compiler_they_accuse(session: engine.Session) -
         session.reproducer(first.id, "ttir")
 
 
+@pytest.mark.thorough
 def test_values_are_written_only_with_consent(session: engine.Session) -> None:
     """Without ``values`` the file has seeds; with it, the values given."""
     b = torch.arange(32.0)
@@ -124,3 +128,22 @@ def test_a_script_that_shows_something_else_is_not_offered(session: engine.Sessi
         loaded.reproducer(loaded.compilations[0].id, "aten")
     with pytest.raises(errors.NotReproduced, match="the session was loaded"):
         loaded.reproducer(loaded.compilations[0].id, "k0")
+
+
+@pytest.mark.thorough
+def test_cpp_kernels_of_stock_compile_run_alone() -> None:
+    """What an operator returns has the layout that the program asserts."""
+
+    def two_convolutions(x: torch.Tensor, w: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        made = torch.nn.functional.conv2d(x, w).relu().flatten(1)
+        return made.gather(1, index).to(torch.bfloat16).softmax(1)
+
+    torch.compiler.reset()
+    with engine.observe_torch() as observed:
+        torch.compile(two_convolutions)(torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), torch.randint(0, 9, (2, 5)))
+    (entry,) = observed.compilations
+    for kernel in entry.kernels:
+        found = observed.reproducer(entry.id, kernel.id)
+        assert imports_of(found.text) == {"torch"}
+        assert found.symptom == "The kernel runs on inputs of the recorded layouts."
+    assert "buf2 = make((2, 4, 4, 4), (64, 1, 16, 4), torch.float32" in observed.reproducer(entry.id, "k1").text

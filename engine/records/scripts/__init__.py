@@ -1,0 +1,1 @@
+"""Scripts that show again what a session recorded."""

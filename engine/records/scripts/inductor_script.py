@@ -1,0 +1,164 @@
+"""Python text that runs one C++ kernel of Inductor with torch alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from engine.records.scripts.graph_script import CannotWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from engine.records.kernels import KernelRecord
+    from engine.records.session import CompilationRecord
+
+_KERNEL_LINE = re.compile(r"^(\w+) = async_compile\..*$", re.MULTILINE)
+_PARAMETERS = re.compile(r"\bkernel\((.*?)\)\s*\{", re.DOTALL)
+_DTYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "at::Half": "float16", "at::BFloat16": "bfloat16",
+    "c10::Half": "float16", "c10::BFloat16": "bfloat16", "bool": "bool", "uint8_t": "uint8", "int8_t": "int8", "int16_t": "int16",
+    "int32_t": "int32", "int64_t": "int64", "c10::complex<float>": "complex64", "c10::complex<double>": "complex128",
+}  # fmt: skip
+
+
+def inductor_kernel_program(record: CompilationRecord, kernel: KernelRecord, seed: int) -> str:
+    """Return statements that make the kernel's arguments, compile it and run it.
+
+    Afterwards ``results`` holds the tensors that it wrote. Memory that operators before the kernel would have
+    filled has seeded values, as inputs have.
+
+    Raises:
+        CannotWrite: the program that calls the kernel was not recorded or is not understood.
+    """
+    types = [" ".join(p.split()[:-1]) for p in _parameters(kernel.text)]
+    module, name = _calling_module(record, kernel)
+    arguments, statements = _ArgumentStatements(name, types, seed).write(module)
+    written = [
+        a for a, kind in zip(arguments, types, strict=True) if kind.endswith("*") and not kind.startswith("const")
+    ]
+    return f"""\
+TYPES = {types!r}
+TEXT = r'''{kernel.text}'''
+
+compiler = AsyncCompile()
+kernel = compiler.cpp_pybinding(TYPES, TEXT)
+compiler.wait(globals())
+
+{chr(10).join(statements)}
+kernel({", ".join(arguments)})
+results = ({"".join(f"{a}, " for a in written)})
+"""
+
+
+def _parameters(text: str) -> list[str]:
+    found = _PARAMETERS.search(text)
+    if found is None:
+        raise CannotWrite("the parameters of the kernel are not understood")
+    return found[1].split(",")
+
+
+def _calling_module(record: CompilationRecord, kernel: KernelRecord) -> tuple[ast.Module, str]:
+    """Return the program that defines a kernel, forward or backward, and its name there."""
+    number = [k.id for k in record.kernels].index(kernel.id)
+    text = record.lowering.wrapper_text if record.lowering is not None else ""
+    for part in text.split("async_compile = AsyncCompile()")[1:]:
+        names = _KERNEL_LINE.findall(part)
+        if number < len(names):
+            return ast.parse(_KERNEL_LINE.sub("", part)), names[number]
+        number -= len(names)
+    raise CannotWrite("the program that calls this kernel was not recorded")
+
+
+class _ArgumentStatements(ast.NodeVisitor):
+    """The statements of a program that make one kernel's arguments, without operators."""
+
+    def __init__(self, kernel: str, types: list[str], seed: int) -> None:
+        self._kernel, self._types, self._seed = kernel, types, seed
+        self._arguments: list[ast.expr] = []
+        """Those of the kernel's first call, once it is seen."""
+        self._made: dict[str, tuple[str, set[str]]] = {}
+        """By name, in order: the expression that makes it and the names that it reads.
+
+        What an operator returns has no expression.
+        """
+        self._layouts: dict[str, list[ast.expr]] = {}
+        """Asserted shapes and strides of what operators return."""
+        self._views: dict[str, str] = {}
+        """Names of views and second names, and what they view."""
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Note what makes a name."""
+        name, value = getattr(node.targets[0], "id", ""), node.value
+        if not name or self._arguments:
+            return
+        text, reads, called, given = ast.unparse(value), _names(value), _called(value), getattr(value, "args", [])
+        if called == "rand_strided":
+            dtype = next(o.value for o in value.keywords if o.arg == "dtype")  # type: ignore[attr-defined]
+            text = self._buffer(*given, dtype)
+        elif called == "empty_strided_cpu":
+            text = self._buffer(*given)
+        elif called == "reinterpret_tensor":
+            text = f"torch.as_strided({', '.join(map(ast.unparse, given))})"
+            self._views[name] = ast.unparse(given[0])
+        elif hasattr(value, "id"):
+            self._views[name] = text
+        elif hasattr(value, "func") or hasattr(value, "slice"):
+            text, reads = "", set()
+        self._made[name] = text, reads
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        """Note an asserted layout, or the kernel's call."""
+        called, given = _called(node.value), getattr(node.value, "args", [])
+        if called == "assert_size_stride":
+            self._layouts[ast.unparse(given[0])] = given[1:3]
+        elif called == self._kernel and not self._arguments:
+            self._arguments = given
+
+    def write(self, module: ast.Module) -> tuple[list[str], list[str]]:
+        """Return the arguments of the kernel's first call, and the statements that make them."""
+        functions = {n.name: n for n in ast.walk(module) if hasattr(n, "name")}
+        for name in ("get_args", "benchmark_compiled_module", "call"):
+            if name in functions:
+                self.visit(functions[name])
+        if not self._arguments:
+            raise CannotWrite("the program that calls this kernel was not recorded")
+        names = [ast.unparse(a) for a in self._arguments]
+        for name, kind in zip(names, self._types, strict=True):
+            self._make_result(name, kind)
+        return names, list(self._needed())
+
+    def _buffer(self, *layout: ast.expr) -> str:
+        self._seed += 1
+        return f"make({', '.join(map(ast.unparse, layout))}, seed={self._seed})"
+
+    def _make_result(self, name: str, kind: str) -> None:
+        """Make what an operator returned, from its layout and the type of the kernel's parameter."""
+        while name in self._views:
+            name = self._views[name]
+        dtype, layout = _DTYPES.get(kind.removeprefix("const ").rstrip("* ")), self._layouts.get(name)
+        if self._made.get(name) == ("", set()) and dtype is not None and layout is not None:
+            made = self._buffer(*layout, ast.parse(f"torch.{dtype}", mode="eval").body)
+            self._made[name] = made, {n for part in layout for n in _names(part)}
+
+    def _needed(self) -> Iterator[str]:
+        """Yield the statements that the arguments need, in the program's order."""
+        wanted = {n for value in self._arguments for n in _names(value)}
+        kept: list[str] = []
+        for name, (text, reads) in reversed(self._made.items()):
+            if name in wanted and text:
+                wanted = (wanted - {name}) | (reads & self._made.keys())
+                kept.append(f"{name} = {text}")
+        if wanted:
+            raise CannotWrite(f"{min(wanted)} is the result of an operator whose type was not recorded")
+        yield from reversed(kept)
+
+
+def _called(value: ast.expr) -> str:
+    """Return the name of the function that an expression calls; empty for others."""
+    return str(getattr(getattr(value, "func", None), "id", ""))
+
+
+def _names(value: ast.expr) -> set[str]:
+    return {n.id for n in ast.walk(value) if hasattr(n, "id")}
