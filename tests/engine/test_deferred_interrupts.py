@@ -231,6 +231,7 @@ def test_lowering_has_a_safe_point_in_each_loop(monkeypatch: pytest.MonkeyPatch)
     assert all(reached.count(place) >= 3 for place in places), reached
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("model", "backend"), [("linear", "triton"), ("containers", "eager")])
 def test_forced_interrupts(model: str, backend: str) -> None:
     """Seeded interrupts are raised, and leave the state and the next result right."""

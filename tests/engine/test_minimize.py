@@ -64,6 +64,7 @@ def test_no_operation_is_accused_where_nothing_can_be_tried(monkeypatch: pytest.
         minimize(program, torch.randn(8, 8), torch.randn(8, 8), backend="eager")
 
 
+@pytest.mark.thorough
 @forks
 @pytest.mark.parametrize(("fault", "nodes"), [("wrong value", 2), ("exception", 1), ("crash", 1), ("hang", 1)])
 def test_the_smallest_graph_fails_in_the_same_way(fault: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +132,7 @@ def slow_sigmoid(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[.
     return slow.forward
 
 
+@pytest.mark.thorough
 @forks
 def test_the_operation_that_is_slower_than_eager_is_left() -> None:
     """A part is slow alike if it has half of the lost seconds: the others are removed."""
@@ -212,6 +214,7 @@ def test_a_fork_without_backward_is_no_agreement(monkeypatch: pytest.MonkeyPatch
         minimize(program, x, w, backend="aot_eager")
 
 
+@pytest.mark.thorough
 @forks
 def test_trials_of_a_hang_take_as_long_as_those_that_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first and the last trial have the full time, those between a shorter one."""

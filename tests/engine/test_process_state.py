@@ -100,12 +100,14 @@ def _run_forks(backend: str, count: int, timeout: float, script: str = FORKS) ->
     return int(made.stdout)
 
 
+@pytest.mark.thorough
 @needs_fork
 def test_children_compile_although_another_thread_was_compiling() -> None:
     """A child forked while another thread compiles can compile."""
     assert _run_forks("eager", 3, 280.0) == 3
 
 
+@pytest.mark.thorough
 @needs_fork
 def test_children_compile_although_another_thread_was_importing() -> None:
     """A child forked while another thread first imports the compiler and torch can compile."""

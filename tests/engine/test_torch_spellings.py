@@ -86,6 +86,7 @@ def test_a_guard_filter_that_fails_is_told() -> None:
         compiled(torch.ones(2))
 
 
+@pytest.mark.thorough
 def test_entry_points_are_found(tmp_path: pathlib.Path) -> None:
     """An installed package makes the backend and the pytest plugin known by name."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]

@@ -97,6 +97,7 @@ def test_a_fault_is_one_sentence_at_its_line(
     assert edited <= found.line <= edited + 1
 
 
+@pytest.mark.thorough
 def test_an_endless_loop_ends_at_its_line(session: engine.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """A time limit stops the worker, in both languages; the next edit runs."""
     monkeypatch.setattr(trials, "SECONDS", 1.0)

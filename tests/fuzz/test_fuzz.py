@@ -57,6 +57,7 @@ def fuzzed(x, n):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("change", "needed"), [(lose_writes, "x.add_(1)"), (keep_first_number, "n")])
 def test_planted_bugs_are_found_and_made_small(
     change: Any, needed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path

@@ -25,6 +25,7 @@ def test_the_short_notebook_is_one(without_tour: pathlib.Path) -> None:
     nbformat.validate(nbformat.read(path, as_version=4))
 
 
+@pytest.mark.thorough
 def test_what_is_said_is_on_the_page(without_tour: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page opens on an explorer; only what it shows is announced."""
     assert main(["demo"]) == 0
@@ -36,6 +37,7 @@ def test_what_is_said_is_on_the_page(without_tour: pathlib.Path, capsys: pytest.
     assert 'id="explorer" open' in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_a_failing_cell_still_gives_a_link(
     without_tour: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_module_imported_after_loading(tmp_path: pathlib.Path, empty_kernel: K
     assert empty_kernel.run("assert engine.WHOSE == 'mine'; assert 'ran_anyway' not in globals()").succeeded
 
 
+@pytest.mark.thorough
 def test_a_module_that_appears_after_loading_is_pointed_out(tmp_path: pathlib.Path, empty_kernel: Kernel) -> None:
     """A file that would hide the engine on import gives a sentence below the cell.
 

@@ -37,6 +37,7 @@ def run_pytest(
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_test_that_exceeds_the_baseline_fails(tmp_path: pathlib.Path) -> None:
     """A new graph break fails the test with its line; the report for a pull request lists it."""
     (tmp_path / "test_it.py").write_text(BEFORE)
@@ -52,6 +53,7 @@ def test_a_test_that_exceeds_the_baseline_fails(tmp_path: pathlib.Path) -> None:
     assert "test\\_it.py:6" in report
 
 
+@pytest.mark.thorough
 def test_reports_without_and_with_a_baseline(tmp_path: pathlib.Path) -> None:
     """Without a baseline nothing fails; a broken baseline is a usage error."""
     (tmp_path / "test_it.py").write_text(AFTER)
@@ -63,6 +65,7 @@ def test_reports_without_and_with_a_baseline(tmp_path: pathlib.Path) -> None:
     assert "no baseline of compile reports" in ran.stderr + ran.stdout
 
 
+@pytest.mark.thorough
 def test_the_option_before_a_test_file_spares_the_file(tmp_path: pathlib.Path) -> None:
     """The file after a bare ``--compile-report`` is run, and not overwritten by the report."""
     path = tmp_path / "test_it.py"

@@ -139,6 +139,7 @@ def test_the_joined_modules_are_valid(tmp_path: pathlib.Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 def test_the_front_end_type_checks() -> None:
     """TypeScript finds nothing wrong with the JSDoc types."""
     found = shutil.which("tsc", path=str(JS / "node_modules" / ".bin")) or shutil.which("tsc")

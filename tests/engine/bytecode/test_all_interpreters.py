@@ -34,6 +34,7 @@ def interpreters() -> dict[str, str]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", sorted(interpreters()))
 def test_code_is_taken_apart_and_resumed_anywhere(version: str, tmp_path: pathlib.Path) -> None:
     """Opcodes are classified, tables match CPython's, and resuming anywhere gives one result.

@@ -226,6 +226,7 @@ CASES = given(guard_sets(), st.lists(st.tuples(values, values, values, STATES), 
 """Guards, calls, and whether torch's global state is guarded too."""
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")
 @settings(max_examples=2600, deadline=None)
 @CASES

@@ -41,6 +41,7 @@ def test_no_kind_covers_too_much() -> None:
     assert max(counts.values()) <= 0.05 * counts.total(), counts.most_common(3)
 
 
+@pytest.mark.thorough
 def test_each_refusal_has_a_kind() -> None:
     """Every ``NotLowered`` is raised with a kind and a reason."""
     for path in pathlib.Path(lowering.__path__[0]).rglob("*.py"):

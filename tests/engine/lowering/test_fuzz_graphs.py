@@ -9,11 +9,14 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.markers import needs_triton
 
 pytestmark = needs_triton
 
 
+@pytest.mark.thorough
 def test_random_graphs_compute_what_eager_computes() -> None:
     """Whatever hypothesis puts together, for static and symbolic sizes, gives eager's values."""
     command = [sys.executable, "-m", "tests.engine.lowering.fuzz_graphs"]

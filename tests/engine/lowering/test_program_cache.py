@@ -108,6 +108,7 @@ def test_a_later_compilation_has_ids_of_its_own() -> None:
     assert all(f":{second.id}:" in op.id for k in second.kernels for op in k.ops)
 
 
+@pytest.mark.thorough
 def test_programs_round_trip(tmp_path: pathlib.Path) -> None:
     """Nearly all programs load from disk field by field as they were lowered.
 

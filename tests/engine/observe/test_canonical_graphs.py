@@ -135,6 +135,7 @@ def test_no_respelling_is_a_difference(block: int) -> None:
     assert not told
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by_torch", [(True, True), (False, True)], ids=["torch and torch", "ours and torch"])
 def test_graphs_of_torch_compile_compare_alike(by_torch: tuple[bool, bool]) -> None:
     """Each expression's respelling is equal and its edit differs, across compilers too."""

@@ -31,6 +31,7 @@ def results(variant: Variant) -> list[Any] | None:
         return None
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("block", BLOCKS)
 def test_every_edit_that_changes_a_result_is_found(block: int) -> None:
@@ -54,6 +55,7 @@ def test_every_edit_that_changes_a_result_is_found(block: int) -> None:
     assert not missed
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("block", BLOCKS)
 def test_no_other_spelling_is_found(block: int) -> None:

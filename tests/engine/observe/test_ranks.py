@@ -48,6 +48,7 @@ def line_of(code: str) -> int:
     return next(i for i, row in enumerate(PROGRAM.read_text().split("\n"), 1) if row.strip().startswith(code))
 
 
+@pytest.mark.thorough
 def test_ranks_of_one_program_are_equal(tmp_path: Path, logs: Logs) -> None:
     """The logs of two real processes are one group, although ids, times and folders differ."""
     for variant in ("base", "recompile", "miss", "hit"):
@@ -172,6 +173,7 @@ def test_two_runs_in_one_folder(tmp_path: Path, logs: Logs) -> None:
     assert "several runs. Older recordings are not compared: 3, such as" in problems_of(loaded)
 
 
+@pytest.mark.thorough
 def test_sessions_of_torchrun(tmp_path: Path) -> None:
     """Sessions that two processes under torchrun save are grouped, with their waits."""
     program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(PROGRAM)]

@@ -52,6 +52,7 @@ def measured(program, world, folder):
     return [json.loads(out.read_text(encoding="utf-8")) for out in outs]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("program", "world"),
     [(p, 2) if p == "fsdp" else pytest.param(p, 2, marks=pytest.mark.thorough) for p in PROGRAMS]
@@ -72,6 +73,7 @@ def test_a_plan_agrees_with_real_processes(program, world, tmp_path):
     assert planned == real[0]["collectives"]
 
 
+@pytest.mark.thorough
 @pytest.mark.forks_backward
 def test_ranks_differ_where_their_shards_do():
     """Ranks with unequal shards are a class of their own."""

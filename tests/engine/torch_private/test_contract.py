@@ -324,6 +324,7 @@ def is_loaded_at_import(entry: Entry) -> bool:
 FAULTS = [f"{how} {e.path}" for e in contract.ENTRIES if is_loaded_at_import(e) for how in ("removed", "changed")]
 
 
+@pytest.mark.thorough
 def test_a_fault_turns_off_its_feature_only(tmp_path: pathlib.Path) -> None:
     """Without a name, the import says one sentence and programs are right."""
     drawn = random.Random(torch.__version__).sample(FAULTS, 2)

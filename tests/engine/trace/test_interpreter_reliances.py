@@ -137,6 +137,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", sorted(multiprocessing.get_all_start_methods()))
 def test_every_start_method_of_processes(method: str, tmp_path: pathlib.Path) -> None:
     """A process compiles whatever way it was started; 3.14 starts them by forkserver."""

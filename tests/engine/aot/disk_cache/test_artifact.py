@@ -200,6 +200,7 @@ def test_records_are_the_same() -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.thorough
 def test_another_process_reads_it(tmp_path: pathlib.Path) -> None:
     """A process that never compiled the function traces it, and reads the rest."""
     program = tmp_path / "program.py"

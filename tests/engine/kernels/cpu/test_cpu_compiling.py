@@ -101,6 +101,7 @@ FORKS = textwrap.dedent(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_compiles_although_another_thread_was_compiling() -> None:
     """LLVM's locks are free in a child, and its kernels run on one thread."""

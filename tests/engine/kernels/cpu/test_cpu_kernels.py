@@ -359,6 +359,7 @@ def test_a_mutation_is_not_left_to_aten(shape: tuple[int, ...]) -> None:
     assert [k.name for c in session.compilations for k in c.cpu_kernels] == ["add_kernel"] * bool(weight.numel())
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize(("window", "is_in_kernel"), [((2, 2), True), ((5, 5), True), ((6, 5), False)])
 def test_small_windows_are_pooled_in_kernels(window: tuple[int, int], is_in_kernel: bool) -> None:

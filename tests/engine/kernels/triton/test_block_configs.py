@@ -27,6 +27,7 @@ CASES = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 @needs_triton
 @pytest.mark.parametrize("name", CASES)
 def test_every_candidate_computes_the_same(

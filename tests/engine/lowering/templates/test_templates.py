@@ -38,6 +38,7 @@ F = torch.nn.functional
 BF16 = torch.bfloat16
 
 
+@pytest.mark.thorough
 @needs_triton
 @pytest.mark.parametrize("name", [*MATMUL_CASES, *ATTENTION_CASES])
 def test_equals_eager(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:

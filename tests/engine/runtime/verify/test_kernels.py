@@ -161,6 +161,7 @@ def test_a_kernel_that_cannot_run_is_not_verifiable() -> None:
     assert found["k1"].outcome in {"equal", "close"}
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_takes_too_long_is_not_verifiable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker is stopped and replaced."""
     monkeypatch.setattr(kernels, "TIMEOUT", 2.0)

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -154,6 +155,7 @@ def _renewed(rank: int, folder: str) -> None:
     torch.testing.assert_close(want, _argument(rank) * rank + 3)
 
 
+@pytest.mark.thorough
 def test_two_processes_agree_with_eager(tmp_path: pathlib.Path) -> None:
     """Functional and in-place collectives are captured without a graph break.
 

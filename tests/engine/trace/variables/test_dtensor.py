@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -201,6 +202,7 @@ def _trains(rank: int, folder: str) -> None:
         _same(_trained(other, engine.compile(other, backend="eager"), rows), _trained(plain, plain, rows))
 
 
+@pytest.mark.thorough
 def test_distributed_tensors_are_captured(tmp_path: pathlib.Path) -> None:
     """``DTensor`` operations are captured in one graph and match eager on every backend.
 
@@ -209,6 +211,7 @@ def test_distributed_tensors_are_captured(tmp_path: pathlib.Path) -> None:
     in_two_processes(_captures, tmp_path)
 
 
+@pytest.mark.thorough
 def test_another_layout_compiles_anew(tmp_path: pathlib.Path) -> None:
     """The layout of a ``DTensor`` argument is guarded.
 
@@ -217,6 +220,7 @@ def test_another_layout_compiles_anew(tmp_path: pathlib.Path) -> None:
     in_two_processes(_guards, tmp_path)
 
 
+@pytest.mark.thorough
 def test_parallel_modules_train(tmp_path: pathlib.Path) -> None:
     """Tensor-parallel and sequence-parallel modules are captured in forward and backward.
 

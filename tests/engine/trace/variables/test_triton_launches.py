@@ -19,6 +19,7 @@ from tests.engine.trace.variables import triton_launch_functions
 ROOT = pathlib.Path(__file__).parents[4]
 
 
+@pytest.mark.thorough
 def test_launches_match_eager_in_interpreter() -> None:
     """Under Triton's interpreter, kernel launches are captured and match eager.
 
