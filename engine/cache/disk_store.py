@@ -111,20 +111,24 @@ class DiskStore:
             DiskStoreError: it, or its parent, is not the user's alone.
             OSError: it cannot be made.
         """
-        self._check_parent()
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._check_parents()
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
         if not self._is_own(self.folder):
             raise DiskStoreError("other users can write to the cache folder")
 
-    def _check_parent(self) -> None:
-        """Check that the parent folder does not lead into another user's.
+    def _check_parents(self) -> None:
+        """Check that nobody else can replace the folder, or gets what is written to it.
 
         Raises:
-            DiskStoreError: it is a link, or not the user's.
+            DiskStoreError: the parent is a link, or it or the folder that holds it is another user's.
         """
         parent = self.folder.parent
-        if parent.is_symlink() or (parent.exists() and not _belongs_to_user(parent)):
-            raise DiskStoreError(f"{parent.name} is a link, or belongs to another user")
+        if parent.is_symlink():
+            raise DiskStoreError(f"{parent.name} is a link")
+        for folder in (parent, parent.parent.resolve()):
+            if folder.exists() and not _is_safe_parent(folder.stat()):
+                raise DiskStoreError(f"{folder.name} belongs to another user, or others can write to it")
 
     def _key(self) -> bytes:
         path = self.folder / "key"
@@ -143,7 +147,7 @@ class DiskStore:
 
     def _read(self, path: pathlib.Path, largest: int) -> bytes:
         found = path.lstat()
-        if not _is_owned_by_user(found) or found.st_size > largest:
+        if not _is_owned_by_user(found) or not stat.S_ISREG(found.st_mode) or found.st_size > largest:
             raise DiskStoreError("a file in the cache is damaged, or another user wrote it")
         return path.read_bytes()
 
@@ -218,8 +222,13 @@ def _unlock_and_close(handle: int) -> None:
     os.close(handle)
 
 
-def _belongs_to_user(path: pathlib.Path) -> bool:
-    return not hasattr(os, "geteuid") or path.lstat().st_uid == os.geteuid()
+def _is_safe_parent(found: os.stat_result) -> bool:
+    """Return True if only the user, or the system, can replace what a folder holds.
+
+    A group that can write is accepted: on many systems each user has a group of their own.
+    """
+    is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+    return not hasattr(os, "geteuid") or (found.st_uid in (os.geteuid(), 0) and not is_open)
 
 
 def _is_owned_by_user(found: os.stat_result) -> bool:

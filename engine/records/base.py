@@ -96,7 +96,10 @@ def from_jsonable(expected: Any, data: Any, where: str) -> Any:
     if isinstance(expected, type) and issubclass(expected, Record):
         return _from_record(expected, data, where)
     if expected is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            raise RecordError(f"{where}: the number is too large") from None
     if expected is type(None):
         if data is not None:
             raise RecordError(f"{where}: expected nothing, found {type(data).__name__}")

@@ -227,6 +227,31 @@ def test_functions_made_by_exec_are_freed(backend: str, decorator: str, monkeypa
     assert not [f for f in functions if f() is not None]
 
 
+CLASS = "class C:\n    def __init__(self):\n        self.a = 3\n    def run(self, x):\n        return x * self.a\nc = C()\ndef f(x):\n    return c.run(x)"
+MODULE = "class C(torch.nn.Module):\n    def forward(self, x):\n        return x.relu()\nf = C()"
+COUNTER = "class C: pass\nn = 0\ndef f(x):\n    global n\n    n += 1\n    return x * 2"
+NAMED = "import typing\nclass C(typing.NamedTuple):\n    a: object\n    def twice(self):\n        return self.a * 2\ndef f(x):\n    return C(x).twice()"
+
+
+@pytest.mark.parametrize("is_rerun", [False, True], ids=["new namespace", "rerun"])
+@pytest.mark.parametrize("text", [CLASS, MODULE, COUNTER, NAMED], ids=["class", "module", "counter", "named tuple"])
+def test_classes_of_cells_are_freed(text: str, is_rerun: bool) -> None:
+    """Caches by class, and symbols of globals, hold no namespace and no class of a cell that was run again."""
+    classes, shared = [], {"torch": torch}
+    for _ in range(3):
+        namespace = shared if is_rerun else {"torch": torch}
+        exec(text, namespace)
+        compiled = engine.compile(namespace["f"], backend="eager")
+        for size in (2, 2, 3):
+            compiled(torch.ones(size, 2))
+        classes.append(weakref.ref(namespace["C"]))
+        del namespace, compiled
+    if not is_rerun:
+        engine.reset()
+    collect_all()
+    assert [c() for c in classes[: 2 if is_rerun else 3] if c() is not None] == []
+
+
 def test_a_dispatcher_holds_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many other namespaces do not make a live compiled function compile again."""
     monkeypatch.setattr("engine.runtime.dispatch.code_cache.MAX_EXEC_NAMESPACES", 1)

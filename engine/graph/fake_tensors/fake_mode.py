@@ -39,6 +39,14 @@ def _run_first_backward() -> None:
             torch.ones((), device="cpu", requires_grad=True).backward()
 
 
+def clear_symbol_caches() -> None:
+    """Free the ShapeEnvs in the caches of their methods: sources of symbols hold the globals of user functions."""
+    for method in tuple(vars(ShapeEnv).values()):
+        clear = getattr(method, "cache_clear", None)
+        if clear is not None:
+            clear()
+
+
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     """Return a FakeTensorMode that excludes unmarked view operators from torch's cache.
 
@@ -47,6 +55,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     The class stays FakeTensorMode, because rules of higher-order operators are registered by class.
     """
     _run_first_backward()
+    clear_symbol_caches()
     if len(FakeTensorMode.cache) > MAX_CACHED_RESULTS:  # each constant of each traced function is a new key
         FakeTensorMode.cache_clear()
     mode = FakeTensorMode(shape_env=shape_env)

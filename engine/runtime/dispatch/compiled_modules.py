@@ -47,7 +47,8 @@ class _CompiledModuleBase(_SkipInitSubclass):
 
 
 _CLASS: Any = object.__dict__["__class__"]
-_compiled_classes: MutableMapping[type, type] = weakref.WeakKeyDictionary()
+_compiled_classes: MutableMapping[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
+"""Compiled class of each module class; weak, because it refers to its base."""
 
 
 def compiled_module(module: Module, compiler: Compiler) -> Any:
@@ -73,7 +74,8 @@ def compiled_module(module: Module, compiler: Compiler) -> Any:
 
 
 def _compiled_class(cls: type) -> type:
-    found = _compiled_classes.get(cls)
+    known = _compiled_classes.get(cls)
+    found = None if known is None else known()
     if found is not None:
         return found
     has_slots = cls.__basicsize__ > Module.__basicsize__
@@ -91,7 +93,7 @@ def _compiled_class(cls: type) -> type:
         "__reduce_ex__": _reduce,
     }
     made = type(cls)(cls.__name__, (_SkipInitSubclass if has_slots else _CompiledModuleBase, cls), space)
-    _compiled_classes[cls] = made
+    _compiled_classes[cls] = weakref.ref(made)
     return made
 
 

@@ -19,6 +19,7 @@ from typing import Any, cast
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.deferred_interrupts import defer_interrupts
 from engine.errors import EngineError, RecompileForbidden, RecompileLimit
+from engine.graph.fake_tensors.fake_mode import clear_symbol_caches
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
@@ -526,6 +527,7 @@ def reset() -> None:
         for cache in {*all_caches(), *(state.cache for state in states)}:
             cache.clear()
         forget_exec_namespaces()
+        clear_symbol_caches()
         # Dispatchers of resume functions are not in this table: only code that was just removed reaches them.
         for state in states:
             state.refresh()

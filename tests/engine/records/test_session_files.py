@@ -24,6 +24,16 @@ def test_deeply_nested_json_is_refused(tmp_path: pathlib.Path) -> None:
         Session.load(path)
 
 
+def test_a_number_too_large_for_a_float_is_refused(tmp_path: pathlib.Path) -> None:
+    """JSON has integers of any size."""
+    path = Session().save(tmp_path / "session.json")
+    plain = json.loads(path.read_text())
+    plain["seconds"] = 10**400
+    path.write_text(json.dumps(plain))
+    with pytest.raises(RecordError, match="seconds: the number is too large"):
+        Session.load(path)
+
+
 def test_a_lone_surrogate_is_written_as_a_question_mark(tmp_path: pathlib.Path) -> None:
     """Text that UTF-8 cannot encode does not prevent saving."""
     session = Session()

@@ -122,7 +122,6 @@ _C_MODULES = frozenset(
 )
 
 
-@functools.lru_cache(maxsize=2048)
 def _arity_of(held: Any) -> Arity | None:
     """Return the arity of a C callable; None if it is unknown."""
     known = _KNOWN_ARITIES.get(held)
@@ -133,6 +132,12 @@ def _arity_of(held: Any) -> Arity | None:
     owner = getattr(held, "__objclass__", None)
     if getattr(held, "__module__", None) is None and (owner is None or owner.__module__ not in _C_MODULES):
         return None
+    return _read_arity(held)
+
+
+@functools.lru_cache(maxsize=2048)
+def _read_arity(held: Any) -> Arity | None:
+    """Return the arity by the signature; called only with functions of C modules, which are never freed."""
     try:
         parameters = inspect.signature(held).parameters.values()
     except (TypeError, ValueError):

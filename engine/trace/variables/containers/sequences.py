@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import math
 import operator
 import sys
@@ -820,7 +819,6 @@ def _is_size_or_namedtuple(real: Any) -> bool:
     return kind is torch.Size or kind.__module__ == "torch.return_types" or is_plain_namedtuple(kind)
 
 
-@functools.lru_cache(maxsize=1024)
 def is_plain_namedtuple(cls: type) -> bool:
     """Return True for a namedtuple class without instance dict or overridden tuple methods."""
     if not (issubclass(cls, tuple) and hasattr(cls, "_fields")):

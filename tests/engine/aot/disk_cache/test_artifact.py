@@ -445,3 +445,58 @@ def test_a_cache_folder_that_is_a_link_is_refused(tmp_path: pathlib.Path) -> Non
     with pytest.raises(DiskStoreError):
         DiskStore(tmp_path / "compile-explorer").put(NAME, "text")
     assert not list(elsewhere.iterdir())
+
+
+def _open_parent(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Return a cache folder below a parent that everybody can write to."""
+    folder = tmp_path / "compile-explorer" / "aot"
+    folder.parent.mkdir()
+    folder.parent.chmod(0o777)
+    return folder
+
+
+def _open_root(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Return a cache folder below a root that everybody can write to."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root").chmod(0o777)
+    return tmp_path / "root" / "compile-explorer" / "aot"
+
+
+def _linked_root(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Return a cache folder below a link to a root that everybody can write to."""
+    (tmp_path / "link").symlink_to(_open_root(tmp_path).parents[1])
+    return tmp_path / "link" / "compile-explorer" / "aot"
+
+
+@pytest.mark.parametrize("make", [_open_parent, _open_root, _linked_root])
+def test_a_folder_that_others_can_replace_is_not_written_to(
+    make: Callable[[pathlib.Path], pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    """Who can write to a folder can put another one in place of the cache; a sticky bit forbids that."""
+    folder = make(tmp_path)
+    with pytest.raises(DiskStoreError, match="others can write to it"):
+        DiskStore(folder).put(NAME, "text")
+    assert not folder.exists()
+    for parent in folder.parents[:2]:
+        if parent.exists():
+            parent.chmod(0o1777)
+    DiskStore(folder).put(NAME, "text")
+    assert DiskStore(folder).get(NAME) == "text"
+
+
+def test_a_cache_below_a_link_of_the_users_own_is_used(tmp_path: pathlib.Path) -> None:
+    """A home folder may link to a larger disk."""
+    (tmp_path / "disk").mkdir(mode=0o700)
+    (tmp_path / "root").symlink_to(tmp_path / "disk")
+    DiskStore(tmp_path / "root" / "compile-explorer" / "aot").put(NAME, "text")
+    assert (tmp_path / "disk" / "compile-explorer" / "aot" / NAME).exists()
+
+
+def test_a_pipe_in_place_of_a_file_is_not_read(tmp_path: pathlib.Path) -> None:
+    """Reading a pipe would wait for a writer for ever."""
+    store = DiskStore(tmp_path / "s")
+    store.put(NAME, "text")
+    (store.folder / NAME).unlink()
+    os.mkfifo(store.folder / NAME, 0o600)
+    with pytest.raises(DiskStoreError, match="damaged"):
+        store.get(NAME)
