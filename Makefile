@@ -31,7 +31,7 @@ TESTS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick test-all matrix lab bench coverage fuzz soak lint accept notebooks editions site sessions pictures libraries clean
+.PHONY: help demo test quick test-all matrix lab bench coverage fuzz soak mutation lint accept notebooks editions site sessions pictures libraries clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ fuzz: $(STAMP) ## Compare random programs with eager for ten minutes, with the d
 
 soak: $(STAMP) ## Compile cells, interrupt, fork and record for an hour; memory must stay flat
 	$(BIN)/python -m tests.soak --minutes 60 --seed $$(date +%Y%m%d)
+
+mutation: $(STAMP) ## Plant 100 faults in guards, checks and lowerings; the tests that reach them must fail
+	$(BIN)/python -m tests.mutation --seed $$(date +%Y%m%d)000 --count 100 --minutes 120 --wanted 0.6
 
 libraries: $(STAMP) ## Install libraries that live on torch, and compile their models and functions
 	$(BIN)/python -m pip install --quiet --requirement tests/libraries.txt

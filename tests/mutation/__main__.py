@@ -1,35 +1,89 @@
 """Plant faults in the engine: ``python -m tests.mutation --seed 1 --count 40``.
 
-Each mutant is printed with its seed: killed if a test of its area fails or hangs, survived with its difference.
+Each mutant is printed with its seed: killed if a test that reaches its statement fails or hangs, survived with its
+difference, or not reached by any test of its area. Tests run in a copy of the tree, so child processes have the mutant.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import pathlib
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
-import pytest
+from tests.mutation.mutants import ROOT, TESTS, VALUES_TEST, Mutant, mutant_of
 
-from tests.mutation.mutants import ROOT, mutant_of
+TESTS_PASSED, TEST_FAILED, INTERRUPTED = 0, 1, 2
+"""Exit codes of pytest; a mutant that fails when it is imported interrupts."""
+MAX_SECONDS, MAX_CASES = 60.0, 6
+"""Bounds of the tests of one mutant: their measured seconds, and cases of the test of values."""
 
-TESTS_PASSED, NO_TESTS = 0, 5
-"""Exit codes of pytest."""
+Reach = dict[str, tuple[float, list[Any]]]
 
 
-def run_mutant(seed: int, limit: float) -> str:
-    """Return ``killed``, ``timed out`` or ``survived``.
+def copy_tree(target: pathlib.Path) -> None:
+    """Copy the files that git knows, changed or not."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
+    )
+    for name in listed.stdout.decode().split("\0"):
+        if name.startswith(("engine/", "notebook_ext/", "tests/", "pyproject")) and (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+
+
+def read_reach(path: pathlib.Path) -> Reach:
+    """Return which tests reach which statements; measure it if there is no such file.
+
+    Raises:
+        CalledProcessError: a test fails without a mutant.
+    """
+    if not path.exists():
+        new = path.with_suffix(".new")
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "tests.mutation.reach", new, *TESTS], cwd=ROOT, check=True
+        )
+        new.replace(path)
+    return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def tests_for(mutant: Mutant, reach: Reach) -> list[str]:
+    """Return the tests that reach a mutant's statement, the fastest first, within the bounds."""
+    place = [mutant.path, mutant.line]
+    found = sorted((seconds, name) for name, (seconds, places) in reach.items() if place in places)
+    dear = [name for _, name in found if name.startswith(VALUES_TEST)][MAX_CASES:]
+    chosen: list[str] = []
+    total = 0.0
+    for seconds, name in found:
+        if name not in dear and (total + seconds <= MAX_SECONDS or not chosen):
+            total += seconds
+            chosen.append(name)
+    return chosen
+
+
+def run_mutant(mutant: Mutant, tests: Sequence[str], tree: pathlib.Path, limit: float) -> str:
+    """Return ``killed``, ``timed out``, ``survived`` or ``not reached``.
 
     Raises:
         RuntimeError: pytest could not run.
     """
-    command = [sys.executable, "-W", "ignore", "-m", "tests.mutation", "--child", "--seed", str(seed)]
+    if not tests:
+        return "not reached"
+    target = tree / mutant.path
+    target.write_text(mutant.source(), encoding="utf-8")
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
     child = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
     try:
         output, _ = child.communicate(timeout=limit)
@@ -37,40 +91,40 @@ def run_mutant(seed: int, limit: float) -> str:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         return "timed out"
-    if child.returncode == NO_TESTS:
+    finally:
+        shutil.copy2(ROOT / mutant.path, target)
+    if child.returncode > INTERRUPTED:
         raise RuntimeError(output.decode()[-2000:])
     return "survived" if child.returncode == TESTS_PASSED else "killed"
 
 
-def run_tests(seed: int) -> int:
-    """Run the tests of a mutant's area in this process, which imports the mutant."""
-    mutant = mutant_of(seed)
-    mutant.install()
-    return int(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *mutant.tests]))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 1 if a mutant survived."""
+    """Run the command line; 1 if fewer mutants than wanted were killed."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed; the next mutants have the next seeds")
     parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--folder", default="", help="take only mutants of files below this folder")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for the tests of one mutant")
     parser.add_argument("--minutes", type=float, default=1e9, help="when to stop")
-    parser.add_argument("--child", action="store_true", help="run the tests of one mutant in this process")
+    parser.add_argument("--reach", type=pathlib.Path, help="file with the tests that reach each statement")
+    parser.add_argument("--wanted", type=float, default=0.9, help="share of the mutants that must be killed")
     options = parser.parse_args(arguments)
-    if options.child:
-        return run_tests(options.seed)
-    end, outcomes = time.monotonic() + options.minutes * 60, []
-    for seed in range(options.seed, options.seed + options.count):
-        if time.monotonic() > end:
-            break
-        outcome = run_mutant(seed, options.limit)
-        outcomes.append(outcome)
-        mutant = mutant_of(seed)
-        text = f"{mutant.change}\n{mutant.difference()}" if outcome == "survived" else f"{mutant.change}, {mutant.path}"
-        print(f"seed {seed}: {outcome}: {text}", flush=True)
-    print(f"{len(outcomes) - outcomes.count('survived')} of {len(outcomes)} mutants killed")
-    return int("survived" in outcomes)
+    end, outcomes = time.monotonic() + options.minutes * 60, Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        tree = pathlib.Path(folder).resolve() / "tree"
+        copy_tree(tree)
+        reach = read_reach(options.reach or pathlib.Path(folder) / "reach.json")
+        for seed in range(options.seed, options.seed + options.count):
+            mutant = mutant_of(seed, options.folder)
+            if time.monotonic() > end:
+                break
+            outcome = run_mutant(mutant, tests_for(mutant, reach), tree, options.limit)
+            outcomes[outcome] += 1
+            text = mutant.path if outcome in ("killed", "timed out") else mutant.difference()
+            print(f"seed {seed}: {outcome}: {mutant.change}: {text}", flush=True)
+    killed = outcomes["killed"] + outcomes["timed out"]
+    print(f"{killed} of {outcomes.total()} mutants killed, {outcomes['not reached']} not reached")
+    return int(killed < options.wanted * outcomes.total())
 
 
 if __name__ == "__main__":

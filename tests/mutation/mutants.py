@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import ast
-import copy
 import difflib
 import functools
-import importlib.machinery
 import pathlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[2]
+VALUES_TEST = "tests/engine/lowering/test_values_match_eager.py"
 TESTS = {
     "engine/guards": ("tests/engine/guards",),
     "engine/ir/guards": ("tests/engine/guards",),
     "engine/aot/checks": ("tests/engine/aot/checks",),
-    "engine/lowering/ops": ("tests/engine/lowering/test_values_match_eager.py",),
+    "engine/lowering/ops": (VALUES_TEST,),
 }
 """Folders whose files are mutated, with the tests that must notice."""
 
@@ -38,111 +36,85 @@ _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: the ``position``-th node of a file's syntax tree, and what happens to it."""
+    """One change: the text of a file from ``start`` to ``end`` becomes ``text``."""
 
     path: str
-    position: int
+    line: int
+    """First line of the innermost statement around the change."""
     change: str
+    start: int
+    end: int
+    text: str
 
     @property
     def tests(self) -> tuple[str, ...]:
         """Return the tests that cover the file."""
         return next(tests for folder, tests in TESTS.items() if self.path.startswith(f"{folder}/"))
 
-    def tree(self) -> ast.Module:
-        """Return the changed syntax tree of the file."""
-        tree = ast.parse((ROOT / self.path).read_text(encoding="utf-8"))
-        node = list(ast.walk(tree))[self.position]
-        made = _CHANGES[self.change](copy.deepcopy(node))
-        return ast.fix_missing_locations(_Replace(node, ast.copy_location(made, node)).visit(tree))  # type: ignore[no-any-return]
+    def source(self) -> str:
+        """Return the changed text of the file."""
+        old = (ROOT / self.path).read_bytes()
+        return (old[: self.start] + self.text.encode() + old[self.end :]).decode()
 
     def difference(self) -> str:
         """Return the change as lines with - and +."""
-        old = ast.unparse(ast.parse((ROOT / self.path).read_text(encoding="utf-8"))).splitlines()
-        lines = difflib.unified_diff(old, ast.unparse(self.tree()).splitlines(), lineterm="", n=1)
+        old = (ROOT / self.path).read_text(encoding="utf-8").splitlines()
+        lines = difflib.unified_diff(old, self.source().splitlines(), lineterm="", n=1)
         return "\n".join([self.path, *list(lines)[2:]])
 
-    def install(self) -> None:
-        """Let this process import the changed file; it must not have been imported."""
-        path, code = str(ROOT / self.path), compile(self.tree(), str(ROOT / self.path), "exec")
-        original = importlib.machinery.SourceFileLoader.get_code
 
-        def get_code(loader: Any, name: str) -> Any:
-            return code if loader.path == path else original(loader, name)
-
-        importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
-
-
-class _Replace(ast.NodeTransformer):
-    def __init__(self, old: ast.AST, new: ast.AST) -> None:
-        self._old, self._new = old, new
-
-    def visit(self, node: ast.AST) -> Any:
-        return self._new if node is self._old else self.generic_visit(node)
-
-
-def _flip_comparison(node: Any) -> ast.AST:
-    node.ops = [_OPPOSITES[type(node.ops[0])]()]
-    return node  # type: ignore[no-any-return]
-
-
-def _add_one(node: Any) -> ast.AST:
-    return ast.Constant(node.value + 1)
-
-
-def _negate_condition(node: Any) -> ast.AST:
-    node.test = ast.UnaryOp(ast.Not(), node.test)
-    return node  # type: ignore[no-any-return]
-
-
-def _swap_and_or(node: Any) -> ast.AST:
-    node.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
-    return node  # type: ignore[no-any-return]
-
-
-def _drop_statement(node: Any) -> ast.AST:
-    return ast.Pass()
-
-
-_CHANGES = {
-    "flip comparison": _flip_comparison,
-    "add one": _add_one,
-    "negate condition": _negate_condition,
-    "swap and, or": _swap_and_or,
-    "drop statement": _drop_statement,
-}
-
-
-def _changes_of(node: ast.AST) -> Iterator[str]:
-    """Yield the changes that a node allows."""
+def _changes_of(node: ast.AST) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
+    """Yield the changes that a node allows: name, the node to replace, its new text."""
     match node:
-        case ast.Compare(ops=[_]):
-            yield "flip comparison"
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            yield "flip comparison", node, f"({ast.unparse(ast.Compare(left, [_OPPOSITES[type(op)]()], [right]))})"
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
-            yield "add one"
-        case ast.If() | ast.IfExp() | ast.While():
-            yield "negate condition"
-        case ast.BoolOp():
-            yield "swap and, or"
+            yield "add one", node, str(value + 1)
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+            yield "negate condition", test, f"(not ({ast.unparse(test)}))"
+        case ast.BoolOp(op=op, values=values):
+            yield "swap and, or", node, f"({ast.unparse(ast.BoolOp(_opposite(op), values))})"
         case ast.Raise() | ast.AugAssign() | ast.Expr(value=ast.Call()):
-            yield "drop statement"
+            yield "drop statement", node, "pass"
+
+
+def _opposite(op: ast.boolop) -> ast.boolop:
+    return ast.And() if isinstance(op, ast.Or) else ast.Or()
+
+
+def _mutants_in(path: str) -> Iterator[Mutant]:
+    """Yield the mutants of a file: changes inside functions."""
+    source = (ROOT / path).read_bytes()
+    offsets = [0]
+    for line in source.splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(line))
+    for node, line in _nodes_inside(ast.parse(source)):
+        for change, old, text in _changes_of(node):
+            start = offsets[old.lineno - 1] + old.col_offset
+            end = offsets[(old.end_lineno or 0) - 1] + (old.end_col_offset or 0)
+            yield Mutant(path, line, change, start, end, text)
+
+
+def _nodes_inside(node: ast.AST, line: int = 0) -> Iterator[tuple[ast.AST, int]]:
+    """Yield the nodes inside functions, each with the first line of its statement; formatted text is left out."""
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or isinstance(child, ast.JoinedStr):
+                continue
+            is_body = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and name == "body"
+            inner = child.lineno if isinstance(child, ast.stmt) and (line or is_body) else line
+            if inner:
+                yield child, inner
+            yield from _nodes_inside(child, inner)
 
 
 @functools.cache
 def all_mutants() -> tuple[Mutant, ...]:
-    """Return every mutant: the changes inside functions of the mutated folders."""
-    found = []
-    for folder in TESTS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            inside = {n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for s in f.body for n in ast.walk(s)}
-            for position, node in enumerate(ast.walk(tree)):
-                if node in inside:
-                    name = path.relative_to(ROOT).as_posix()
-                    found += [Mutant(name, position, change) for change in _changes_of(node)]
-    return tuple(found)
+    """Return every mutant of the mutated folders."""
+    paths = [path for folder in TESTS for path in sorted((ROOT / folder).rglob("*.py"))]
+    return tuple(m for path in paths for m in _mutants_in(path.relative_to(ROOT).as_posix()))
 
 
-def mutant_of(seed: int) -> Mutant:
-    """Return the mutant of a seed."""
-    return random.Random(seed).choice(all_mutants())
+def mutant_of(seed: int, folder: str = "") -> Mutant:
+    """Return the mutant of a seed, among those of a folder."""
+    return random.Random(seed).choice([m for m in all_mutants() if m.path.startswith(folder)])
