@@ -236,7 +236,7 @@ NAMED = "import typing\nclass C(typing.NamedTuple):\n    a: object\n    def twic
 @pytest.mark.parametrize("is_rerun", [False, True], ids=["new namespace", "rerun"])
 @pytest.mark.parametrize("text", [CLASS, MODULE, COUNTER, NAMED], ids=["class", "module", "counter", "named tuple"])
 def test_classes_of_cells_are_freed(text: str, is_rerun: bool) -> None:
-    """Caches by class, and symbols of globals, hold no namespace and no class of a cell that was run again."""
+    """Caches hold no namespace and no class of a cell that was run again."""
     classes, shared = [], {"torch": torch}
     for _ in range(3):
         namespace = shared if is_rerun else {"torch": torch}

@@ -25,7 +25,7 @@ from tests.mutation.mutants import ROOT, TESTS, VALUES_TEST, Mutant, mutant_of
 TESTS_PASSED, TEST_FAILED, INTERRUPTED = 0, 1, 2
 """Exit codes of pytest; a mutant that fails when it is imported interrupts."""
 MAX_SECONDS, MAX_CASES = 60.0, 6
-"""Bounds of the tests of one mutant: their measured seconds, and cases of the test of values."""
+"""Bounds of the tests of one mutant: seconds, and cases of the test of values."""
 
 Reach = dict[str, tuple[float, list[Any]]]
 

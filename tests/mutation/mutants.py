@@ -96,7 +96,10 @@ def _mutants_in(path: str) -> Iterator[Mutant]:
 
 
 def _nodes_inside(node: ast.AST, line: int = 0) -> Iterator[tuple[ast.AST, int]]:
-    """Yield the nodes inside functions, each with the first line of its statement; formatted text is left out."""
+    """Yield the nodes inside functions, each with the first line of its statement.
+
+    Formatted text is left out: before Python 3.12 its nodes have no positions.
+    """
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, ast.JoinedStr):

@@ -1,5 +1,6 @@
-"""Find which tests reach which statement: ``python -m tests.mutation.reach FILE FOLDER...`` writes JSON.
+"""Find which tests reach which statement.
 
+``python -m tests.mutation.reach FILE FOLDER...`` writes JSON.
 Statements of the mutated files note themselves when they run, so a mutant needs only the tests that reach it.
 """
 

@@ -1,4 +1,4 @@
-"""Test the mutants: seeded, changed as said, and seen by the processes of the tests that reach them."""
+"""Test the mutants: seeded, changed as said, and seen by the tests that reach them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_mutant_differs_in_one_place(change: str) -> None:
 
 
 def test_the_tests_of_a_mutant_are_those_that_reach_it() -> None:
-    """The fastest come first, as many as the bounds allow; without one the mutant is not reached."""
+    """The fastest come first, as many as the bounds allow."""
     mutant = mutant_of(7)
     place = [mutant.path, mutant.line]
     reach: runner.Reach = {
@@ -50,7 +50,7 @@ def test_the_tests_of_a_mutant_are_those_that_reach_it() -> None:
 
 
 def test_a_mutant_is_killed_in_a_copy_of_the_tree(tmp_path: pathlib.Path) -> None:
-    """The copied tree has the mutant while its tests run, also in child processes, and the original afterwards."""
+    """The copied tree has the mutant while its tests run, also in child processes."""
     target = tmp_path / "engine" / "errors.py"
     test = tmp_path / "test_errors.py"
     target.parent.mkdir()

@@ -40,7 +40,10 @@ def _run_first_backward() -> None:
 
 
 def clear_symbol_caches() -> None:
-    """Free the ShapeEnvs in the caches of their methods: sources of symbols hold the globals of user functions."""
+    """Free the ShapeEnvs that caches of their methods hold.
+
+    Sources of symbols hold the globals of user functions.
+    """
     for method in tuple(vars(ShapeEnv).values()):
         clear = getattr(method, "cache_clear", None)
         if clear is not None:

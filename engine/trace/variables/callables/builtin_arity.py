@@ -137,7 +137,7 @@ def _arity_of(held: Any) -> Arity | None:
 
 @functools.lru_cache(maxsize=2048)
 def _read_arity(held: Any) -> Arity | None:
-    """Return the arity by the signature; called only with functions of C modules, which are never freed."""
+    """Return the arity of a function of a C module, which is never freed."""
     try:
         parameters = inspect.signature(held).parameters.values()
     except (TypeError, ValueError):

@@ -472,7 +472,7 @@ def _linked_root(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_a_folder_that_others_can_replace_is_not_written_to(
     make: Callable[[pathlib.Path], pathlib.Path], tmp_path: pathlib.Path
 ) -> None:
-    """Who can write to a folder can put another one in place of the cache; a sticky bit forbids that."""
+    """Nobody else may be able to put another folder in place; a sticky bit forbids it."""
     folder = make(tmp_path)
     with pytest.raises(DiskStoreError, match="others can write to it"):
         DiskStore(folder).put(NAME, "text")
