@@ -12,9 +12,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from engine.torch_private.entries import is_available
 from engine.torch_private.fake_tensors import GuardSource, TorchSource
+
+if not TYPE_CHECKING and not is_available(TorchSource):
+    TorchSource = object  # compilation is off, but modules make sources when they are imported
 
 STACK_PARAM_PREFIX = "__stack_"
 """Name prefix of resume function parameters that carry stack values over a graph break."""
