@@ -14,7 +14,8 @@ from engine.ir.node_metadata import provenance_of
 from engine.ir.node_values import map_tensors, tensors_in
 from engine.kernels.targets import default_target
 from engine.kernels.to_records import kernel_records
-from engine.lowering.memory.live_memory import live_memory
+from engine.lowering.memory.live_memory import live_memory, size_hints
+from engine.records.kernels import KernelRecord
 from engine.records.lowering import CpuProgramRecord, LoweringRecord, MemoryRecord
 from engine.records.session import CompilationRecord
 from engine.torch_reports import log_kernels
@@ -32,7 +33,15 @@ def record_program(program: LoweredProgram, graph: AotGraph, work: Compilation) 
     work.program, work.graph = program, graph
     log_kernels(f"Kernels of compilation {work.id}", program.shown_kernels)
     if work.session is not None:
-        work.update_record(lowering=_with_memory(program, graph), kernels=kernel_records(program.shown_kernels))
+        work.update_record(lowering=_with_memory(program, graph), kernels=_shown_kernels(program))
+
+
+def _shown_kernels(program: LoweredProgram) -> tuple[KernelRecord, ...]:
+    return kernel_records(program.shown_kernels, hints=size_hints(program))
+
+
+def _cpu_kernels(program: LoweredProgram) -> tuple[KernelRecord, ...]:
+    return kernel_records(program.kernels, "llvm", size_hints(program))
 
 
 def _with_memory(program: LoweredProgram, graph: AotGraph) -> LoweringRecord:
@@ -55,7 +64,7 @@ def record_cpu_program(run: Run, program: LoweredProgram, graph: AotGraph, work:
     if graph.stage == "backward":
         return record_backward_program(run, program, graph, work.later)
     work.cpu_program, work.graph = program, graph
-    kernels = kernel_records(program.kernels, "llvm")
+    kernels = _cpu_kernels(program)
     record, memory = program.record, (_memory(program, graph),)
     made = CpuProgramRecord(
         kernels, record.decisions, record.externs, memory=memory, autotune_choices=record.autotune_choices
@@ -97,14 +106,14 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
         if known.has_backward if is_cpu else compilation.backward_lowering is not None:
             return compilation  # a backward specialized to other undefined tangents
         if is_cpu:
-            kernels = (*known.kernels, *kernel_records(program.kernels, "llvm"))
+            kernels = (*known.kernels, *_cpu_kernels(program))
             decisions = (*known.decisions, *program.record.decisions)
             externs = (*known.externs, *program.record.externs)
             memory = (*known.memory, _memory(program, graph))
             choices = (*known.autotune_choices, *program.record.autotune_choices)
             made = CpuProgramRecord(kernels, decisions, externs, True, known.reason, memory, choices)
             return compilation.with_cpu_program(made)
-        kernels = (*compilation.kernels, *kernel_records(program.shown_kernels))
+        kernels = (*compilation.kernels, *_shown_kernels(program))
         return replace(compilation, backward_lowering=_with_memory(program, graph), kernels=kernels)
 
     record.update(add)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
+from engine.ir.loop_ir.index_expr import Size, concrete_size, symbols_of
 from engine.kernels.cpu.line_ops import complete_line_ops
 from engine.records.kernels import KernelRecord, LaunchRecord, LoopOp, TargetRecord, VerifyRecord
 
@@ -15,8 +17,11 @@ def kernel_record(
     verify: VerifyRecord | None = None,
     launches: Sequence[GeneratedKernel] = (),
     language: str = "triton",
+    hints: Mapping[str, int] | None = None,
 ) -> KernelRecord:
     """Return the record of one kernel; symbolic sizes become their expressions.
+
+    ``hints`` are the values of symbols that bytes and FLOPs are counted for.
 
     ``launches`` are all launches of the kernel, which differ in their buffers and in the nodes of their ops. Without
     them, ``source`` is the only launch.
@@ -31,8 +36,7 @@ def kernel_record(
         ops=_merge_op_origins(launches),
         grid=f"({', '.join(str(size) for size in source.grid[: 1 if language == 'llvm' else 3])})",
         launch_args=launch if language == "llvm" else launch | _launch_configuration(source),
-        bytes_moved=source.bytes_moved,
-        flops=source.flops,
+        **_counts(source, hints or {}),
         fused_nodes=tuple(dict.fromkeys(n for launched in launches for n in launched.nodes)),
         targets=tuple(targets),
         verify=verify,
@@ -48,12 +52,32 @@ def _launch_configuration(source: GeneratedKernel) -> dict[str, str]:
     return {"num_warps": str(source.num_warps), "num_stages": str(source.num_stages)}
 
 
-def kernel_records(launched: Iterable[GeneratedKernel], language: str = "triton") -> tuple[KernelRecord, ...]:
+def _counts(source: GeneratedKernel, hints: Mapping[str, int]) -> dict[str, Any]:
+    """Return the fields of bytes and FLOPs: numbers, and expressions where sizes are symbolic."""
+    moved, flops = source.bytes_moved, source.flops
+    found = {"bytes_moved": _count(moved, hints), "flops": _count(flops, hints)}
+    symbols = symbols_of((moved, flops))
+    if not symbols:
+        return found
+    texts = {f"{n}_expression": "" if size is None else str(size) for n, size in (("bytes", moved), ("flops", flops))}
+    return found | texts | {"size_hints": {s: hints[s] for s in sorted(symbols) if s in hints}}
+
+
+def _count(size: Size | None, hints: Mapping[str, int]) -> int | None:
+    """Return a count at the size hints; None if it is unknown."""
+    return None if size is None or symbols_of((size,)) - hints.keys() else concrete_size(size, hints.__getitem__)
+
+
+def kernel_records(
+    launched: Iterable[GeneratedKernel], language: str = "triton", hints: Mapping[str, int] | None = None
+) -> tuple[KernelRecord, ...]:
     """Return a record of each distinct kernel, in the order of their first launches."""
     by_id: dict[str, list[GeneratedKernel]] = {}
     for source in launched:
         by_id.setdefault(source.id, []).append(source)
-    return tuple(kernel_record(launches[0], launches=launches, language=language) for launches in by_id.values())
+    return tuple(
+        kernel_record(launches[0], launches=launches, language=language, hints=hints) for launches in by_id.values()
+    )
 
 
 def _merge_op_origins(launches: Sequence[GeneratedKernel]) -> tuple[LoopOp, ...]:

@@ -13,6 +13,7 @@ from engine.ir.kernels.template_choice import Candidate, ChoiceRequest, Template
 from engine.ir.loop_ir.index_expr import symbols_of
 from engine.ir.loop_ir.loop_kernel import BlockConfig, LoopKernel
 from engine.ir.loop_ir.ops import VARIES_WITH_X, VARIES_WITH_XR
+from engine.ir.static_sizes import static_size
 from engine.lowering.dedup_kernels import PrintKernel, structural_key
 from engine.records.lowering import AutotuneChoice
 
@@ -121,7 +122,8 @@ def is_tunable(kernel: LoopKernel) -> bool:
 
     The kernel must move enough bytes, and its addresses must not depend on data.
     """
-    if kernel.bytes_moved is not None and kernel.bytes_moved < MIN_TUNED_BYTES:
+    moved = static_size(kernel.bytes_moved)
+    if moved is not None and moved < MIN_TUNED_BYTES:
         return False
     return kernel.matmul is None and not why_not_measurable(kernel)
 

@@ -13,6 +13,7 @@ from engine.ir.kernels.lowered_program import Buffer, Launch, ProgramStep
 from engine.ir.loop_ir.index_expr import LoopVar, variable
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import LoopIROp
+from engine.ir.static_sizes import static_size
 from engine.lowering.dedup_kernels import KernelDeduplicator, structural_key
 from engine.lowering.memory.buffer_reuse import bytes_of, returns_fresh_memory
 from engine.records.lowering import FusionDecision
@@ -226,7 +227,7 @@ def _key_on_any_size(kernel: LoopKernel) -> Hashable | None:
     numel, _ = kernel.static_sizes
     if numel is None or kernel.r is not None or kernel.matmul is not None or kernel.initial_values:
         return None
-    if kernel.uses_int64_index or (kernel.bytes_moved or 0) > MAX_COMBINED_BYTES:
+    if kernel.uses_int64_index or (static_size(kernel.bytes_moved) or 0) > MAX_COMBINED_BYTES:
         return None
     ops = [_on_any_size(op, kernel.x) for op in kernel.ops]
     if any(op is None for op in ops):

@@ -199,7 +199,7 @@ class KernelRecord(Record):
     """One generated kernel.
 
     ``line_ops[i]``: ids of the loop ops of line i + 1 of ``text``. ``bytes_moved`` and ``flops``: estimates
-    from the loop IR; None for symbolic sizes.
+    from the loop IR, for the call that was compiled.
     """
 
     id: str
@@ -212,6 +212,10 @@ class KernelRecord(Record):
     """Launch arguments by parameter name: sizes, block sizes, num_warps."""
     bytes_moved: int | None = None
     flops: int | None = None
+    bytes_expression: str = ""
+    flops_expression: str = ""
+    size_hints: dict[str, int] | None = None
+    """Values of the symbols in both expressions, which are empty if sizes are static."""
     fused_nodes: tuple[str, ...] = ()
     """Ids of the ATen nodes fused into it."""
     targets: tuple[TargetRecord, ...] = ()

@@ -252,7 +252,8 @@ class KernelsView {
     this.frame.say(
       h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()}: ${plural(r.nodes.length, "ATen node")} fused; ${told}. `,
       measured(r.measured, e),
-      e ? `Estimated ${ms(e.seconds)} = ${ms(Math.max(e.memory, e.arithmetic))} of ${e.memory >= e.arithmetic ? "memory traffic" : "arithmetic"} + ${ms(e.launch)} for the launch (assumed): ${BOUND[/** @type {keyof typeof BOUND} */ (e.bound)]}. ` : r.bytes ? "" : "Its sizes are symbols, so nothing is estimated. ",
+      e ? `Estimated ${ms(e.seconds)} = ${ms(Math.max(e.memory, e.arithmetic))} of ${e.memory >= e.arithmetic ? "memory traffic" : "arithmetic"} + ${ms(e.launch)} for the launch (assumed): ${BOUND[/** @type {keyof typeof BOUND} */ (e.bound)]}. ` : r.bytes ? "" : "Nothing is estimated: a size is not known before the call. ",
+      r.counts && r.counts + " ",
       made && made.limit ? `Occupancy ${Math.round(made.occupancy * 100)} %: limited by ${made.limit}. ` : "",
       made && made.fill ? made.fill + " " : "",
       h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked: ${r.check}. ${r.check_note}`),
@@ -291,7 +292,7 @@ class KernelsView {
   #tellCpu(r, made) {
     const code = !made ? "not compiled yet. " : made.error ? made.error + " " : `${plural(made.instructions.asm, "instruction")}, ${made.vector}, ${plural(made.spills, "spill")} to the stack and ${plural(made.reloads, "reload")}. `;
     this.frame.say(
-      h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()} ran on this CPU: ${plural(r.nodes.length, "ATen node")} fused; `, code, measuredOnCpu(r.measured),
+      h("b", {}, `${r.kernel} `), h("code", {}, r.name), ` of ${r.frame} entry ${r.compilation.split("/").pop()} ran on this CPU: ${plural(r.nodes.length, "ATen node")} fused; `, code, measuredOnCpu(r.measured), r.counts && r.counts + " ",
       h("span", { class: "mut" }, r.check === "not checked" ? "Not checked against ATen." : `Checked against ATen on this CPU: ${r.check}. ${r.check_note}`),
     );
   }

@@ -90,6 +90,7 @@ def _row(
         "launches": len(kernel.launches) or sum(k.id == kernel.id for k in compilation.kernels),
         "bytes": format_bytes(kernel.bytes_moved),
         "flops": kernel.flops,
+        "counts": _symbolic_counts(kernel),
         "launch": {one_line(k, 40): one_line(v, 60) for k, v in (kernel.launch_args or {}).items()},
         "targets": {one_line(t.target, 40): _target(t, kernel) for t in kernel.targets},
         "estimates": {
@@ -106,6 +107,15 @@ def _row(
         if verify
         else "",
     }
+
+
+def _symbolic_counts(kernel: KernelRecord) -> str:
+    """Return a sentence on the bytes and FLOP of a kernel with symbolic sizes; empty for others."""
+    counts = [f"{e} {unit}" for e, unit in ((kernel.bytes_expression, "B"), (kernel.flops_expression, "FLOP")) if e]
+    if not counts:
+        return ""
+    values = ", ".join(f"{symbol} = {value:,}" for symbol, value in (kernel.size_hints or {}).items())
+    return sanitize(f"It moves and computes {' and '.join(counts)}{f', counted here for {values}' if values else ''}.")
 
 
 def autotune_choices(compilation: CompilationRecord, kernel: KernelRecord) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ class GeneratedKernel:
     """One Triton kernel: module source with imports that defines the jitted function ``name``.
 
     ``line_ops[i]`` holds the ids of the loop ops behind line i + 1. ``grid`` holds up to three sizes (ints or
-    sympy expressions). ``bytes_moved`` and ``flops`` are counted from the loops; None if symbolic.
+    sympy expressions). ``bytes_moved`` and ``flops`` are counted from the loops.
     """
 
     id: str
@@ -58,8 +58,8 @@ class GeneratedKernel:
     """Ids of the ATen nodes fused into the kernel."""
     num_warps: int = 4
     num_stages: int = 1
-    bytes_moved: int | None = None
-    flops: int | None = None
+    bytes_moved: Size | None = None
+    flops: Size | None = None
     fallback_configs: tuple[KernelConfig, ...] = ()
     """Other configurations, for targets with too little shared memory or too few registers."""
     checks: tuple[str, ...] = ()

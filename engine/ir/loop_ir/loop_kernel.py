@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine.ir.kernels.lowered_program import Buffer
-from engine.ir.loop_ir.index_expr import (
-    LoopVar,
-)
+from engine.ir.loop_ir.index_expr import LoopVar, Size
 from engine.ir.loop_ir.ops import LoopIROp
 from engine.ir.static_sizes import static_size
 
@@ -113,8 +111,8 @@ class LoopKernel:
     buffers: Mapping[str, Buffer]
     nodes: tuple[str, ...]
     uses_int64_index: bool = False
-    bytes_moved: int | None = None
-    flops: int | None = None
+    bytes_moved: Size | None = None
+    flops: Size | None = None
     name: str = ""
     initial_values: Mapping[str, str | float] = field(default_factory=dict)
     """Initial content of buffers that the kernel updates in place: a buffer name or a number."""

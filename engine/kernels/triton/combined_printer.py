@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import chain
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel, KernelArg
+from engine.ir.loop_ir.index_expr import Size, as_size
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import X
 from engine.ir.static_sizes import static_size
@@ -119,6 +120,6 @@ def _united(ids: Iterable[Iterable[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chain.from_iterable(ids)))
 
 
-def _total(counts: Sequence[int | None]) -> int | None:
+def _total(counts: Sequence[Size | None]) -> Size | None:
     known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    return as_size(sum(known)) if len(known) == len(counts) else None

@@ -11,6 +11,7 @@ import torch.fx
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
 from engine.ir.node_values import called_overload
+from engine.ir.static_sizes import static_size
 
 MIN_BYTES = 1 << 16
 """Below this, the cost of a call decides, which is the same for a kernel and for ATen."""
@@ -49,7 +50,8 @@ def operators_for_aten(program: LoweredProgram, module: torch.fx.GraphModule) ->
         called = schemas.get(node.rpartition(":")[2])
         if called is None or any(len(k.nodes) > 1 or _mutates_input(k, program) for k in computed_by):
             continue
-        if all(k.bytes_moved is not None and k.bytes_moved < MIN_BYTES for k in computed_by):
+        moved = [static_size(k.bytes_moved) for k in computed_by]
+        if all(count is not None and count < MIN_BYTES for count in moved):
             found[node] = SMALL
         elif called._schema.name not in FASTER_IN_KERNELS and not any(k.loads_tiles for k in computed_by):
             found[node] = SAME_BYTES

@@ -17,7 +17,7 @@ def live_memory(program: LoweredProgram, stage: str = "call", saved: Collection[
     ``saved`` names the inputs of a backward that its forward allocated; each dies after its last use. Other inputs
     whose name starts with "tangent" come from autograd.
     """
-    hints = _size_hints(program)
+    hints = size_hints(program)
     reads, definitions = _last_uses(program), _definitions(program)
     returned = {ref.buffer for ref in buffer_refs(list(program.outputs))}
     end = len(program.steps) - 1
@@ -95,7 +95,7 @@ def _describe(step: ProgramStep) -> tuple[str, tuple[str, ...]]:
     return name, (call.node,) if call.node else ()
 
 
-def _size_hints(program: LoweredProgram) -> Mapping[str, int]:
+def size_hints(program: LoweredProgram) -> Mapping[str, int]:
     """Return the size hint of each symbol, from the placeholders of the lowered graph."""
     if program.reference_graph is None:
         return {}

@@ -24,6 +24,7 @@ from engine.ir.loop_ir.loop_kernel import LoopKernel, MatmulConfig, MatmulLoops
 from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, R, X
 from engine.ir.loop_ir.tensor_def import Coordinates, TensorDef
 from engine.ir.static_sizes import static_size
+from engine.lowering.bytes_and_flops import total
 from engine.lowering.context import ExternNode, LoweredTensor
 from engine.lowering.fusion_cost import MAX_RECOMPUTE_COST, build_unfused
 from engine.lowering.promotion import broadcast_loader
@@ -295,14 +296,13 @@ def matmul_kernel(
     )
 
 
-def _flops(call: MatmulCall, cost: int) -> int | None:
-    """Count the FLOPs of the matmul, plus ``cost`` per result element; None if symbolic."""
+def _flops(call: MatmulCall, cost: int) -> Size:
+    """Count the FLOPs of the matmul, plus ``cost`` per result element."""
     matrices, rows, cols, inner = call.batch_m_n_k
-    return static_product((matrices, rows, cols, 2 * inner + cost))
+    return product((matrices, rows, cols, 2 * inner + cost))
 
 
-def _bytes(ops: Sequence[LoopIROp], buffers: Mapping[str, Buffer]) -> int | None:
-    """Count the bytes of all buffers that are read or written, each once; None if symbolic."""
+def _bytes(ops: Sequence[LoopIROp], buffers: Mapping[str, Buffer]) -> Size:
+    """Count the bytes of all buffers that are read or written, each once."""
     touched = {(op.buffer, op.name in WRITE_OPS) for op in ops if op.buffer}
-    sizes = [static_product((*buffers[n].shape, buffers[n].dtype.itemsize)) for n, _ in touched]
-    return None if None in sizes else sum(size for size in sizes if size is not None)
+    return total(product((*buffers[n].shape, buffers[n].dtype.itemsize)) for n, _ in touched)

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch import nn
 
+import engine
 from engine.ir.kernels.lowered_program import AtenCall, BufferRef, Launch, LoweredProgram
 from engine.kernels.to_records import kernel_records
 from engine.kernels.triton.printer import print_triton
@@ -368,3 +370,29 @@ def test_schedules_do_not_depend_on_addresses() -> None:
         kept.append([object() for _ in range(1000 * n)])  # the next definitions lie elsewhere
         texts.add((program.record.decisions, program.record.wrapper_text))
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.relu(x) * x.mean(-1, keepdim=True),
+        lambda x: torch.cat([x, x * 2], 0).flip(0) + 1,
+        lambda x: x[torch.arange(x.shape[0]) // 2] * 3,
+        lambda x: x[:, :1].expand(-1, x.shape[1]).exp() + x,
+    ],
+    ids=["reduction", "cat", "gather", "expand"],
+)
+def test_bytes_and_flops_of_symbolic_sizes_are_those_of_the_call(function: Callable[..., Any]) -> None:
+    """The record has the counts of the compiled call, as with static sizes, and their expressions."""
+    counts = []
+    for is_dynamic in (False, True):
+        engine.reset()
+        with engine.record() as session:
+            engine.compile(function, backend="triton", dynamic=is_dynamic)(torch.ones(6, 32))
+        kernels = session.compilations[0].kernels
+        counts.append([(k.bytes_moved, k.flops) for k in kernels])
+    assert counts[0] == counts[1]
+    for kernel in kernels:
+        assert kernel.size_hints
+        for text, count in ((kernel.bytes_expression, kernel.bytes_moved), (kernel.flops_expression, kernel.flops)):
+            assert sympy.sympify(text).subs(kernel.size_hints) == count
