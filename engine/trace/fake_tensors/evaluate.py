@@ -22,6 +22,7 @@ from engine.torch_private.operators import OPDEFS
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
+from engine.trace.fake_tensors.eager_error import eager_error
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 
 _DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
@@ -32,6 +33,7 @@ def evaluate_on_fakes(
 ) -> Any:
     """Run the operation on fake tensors; it raises the errors of ``emit_node``."""
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    operands, is_own = args, run is not None
     try:
         with tx.symbols.fake_mode:
             if run is None:
@@ -71,7 +73,8 @@ def evaluate_on_fakes(
             raise Unsupported("unbacked-size", f"{name} needs a concrete size: {_first_line(error)}") from error
         if _lacks_fake_implementation(target):
             raise Unsupported("no-fake-implementation", f"{name} has no fake implementation") from error
-        raise SkipFrame("raises", f"{name} raises {type(error).__name__}: {_first_line(error)}") from error
+        raised = error if is_own else eager_error(op, target, operands, kwargs, error)
+        raise SkipFrame("raises", f"{name} raises {type(error).__name__}: {_first_line(raised)}") from error
 
 
 def _lacks_fake_implementation(target: Any) -> bool:

@@ -1,0 +1,57 @@
+"""The text of eager's exception where fake tensors raise one of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx.node import map_aggregate
+
+from engine.ir.static_sizes import static_sizes
+from engine.torch_private.fake_tensors import unset_fake_temporarily
+
+MAX_BYTES = 1 << 24
+"""Largest size of the operands that are made to ask eager."""
+
+
+def eager_error(
+    op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any], error: BaseException
+) -> BaseException:
+    """Return the exception that eager raises in place of ``error``; ``error`` itself if there is none of its type.
+
+    Fake tensors check shapes and dtypes by other code than kernels do, in other words. So the call is made once more,
+    on zeros of the same layout. A function that is not torch's own may have side effects, and is not called.
+    """
+    if op != "call_method" and not _is_from_torch(target):
+        return error
+    try:
+        with unset_fake_temporarily(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            given, named = map_aggregate(tuple(args), _zeros_like), map_aggregate(kwargs, _zeros_like)
+            call, given = (getattr(given[0], target), given[1:]) if op == "call_method" else (target, given)
+            call(*given, **named)
+    except type(error) as found:
+        return found
+    except Exception:
+        return error
+    return error
+
+
+def _is_from_torch(target: Any) -> bool:
+    package = f"{getattr(target, '__module__', None) or 'torch'}."
+    is_custom = package.startswith(("torch._ops.", "torch._library.")) and not package.startswith("torch._ops.aten.")
+    return package.startswith(("torch.", "_operator.")) and not is_custom
+
+
+def _zeros_like(value: Any) -> Any:
+    """Return zeros on the CPU with the layout of a fake tensor; other values unchanged.
+
+    Raises:
+        NotImplementedError: its layout is not known, or it is large.
+    """
+    if not isinstance(value, torch.Tensor):
+        return value
+    layout = static_sizes((*value.shape, *value.stride())) if value.layout == torch.strided else None
+    if layout is None or value.untyped_storage().nbytes() > MAX_BYTES:
+        raise NotImplementedError
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu").zero_()
