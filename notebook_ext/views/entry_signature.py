@@ -11,6 +11,7 @@ from notebook_ext.views.format_text import one_line, sanitize, source_name
 
 _TENSOR = re.compile(r"^(\w+)\[(.*)\]$")
 _DIMENSION = re.compile(r"^(.*)\.(?:shape|size\(\))\[(\d+)\]$")
+_WORD = re.compile(r"\w+")
 _BOUND = re.compile(r"-?\d+")
 _MAX_CONDITIONS = 4
 
@@ -65,9 +66,12 @@ def _inputs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
 
 
 def _symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
-    for s in compilation.trace.symbols if compilation.trace else ():
-        if not s.specialized_to:
-            assumptions = tuple(one_line(a.text, 60) for a in s.assumptions)
+    traced = compilation.trace.symbols if compilation.trace else ()
+    computed = {s.name for s in traced if s.specialized_to}  # As strides are from sizes; no input shows them.
+    for s in traced:
+        if s.name not in computed:
+            texts = (a.text for a in s.assumptions if computed.isdisjoint(_WORD.findall(a.text)))
+            assumptions = tuple(one_line(text, 60) for text in texts)
             is_float = "." in s.hint
             yield _Symbol(sanitize(s.name), tuple(map(_place, s.sources)), s.low, s.high, is_float, assumptions)
     for o in compilation.observed_symbols:

@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.ir.guards.base import NO_CAUSE, user_expr
 from engine.ir.guards.sympy_printer import relation_display
+from engine.ir.kernels.symbol_places import NUMBER, OFFSET, place_expr, stride_place
 from engine.ir.sources.base import Source
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
 from engine.trace.annotations import Tracer
@@ -28,11 +29,7 @@ def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
         records.append(
             TracedSymbolRecord(
                 symbol.name,
-                tuple(
-                    dict.fromkeys(
-                        user_expr(of) if dim == -1 else f"{user_expr(of)}.shape[{dim}]" for of, dim in origins
-                    )
-                ),
+                tuple(dict.fromkeys(place_expr(user_expr(of), place) for of, place in origins)),
                 str(env.backed_var_to_val.get(symbol, "")),
                 _symbol_reason(tx, symbol, origins),
                 low,
@@ -62,8 +59,12 @@ def _symbol_reason(tx: Tracer, symbol: Any, places: list[tuple[Source, int]]) ->
 def place_of(source: Any) -> tuple[Source, int] | None:
     """Return the source from which a symbol is read; None for a symbol that no input holds.
 
-    The number is the dimension of a tensor; -1 if the source is the number itself.
+    The number is its place, as in ``symbol_places``.
     """
-    is_number = isinstance(source, Source)
-    of = source if is_number else getattr(source, "base", None)
-    return (of, -1 if is_number else source.idx) if isinstance(of, Source) else None
+    if isinstance(source, Source):
+        return source, NUMBER
+    of = getattr(source, "base", None)
+    if not isinstance(of, Source):
+        return None
+    read = source.prop.method_name()
+    return of, stride_place(source.idx) if read == "stride" else OFFSET if read == "storage_offset" else source.idx

@@ -74,3 +74,25 @@ def test_symbols_of_stock_torch_compile_are_read_too() -> None:
     observed = (ObservedSymbolRecord("s0", "L['x'].size()[0]", "8", "VR[2, int_oo]"),)
     record = CompilationRecord("0/0", "0", "first call", inputs={"x": "f32[8, 4]"}, observed_symbols=observed)
     assert entry_signature(Session(), record) == "x f32[s0, 4], s0 >= 2"
+
+
+def test_symbols_of_strides_are_named_as_strides() -> None:
+    """A stride that changes with the sizes is no size; what is computed from sizes is shown nowhere."""
+    engine.reset()
+    with engine.record() as session:
+        images, rows = (engine.compile(f, backend="eager") for f in (lambda x: x * 2, lambda y: y.sin()))
+        base = torch.ones(40, 30)
+        for n in (4, 8):
+            images(torch.ones(2, 3, n, n))
+        for n in (4, 8):
+            rows(base[:n, :n])
+    _, image, _, row = session.compilations
+    traced = image.trace
+    assert traced is not None
+    names = {s.sources[0]: s.name for s in traced.symbols}
+    assert sorted(names) == ["x.shape[2]", "x.shape[3]", "x.stride(0)", "x.stride(1)", "x.stride(2)"]
+    sizes = f"{names['x.shape[2]']}, {names['x.shape[3]']}"
+    text = entry_signature(session, image)
+    assert text.startswith(f"x f32[2, 3, {sizes}], ")
+    assert not any(names[f"x.stride({n})"] in text for n in range(3))
+    assert "= y.stride(0)" in entry_signature(session, row)
