@@ -137,7 +137,11 @@ class GraphLowering:
             places += [(size, position, dim) for dim, size in enumerate(value.shape)]
             if value.layout == torch.strided:
                 sizes_and_strides = enumerate(zip(value.shape, value.stride(), strict=True))
-                layouts += [(stride, position, stride_place(dim)) for dim, (n, stride) in sizes_and_strides if n != 1]
+                layouts += [
+                    (stride, position, stride_place(dim))
+                    for dim, (size, stride) in sizes_and_strides
+                    if as_size(size) != 1  # asked of the expression: a data-dependent size cannot be guarded
+                ]
                 layouts.append((value.storage_offset(), position, OFFSET))
         for symbol, position, dim in (*places, *layouts):
             self.symbols.bind_input(symbol, position, dim)
@@ -351,6 +355,8 @@ class GraphLowering:
         for position, (source, value) in enumerate(zip(given, values, strict=True)):
             if isinstance(value, LoweredTensor) and not self._saves_padded_rows(position, value):
                 value = self._output_tensor(source, value)
+            else:
+                self.symbols.bind_output(getattr(source, "meta", {}).get("val"), value)
             result.append(value)
         self.outputs = tuple(result)
 

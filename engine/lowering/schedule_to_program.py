@@ -112,7 +112,7 @@ def schedule_to_program(
         lowering_record,
         walk.module,
         unbacked_symbols={symbol: (made.name, dim) for symbol, (made, dim) in walk.symbols.unbacked.items()},
-        assumed_numbers=walk.symbols.assumed_values,
+        **walk.symbols.assumptions,
         multi_output_buffers=_multi_result_positions(walk),
     )
     _check_symbols_known(program)

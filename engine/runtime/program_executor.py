@@ -583,25 +583,11 @@ def _has_data_dependent_size(target: Any) -> bool:
 def runtime_asserts(program: LoweredProgram) -> Iterator[Any]:
     """Yield relations that the graph assumes and only its values can check.
 
-    They are deferred runtime asserts: assumed numbers, and the unevaluated booleans that the graph returns.
+    They are deferred runtime asserts: assumed numbers, and conditions that the graph assumes and returns.
     """
     for name, expected in program.assumed_numbers.items():
         yield sympy.Eq(sympy.Symbol(name, integer=True), expected, evaluate=False)
-    for out in program.outputs:
-        relation = out.node.expr if isinstance(out, torch.SymBool) else out
-        # To sympy, the symbol of an integer is a Boolean too.
-        is_open = isinstance(relation, sympy.logic.boolalg.Boolean) and not relation.is_Atom
-        if is_open and not _is_bool_result(relation, program):
-            yield relation
-
-
-def _is_bool_result(relation: Any, program: LoweredProgram) -> bool:
-    """Return True if the relation is a bool read from a tensor (an integer compared with 1).
-
-    It is a result, not an assumption.
-    """
-    number, one = relation.args if relation.func is sympy.Eq else (None, None)
-    return one == 1 and program.unbacked_symbols.get(str(number), ("", 0))[1] == -1
+    yield from program.assumed_relations
 
 
 def _has_padded_rows(buffer: Buffer) -> bool:

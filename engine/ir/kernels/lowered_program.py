@@ -198,6 +198,8 @@ class LoweredProgram:
 
     Nothing else defines these numbers; the assumption is checked at run time.
     """
+    assumed_relations: tuple[Any, ...] = ()
+    """Relations among the outputs that the graph assumes; they are checked at run time."""
     multi_output_buffers: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Buffer -> (node name, index) of one of several results of a node of ``reference_graph``.
 

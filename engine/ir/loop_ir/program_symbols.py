@@ -10,6 +10,7 @@ import torch
 
 from engine.ir.loop_ir.index_expr import Size, as_size, symbols_of
 from engine.ir.loop_ir.tensor_def import TensorDef
+from engine.torch_private.symbolic_shapes import statically_known_true
 
 SYMBOLIC_SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _EXPRESSIONS: dict[type, Callable[[Any], Any]] = {
@@ -37,6 +38,8 @@ class ProgramSymbols:
         """Definition of each unbacked symbol: an ATen result and a dimension."""
         self.assumed_values: dict[str, Size] = {}
         """Assumed value of each number that a node reads from a tensor, by node name."""
+        self.assumed_relations: list[Any] = []
+        """Relations that the graph returns and assumes."""
 
     def bind_input(self, value: Any, position: int, dim: int = -1) -> None:
         """Record the symbol that an input, or a dimension of it, defines."""
@@ -63,6 +66,19 @@ class ProgramSymbols:
             self.unbacked[str(symbol)] = (number, -1)
         elif value.node.is_int():
             self.assumed_values[number.name] = as_size(expression)
+
+    def bind_output(self, value: Any, relation: Any) -> None:
+        """Record the relation of a returned SymBool if the graph assumes it.
+
+        Else it is a result: a condition that the caller's code branches on.
+        """
+        if isinstance(value, torch.SymBool) and symbols_of((relation,)) and statically_known_true(value):
+            self.assumed_relations.append(relation)
+
+    @property
+    def assumptions(self) -> dict[str, Any]:
+        """Fields of the lowered program that hold what the graph assumes."""
+        return {"assumed_numbers": self.assumed_values, "assumed_relations": tuple(self.assumed_relations)}
 
     def unknown(self, values: Iterable[object]) -> frozenset[str]:
         """Return the symbols in sizes that nothing has defined yet."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import engine
 from engine.backends import lower_to_program
@@ -41,7 +43,7 @@ def two_numbers(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 
 GOOD = (torch.tensor([-1.0, 1.0, 0.5, 3.0]), torch.tensor([1.0, 2.0, 3.0]))
 OTHER = (torch.tensor([-1.0, -1.0, 0.5, 3.0]), torch.tensor([1.0, 2.0, 3.0]))
-FUNCTIONS = (two_masks, mask_and_input, number, two_numbers)
+FUNCTIONS = (two_masks, mask_and_input, two_numbers)
 
 
 class Kernels:
@@ -64,8 +66,8 @@ class Kernels:
         return launch
 
 
-def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> tuple[LoweredProgram | None, str]:
-    """Return a function's lowered program, compiled with valid sizes, or None and the reason."""
+def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> LoweredProgram:
+    """Return a function's lowered program, compiled with valid sizes."""
     found: list[LoweredProgram] = []
     original = lower_to_program.lower
 
@@ -78,19 +80,13 @@ def lowered(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> tu
     with engine.record() as session:
         engine.compile(function, backend="triton")(*GOOD)
     engine.verify(session)
-    aot = session.compilations[0].aot
-    assert aot is not None
-    return (found[0] if found else None), aot.note
+    return found[0]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: str(f.__name__))
 def test_kernels_do_not_read_by_wrong_sizes(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The last kernel, which reads by the size, launches only if the assumption holds."""
-    program, note = lowered(function, monkeypatch)
-    if program is None:  # torch 2.11 knows less of such sizes: then there is nothing to launch, and the record says why
-        assert function is number
-        assert "Could not guard on data-dependent expression" in note
-        return
+    program = lowered(function, monkeypatch)
     kernels = Kernels()
     run = program_executor(program, kernels)
     run(*GOOD)
@@ -100,6 +96,43 @@ def test_kernels_do_not_read_by_wrong_sizes(function: Callable[..., Any], monkey
     with pytest.raises(UnexpectedSize):
         run(*OTHER)
     assert last not in kernels.launched
+
+
+def test_a_false_claim_about_a_number_raises_as_in_eager() -> None:
+    """The caller checks a claim of which no kernel makes use."""
+    engine.reset()
+    compiled = engine.compile(number, backend="triton")
+    assert torch.equal(compiled(*GOOD), number(*GOOD))
+    with pytest.raises(RuntimeError) as eager:
+        number(*OTHER)
+    with pytest.raises(RuntimeError, match=re.escape(str(eager.value))):
+        compiled(*OTHER)
+
+
+def warn_of_large(x: torch.Tensor, found: list[str]) -> torch.Tensor:
+    """A helper with a branch on a number of the tensor."""
+    top = x.max()
+    if top.item() > 100:
+        found.append("large")
+    return top.clamp(min=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_a_condition_that_the_caller_branches_on_is_a_result(dtype: torch.dtype) -> None:
+    """Kernels run whether it is true or false: the graph returns it, and assumes nothing."""
+
+    def scale(x: torch.Tensor, found: list[str]) -> torch.Tensor:
+        return warn_of_large(x * 2, found) + 1
+
+    engine.reset()
+    with engine.record() as session:
+        compiled = engine.compile(scale, backend="triton")
+        for values in ([1, 2], [3, 200]):
+            seen: tuple[list[str], list[str]] = ([], [])
+            x = torch.tensor(values, dtype=dtype)
+            assert torch.equal(compiled(x, seen[0]), scale(x, seen[1]))
+            assert seen[0] == seen[1]
+    assert [f.sentence for f in session.failures] == []
 
 
 def test_verification_says_what_does_not_hold() -> None:
@@ -138,3 +171,22 @@ def test_an_integer_result_is_no_condition() -> None:
         found = engine.compile(suppress, backend="triton")(boxes, scores)
     assert found.tolist() == suppress(boxes, scores).tolist()
     assert session.failures == ()
+
+
+def test_a_backward_with_data_dependent_sizes_has_kernels() -> None:
+    """Tensors with such sizes are saved; their strides define no symbol that must be guarded."""
+
+    def route(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        rows, columns = torch.where(x > 0)
+        return torch.zeros_like(x).index_add_(0, rows, F.silu(x[rows] @ w) * x[rows, columns, None])
+
+    engine.reset()
+    x, w = torch.randn(6, 4), torch.randn(4, 4)
+    gradients = []
+    with engine.record() as session:
+        for call in (route, engine.compile(route, backend="triton")):
+            leaves = [t.clone().requires_grad_() for t in (x, w)]
+            call(*leaves).square().sum().backward()
+            gradients.append([leaf.grad for leaf in leaves])
+    torch.testing.assert_close(gradients[1], gradients[0])
+    assert [f.sentence for c in session.compilations for f in c.failures] == []
