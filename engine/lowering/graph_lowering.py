@@ -140,7 +140,7 @@ class GraphLowering:
                 layouts += [
                     (stride, position, stride_place(dim))
                     for dim, (size, stride) in sizes_and_strides
-                    if as_size(size) != 1  # asked of the expression: a data-dependent size cannot be guarded
+                    if as_size(size) != 1  # the expression: a data-dependent size cannot be guarded
                 ]
                 layouts.append((value.storage_offset(), position, OFFSET))
         for symbol, position, dim in (*places, *layouts):

@@ -110,7 +110,7 @@ def _row(
 
 
 def _symbolic_counts(kernel: KernelRecord) -> str:
-    """Return a sentence on the bytes and FLOP of a kernel with symbolic sizes; empty for others."""
+    """Return a sentence on bytes and FLOP with symbolic sizes; empty for static ones."""
     counts = [f"{e} {unit}" for e, unit in ((kernel.bytes_expression, "B"), (kernel.flops_expression, "FLOP")) if e]
     if not counts:
         return ""

@@ -18,7 +18,7 @@ MAX_BYTES = 1 << 24
 def eager_error(
     op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any], error: BaseException
 ) -> BaseException:
-    """Return the exception that eager raises in place of ``error``; ``error`` itself if there is none of its type.
+    """Return the exception that eager raises, ``error`` if it raises none of its type.
 
     Fake tensors check shapes and dtypes by other code than kernels do, in other words. So the call is made once more,
     on zeros of the same layout. A function that is not torch's own may have side effects, and is not called.

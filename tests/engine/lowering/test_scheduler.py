@@ -383,7 +383,7 @@ def test_schedules_do_not_depend_on_addresses() -> None:
     ids=["reduction", "cat", "gather", "expand"],
 )
 def test_bytes_and_flops_of_symbolic_sizes_are_those_of_the_call(function: Callable[..., Any]) -> None:
-    """The record has the counts of the compiled call, as with static sizes, and their expressions."""
+    """The record has the counts of the compiled call, and their expressions."""
     counts = []
     for is_dynamic in (False, True):
         engine.reset()

@@ -77,7 +77,7 @@ def test_symbols_of_stock_torch_compile_are_read_too() -> None:
 
 
 def test_symbols_of_strides_are_named_as_strides() -> None:
-    """A stride that changes with the sizes is no size; what is computed from sizes is shown nowhere."""
+    """A stride is no size; one that is computed from sizes is not shown."""
     engine.reset()
     with engine.record() as session:
         images, rows = (engine.compile(f, backend="eager") for f in (lambda x: x * 2, lambda y: y.sin()))

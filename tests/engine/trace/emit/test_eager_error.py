@@ -1,4 +1,4 @@
-"""The record of an exception has the words of eager's exception, not those of fake tensors."""
+"""The record of an exception has the words of eager, not those of fake tensors."""
 
 from __future__ import annotations
 
