@@ -112,7 +112,10 @@ class _ArgumentStatements(ast.NodeVisitor):
         """Note an asserted layout, or the kernel's call."""
         called, given = _called(node.value), getattr(node.value, "args", [])
         if called == "assert_size_stride":
-            self._layouts[ast.unparse(given[0])] = given[1:3]
+            name = ast.unparse(given[0])
+            while self._made.get(name, ("", set()))[0] in self._made:  # a second name
+                name = self._made[name][0]
+            self._layouts[name] = given[1:3]
         elif called == self._kernel and not self._arguments:
             self._arguments = given
 
