@@ -11,6 +11,7 @@ import torch.fx
 
 from engine.aot.functional_tensors import functional_tensors
 from engine.aot.gradients.custom_function_outputs import is_user_function
+from engine.deferred_interrupts import deliver_interrupts
 from engine.ir.introspection.autograd_nodes import autograd_nodes
 from engine.ir.node_metadata import BACKWARD_KEY, NodeProvenance, set_provenance
 from engine.torch_private.functionalization import from_functional_tensor
@@ -89,7 +90,11 @@ class BackwardProvenance:
         return found
 
     def _mark_grad_sums(self, gradients: Sequence[Any], origin: NodeProvenance | None) -> None:
-        """Set the provenance of the sums among these gradients; other new sums stay pending."""
+        """Set the provenance of the sums among these gradients; other new sums stay pending.
+
+        A safe point: autograd raises the error of a hook in the backward's caller.
+        """
+        deliver_interrupts()
         self._pending_grad_sums.update(self._take_new_nodes())
         for gradient in gradients:
             self._mark_grad_sum(gradient, origin)

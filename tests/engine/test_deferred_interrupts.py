@@ -14,6 +14,7 @@ import torch
 
 import engine
 from engine import deferred_interrupts
+from engine.aot.backward_provenance import BackwardProvenance
 from engine.deferred_interrupts import allow_interrupts, defer_interrupts, deliver_interrupts
 from tests import interrupts
 
@@ -229,6 +230,29 @@ def test_lowering_has_a_safe_point_in_each_loop(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(f"engine.lowering.{place}.deliver_interrupts", lambda place=place: reached.append(place))
     engine.compile(chain, backend="triton")(torch.randn(4, 4))
     assert all(reached.count(place) >= 3 for place in places), reached
+
+
+def test_a_traced_backward_has_a_safe_point_at_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt in a backward that is traced waits for one autograd node; the next call is right."""
+    mark = BackwardProvenance.mark_traced
+    marked: list[Any] = []
+
+    def interrupted(self: BackwardProvenance, origin: Any) -> None:
+        marked.append(origin)
+        if len(marked) == 5:
+            signal.raise_signal(signal.SIGINT)
+        mark(self, origin)
+
+    module = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(8)), torch.nn.GELU())
+    compiled, x = engine.compile(module, backend="aot_eager"), torch.randn(3, 2)
+    monkeypatch.setattr(BackwardProvenance, "mark_traced", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(x)
+    assert len(marked) == 6  # the last call is at the end, after the error
+    compiled(x).sum().backward()
+    gradients = [p.grad for p in module.parameters()]
+    wanted = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    torch.testing.assert_close(gradients, list(wanted))
 
 
 @pytest.mark.thorough
