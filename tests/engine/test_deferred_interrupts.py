@@ -233,7 +233,7 @@ def test_lowering_has_a_safe_point_in_each_loop(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_traced_backward_has_a_safe_point_at_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt in a backward that is traced waits for one autograd node; the next call is right."""
+    """An interrupt in a traced backward waits for one node; the next call is right."""
     mark = BackwardProvenance.mark_traced
     marked: list[Any] = []
 
