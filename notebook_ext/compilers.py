@@ -152,6 +152,8 @@ def _layer(module: torch.nn.Module) -> Callable[..., Any]:
     def layer(*arguments: Any, **keywords: Any) -> Any:
         return call(*arguments, **keywords)
 
+    # torch names a frame by its code.
+    layer.__code__ = layer.__code__.replace(co_name=f"{type(module).__name__}.forward")
     layer.__name__ = layer.__qualname__ = type(module).__name__
     return layer
 

@@ -215,6 +215,7 @@ def test_stock_torch_shows_in_the_same_summary(kernel: Kernel) -> None:
     assert ran.succeeded, ran.text
     told = summaries(ran)[0]["text/plain"]
     assert told.startswith("stock torch.compile")
+    assert "TransformerEncoderLayer.forward" in told
     assert "break" in told
     assert "recompile" in told
     assert kernel.run("assert m._compiled_call_impl is not None").succeeded
