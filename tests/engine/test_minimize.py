@@ -138,7 +138,7 @@ def test_the_operation_that_is_slower_than_eager_is_left() -> None:
     """A part is slow alike if it has half of the lost seconds: the others are removed."""
     said: list[str] = []
     x, w = torch.randn(32, 32), torch.randn(32, 32)
-    found = minimize(program, x, w, fails="slower", backend=slow_sigmoid, on_progress=said.append)
+    found = minimize(program, x, w, fails="slower", backend=slow_sigmoid, on_progress=said.append, seconds=300)
     assert found.outcome.kind == "slower"
     assert (found.nodes, found.is_minimal) == (1, True), found
     assert "torch.sigmoid" in found.text
