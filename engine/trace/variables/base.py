@@ -162,7 +162,15 @@ class ObjectFacts:
         return []
 
 
-class Variable(Operand, MutatedObject, ObjectFacts):
+class SlottedType(type):
+    """Metaclass of variable classes: one that names no slots has none, and no ``__dict__``."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> SlottedType:
+        namespace.setdefault("__slots__", ())
+        return super().__new__(cls, name, bases, namespace)
+
+
+class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
     """Base of all variables. Operations raise ``Unsupported`` unless a subclass has its own.
 
     ``source`` is how compiled code reaches the value again. It is None for values created while tracing.
@@ -473,7 +481,6 @@ def reachable_variables(values: Iterable[Variable]) -> Iterator[Variable]:
 class NullVariable(Variable):
     """CPython's NULL on the stack, below a callable without ``self``."""
 
-    __slots__ = ()
     cls = type(None)
 
     def describe(self) -> str:
@@ -486,7 +493,6 @@ NULL = NullVariable()
 class AttributeDictVariable(Variable):
     """A variable that stores its attributes by name, as the traced code sets them."""
 
-    __slots__ = ()
     attributes: dict[str, Variable]
 
     def current_attributes(self, tx: Tracer) -> dict[Any, tuple[Variable, Variable]]:

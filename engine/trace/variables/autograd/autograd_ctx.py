@@ -27,8 +27,6 @@ _CTX_ATTRIBUTES = {
 class RealAutogradContextVariable(UserDefinedObjectVariable):
     """A real ctx. Its attributes are set after the graph, before the forward returns."""
 
-    __slots__ = ()
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in _CTX_ATTRIBUTES or name == "set_materialize_grads":
             return BuiltinMethodVariable(self, name)

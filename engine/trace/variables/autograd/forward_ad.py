@@ -20,8 +20,6 @@ from engine.trace.variables.torch_api.context_managers import GraphContextVariab
 class DualLevelVariable(GraphContextVariable):
     """``dual_level()``, entered in the graph and while tracing, so that fakes have tangents."""
 
-    __slots__ = ()
-
     def enter(self, tx: Tracer) -> Variable:
         super().enter(tx)
         return ConstantVariable(forward_ad._current_level)

@@ -101,8 +101,6 @@ _REMOVE_HOOK = GraphCallable("remove_hook", torch.utils.hooks.RemovableHandle.re
 class TensorHookHandleVariable(GraphObjectVariable):
     """The handle of a tensor hook registered in traced code."""
 
-    __slots__ = ()
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return BuiltinMethodVariable(self, name) if name == "remove" else super().get_attr(tx, name)
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 class BuiltinVariable(RealObjectVariable):
     """A function or method implemented in C."""
 
-    __slots__ = ()
-
     is_copied_by_reference = True
 
     def describe(self) -> str:

@@ -26,8 +26,6 @@ _WRAPPED_FUNCTION_ATTRS = ("fget", "fset", "fdel", "__func__", "__wrapped__")
 class DescriptorVariable(RealObjectVariable):
     """A ``property``, ``classmethod`` or ``staticmethod`` object, or one of a similar class."""
 
-    __slots__ = ()
-
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in _BINDING_METHODS or kwargs:
             return super().call_method(tx, name, args, kwargs)
@@ -41,8 +39,6 @@ class DescriptorVariable(RealObjectVariable):
 
 class ExternalDescriptorVariable(DescriptorVariable):
     """An external descriptor; the functions that it wraps do not change."""
-
-    __slots__ = ()
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in _BINDING_METHODS and hasattr(self.real_object, name):

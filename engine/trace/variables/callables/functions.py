@@ -51,7 +51,6 @@ from engine.trace.variables.torch_api.trace_rules import is_in_graph_function, m
 class FunctionVariable(Variable):
     """Base class of Python functions: code, defaults and cells, as inlining needs them."""
 
-    __slots__ = ()
     cls = types.FunctionType
 
     is_copied_by_reference = True

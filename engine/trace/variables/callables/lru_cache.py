@@ -57,8 +57,6 @@ class ExternalLruCacheVariable(BuiltinVariable):
     been mutated. A tensor that requires no grad is assumed unmodified between two calls.
     """
 
-    __slots__ = ()
-
     def as_python_constant(self, tx: Tracer) -> Any:
         raise NotPythonConstant
 

@@ -23,8 +23,6 @@ from engine.trace.variables.callables.functions import (
     UserFunctionVariable,
 )
 
-_FUNCTION_NAME_ATTRS = ("__name__", "__qualname__", "__module__", "__doc__")
-
 
 def _check_has_argument(tx: Tracer, name: str, args: Args) -> None:
     if not args:

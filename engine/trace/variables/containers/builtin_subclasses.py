@@ -228,8 +228,6 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
 class DictSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of dict, OrderedDict or defaultdict."""
 
-    __slots__ = ()
-
     inner: DictVariable
     is_filled_by_new = False
 
@@ -295,8 +293,6 @@ class DictSubclassVariable(BuiltinSubclassVariable):
 class ListSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of list."""
 
-    __slots__ = ()
-
     inner: ListVariable
     is_filled_by_new = False
 
@@ -320,8 +316,6 @@ class ListSubclassVariable(BuiltinSubclassVariable):
 class TupleSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of tuple."""
 
-    __slots__ = ()
-
     inner: TupleVariable
 
     def returned_contents(self, contents: Variable) -> Variable:
@@ -340,8 +334,6 @@ class TupleSubclassVariable(BuiltinSubclassVariable):
 
 class SetSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of set or frozenset."""
-
-    __slots__ = ()
 
     inner: SetVariable
 
@@ -379,8 +371,6 @@ class SetSubclassVariable(BuiltinSubclassVariable):
 
 class ScalarSubclassVariable(BuiltinSubclassVariable):
     """An instance of a subclass of int, float, complex, str or bytes."""
-
-    __slots__ = ()
 
     inner: ConstantVariable
 
@@ -549,8 +539,6 @@ def _container_object(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 class DataclassFieldVariable(RealObjectVariable):
     """A ``dataclasses.Field``, which is immutable."""
-
-    __slots__ = ()
 
     def hash_key(self, tx: Tracer) -> Any:
         return self.real_object

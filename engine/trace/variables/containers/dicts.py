@@ -48,8 +48,6 @@ class DictVariable(DictContents):
     ``pending_stores`` holds only the items set during tracing.
     """
 
-    __slots__ = ()
-
     mutation_words = "contents of the {} are replaced"
 
     def pytree_parts(self, tx: Tracer) -> tuple[type, tuple[Any, ...], list[Variable]] | None:

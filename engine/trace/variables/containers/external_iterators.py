@@ -174,8 +174,6 @@ class _SymbolicCountVariable(IteratorVariable):
 class OpaqueIteratorVariable(RealObjectVariable, IteratorVariable):
     """A real iterator whose items are known only at run time; each step is a graph break."""
 
-    __slots__ = ()
-
     @property
     def holds_suspended_generator(self) -> bool:
         return type(self.real_object) is GeneratorType

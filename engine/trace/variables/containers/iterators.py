@@ -26,8 +26,6 @@ _REVERSIBLE_TYPES = (str, bytes, list, tuple, collections.deque)
 class IteratorVariable(Variable):
     """Base class of iterators: ``next_item`` advances and returns an item, None at the end."""
 
-    __slots__ = ()
-
     is_mutable = True
     position_varies = False
     """True if the position differs between calls, so that no guard covers it."""

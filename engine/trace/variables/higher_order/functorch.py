@@ -162,8 +162,6 @@ def _trace_transformed_body(
 class _ArgumentUnpackingVariable(FunctionWrapperVariable):
     """Call a function with the arguments in one tuple: (positional, keywords)."""
 
-    __slots__ = ()
-
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         positional, named = sequence_items(tx, args[0])
         return self.function.call(tx, list(sequence_items(tx, positional)), tx.unpack_string_mapping(named))

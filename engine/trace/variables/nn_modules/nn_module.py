@@ -260,8 +260,6 @@ class NNModuleVariable(UserDefinedObjectVariable):
 class FrozenMemberDictVariable(DictVariable):
     """Read-only member dict of a module whose mutations could not be written back."""
 
-    __slots__ = ()
-
     def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
         raise self.unsupported("changing the members of a module that wraps another", "module-attribute")
 

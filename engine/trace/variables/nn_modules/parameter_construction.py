@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 class NewParameterVariable(TensorVariable):
     """A parameter created by the traced code."""
 
-    __slots__ = ()
-
     def python_type(self) -> type:
         return torch.nn.Parameter
 

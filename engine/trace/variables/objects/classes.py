@@ -236,8 +236,6 @@ def _generic_alias(tx: Tracer, real: Any, origin: Source) -> Variable:
 class GenericAliasVariable(BuiltinVariable):
     """A generic alias or a union, such as ``list[int]`` or ``int | str``."""
 
-    __slots__ = ()
-
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         inner = getattr(self.real_object, "__origin__", None)
         if inner is None:

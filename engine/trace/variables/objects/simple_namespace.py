@@ -19,8 +19,6 @@ from engine.trace.variables.objects.user_defined_objects import UserDefinedObjec
 class SimpleNamespaceVariable(UserDefinedObjectVariable):
     """A ``SimpleNamespace``, external or created while tracing."""
 
-    __slots__ = ()
-
     def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
         return BuiltinMethodVariable(self, name) if name in ("__eq__", "__ne__", "__repr__", "__str__") else None
 

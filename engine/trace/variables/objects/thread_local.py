@@ -18,8 +18,6 @@ from engine.trace.variables.objects.user_defined_objects import UserDefinedObjec
 class ThreadLocalVariable(UserDefinedObjectVariable):
     """An instance of ``threading.local`` or of a subclass."""
 
-    __slots__ = ()
-
     def has_generic_setattr(self, base: builtins.type) -> bool:
         return base is threading.local
 

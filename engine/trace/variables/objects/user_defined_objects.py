@@ -49,8 +49,6 @@ class _FakeLength:
 class UserDefinedObjectVariable(UserOperators, InstanceVariable):
     """A user-defined object: operations on it call the special methods of its class."""
 
-    __slots__ = ()
-
     is_user_object = True
     must_not_be_copied = True
     may_have_torch_function = True
@@ -185,8 +183,6 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
 
 class OpaqueObjectVariable(RealObjectVariable):
     """An object of which only the type is known; traced code just passes it on."""
-
-    __slots__ = ()
 
     is_mutable = True
 

@@ -21,7 +21,6 @@ from engine.trace.variables.exceptions.stand_ins import (
 class UserOperators(Variable):
     """An operand whose class may define special methods in Python."""
 
-    __slots__ = ()
     cls: type
 
     def call_special_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:

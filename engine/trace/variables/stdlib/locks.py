@@ -20,8 +20,6 @@ _METHODS = frozenset(("acquire", "release", "locked", "__enter__", "__exit__"))
 class ExternalLockVariable(RealObjectVariable):
     """A lock from outside. Its owner is unknown while tracing, so each use breaks the graph."""
 
-    __slots__ = ()
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return (
             BuiltinMethodVariable(self, name)

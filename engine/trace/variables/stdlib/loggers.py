@@ -38,8 +38,6 @@ _LEVELS = {
 class LoggerVariable(RealObjectVariable):
     """A logger. Its levels are guarded; messages below the level are omitted."""
 
-    __slots__ = ()
-
     real_object: logging.Logger
 
     is_mutable = True

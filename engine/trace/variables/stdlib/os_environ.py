@@ -19,8 +19,6 @@ from engine.trace.variables.callables.methods import builtin_attribute
 class OsEnvironVariable(RealObjectVariable):
     """``os.environ``. Each variable read is guarded."""
 
-    __slots__ = ()
-
     def _read(self, tx: Tracer, key: Variable) -> str | None:
         name = key.as_python_constant(tx)
         origin = DictGetSource(ConstantSource(os.environ, "os.environ"), name)

@@ -17,8 +17,6 @@ from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 class RegexPatternVariable(ConstantVariable):
     """A compiled regular expression."""
 
-    __slots__ = ()
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("sub", "subn", "finditer"):
             return BuiltinMethodVariable(self, name)

@@ -251,8 +251,6 @@ def _stack_nested_arrays(data: Any, *args: Any, **kwargs: Any) -> Any:
 class NumpyFunctionVariable(RealObjectVariable):
     """A numpy function."""
 
-    __slots__ = ()
-
     def describe(self) -> str:
         return f"numpy.{self.real_object.__name__}"
 

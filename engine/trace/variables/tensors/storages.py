@@ -307,8 +307,6 @@ def record_input_storages(tx: Tracer) -> None:
 class ExternalStorageVariable(RealObjectVariable):
     """A storage object passed in from outside the frame."""
 
-    __slots__ = ()
-
     is_mutable = True
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:

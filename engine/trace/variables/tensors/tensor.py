@@ -314,8 +314,6 @@ def _tensor_result(result: torch.Tensor, tx: Tracer, node: torch.fx.Node) -> Var
 class TensorMethodVariable(BuiltinMethodVariable):
     """A tensor method before its call, such as ``x.add``."""
 
-    __slots__ = ()
-
     def python_type(self) -> type:
         return type(torch.Tensor.add)
 

@@ -17,7 +17,6 @@ from engine.trace.variables.base import ConstantVariable, Variable
 class TensorOperators(Variable):
     """An operand whose operators become nodes, with numbers and tensors as other operands."""
 
-    __slots__ = ()
     fake: torch.Tensor
 
     @property

@@ -549,8 +549,6 @@ def _leave_device(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 class DisableTorchFunctionSubclassVariable(ContextVariable):
     """Context ``torch._C.DisableTorchFunctionSubclass()``: no dispatch to subclasses."""
 
-    __slots__ = ()
-
     methods = ("__enter__", "__exit__")
     cls: Any = DisableTorchFunctionSubclass
 
@@ -567,8 +565,6 @@ class DisableTorchFunctionSubclassVariable(ContextVariable):
 
 class DisableTorchFunctionVariable(DisableTorchFunctionSubclassVariable):
     """Context ``torch._C.DisableTorchFunction()``: no dispatch to subclasses or modes."""
-
-    __slots__ = ()
 
     cls = DisableTorchFunction
 

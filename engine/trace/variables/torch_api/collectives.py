@@ -52,8 +52,6 @@ _REDUCTIONS = frozenset(("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "
 class ProcessGroupOrMeshVariable(OpaqueObjectVariable):
     """A process group or device mesh. Its properties are constant and read while tracing."""
 
-    __slots__ = ()
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         found = getattr(self.real_object, name, None)
         if name in _CONSTANT_METHODS:

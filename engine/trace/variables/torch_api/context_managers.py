@@ -22,15 +22,11 @@ from engine.trace.variables.callables.methods import BuiltinMethodVariable
 class ContextMethodVariable(BuiltinMethodVariable):
     """A method of a context in the graph. If the graph raises, the context counts as exited."""
 
-    __slots__ = ()
-
     is_in_graph = True
 
 
 class ContextVariable(Variable):
     """A context manager of torch. Subclasses say what entering and exiting it do."""
-
-    __slots__ = ()
 
     is_mutable = True
     methods: tuple[str, ...] = ("__enter__", "__exit__", "clone")

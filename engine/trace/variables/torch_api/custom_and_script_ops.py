@@ -55,8 +55,6 @@ class TritonOpVariable(BuiltinVariable):
 class ScriptFunctionVariable(BuiltinVariable):
     """A TorchScript function: one graph node."""
 
-    __slots__ = ()
-
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return emit_node(tx, "call_function", GraphCallable(str(self.real_object.name), self.real_object), args, kwargs)
 
@@ -81,8 +79,6 @@ def _compiled_module(tx: Tracer, real: Any, origin: Source) -> Variable:
 
 class FunctionNamespaceVariable(RealObjectVariable):
     """``torch._C._VariableFunctions``: a namespace of torch functions."""
-
-    __slots__ = ()
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         try:

@@ -139,8 +139,6 @@ def _are_functorch_transforms_active(tx: Tracer, args: Args, kwargs: Kwargs) -> 
 class BackendFlagsVariable(RealObjectVariable):
     """``torch.backends.cuda.matmul``. Each read of a flag is guarded."""
 
-    __slots__ = ()
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         try:
             found = getattr(self.real_object, name)

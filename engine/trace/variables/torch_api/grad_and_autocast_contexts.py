@@ -156,8 +156,6 @@ def _wanted_mode(tx: Tracer, given: Variable) -> bool:
 class SetGradEnabledVariable(GradModeVariable):
     """``torch.set_grad_enabled(mode)``, effective from its construction."""
 
-    __slots__ = ()
-
     def enter(self, tx: Tracer) -> Variable:
         set_grad_mode(tx, self.mode)
         return NONE
@@ -174,8 +172,6 @@ class SetGradEnabledVariable(GradModeVariable):
 
 class AutocastModeVariable(GraphContextVariable):
     """``torch.autocast(...)``."""
-
-    __slots__ = ()
 
     readable = ()
 

@@ -52,8 +52,6 @@ def _new_sdpa_params(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 class ExternalSDPAParamsVariable(RealObjectVariable):
     """An ``SDPAParams`` from outside. It is immutable."""
 
-    __slots__ = ()
-
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name not in _SDPA_FIELDS or not hasattr(self.real_object, name) or self.source is None:
             return super().get_attr(tx, name)

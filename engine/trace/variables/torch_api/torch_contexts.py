@@ -77,8 +77,6 @@ def _register_graph_context(make: Any, kind: type[GraphContextVariable], *names:
 class SavedTensorsContextVariable(GraphContextVariable):
     """A context for saved tensors of autograd. Only the graph enters it, not the tracer."""
 
-    __slots__ = ()
-
     def real_context(self) -> Any:
         return contextlib.nullcontext()
 
@@ -88,8 +86,6 @@ class SavedTensorsContextVariable(GraphContextVariable):
 
 class BackendFlagsContextVariable(GraphContextVariable):
     """A context that sets flags of a backend module; they are guarded before."""
-
-    __slots__ = ()
 
     def enter(self, tx: Tracer) -> Variable:
         backend_flags.guard_all_flags(tx, _BACKEND_FLAG_CONTEXTS[self.make])

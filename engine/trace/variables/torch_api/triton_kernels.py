@@ -54,8 +54,6 @@ def _is_host_function(real: Any) -> bool:
 class TritonKernelVariable(OpaqueObjectVariable):
     """A Triton kernel, plain or autotuned. ``kernel[grid]`` is a launch without arguments."""
 
-    __slots__ = ()
-
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return TritonKernelLaunchVariable(self, realize(tx, key))
 
@@ -84,8 +82,6 @@ def _kernel(tx: Tracer, real: Any, origin: Source) -> Variable:
 class TritonHostFunctionVariable(OpaqueObjectVariable):
     """A Triton function that host code can also call, such as ``triton.cdiv``."""
 
-    __slots__ = ()
-
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         assert self.source is not None
         return tx.wrap(self.real_object.fn, AttrSource(self.source, "fn")).call(tx, args, kwargs)
@@ -112,7 +108,6 @@ def _wrap_triton(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 class TritonLaunchResultVariable(Variable):
     """Result of a launch: the compiled kernel, opaque to the tracer."""
 
-    __slots__ = ()
     cls = object
 
     def describe(self) -> str:
