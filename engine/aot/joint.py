@@ -27,6 +27,7 @@ from engine.aot.gradients.autograd_calls import calls_autograd, freed_result
 from engine.aot.gradients.custom_function_outputs import find_function_with_undefined_grads
 from engine.aot.layout_mutation import is_layout_mutated
 from engine.aot.node_properties import dependents_of, may_mutate
+from engine.aot.storage_geometry import is_disjoint, storage_id
 from engine.graph.effect_tokens import set_mode_tokens
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
@@ -40,6 +41,7 @@ from engine.ir.node_values import tensors_by_position
 from engine.ir.traced_frame import GraphInput
 from engine.torch_private.autograd import DisableAutocast, get_sequence_nr, set_grad_enabled
 from engine.torch_private.dispatch import is_traceable_wrapper_subclass
+from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.functionalization import FunctionalTensor, FunctionalTensorMode
 from engine.torch_private.fx import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
 from engine.torch_private.operators import is_non_overlapping_and_dense_or_false
@@ -295,7 +297,7 @@ class _JointTracer(FunctionalTracer):
             )
         if len(tangents) > 1:
             self._check_grads_depend_on_tangents(tangents, marks.user_function_grads)
-        return [self._gradient(n, g) for n, g in zip(self.grad_inputs, found, strict=True)]
+        return _copy_overlaps([self._gradient(n, g) for n, g in zip(self.grad_inputs, found, strict=True)])
 
     def _check_grads_depend_on_tangents(
         self, tangents: Sequence[torch.Tensor], by_users: Sequence[tuple[str, Any]]
@@ -340,6 +342,21 @@ class _JointTracer(FunctionalTracer):
         set_provenance(proxy.node, NodeProvenance(note="the gradient of an output"))
         track_tensor_tree(tangent, proxy, constant=None, tracer=proxies.tracer)
         return tangent
+
+
+def _copy_overlaps(gradients: list[Any]) -> list[Any]:
+    """Copy each gradient that is another tensor over memory of an earlier one.
+
+    Autograd stores both in ``grad`` without a copy, and then an update of one in place would change the other.
+    """
+    earlier: dict[int, list[torch.Tensor]] = {}
+    for n, gradient in enumerate(gradients):
+        if type(gradient) is FakeTensor:
+            over = earlier.setdefault(storage_id(gradient), [])
+            if any(gradient is not o and not is_disjoint(gradient, o) for o in over):
+                gradients[n] = gradient.clone()
+            over.append(gradient)
+    return gradients
 
 
 def _functional_state(value: Any) -> tuple[Any, list[str]] | None:

@@ -67,7 +67,7 @@ class WeakRefCallSource(Source):
 
 @dataclass(frozen=True)
 class RandomDrawSource(Source):
-    """Random number ``index`` that a call takes from a ``random.Random``, as a tensor.
+    """Random number ``index`` that a call takes from a generator, as a tensor.
 
     Reading it advances the generator, so only compiled code reads it.
     """
@@ -76,7 +76,8 @@ class RandomDrawSource(Source):
     index: int
     method: str
     args: tuple[Any, ...]
-    kwargs: tuple[tuple[str, Any], ...] = ()
+    kwargs: tuple[tuple[str, Any], ...]
+    dtype: torch.dtype
 
     @property
     def expr(self) -> str:
@@ -90,11 +91,6 @@ class RandomDrawSource(Source):
 
     def read(self, base: Any) -> Any:
         return torch.tensor(getattr(base, self.method)(*self.args, **dict(self.kwargs)), device="cpu", dtype=self.dtype)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the tensor."""
-        return torch.int64 if self.method in INTEGER_DRAW_METHODS else torch.float64
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,3 @@ class RandomStateSource(Source):
 
     def read(self, base: Any) -> Any:
         return hash(base.getstate())
-
-
-INTEGER_DRAW_METHODS = frozenset(("randint", "randrange", "getrandbits"))
-"""Methods of ``random.Random`` that return integers."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import random
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 
 from engine.torch_private.autograd import set_grad_enabled
@@ -22,9 +23,20 @@ def check_condition(tensor: torch.Tensor, truth: bool) -> None:
         raise AssumptionError
 
 
-def save_rng_state(generator: random.Random) -> Callable[[], None]:
+@functools.singledispatch
+def save_rng_state(generator: Any) -> Callable[[], None]:
     """Return a function that restores the present state of a random number generator."""
     return functools.partial(generator.setstate, generator.getstate())
+
+
+@save_rng_state.register
+def _save_numpy_state(generator: np.random.RandomState) -> Callable[[], None]:
+    return functools.partial(generator.set_state, generator.get_state())
+
+
+@save_rng_state.register
+def _save_bit_generator(generator: np.random.Generator) -> Callable[[], None]:
+    return functools.partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
 
 
 def save_requires_grad(tensor: torch.Tensor) -> Callable[[], None]:

@@ -738,3 +738,17 @@ def test_a_backward_reads_a_number_that_varies_from_call_to_call() -> None:
         run(x).sum().backward()
         assert x.grad is not None
         assert x.grad.tolist() == [rate, rate]
+
+
+def test_gradients_do_not_share_memory() -> None:
+    """A gradient that is part of another one is stored as a copy: clipping scales it once."""
+
+    def embed(token: torch.Tensor, position: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([token.expand(1, -1, -1), x], 1) + position
+
+    inputs = [leaf(1, 1, 4), leaf(1, 3, 4), torch.randn(1, 2, 4)]
+    found = gradients(compiled(embed), inputs, lambda y: y.sin().sum())
+    wanted = gradients(embed, inputs, lambda y: y.sin().sum())
+    for given in (found, wanted):
+        given[1].mul_(0.5)  # type: ignore[union-attr]
+    assert same(found, wanted)

@@ -311,3 +311,13 @@ def made_by_super(x):
     noted = Noted(x * 2, note="twice")
     noted[0].mul_(3)
     return noted, noted.note, type(noted + 1) is Noted
+
+
+Plane = collections.namedtuple("Plane", "x y")  # noqa: PYI024 - the untyped kind is what is tested
+
+
+@program(lambda: (ONE,))
+def class_of_a_namedtuple(x):
+    """Attributes that every object has, read through a namedtuple."""
+    point = Plane(x.sin(), 2)
+    return point.__class__(3, x), point.__class__ is Plane, point.__doc__, point._replace(y=x), Plane.__name__

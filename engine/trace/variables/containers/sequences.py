@@ -395,8 +395,8 @@ class TupleVariable(SequenceVariable):
                 return self.items[self.cls._fields.index(name)]  # type: ignore[attr-defined]
             if name == "_fields":
                 return tx.from_python(self.cls._fields)  # type: ignore[attr-defined]
-            found = class_attribute(tx, self.cls, name, self)
-            if found is not None and (name == "__getnewargs__" or not hasattr(tuple, name)):
+            is_own = name == "__getnewargs__" or not hasattr(tuple, name)
+            if is_own and (found := class_attribute(tx, self.cls, name, self)) is not None:
                 return found
         elif self.cls.__module__ == "torch.return_types" and (index := _structseq_index(self.cls, name)) is not None:
             return self.items[index]

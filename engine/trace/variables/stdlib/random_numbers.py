@@ -94,32 +94,10 @@ class RandomVariable(Variable):
 
         The number sampled while tracing is only an example.
         """
-        refused = Unsupported("random-generator", f"random numbers are generated ({name})")
         tx.random_state.used_in_python = True
-        if self.source is None or name not in _GRAPH_INPUT_METHODS or tx.in_subgraph():
-            raise refused
-        given = tuple(v.as_python_constant(tx) for v in (realize(tx, a) for a in args) if _is_number(v))
-        words = tuple(
-            (k, v.as_python_constant(tx)) for k, v in ((k, realize(tx, a)) for k, a in kwargs.items()) if _is_number(v)
-        )
-        if len(given) < len(args) or len(words) < len(kwargs):
-            raise refused
-        origin = RandomDrawSource(self.source, tx.random_state.input_count, name, given, words)
-        try:
-            tried = getattr(random.Random(0), name)(*given, **dict(words))  # noqa: S311 - only validates the arguments
-        except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
-            raise refused from error
-        if origin.dtype is torch.int64 and not _fits_int64(name, (*given, *dict(words).values())):
-            raise refused
-        fake = evaluate_on_fakes(tx, "call_function", lambda: torch.empty((), dtype=origin.dtype, device="cpu"), [], {})
-        node = tx.graph.placeholder(origin, fake, torch.tensor(tried, dtype=origin.dtype))
-        try:
-            number = emit_node(tx, "call_method", "item", [TensorVariable(node, fake)])
-        except Unsupported:  # the backend does not support unbacked numbers
-            tx.graph.erase_last_input(origin)
-            raise refused from None
-        tx.random_state.input_count += 1
-        return number
+        if name not in _GRAPH_INPUT_METHODS or (name == "getrandbits" and not _fits_int64(args)):
+            raise _not_replayable(name)
+        return draw_number(tx, self, name, args, kwargs, random.Random(0))  # noqa: S311 - only an example
 
     def _seed(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         values = tx.as_python_constants([*args, *kwargs.values()])
@@ -162,13 +140,51 @@ class RandomVariable(Variable):
         cg.body.emit("POP_TOP")
 
 
-def _is_number(value: Variable) -> bool:
-    return type(value.constant) in (int, float)
+def _fits_int64(bits: Args) -> bool:
+    return len(bits) == 1 and type(bits[0].constant) is int and bits[0].constant < 63
 
 
-def _fits_int64(name: str, args: tuple[Any, ...]) -> bool:
-    """Return True if the sampled number is an int that fits in int64."""
-    return args[0] < 63 if name == "getrandbits" else all(type(a) is int and abs(a) < 2**62 for a in args)
+def _not_replayable(name: str) -> Unsupported:
+    return Unsupported("random-generator", f"random numbers are generated ({name})")
+
+
+def draw_number(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs, example: Any) -> Variable:
+    """Sample a number before the graph, at each call; it becomes a graph input.
+
+    ``example`` is a generator of the same class, which gives the number that is traced.
+
+    Raises:
+        Unsupported: the result is no int or float of Python, or the arguments are no such numbers.
+    """
+    if of.source is None or tx.in_subgraph():
+        raise _not_replayable(name)
+    given, words = [realize(tx, a).constant for a in args], {k: realize(tx, a).constant for k, a in kwargs.items()}
+    numbers = [*given, *words.values()]
+    if not all(type(n) in (int, float) and abs(n) < _MAX_INTEGER for n in numbers):
+        raise _not_replayable(name)
+    try:
+        tried = getattr(example, name)(*given, **words)
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+        raise _not_replayable(name) from error
+    if type(tried) not in _DTYPES or abs(tried) >= _MAX_INTEGER:
+        raise _not_replayable(name)
+    origin = RandomDrawSource(
+        of.source, tx.random_state.input_count, name, tuple(given), tuple(words.items()), _DTYPES[type(tried)]
+    )
+    fake = evaluate_on_fakes(tx, "call_function", lambda: torch.empty((), dtype=origin.dtype, device="cpu"), [], {})
+    node = tx.graph.placeholder(origin, fake, torch.tensor(tried, dtype=origin.dtype))
+    try:
+        number = emit_node(tx, "call_method", "item", [TensorVariable(node, fake)])
+    except Unsupported:  # the backend does not support unbacked numbers
+        tx.graph.erase_last_input(origin)
+        raise _not_replayable(name) from None
+    tx.random_state.input_count += 1
+    return number
+
+
+_DTYPES: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64}
+_MAX_INTEGER = 2**62
+"""Numbers below this one have sums and differences that int64 represents."""
 
 
 def random_with_state(state: Any) -> random.Random:
