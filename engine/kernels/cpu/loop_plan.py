@@ -165,16 +165,19 @@ def _choose_lane_var(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNes
     variables = loop_vars_of(kernel.ops, nest)
     candidates = [*nest.outer, *(() if scans else nest.inner)]
     candidates = [v for v in candidates if all(_writes_distinct_elements(op, v, variables) for op in live)]
-    ranked = [(_score(live, variables, v), n, v) for n, v in enumerate(candidates)]
+    ranked = [(_score(live, variables, v, nest), n, v) for n, v in enumerate(candidates)]
     best = max(ranked, key=lambda entry: entry[:2], default=None)
     return None if best is None or (best[0] <= 0 and scans) else best[2]
 
 
-def _score(live: Sequence[LoopIROp], variables: Mapping[int, frozenset[LoopVar]], var: LoopVar) -> float:
+def _score(
+    live: Sequence[LoopIROp], variables: Mapping[int, frozenset[LoopVar]], var: LoopVar, nest: LoopNest
+) -> float:
     """Return how well memory is accessed along a variable, by how often each access runs."""
     total = 0.0
     accesses = [op for op in live if op.buffer and op.index is not None]
-    counts = [math.prod(static_size(v.size) or UNKNOWN_SIZE for v in variables[op.number]) for op in accesses]
+    loops = [v for group in (nest.outer, nest.inner) for v in sorted(group, key=lambda v: v == var)]
+    counts = [_runs(variables[op.number], loops) for op in accesses]
     for op, count in zip(accesses, counts, strict=True):
         assert op.index is not None
         weight = (2.0 if op.name in WRITE_OPS else 1.0) * count / max(counts)
@@ -188,6 +191,12 @@ def _score(live: Sequence[LoopIROp], variables: Mapping[int, frozenset[LoopVar]]
             total += weight / float(stride) if stride in (1, *SHORT_STRIDES) else -weight
     size = static_size(var.size)
     return total - (8 if size is not None and size < 8 else 0)
+
+
+def _runs(own: frozenset[LoopVar], loops: Sequence[LoopVar]) -> int:
+    """Return how often an op runs that varies along its ``own`` loops: in the innermost of them."""
+    depth = max((n for n, v in enumerate(loops, 1) if v in own), default=0)
+    return math.prod(static_size(v.size) or UNKNOWN_SIZE for v in loops[:depth])
 
 
 def _common_itemsize(live: Iterable[LoopIROp]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, cast
 
 import torch.fx
@@ -10,53 +9,41 @@ import torch.fx
 from engine.ir.fallback import Fallback
 from engine.ir.node_values import called_overload, tensor_meta, tensors_in
 from engine.ir.static_sizes import static_size
+from engine.lowering.cpu.single_operators import NEAREST
+from engine.lowering.decompositions.interpolation import adds_whole_blocks
 from engine.lowering.fallbacks.kinds import LoweringFallback
 
+NEAREST_BACKWARDS = frozenset(f"aten::{name}{rank}d_backward" for name in NEAREST for rank in (1, 2, 3))
 _REASONS = {
-    "ATen's own loops are as fast on a CPU: they walk windows of the input.": (
-        "_adaptive_avg_pool2d",
-        "_adaptive_avg_pool2d_backward",
-        "_adaptive_avg_pool3d",
-        "_adaptive_avg_pool3d_backward",
-        "adaptive_max_pool2d",
-        "adaptive_max_pool2d_backward",
-        "adaptive_max_pool3d",
-        "adaptive_max_pool3d_backward",
-        "avg_pool1d",
-        "avg_pool2d",
-        "avg_pool2d_backward",
-        "avg_pool3d",
-        "avg_pool3d_backward",
-        "max_pool2d_with_indices",
-        "max_pool2d_with_indices_backward",
-        "max_pool3d_with_indices",
-        "max_pool3d_with_indices_backward",
+    "ATen's own loops are as fast on a CPU: each element reads elsewhere.": (
         "grid_sampler_2d",
         "grid_sampler_2d_backward",
         "grid_sampler_3d",
         "grid_sampler_3d_backward",
-        "im2col",
-        "col2im",
+        "max_pool2d_with_indices_backward",
+        "max_pool3d_with_indices_backward",
+        "adaptive_max_pool2d_backward",
+        "adaptive_max_pool3d_backward",
+    ),
+    "A kernel would multiply an infinite neighbor by a weight of 0, or subtract it.": (
+        "upsample_linear1d",
+        "upsample_bilinear2d",
+        "upsample_trilinear3d",
+        "upsample_bicubic2d",
         "_upsample_bilinear2d_aa",
-        "_upsample_bilinear2d_aa_backward",
         "_upsample_bicubic2d_aa",
+    ),
+    "ATen adds the elements of overlapping windows as fast on a CPU.": (
+        "_adaptive_avg_pool2d_backward",
+        "_adaptive_avg_pool3d_backward",
+        "col2im",
+        "upsample_linear1d_backward",
+        "upsample_bilinear2d_backward",
+        "upsample_trilinear3d_backward",
+        "upsample_bicubic2d_backward",
+        "_upsample_bilinear2d_aa_backward",
         "_upsample_bicubic2d_aa_backward",
-        *(
-            f"{name}{suffix}"
-            for name in (
-                "upsample_nearest1d",
-                "upsample_nearest2d",
-                "upsample_nearest3d",
-                "_upsample_nearest_exact1d",
-                "_upsample_nearest_exact2d",
-                "_upsample_nearest_exact3d",
-                "upsample_linear1d",
-                "upsample_bilinear2d",
-                "upsample_trilinear3d",
-                "upsample_bicubic2d",
-            )
-            for suffix in ("", "_backward")
-        ),
+        *(name.removeprefix("aten::") for name in NEAREST_BACKWARDS),
     ),
     "ATen writes scattered elements as fast on a CPU, in a fixed order.": (
         "embedding_dense_backward",
@@ -80,7 +67,6 @@ _REASONS = {
         "index_fill",
     ),
     "ATen scans a row with a branch that is seldom taken; a kernel waits for each comparison.": ("cummax", "cummin"),
-    "ATen searches as fast on a CPU.": ("bucketize", "searchsorted"),
     "Its series runs as long as an element needs: a vector would wait for its slowest lane.": (
         "igamma",
         "igammac",
@@ -90,15 +76,18 @@ _REASONS = {
 }
 _REASON_OF = {f"aten::{name}": reason for reason, names in _REASONS.items() for name in names}
 
-WINDOW_OPERATORS = frozenset(("aten::avg_pool1d", "aten::avg_pool2d", "aten::max_pool2d_with_indices"))
-"""Operators that walk windows: a kernel walks many small ones at once, ATen one by one."""
-MAX_WINDOW = 25
-"""Most elements of a window that a kernel reads."""
+POOLING_OPERATORS = frozenset(("aten::avg_pool1d", "aten::avg_pool2d", "aten::max_pool2d_with_indices"))
+SYMBOLIC_CHANNEL = "ATen's result has strides of its own: an image of symbolic size has one channel."
 EXTREME_SCANS = frozenset(("aten::cummax", "aten::cummin"))
-ROW_OPERATORS = frozenset(("aten::index_add", "aten::scatter_add", "aten::index_put"))
+ROW_OPERATORS = frozenset(
+    f"aten::{name}" for name in ("index_add", "scatter_add", "index_put", "embedding_dense_backward")
+)
 """Operators that add rows: a kernel adds one in few vectors, ATen one by one."""
 MIN_ROW = 8
 """Fewest elements of a row that is added as vectors."""
+SCATTER_OPERATORS = frozenset(f"aten::{name}" for name in ("scatter", "scatter_add", "index_put", "index_add"))
+"""Operators that write elements one by one: a kernel on one thread, ATen on several above ``MIN_SHARED`` elements."""
+MIN_SHARED = 1 << 15
 
 
 def _adds_rows(name: str, node: torch.fx.Node) -> bool:
@@ -110,6 +99,8 @@ def _adds_rows(name: str, node: torch.fx.Node) -> bool:
     if width is not None and width < MIN_ROW:
         return False
     arguments: list[Any] = list(node.args)
+    if name == "aten::embedding_dense_backward":
+        return True
     if name == "aten::index_put":
         return arguments[3:] == [True] and len(arguments[1]) < made.dim()
     index = next(iter(tensors_in(arguments[2].meta.get("val"))), None)
@@ -123,28 +114,33 @@ def _scans_rows(node: torch.fx.Node) -> bool:
     return given is not None and given.dim() > 0 and static_size(given.stride(dim)) == 1
 
 
-def _has_small_window(name: str, node: torch.fx.Node) -> bool:
-    """Return True if a node pools windows of few elements.
-
-    With symbolic sizes, ATen's result has strides of its own in a dimension of one channel.
-    """
+def _has_symbolic_channel(node: torch.fx.Node) -> bool:
+    """Return True if a node pools an image of symbolic size with one channel."""
     made = next(iter(tensors_in(node.meta.get("val"))), None)
     sizes = [] if made is None else [static_size(n) for n in made.shape]
-    if None in sizes and 1 in sizes:
-        return False
-    kernel: list[Any] = list(cast("Any", node.args[1]))
-    sides = [static_size(side) for side in kernel] * (2 if len(kernel) == 1 and name != "aten::avg_pool1d" else 1)
-    return None not in sides and math.prod(cast("list[int]", sides)) <= MAX_WINDOW
+    return None in sizes and 1 in sizes
+
+
+def _scatters_few(node: torch.fx.Node) -> bool:
+    """Return True if a node writes so few elements that ATen uses one thread too."""
+    given = [t for argument in node.all_input_nodes[1:] for t in tensors_in(argument.meta.get("val"))]
+    counts = [static_size(t.numel()) for t in given]
+    return None not in counts and max(cast("list[int]", counts), default=MIN_SHARED + 1) <= MIN_SHARED
 
 
 def cpu_fallback(node: torch.fx.Node) -> Fallback | None:
     """Return the reason why ATen runs a node on the CPU; None if kernels do."""
     called = called_overload(node.target)
-    reason = None if called is None else _REASON_OF.get(called._schema.name)
-    if called is not None and called._schema.name in EXTREME_SCANS and not _scans_rows(node):
+    name = "" if called is None else called._schema.name
+    if name in POOLING_OPERATORS and _has_symbolic_channel(node):
+        return Fallback(LoweringFallback.FASTER_IN_ATEN, SYMBOLIC_CHANNEL)
+    if name in EXTREME_SCANS and not _scans_rows(node):
         return None
-    if called is not None and called._schema.name in WINDOW_OPERATORS and _has_small_window(called._schema.name, node):
+    if name in ROW_OPERATORS and _adds_rows(name, node):
         return None
-    if called is not None and called._schema.name in ROW_OPERATORS and _adds_rows(called._schema.name, node):
+    if name in SCATTER_OPERATORS and _scatters_few(node):
         return None
+    if name in NEAREST_BACKWARDS and adds_whole_blocks(node.args[2], node.args[1], node.args[3:]):
+        return None
+    reason = _REASON_OF.get(name)
     return None if reason is None else Fallback(LoweringFallback.FASTER_IN_ATEN, reason)

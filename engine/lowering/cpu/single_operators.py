@@ -16,6 +16,7 @@ from engine.ir.static_sizes import static_size
 MIN_BYTES = 1 << 16
 """Below this, the cost of a call decides, which is the same for a kernel and for ATen."""
 
+NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 FASTER_IN_KERNELS = frozenset(
     f"aten::{name}"
     for name in (
@@ -26,7 +27,11 @@ FASTER_IN_KERNELS = frozenset(
         *("native_group_norm", "_fused_rms_norm", "logsumexp", "log", "mish", "softplus", "glu", "masked_fill"),
         *("binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "smooth_l1_loss", "huber_loss"),
         *("kl_div", "soft_margin_loss", "constant_pad_nd", "repeat", "index_add", "scatter_add", "index_put"),
-        *("avg_pool1d", "avg_pool2d", "max_pool2d_with_indices"),
+        *("avg_pool1d", "avg_pool2d", "avg_pool3d", "avg_pool2d_backward", "avg_pool3d_backward"),
+        *("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d"),
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "im2col"),
+        *("bucketize", "searchsorted", "embedding_dense_backward"),
+        *(f"{name}{rank}d{end}" for name in NEAREST for rank in (1, 2, 3) for end in ("", "_backward")),
     )
 )
 """Operators whose kernel needs at most 0.8 of ATen's time on a million elements."""

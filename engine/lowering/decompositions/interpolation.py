@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from engine.ir.static_sizes import static_size
+
 aten = torch.ops.aten
 
 CUBIC_COEFFICIENT, ANTIALIAS_CUBIC_COEFFICIENT = -0.75, -0.5
@@ -69,6 +71,43 @@ def _source_step(size: Any, count: Any, align: bool, scale: float | None) -> flo
 def _nearest_taps(grad: torch.Tensor, size: Any, count: Any, scale: float | None, offset: float) -> InterpolationTaps:
     place = ((_float_arange(count, grad) + offset) * _source_step(size, count, False, scale)).floor().to(torch.int64)
     return InterpolationTaps(place.clamp(max=size - 1)[None])
+
+
+def adds_whole_blocks(shape: Any, counts: Any, scales: Sequence[Any]) -> bool:
+    """Return True if nearest interpolation repeats each element as a block of whole sides, exactly.
+
+    ``shape`` is that of its input. The sides are powers of two: a position divided by another may round wrongly.
+    """
+    sizes = list(shape)[-len(counts) :]
+    given = [*scales, *[None] * (len(counts) - len(scales))]
+    for size, count, scale in zip(sizes, counts, given, strict=True):
+        known, many = static_size(size), static_size(count)
+        if not known or not many or many % known:
+            return False
+        side = many // known
+        if side & (side - 1) or (scale is not None and scale != side):
+            return False
+    return True
+
+
+def _sum_of_blocks(grad: torch.Tensor, shape: Sequence[Any], rank: int) -> torch.Tensor:
+    """Return the sum of the elements of ``grad`` in each block that is an element of ``shape``."""
+    split = [n for size, many in zip(shape[-rank:], grad.shape[-rank:], strict=True) for n in (size, many // size)]
+    lead = len(shape) - rank
+    total = grad.reshape(*shape[:lead], *split).sum([lead + 2 * k + 1 for k in range(rank)])
+    return total.to(grad.dtype)
+
+
+def _nearest_backward(offset: float) -> Callable[..., torch.Tensor]:
+    """Build the backward of nearest interpolation."""
+    scatter = _upsample_backward(lambda g, n, c, s: _nearest_taps(g, n, c, s, offset), aligns=False)
+
+    def backward(grad: torch.Tensor, counts: Sequence[Any], shape: Sequence[Any], *scales: Any) -> torch.Tensor:
+        if adds_whole_blocks(shape, counts, scales):
+            return _sum_of_blocks(grad, shape, len(counts))
+        return scatter(grad, counts, shape, *scales)
+
+    return backward
 
 
 def _linear_taps(grad: torch.Tensor, size: Any, count: Any, align: bool, scale: float | None) -> InterpolationTaps:
@@ -181,7 +220,7 @@ def _apply_taps(a: torch.Tensor, dim: int, taps: InterpolationTaps) -> torch.Ten
 
 INTERPOLATION_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **{
-        op: _upsample_backward(lambda g, n, c, s: _nearest_taps(g, n, c, s, 0.0), aligns=False)
+        op: _nearest_backward(0.0)
         for op in (
             aten.upsample_nearest1d_backward.default,
             aten.upsample_nearest2d_backward.default,
@@ -189,7 +228,7 @@ INTERPOLATION_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
         )
     },
     **{
-        op: _upsample_backward(lambda g, n, c, s: _nearest_taps(g, n, c, s, 0.5), aligns=False)
+        op: _nearest_backward(0.5)
         for op in (
             aten._upsample_nearest_exact1d_backward.default,
             aten._upsample_nearest_exact2d_backward.default,

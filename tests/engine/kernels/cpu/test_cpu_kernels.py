@@ -361,7 +361,7 @@ def test_a_mutation_is_not_left_to_aten(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("cpu_kernels")
-@pytest.mark.parametrize(("window", "is_in_kernel"), [((2, 2), True), ((5, 5), True), ((6, 5), False)])
+@pytest.mark.parametrize(("window", "is_in_kernel"), [((2, 2), True), ((6, 5), True), ((9, 8), False)])
 def test_small_windows_are_pooled_in_kernels(window: tuple[int, int], is_in_kernel: bool) -> None:
     """A kernel pools small windows, with NaN, infinities and indices as in eager."""
     x = torch.randn(4, 6, 35, 41)
@@ -376,6 +376,77 @@ def test_small_windows_are_pooled_in_kernels(window: tuple[int, int], is_in_kern
         for mine, wanted in zip(found, pool(given), strict=True):
             torch.testing.assert_close(mine, wanted, equal_nan=True, check_stride=True)
         assert any(c.cpu_kernels for c in session.compilations) is is_in_kernel
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_resampled_images_stay_in_kernels(dtype: torch.dtype) -> None:
+    """Adaptive and three-dimensional pooling, nearest interpolation and its gradient equal eager's, NaN included."""
+    x = torch.randn(8, 24, 12, 14, dtype=dtype)
+    x[0, 0, 0, 0], x[1, 2, -1, -1] = math.nan, math.inf
+    aten = torch.ops.aten
+
+    def resample(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            nn.functional.adaptive_avg_pool2d(x, (6, 5)),
+            *nn.functional.adaptive_max_pool2d(x, 5, return_indices=True),
+            *nn.functional.max_pool3d(x[None], 2, return_indices=True),
+            nn.functional.interpolate(x, scale_factor=2),
+            aten.upsample_nearest2d_backward(x, [12, 14], [8, 24, 6, 7], None, None),
+            aten._upsample_nearest_exact2d_backward(x, [12, 14], [8, 24, 3, 7], 4.0, None),
+        )
+
+    for given in (x, x.to(memory_format=torch.channels_last), x.mT.contiguous().mT):
+        with engine.record() as session, torch.no_grad():
+            found = engine.compile(resample)(given)
+        torch.testing.assert_close(found, resample(given), equal_nan=True, check_stride=True)
+        assert not [e for c in session.compilations if c.cpu_program for e in c.cpu_program.externs]
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_a_scale_other_than_the_ratio_of_sizes_is_honored() -> None:
+    """Nearest's gradient adds blocks only where each output reads the input element of its block."""
+    grad = torch.randn(1, 2, 6, 6)
+
+    def backward(grad: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.upsample_nearest2d_backward(grad * 2, [6, 6], [1, 2, 3, 3], 2.3, None)
+
+    torch.testing.assert_close(engine.compile(backward)(grad), backward(grad))
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_few_scattered_elements_and_searches_stay_in_kernels() -> None:
+    """Few scattered elements, rows of an embedding's gradient and searches need no call of ATen."""
+    x, index = torch.randn(64, 16), torch.randperm(64)[:40]
+    edges = torch.linspace(-1, 1, 31)
+
+    def write(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            x.index_put((index,), x[:40] * 2),
+            x.scatter(0, index[:, None].expand(40, 16), x[:40] + 1),
+            torch.ops.aten.embedding_dense_backward(x[:40] * 2, index, 64, 3, False),
+            torch.bucketize(x * 2, edges, right=True),
+        )
+
+    with engine.record() as session, torch.no_grad():
+        found = engine.compile(write)(x)
+    torch.testing.assert_close(found, write(x))
+    assert not [e for c in session.compilations if c.cpu_program for e in c.cpu_program.externs]
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_lanes_follow_the_loads_that_run_most() -> None:
+    """A short reduction of pairs of rows reads rows as vectors, though its result is stored along another loop."""
+    a, b = torch.randn(40, 64), torch.randn(48, 64)
+
+    def distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return ((a[:, None] - b[None]) ** 2).sum(-1)
+
+    with engine.record() as session:
+        found = engine.compile(distances)(a, b)
+    torch.testing.assert_close(found, distances(a, b))
+    (kernel,) = [k for c in session.compilations for k in c.cpu_kernels]
+    assert "gather" not in kernel.text
 
 
 @pytest.mark.usefixtures("cpu_kernels")
