@@ -159,11 +159,20 @@ def test_update_scale(show: Show) -> None:
 
 @shows(INTERPOLATION)
 def test_upsample_nearest_backward(show: Show) -> None:
+    """Adds the gradients of each block of output elements that repeats an input element.
+
+    Sides that are no power of two are scattered, as for other interpolation.
+    """
+    show(lambda grad: aten.upsample_nearest1d_backward(grad, [4], [1, 1, 2]), torch.ones(1, 1, 4))
+
+
+@shows(INTERPOLATION)
+def test_upsample_linear_backward(show: Show) -> None:
     """Adds the gradient of each output element to the input elements that it was read from.
 
     This is the gradient of interpolation.
     """
-    show(lambda grad: aten.upsample_nearest1d_backward(grad, [4], [1, 1, 2]), torch.ones(1, 1, 4))
+    show(lambda grad: aten.upsample_linear1d_backward(grad, [4], [1, 1, 2], True), torch.ones(1, 1, 4))
 
 
 @shows(INTERPOLATION)
