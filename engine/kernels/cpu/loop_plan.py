@@ -194,7 +194,7 @@ def _score(
 
 
 def _runs(own: frozenset[LoopVar], loops: Sequence[LoopVar]) -> int:
-    """Return how often an op runs that varies along its ``own`` loops: in the innermost of them."""
+    """Return how often an op runs: in the innermost of the loops that it varies along."""
     depth = max((n for n, v in enumerate(loops, 1) if v in own), default=0)
     return math.prod(static_size(v.size) or UNKNOWN_SIZE for v in loops[:depth])
 

@@ -86,7 +86,10 @@ ROW_OPERATORS = frozenset(
 MIN_ROW = 8
 """Fewest elements of a row that is added as vectors."""
 SCATTER_OPERATORS = frozenset(f"aten::{name}" for name in ("scatter", "scatter_add", "index_put", "index_add"))
-"""Operators that write elements one by one: a kernel on one thread, ATen on several above ``MIN_SHARED`` elements."""
+"""Operators that write element by element: kernels on one thread, ATen on several.
+
+ATen uses several from ``MIN_SHARED`` elements on.
+"""
 MIN_SHARED = 1 << 15
 
 

@@ -74,7 +74,7 @@ def _nearest_taps(grad: torch.Tensor, size: Any, count: Any, scale: float | None
 
 
 def adds_whole_blocks(shape: Any, counts: Any, scales: Sequence[Any]) -> bool:
-    """Return True if nearest interpolation repeats each element as a block of whole sides, exactly.
+    """Return True if nearest interpolation repeats each element as a block, exactly.
 
     ``shape`` is that of its input. The sides are powers of two: a position divided by another may round wrongly.
     """
@@ -91,7 +91,7 @@ def adds_whole_blocks(shape: Any, counts: Any, scales: Sequence[Any]) -> bool:
 
 
 def _sum_of_blocks(grad: torch.Tensor, shape: Sequence[Any], rank: int) -> torch.Tensor:
-    """Return the sum of the elements of ``grad`` in each block that is an element of ``shape``."""
+    """Return the sum of ``grad`` over each block that is an element of ``shape``."""
     split = [n for size, many in zip(shape[-rank:], grad.shape[-rank:], strict=True) for n in (size, many // size)]
     lead = len(shape) - rank
     total = grad.reshape(*shape[:lead], *split).sum([lead + 2 * k + 1 for k in range(rank)])

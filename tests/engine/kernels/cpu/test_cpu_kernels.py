@@ -381,7 +381,7 @@ def test_small_windows_are_pooled_in_kernels(window: tuple[int, int], is_in_kern
 @pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_resampled_images_stay_in_kernels(dtype: torch.dtype) -> None:
-    """Adaptive and three-dimensional pooling, nearest interpolation and its gradient equal eager's, NaN included."""
+    """Pooling, nearest interpolation and its gradient run in kernels and equal eager's."""
     x = torch.randn(8, 24, 12, 14, dtype=dtype)
     x[0, 0, 0, 0], x[1, 2, -1, -1] = math.nan, math.inf
     aten = torch.ops.aten
@@ -405,7 +405,7 @@ def test_resampled_images_stay_in_kernels(dtype: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("cpu_kernels")
 def test_a_scale_other_than_the_ratio_of_sizes_is_honored() -> None:
-    """Nearest's gradient adds blocks only where each output reads the input element of its block."""
+    """A scale that is not the ratio of sizes decides which elements nearest's gradient adds."""
     grad = torch.randn(1, 2, 6, 6)
 
     def backward(grad: torch.Tensor) -> torch.Tensor:
@@ -416,7 +416,7 @@ def test_a_scale_other_than_the_ratio_of_sizes_is_honored() -> None:
 
 @pytest.mark.usefixtures("cpu_kernels")
 def test_few_scattered_elements_and_searches_stay_in_kernels() -> None:
-    """Few scattered elements, rows of an embedding's gradient and searches need no call of ATen."""
+    """Few scattered elements, an embedding's gradient and searches need no call of ATen."""
     x, index = torch.randn(64, 16), torch.randperm(64)[:40]
     edges = torch.linspace(-1, 1, 31)
 
@@ -436,7 +436,7 @@ def test_few_scattered_elements_and_searches_stay_in_kernels() -> None:
 
 @pytest.mark.usefixtures("cpu_kernels")
 def test_lanes_follow_the_loads_that_run_most() -> None:
-    """A short reduction of pairs of rows reads rows as vectors, though its result is stored along another loop."""
+    """A short reduction of pairs reads its rows as vectors, not by gathers."""
     a, b = torch.randn(40, 64), torch.randn(48, 64)
 
     def distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
