@@ -111,11 +111,12 @@ def _row(
 
 def _symbolic_counts(kernel: KernelRecord) -> str:
     """Return a sentence on bytes and FLOP with symbolic sizes; empty for static ones."""
-    counts = [f"{e} {unit}" for e, unit in ((kernel.bytes_expression, "B"), (kernel.flops_expression, "FLOP")) if e]
+    expressions = (("moves", kernel.bytes_expression, "B"), ("computes", kernel.flops_expression, "FLOP"))
+    counts = [f"{verb} {expression} {unit}" for verb, expression, unit in expressions if expression]
     if not counts:
         return ""
     values = ", ".join(f"{symbol} = {value:,}" for symbol, value in (kernel.size_hints or {}).items())
-    return sanitize(f"It moves and computes {' and '.join(counts)}{f', counted here for {values}' if values else ''}.")
+    return sanitize(f"It {' and '.join(counts)}{f', counted here for {values}' if values else ''}.")
 
 
 def autotune_choices(compilation: CompilationRecord, kernel: KernelRecord) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +52,20 @@ def session() -> Iterator[Session]:
     engine.measure_kernels(found)
     yield found
     engine.reset()
+
+
+def test_bytes_of_symbolic_sizes_are_a_sentence() -> None:
+    """Expressions in the kernel's symbols, and the sizes for which the table counts."""
+
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+    engine.reset()
+    x = torch.randn(6, 4)
+    engine.mark_dynamic(x, 0)
+    found = recorded(scale, x)
+    sentences = {re.sub(r"s\d+", "s0", row["counts"]) for row in part(found, "kernels")["rows"]}
+    assert sentences == {"It moves 32*s0 B and computes 8*s0 FLOP, counted here for s0 = 6."}
 
 
 def test_the_record_has_what_ran(session: Session) -> None:
