@@ -166,7 +166,12 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
     if kind == "identity":
         return (Fix(f"Create {name} once, outside the compiled function, and pass the same object to each call."),)
     if kind == "equal":
-        return (Fix(f"Do not change {name}, or move the code that depends on it out of the compiled function."),)
+        return (
+            Fix(
+                f"Each value of {name} is compiled once. If there are many, move the code that depends on it out of the "
+                "compiled function."
+            ),
+        )
     return ()
 
 

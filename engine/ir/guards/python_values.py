@@ -208,7 +208,10 @@ class EqualsMatch(Guard):
             symbol = Fix(f"Make {self.user_expr} a symbol from the first call", "f = engine.compile(f, dynamic=True)")
             return (symbol, lift) if type(self.expected) is int and self.source.is_argument_or_item() else (lift,)
         return (
-            Fix(f"Do not change {self.user_expr}, or move the code that depends on it out of the compiled function."),
+            Fix(
+                f"Each value of {self.user_expr} is compiled once. If there are many, move the code that depends on it out "
+                "of the compiled function."
+            ),
         )
 
     def changed_dims(self, value: Any) -> frozenset[int]:
