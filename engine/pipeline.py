@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import torch
 
 from engine import errors
 from engine.autograd.intercept import without_capture
@@ -88,7 +91,8 @@ class Pipeline:
                 check = compile_check(guards, tuple(request.arguments), handed=traced.prefetched_params)
             if work.session is not None:
                 work.update_record(guards=guards_record(check.guards, check.text))
-            entry = CacheEntry(id, code, check.guards, check.check, check.text, traced.code is None, called)
+            modules = {n: weakref.ref(m) for n, m in request.arguments.items() if issubclass(type(m), torch.nn.Module)}
+            entry = CacheEntry(id, code, check.guards, check.check, check.text, traced.code is None, called, modules)
             report_entry(request, entry)
             return entry
 

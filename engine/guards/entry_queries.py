@@ -23,7 +23,7 @@ class EntryGuardQueries:
 
     def failure(self, entry: CacheEntry, scope: FrameScope) -> GuardFailure | None:
         """Return the guard failure of an entry for a call; None if all guards pass."""
-        return first_guard_failure(entry.id, entry.guards, scope)
+        return first_guard_failure(entry.id, entry.guards, scope, entry.modules)
 
     def record(self, entry: CacheEntry) -> GuardsRecord:
         """Return an entry's guards as records."""

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from engine.guards.explain import GuardEvaluation, evaluate_guards, guard_id, guard_results
 from engine.guards.failure_hints import hint_for
 from engine.ir.guards.base import Guard
 from engine.ir.sources.base import FrameScope
-from engine.records.guards import Fix, GuardFailure
+from engine.records.guards import NO_FIX, Fix, GuardFailure
+
+NO_MODULES: Mapping[str, Callable[[], Any]] = MappingProxyType({})
 
 
-def first_guard_failure(entry_id: str, ordered: Sequence[Guard], scope: FrameScope) -> GuardFailure | None:
-    """Return the first guard failure of an entry for a call; None if all guards hold."""
+def first_guard_failure(
+    entry_id: str, ordered: Sequence[Guard], scope: FrameScope, modules: Mapping[str, Callable[[], Any]] = NO_MODULES
+) -> GuardFailure | None:
+    """Return the first guard failure of an entry for a call; None if all guards hold.
+
+    ``modules``: weak references to the arguments that are modules and that the entry was compiled for.
+    """
     found = evaluate_guards(ordered, scope)
     index = next((i for i, f in enumerate(found) if not f.holds), None)
     if index is None:
         return None
     first = found[index]
-    guard = first.guard
+    guard, message, fixes = first.guard, failure_message(first), failure_fixes(first)
+    name = getattr(guard.source.chain()[0], "variable_name", "")
+    if name in modules and (given := scope.arguments.get(name)) is not modules[name]():
+        message = f"{name} is another {type(given).__name__} than the one before: {message}"
+        fixes = (Fix(f"{NO_FIX}: another module may need a cache entry of its own."),)
     return GuardFailure(
         entry_id,
         guard_id(index),
@@ -26,9 +39,9 @@ def first_guard_failure(entry_id: str, ordered: Sequence[Guard], scope: FrameSco
         guard.kind_label,
         guard.expected_text(),
         first.actual_text(),
-        failure_message(first),
+        message,
         guard.cause.span,
-        failure_fixes(first),
+        fixes,
         guard_results(found),
         hint_for(first),
     )

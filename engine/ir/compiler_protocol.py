@@ -51,6 +51,8 @@ class CacheEntry:
     runs_python: bool = False
     resume_functions: tuple[Any, ...] = ()
     """Dispatchers of resume functions that ``code`` calls by weak references."""
+    modules: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    """Weak references to the modules among the arguments that it was compiled for, by parameter name."""
 
 
 class GuardQueries(Protocol):

@@ -214,13 +214,14 @@ def _recompiles(session: Session) -> Iterator[Finding]:
         first, failure = compiled[0]
         name = names[frame].name if frame in names else f"frame {frame}"
         span = failure.span if failure else None
+        saves = 0.0 if failure and failure.is_expected else sum(compile_seconds(c) for c, _ in compiled)
         yield Finding(
             "recompiles", "warning" if len(compiled) >= STORM else "advice",
             f"{name} was recompiled {_counted(len(compiled), 'time')} for one reason",
             _clean(failure.sentence if failure else first.cause),
             useful_fixes(failure, (c for c, _ in compiled), lambda s: place_of(session, s)) if failure else (),
-            f"{_counted(len(compiled), 'compilation')} fewer", span, f"recompiles|{frame}", first.id,
-            len(compiled), sum(compile_seconds(c) for c, _ in compiled),
+            f"{_counted(len(compiled), 'compilation')} fewer" if saves else "", span, f"recompiles|{frame}", first.id,
+            len(compiled), saves,
         )  # fmt: skip
 
 
@@ -233,6 +234,8 @@ def useful_fixes(
     tensor can: only the line that needs the value. ``name_place`` names that line. If the symbol of a number was
     enough, so is a symbol from the first call; code that needs a size may not take a tensor.
     """
+    if failure.is_expected:
+        return failure.fixes
     places = set(_changed_places(failure))
     symbols = [s for c in compilations for s in (c.trace.symbols if c.trace else ()) if places.intersection(s.sources)]
     for symbol in symbols:

@@ -67,6 +67,10 @@ class Fix(Record):
     unverified_reason: str = ""
 
 
+NO_FIX = "No fix needed"
+"""Start of the text of a fix where there is nothing to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class GuardFailure(Record):
     """Guard failure of one entry for one call: its first failing guard, and all guard results."""
@@ -83,6 +87,11 @@ class GuardFailure(Record):
     results: tuple[GuardResult, ...] = ()
     hint: str = ""
     """Educational hint for a common kind of failure."""
+
+    @property
+    def is_expected(self) -> bool:
+        """True if nothing needs to be fixed: the call has to be compiled for itself."""
+        return bool(self.fixes) and all(fix.text.startswith(NO_FIX) for fix in self.fixes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,9 +394,11 @@ def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
     return Finding(
         f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
         re.sub("^a value ", "A value ", sanitize(failure.sentence)),
-        3,
+        NO_ACTION if failure.is_expected else 3,
         count + min(seconds, 1e3) / 1e3,
-        f"{pluralize(count, 'compile')}{f', {format_seconds(seconds)}' if seconds else ''}",
+        ""
+        if failure.is_expected
+        else f"{pluralize(count, 'compile')}{f', {format_seconds(seconds)}' if seconds else ''}",
         place=source_lines.line_name(session, failure.span),
         pointed=sanitize(source_lines.source_line(session, failure.span)),
         line=f"linked|{failure.entry}|line={failure.span.line}" if failure.span and "/" in failure.entry else "",
@@ -479,7 +481,7 @@ def _break_edit(session: Session, record: BreakRecord) -> tuple[CellEdit, str] |
 def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...]) -> tuple[CellEdit | None, str]:
     """Return the first fix that can be made in the cell, and its text."""
     tree = _tree(session)
-    if tree is None or not set(fixes) <= set(cluster.failure.fixes):
+    if tree is None or cluster.failure.is_expected or not set(fixes) <= set(cluster.failure.fixes):
         return None, ""
     calls = [c for c in session.calls if c.frame == cluster.call.frame and c.caller is not None]
     compiled = {m.id for m in cluster.compilations}

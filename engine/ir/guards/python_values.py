@@ -12,7 +12,7 @@ from engine.ir.introspection import describe_values, python_objects
 from engine.ir.introspection.tensor_spec import described_type
 from engine.ir.sources.attributes import ModuleHooksSource
 from engine.ir.sources.base import MISSING, ConstName
-from engine.records.guards import Fix
+from engine.records.guards import NO_FIX, Fix
 
 
 def _name_of(cls: type) -> str:
@@ -199,7 +199,7 @@ class EqualsMatch(Guard):
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.user_expr.endswith(".training"):
-            return (Fix("No fix needed: training and evaluation need one cache entry each."),)
+            return (Fix(f"{NO_FIX}: training and evaluation need one cache entry each."),)
         if type(self.expected) in (int, float) and type(value) in (int, float):
             lift = Fix(
                 f"Pass {self.user_expr} as a tensor: its value is then data, not part of the code",

@@ -15,26 +15,24 @@ MAX_BYTES = 1 << 24
 """Largest size of the operands that are made to ask eager."""
 
 
-def eager_error(
-    op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any], error: BaseException
-) -> BaseException:
-    """Return the exception that eager raises, ``error`` if it raises none of its type.
+def eager_error_text(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any], error: BaseException) -> str:
+    """Return the text of eager's exception; that of ``error`` if eager raises none of its type.
 
     Fake tensors check shapes and dtypes by other code than kernels do, in other words. So the call is made once more,
     on zeros of the same layout. A function that is not torch's own may have side effects, and is not called.
     """
     if op != "call_method" and not _is_from_torch(target):
-        return error
+        return str(error)
     try:
         with unset_fake_temporarily(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             given, named = map_aggregate(tuple(args), _zeros_like), map_aggregate(kwargs, _zeros_like)
             call, given = (getattr(given[0], target), given[1:]) if op == "call_method" else (target, given)
             call(*given, **named)
     except type(error) as found:
-        return found
+        return str(found)
     except Exception:
-        return error
-    return error
+        return str(error)
+    return str(error)
 
 
 def _is_from_torch(target: Any) -> bool:

@@ -22,7 +22,7 @@ from engine.torch_private.operators import OPDEFS
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
-from engine.trace.fake_tensors.eager_error import eager_error
+from engine.trace.fake_tensors.eager_error import eager_error_text
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 
 _DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
@@ -73,8 +73,8 @@ def evaluate_on_fakes(
             raise Unsupported("unbacked-size", f"{name} needs a concrete size: {_first_line(error)}") from error
         if _lacks_fake_implementation(target):
             raise Unsupported("no-fake-implementation", f"{name} has no fake implementation") from error
-        raised = error if is_own else eager_error(op, target, operands, kwargs, error)
-        raise SkipFrame("raises", f"{name} raises {type(error).__name__}: {_first_line(raised)}") from error
+        text = str(error) if is_own else eager_error_text(op, target, operands, kwargs, error)
+        raise SkipFrame("raises", f"{name} raises {type(error).__name__}: {_first_line(text)}") from error
 
 
 def _lacks_fake_implementation(target: Any) -> bool:
@@ -106,6 +106,6 @@ def call_on_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str
         return run(*args, **kwargs)
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line(error: BaseException | str) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else ""

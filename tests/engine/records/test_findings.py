@@ -82,6 +82,26 @@ def test_one_recompile_is_only_advice() -> None:
     assert any("mark_dynamic" in fix.code for fix in found.fixes)
 
 
+def test_another_module_is_not_a_value_to_fix() -> None:
+    """Two models of one class share a code object: the second is no change of the first."""
+    engine.reset()
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 4), layer) for layer in (torch.nn.ReLU(), torch.nn.Tanh())]
+    with engine.record() as session:
+        for model in models:
+            engine.compile(model, backend="eager")(torch.ones(2, 4))
+    found = first(session, "recompiles")
+    assert found.cause.startswith("self is another Sequential than the one before: self[1]")
+    assert [f.text for f in found.fixes] == ["No fix needed: another module may need a cache entry of its own."]
+    assert (found.severity, found.gain) == ("advice", "")
+    engine.reset()
+    with engine.record() as session:
+        compiled = engine.compile(models[0], backend="eager")
+        compiled(torch.ones(2, 4))
+        models[0][1] = torch.nn.Tanh()
+        compiled(torch.ones(2, 4))
+    assert "another Sequential" not in first(session, "recompiles").cause
+
+
 def test_a_session_without_problems_has_no_findings() -> None:
     """A function with one graph, called twice alike, has no findings."""
     engine.reset()
