@@ -212,10 +212,6 @@ class KernelRecord(Record):
     """Launch arguments by parameter name: sizes, block sizes, num_warps."""
     bytes_moved: int | None = None
     flops: int | None = None
-    bytes_expression: str = ""
-    flops_expression: str = ""
-    size_hints: dict[str, int] | None = None
-    """Values of the symbols in both expressions, which are empty if sizes are static."""
     fused_nodes: tuple[str, ...] = ()
     """Ids of the ATen nodes fused into it."""
     targets: tuple[TargetRecord, ...] = ()
@@ -232,6 +228,10 @@ class KernelRecord(Record):
     """
     measured: KernelTimingRecord | None = None
     tuning: TuningRecord | None = None
+    bytes_expression: str = ""
+    flops_expression: str = ""
+    size_hints: dict[str, int] | None = None
+    """Values of the symbols in both expressions, which are empty if sizes are static."""
 
     @property
     def is_hand_written(self) -> bool:
