@@ -52,7 +52,7 @@ class CacheEntry:
     resume_functions: tuple[Any, ...] = ()
     """Dispatchers of resume functions that ``code`` calls by weak references."""
     modules: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    """Weak references to the modules among the arguments that it was compiled for, by parameter name."""
+    """Weak references to the modules that it was compiled for, by parameter name."""
 
 
 class GuardQueries(Protocol):

@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 24
 
 
 def eager_error_text(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any], error: BaseException) -> str:
-    """Return the text of eager's exception; that of ``error`` if eager raises none of its type.
+    """Return the text of eager's exception; that of ``error`` if none is of its type.
 
     Fake tensors check shapes and dtypes by other code than kernels do, in other words. So the call is made once more,
     on zeros of the same layout. A function that is not torch's own may have side effects, and is not called.
