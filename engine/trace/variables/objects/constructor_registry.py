@@ -14,6 +14,8 @@ from engine.trace.variables.objects.class_lookup import find_in_class
 Constructor = Callable[["Tracer", Variable, list[Variable], dict[str, Variable]], Variable]
 """Constructs an instance from the class and the arguments."""
 _CONSTRUCTORS: list[tuple[int, Callable[[Any], bool], Constructor]] = []
+_PYTHON_CLASS = 1 << 9
+"""Flag of classes that a class statement made; those of C modules that are made at import have it too."""
 METACLASS_CALL_ORDER = 50
 """Order of the constructor that calls ``__call__`` of a metaclass."""
 
@@ -56,6 +58,8 @@ def _check_no_finalizer(cls: builtins.type) -> None:
     """
     if find_in_class(cls, "__del__") is None:
         return
+    if not cls.__flags__ & _PYTHON_CLASS:
+        raise SkipFrame("object-creation", f"{cls.__module__}.{cls.__qualname__} is created")
     raise SkipFrame("finalizer", f"{cls.__qualname__} is created, and its class has a __del__")
 
 
