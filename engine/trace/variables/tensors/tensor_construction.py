@@ -68,7 +68,7 @@ def _register_tensor_constructor(make: Any, *, copy: bool) -> None:
             }
             return numpy_to_tensor(tx, data, rest, copy=copy)
         if data.python_type() is range:
-            given[:1] = [ListVariable([ConstantVariable(n) for n in data.value])] if given else []
+            given[:1] = [ListVariable([ConstantVariable(n) for n in data.as_python_constant(tx)])] if given else []
             return emit_node(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
         if (
             len(given) == 1
