@@ -15,7 +15,7 @@ Constructor = Callable[["Tracer", Variable, list[Variable], dict[str, Variable]]
 """Constructs an instance from the class and the arguments."""
 _CONSTRUCTORS: list[tuple[int, Callable[[Any], bool], Constructor]] = []
 _PYTHON_CLASS = 1 << 9
-"""Flag of classes that a class statement made; those of C modules that are made at import have it too."""
+"""Flag of classes that a class statement made, and of some classes of C modules."""
 METACLASS_CALL_ORDER = 50
 """Order of the constructor that calls ``__call__`` of a metaclass."""
 
