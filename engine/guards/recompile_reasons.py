@@ -28,9 +28,10 @@ def first_guard_failure(
         return None
     first = found[index]
     guard, message, fixes = first.guard, failure_message(first), failure_fixes(first)
-    name = getattr(guard.source.chain()[0], "variable_name", "")
+    root, *below = guard.source.chain()
+    name = getattr(root, "variable_name", "")
     if name in modules and (given := scope.arguments.get(name)) is not modules[name]():
-        message = f"{name} is another {type(given).__name__} than the one before: {message}"
+        message = f"{name} is another {type(given).__name__} than the one before: {message}" if below else message
         fixes = (Fix(f"{NO_FIX}: another module may need a cache entry of its own."),)
     return GuardFailure(
         entry_id,

@@ -102,6 +102,18 @@ def test_another_module_is_not_a_value_to_fix() -> None:
     assert "another Sequential" not in first(session, "recompiles").cause
 
 
+def test_a_module_of_another_class_is_no_other_one_of_its_class() -> None:
+    """Where the type of an argument changes, the sentence says so, and nothing more."""
+    engine.reset()
+    apply = engine.compile(lambda module, x: module(x), backend="eager")
+    with engine.record() as session:
+        for module in (torch.nn.ReLU(), torch.nn.Tanh()):
+            apply(module, torch.ones(2))
+    found = first(session, "recompiles")
+    assert found.cause.startswith("module: type is torch.nn.modules.activation.Tanh")
+    assert found.fixes[0].text.startswith("No fix needed")
+
+
 def test_a_session_without_problems_has_no_findings() -> None:
     """A function with one graph, called twice alike, has no findings."""
     engine.reset()
