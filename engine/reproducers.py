@@ -220,6 +220,8 @@ def _kernel_script(session: Session, record: CompilationRecord, kernel: KernelRe
         symptom = "The kernel runs on inputs of the recorded layouts."
         program = f"{_INDUCTOR_HEAD}{_MAKE}\n\n{inductor_kernel_program(record, kernel, seed)}"
         return _draft(session, record, f"kernel {kernel.name} of {record.id}", symptom, program)
+    if record.compiler == "torch":
+        raise CannotWrite("the launch of a Triton kernel of Inductor is not recorded; its graph has a script")
     raise CannotWrite("the session was loaded, or the kernel's arguments are not known without a call")
 
 

@@ -14,6 +14,11 @@ import torch.nn.functional as F
 
 import engine
 from engine import errors
+from engine.records.kernels import KernelRecord
+from engine.records.lowering import LoweringRecord
+from engine.records.scripts.graph_script import CannotWrite
+from engine.records.scripts.inductor_script import inductor_kernel_program
+from engine.records.session import CompilationRecord
 
 
 def bias_gelu(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -147,3 +152,29 @@ def test_cpp_kernels_of_stock_compile_run_alone() -> None:
         assert imports_of(found.text) == {"torch"}
         assert found.symptom == "The kernel runs on inputs of the recorded layouts."
     assert "buf2 = make((2, 4, 4, 4), (64, 1, 16, 4), torch.float32" in observed.reproducer(entry.id, "k1").text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "program", "why"),
+    [
+        ("void kernel(const float* a, float* b) {", "def call(self, args):\n    k0(x", "not understood"),
+        ("void kernel(const float* a, float* b) {", "def call(self, args):\n    k0(x)", "not understood"),
+        (
+            "void kernel(const float* a, float* b) {",
+            "def call(self, args):\n    k0(x, y)",
+            "whose type was not recorded",
+        ),
+        ("void kernel(const float* a, float* b) {", "pass", "was not recorded"),
+        ("void run(float* b) {", "pass", "parameters of the kernel"),
+        ("void kernel(float* b) { // '''", "pass", "cannot be quoted"),
+    ],
+)
+def test_a_damaged_program_of_a_kernel_is_a_sentence(kernel: str, program: str, why: str) -> None:
+    """A log that was cut, or that another torch wrote, gives no traceback."""
+    wrapper = f"async_compile = AsyncCompile()\nk0 = async_compile.cpp_pybinding(...  # 1 lines)\n{program}\n"
+    record = CompilationRecord(
+        "0/0", "0", "", compiler="torch", kernels=(KernelRecord("k0", "k0", kernel, language="cpp"),),
+        lowering=LoweringRecord("", wrapper_text=wrapper),
+    )  # fmt: skip
+    with pytest.raises(CannotWrite, match=why):
+        inductor_kernel_program(record, record.kernels[0], 0)

@@ -32,9 +32,16 @@ def inductor_kernel_program(record: CompilationRecord, kernel: KernelRecord, see
     Raises:
         CannotWrite: the program that calls the kernel was not recorded or is not understood.
     """
+    if "'''" in kernel.text:
+        raise CannotWrite("the text of the kernel cannot be quoted")
     types = [" ".join(p.split()[:-1]) for p in _parameters(kernel.text)]
-    module, name = _calling_module(record, kernel)
-    arguments, statements = _ArgumentStatements(name, types, seed).write(module)
+    try:
+        module, name = _calling_module(record, kernel)
+        arguments, statements = _ArgumentStatements(name, types, seed).write(module)
+    except CannotWrite:
+        raise
+    except (SyntaxError, ValueError, IndexError) as error:  # a damaged log, or another torch
+        raise CannotWrite("the program that calls this kernel is not understood") from error
     written = [
         a for a, kind in zip(arguments, types, strict=True) if kind.endswith("*") and not kind.startswith("const")
     ]
@@ -95,8 +102,7 @@ class _ArgumentStatements(ast.NodeVisitor):
             return
         text, reads, called, given = ast.unparse(value), _names(value), _called(value), getattr(value, "args", [])
         if called == "rand_strided":
-            dtype = next(o.value for o in value.keywords if o.arg == "dtype")  # type: ignore[attr-defined]
-            text = self._buffer(*given, dtype)
+            text = self._buffer(*given, *(o.value for o in getattr(value, "keywords", ()) if o.arg == "dtype"))
         elif called == "empty_strided_cpu":
             text = self._buffer(*given)
         elif called == "reinterpret_tensor":
