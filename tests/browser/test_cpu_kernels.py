@@ -57,16 +57,8 @@ def test_a_source_line_lights_up_its_assembly(explorer: Show, ran: Session) -> N
     page.locator('.lm button[data-target="kernels|cpu"]').click()
     page.locator(".lm .kdetail .lad button").nth(3).click()
     assert page.locator('.lm section[data-pane="asm"]').count() == 1
-    source = ran.files[0].text.splitlines() if ran.files else []
-    row = next(
-        i
-        for i in range(
-            page.locator('.lm section[data-pane="source"] .ln, .lm section[data-pane="source"] [data-row]').count()
-        )
-        if "gelu" in page.locator('.lm section[data-pane="source"] [data-row]').nth(i).inner_text()
-    )
-    assert source
-    click_line(page, "source", row)
+    line = page.locator('.lm section[data-pane="source"] [data-row]').filter(has_text="gelu(x)")
+    click_line(page, "source", int(line.get_attribute("data-row")))
     assert page.locator('.lm .rail [data-pane="asm"] i.hit').count() == 1
     assert page.locator('.lm .rail [data-pane="llopt"] i.hit').count() == 1
     assert "x86-64" in said(page) or "AArch64" in said(page)
