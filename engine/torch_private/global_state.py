@@ -228,6 +228,7 @@ DEFAULTS: Mapping[str, Any] = {
     "specialize_float": False,
     "specialize_int": False,
     "suppress_errors": False,
+    "verify_correctness": False,
 }
 """Settings of ``torch._dynamo.config`` that the engine honors, with torch's defaults."""
 

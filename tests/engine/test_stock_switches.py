@@ -433,6 +433,16 @@ def _suppressed() -> bool:
         return bool((engine.compile(double, backend=broken)(torch.ones(3)) == 2).all())
 
 
+def _verified() -> bool:
+    """A backend that computes something else: a warning, and eager's result."""
+
+    def wrong(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        return lambda *inputs: [output + 1 for output in graph(*inputs)]
+
+    with dynamo_config.patch(verify_correctness=True), pytest.warns(engine.errors.WrongResult):
+        return bool((engine.compile(double, backend=wrong)(torch.ones(3)) == 2).all())
+
+
 def _compiled(**given: Any) -> bool:
     engine.reset()
     return bool((engine.compile(double, **given)(torch.ones(3)) == 2).all())
@@ -503,6 +513,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
     "torch._dynamo.config.capture_scalar_outputs = True": lambda: item_breaks(is_captured=True) == 0,
     "torch._dynamo.config.capture_scalar_outputs = False": lambda: item_breaks(is_captured=False) == 1,
     "torch._dynamo.config.suppress_errors": _suppressed,
+    "torch._dynamo.config.verify_correctness": _verified,
     "torch._dynamo.config.disable": lambda: with_config("disable", True, SIZES, double) == 0,
     "torch._dynamo.callback.on_compile_start": callbacks,
     "torch._dynamo.utils.counters": counted,

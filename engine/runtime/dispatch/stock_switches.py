@@ -15,6 +15,7 @@ CONFIG_NAMES = {
     "automatic_dynamic": "automatic_dynamic_shapes",
     "capture_scalar_outputs": "capture_scalar_outputs",
     "capture_dynamic_output_shape_ops": "capture_dynamic_output_shape_ops",
+    "verify_correctness": "verify_correctness",
 }
 """Settings of ``engine.config`` by name, with the name in ``torch._dynamo.config``."""
 EAGER_FIRST = ("eager_then_compile", "aot_eager_then_compile")
