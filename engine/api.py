@@ -44,7 +44,7 @@ from engine.runtime.dispatch.dispatcher import make_dispatcher, unwrap_compiled
 from engine.runtime.record_launches import record_launches
 from engine.torch_private import contract
 from engine.torch_private.entries import Feature, why_off
-from engine.torch_private.global_state import is_compiling_disabled
+from engine.torch_private.global_state import changed_setting, is_compiling_disabled
 
 __all__ = [
     "attach",
@@ -173,7 +173,8 @@ def compile(
         return (lambda each: each) if subject is None else subject
     extra = options_of_torch(options, backend, mode=mode, recompile_limit=recompile_limit)
     checked = make_options(backend, fullgraph=fullgraph, dynamic=dynamic, target=target, options=extra)
-    return _compiled(checked, isolate_recompiles, dynamic_shapes or shapes_spec, compiled_autograd, subject)
+    captures = compiled_autograd or bool(changed_setting("compiled_autograd"))
+    return _compiled(checked, isolate_recompiles, dynamic_shapes or shapes_spec, captures, subject)
 
 
 def _compiled(options: Options, alone: bool, spec: Any, captures: bool, fn_or_module: Any) -> Any:

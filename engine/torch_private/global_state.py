@@ -222,6 +222,7 @@ DEFAULTS: Mapping[str, Any] = {
     "automatic_dynamic_shapes": True,
     "capture_dynamic_output_shape_ops": False,
     "capture_scalar_outputs": False,
+    "compiled_autograd": False,
     "error_on_recompile": False,
     "fail_on_recompile_limit_hit": False,
     "recompile_limit": 8,

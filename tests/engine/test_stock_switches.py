@@ -433,6 +433,15 @@ def _suppressed() -> bool:
         return bool((engine.compile(double, backend=broken)(torch.ones(3)) == 2).all())
 
 
+def _captures_backward() -> bool:
+    """The backward of a compiled function's result is compiled, too."""
+    x = torch.ones(3, requires_grad=True)
+    with dynamo_config.patch(compiled_autograd=True), engine.record() as session:
+        compiled = engine.compile(double, backend="eager")
+        compiled(x).sum().backward()
+    return len(session.backward_calls) == 1 and bool((x.grad == 2).all())
+
+
 def _verified() -> bool:
     """A backend that computes something else: a warning, and eager's result."""
 
@@ -512,6 +521,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
     ] == [3, 3],
     "torch._dynamo.config.capture_scalar_outputs = True": lambda: item_breaks(is_captured=True) == 0,
     "torch._dynamo.config.capture_scalar_outputs = False": lambda: item_breaks(is_captured=False) == 1,
+    "torch._dynamo.config.compiled_autograd": _captures_backward,
     "torch._dynamo.config.suppress_errors": _suppressed,
     "torch._dynamo.config.verify_correctness": _verified,
     "torch._dynamo.config.disable": lambda: with_config("disable", True, SIZES, double) == 0,
