@@ -24,6 +24,7 @@ from engine.runtime.time_cpu_kernels import time_cpu_kernels
 from engine.runtime.time_kernels import time_kernels
 from engine.runtime.verify.kernels import verify_kernels
 from engine.runtime.workers.compile_jobs import CompileJob, submit_compile_job
+from engine.runtime.workers.heap import trim_heap
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ def verify_session_kernels(session: Session) -> dict[str, VerifyRecord]:
         session.update_compilation(compilation.id, functools.partial(_with_verify, found=found))
         results.update({f"{compilation.id} {k}": v for k, v in found.items()})
     session.set_stage("")
+    trim_heap()
     return results
 
 

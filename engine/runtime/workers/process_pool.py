@@ -42,7 +42,7 @@ MIN_SECONDS_BEFORE_KILL = 1.0
 Finishing a shorter task is cheaper than starting a new process.
 """
 
-INTERPRETER_IDLE_SECONDS = 20.0
+INTERPRETER_IDLE_SECONDS = 8.0
 """Idle time after which a process of Triton's interpreter ends.
 
 It holds torch and Triton, 200 to 320 MB.

@@ -1,7 +1,7 @@
 """Worker process main loop: read tasks from stdin, write results to the original stdout.
 
 A task is (function as "module:name", arguments). A result is (True, value) or (False, reason). Both are pickles
-behind their length. No engine module is imported before a task names it; the user's ``__main__`` is never imported.
+behind their length. No other engine module is imported before a task names it; the user's ``__main__`` is never imported.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import sys
 import threading
 import time
 from typing import IO, Any
+
+from engine.runtime.workers.heap import trim_heap
 
 LENGTH_HEADER = struct.Struct("<Q")
 TEMP_FOLDER_PREFIX = "engine-worker-"
@@ -87,3 +89,5 @@ def _run_jobs() -> None:
         except Exception as error:
             answer = (False, f"{type(error).__name__}: {error}")
         send(answers, answer)
+        del answer, arguments
+        trim_heap()

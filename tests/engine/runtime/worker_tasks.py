@@ -52,3 +52,17 @@ def _with_operators(program: LoweredProgram) -> LoweredProgram:
 def _named(path: str) -> Any:
     module, _, rest = path.partition(".")
     return reduce(getattr, rest.split("."), importlib.import_module(module))
+
+
+_in_use: list[bytearray] = []
+
+
+def load() -> None:
+    """Do nothing: calling it has imported this module and what it needs."""
+
+
+def blocks_below_one_in_use() -> None:
+    """Fill 120 MB of the heap with blocks, keep one above them and free the others."""
+    blocks = [bytearray(60_000) for _ in range(2000)]
+    _in_use.append(bytearray(60_000))
+    blocks.clear()

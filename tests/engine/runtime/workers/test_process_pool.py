@@ -20,3 +20,17 @@ def test_an_idle_process_ends_and_the_next_task_starts_another() -> None:
         assert pool.call("os:getpid", ()) != first
     finally:
         pool.close()
+
+
+def test_memory_that_a_task_freed_goes_back_to_the_system() -> None:
+    """Below a block in use at the end of the heap, pages of freed blocks are given back."""
+    pool = WorkerPool(1, {})
+    try:
+        resident = pathlib.Path(f"/proc/{pool.call('os:getpid', ())}/statm")
+        pool.call("tests.engine.runtime.worker_tasks:load", ())
+        before = int(resident.read_text().split()[1])
+        pool.call("tests.engine.runtime.worker_tasks:blocks_below_one_in_use", ())
+        pool.call("os:getpid", ())  # The process has trimmed its heap before it takes a task.
+        assert (int(resident.read_text().split()[1]) - before) * 4096 < 40_000_000
+    finally:
+        pool.close()
