@@ -208,7 +208,7 @@ def cell(x):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
 def test_functions_made_by_exec_are_freed(backend: str, decorator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions of namespaces made by ``exec`` do not pile up; ``reset`` frees the last."""
-    monkeypatch.setattr("engine.runtime.dispatch.code_cache.MAX_EXEC_NAMESPACES", 3)
+    monkeypatch.setattr("engine.runtime.dispatch.code_cache.MAX_RECENT_CACHES", 6)
     functions = []
     for _ in range(6):
         namespace: dict[str, Any] = {"BACKEND": backend}
@@ -229,12 +229,15 @@ def test_functions_made_by_exec_are_freed(backend: str, decorator: str, monkeypa
 
 CLASS = "class C:\n    def __init__(self):\n        self.a = 3\n    def run(self, x):\n        return x * self.a\nc = C()\ndef f(x):\n    return c.run(x)"
 MODULE = "class C(torch.nn.Module):\n    def forward(self, x):\n        return x.relu()\nf = C()"
+LINEAR = "class C(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.linear = torch.nn.Linear(2, 2)\n    def forward(self, x):\n        return self.linear(x).relu()\nf = C()"
 COUNTER = "class C: pass\nn = 0\ndef f(x):\n    global n\n    n += 1\n    return x * 2"
 NAMED = "import typing\nclass C(typing.NamedTuple):\n    a: object\n    def twice(self):\n        return self.a * 2\ndef f(x):\n    return C(x).twice()"
 
 
 @pytest.mark.parametrize("is_rerun", [False, True], ids=["new namespace", "rerun"])
-@pytest.mark.parametrize("text", [CLASS, MODULE, COUNTER, NAMED], ids=["class", "module", "counter", "named tuple"])
+@pytest.mark.parametrize(
+    "text", [CLASS, MODULE, LINEAR, COUNTER, NAMED], ids=["class", "module", "linear", "counter", "named tuple"]
+)
 def test_classes_of_cells_are_freed(text: str, is_rerun: bool) -> None:
     """Caches hold no namespace and no class of a cell that was run again."""
     classes, shared = [], {"torch": torch}
@@ -254,7 +257,7 @@ def test_classes_of_cells_are_freed(text: str, is_rerun: bool) -> None:
 
 def test_a_dispatcher_holds_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many other namespaces do not make a live compiled function compile again."""
-    monkeypatch.setattr("engine.runtime.dispatch.code_cache.MAX_EXEC_NAMESPACES", 1)
+    monkeypatch.setattr("engine.runtime.dispatch.code_cache.MAX_RECENT_CACHES", 1)
     first, _ = made(PLAIN)
     other, _ = made(PLAIN)
     x = torch.ones(2, 3)

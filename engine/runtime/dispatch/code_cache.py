@@ -1,14 +1,12 @@
 """Code caches: the cache entries of one code object with one globals dict, per compiler.
 
-A cache lives as long as its code object.
+A cache lives as long as a dispatcher has it, or it is one of those used last; and no longer than its code object.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
@@ -65,6 +63,10 @@ class CodeCache:
         """Shapes of the arguments of a first call that ran eagerly, by source expression."""
         # Holds the globals dict, so that its id, a part of the cache's key, is not reused.
         self._globals = function.__globals__
+
+    def is_of(self, name: str, namespace: dict[str, Any]) -> bool:
+        """Return True if this is the cache of a function of this name in this namespace."""
+        return self._globals is namespace and self.frame.name == name
 
     def insert(self, entry: CacheEntry) -> None:
         """Insert a new entry at the front."""
@@ -127,69 +129,58 @@ class CodeCache:
         self._dynamic_dims[origin] = self._dynamic_dims.get(origin, frozenset()) | dimensions
 
 
-MAX_EXEC_NAMESPACES = 32
-"""Maximum number of namespaces made for ``exec`` whose caches are held."""
-
-
-def _is_of_module(namespace: dict[str, Any]) -> bool:
-    return getattr(sys.modules.get(str(namespace.get("__name__"))), "__dict__", None) is namespace
-
-
-class _ExecNamespaces:
-    """Globals dicts made for ``exec``, least recently used first; the last caches are held.
-
-    A cache refers to the globals, by guards, and the globals refer to the function whose code keeps the cache:
-    without a limit, none of them would be freed. A dispatcher holds its own cache.
-    """
-
-    def __init__(self) -> None:
-        self._ids: OrderedDict[int, None] = OrderedDict()
-
-    def use(self, namespace: dict[str, Any]) -> None:
-        """Mark a namespace as used; forget the caches of the one that was not used for longest."""
-        key = id(namespace)
-        if key in self._ids:
-            self._ids.move_to_end(key)
-        elif not _is_of_module(namespace):
-            self._ids[key] = None
-            while len(self._ids) > MAX_EXEC_NAMESPACES:
-                self._forget({self._ids.popitem(last=False)[0]})
-
-    def clear(self) -> None:
-        """Forget the caches of all namespaces."""
-        self._forget(set(self._ids))
-        self._ids.clear()
-
-    def _forget(self, namespaces: set[int]) -> None:
-        for caches in tuple(_caches.values()):
-            caches.forget(namespaces)
+MAX_RECENT_CACHES = 256
+"""Maximum number of caches of a compiler that are held without a live dispatcher."""
 
 
 class CompilerCaches:
-    """All code caches of one compiler, by code object and globals."""
+    """All code caches of one compiler, by code object and globals.
+
+    A dispatcher holds its cache. The caches used last are held, too: a function may be compiled at each call. A cache
+    refers to classes and globals, by guards, and these refer to the function whose code keeps the cache: without a
+    limit, no class of a notebook cell that is run again would be freed.
+    """
 
     def __init__(self) -> None:
-        self._by_code: dict[tuple[int, int], CodeCache] = {}
+        self._by_code: weakref.WeakValueDictionary[tuple[int, int], CodeCache] = weakref.WeakValueDictionary()
+        self._recent: dict[int, CodeCache] = {}
+        """Caches by id, least recently used first."""
         self._lock = make_rlock()
 
     def cache_of(self, function: FunctionType, role: str, parent: str = "", after: Span | None = None) -> CodeCache:
         """Return the cache of a function's code; create it if there is none."""
-        code = function.__code__
-        key = (id(code), id(function.__globals__))
-        _exec_namespaces.use(function.__globals__)
-        found = self._by_code.get(key)
-        if found is not None:
-            return found
+        key = (id(function.__code__), id(function.__globals__))
         with self._lock:
-            if key not in self._by_code:
-                self._by_code[key] = CodeCache(function, role, parent, after)
-                weakref.finalize(code, self._by_code.pop, key, None).atexit = False
-            return self._by_code[key]
+            found = self._by_code.get(key)
+            if found is None:
+                self._drop_replaced(function)
+                found = self._by_code[key] = CodeCache(function, role, parent, after)
+                weakref.finalize(function.__code__, self._drop, key).atexit = False
+            self._recent[id(found)] = self._recent.pop(id(found), found)
+            if len(self._recent) > MAX_RECENT_CACHES:
+                self._recent.pop(next(iter(self._recent)), None)
+        return found
 
-    def forget(self, namespaces: set[int]) -> None:
-        """Drop the caches of globals dicts with these ids; live dispatchers retain theirs."""
-        for key in [key for key in tuple(self._by_code) if key[1] in namespaces]:
-            self._by_code.pop(key, None)
+    def _drop(self, key: tuple[int, int]) -> None:
+        """Drop the cache of a code object that was freed."""
+        self._recent.pop(id(self._by_code.pop(key, None)), None)
+
+    def _drop_replaced(self, function: FunctionType) -> None:
+        """Drop the caches of functions that this one replaces: its cell was run again."""
+        name = function.__qualname__
+        if "<" not in name:  # neither a lambda nor a function within a function
+            for cache in tuple(self._recent.values()):
+                if cache.is_of(name, function.__globals__):
+                    self._recent.pop(id(cache), None)
+
+    def hold_no_recent(self) -> None:
+        """Drop the caches that no live dispatcher has."""
+        with self._lock:
+            self._recent.clear()
+
+    def cache_of_code(self, code: CodeType, namespace: dict[str, Any]) -> CodeCache | None:
+        """Return the cache of a code object; None if it was never dispatched."""
+        return self._by_code.get((id(code), id(namespace)))
 
     def all(self) -> Iterable[CodeCache]:
         """Return all live code caches of this compiler."""
@@ -197,8 +188,6 @@ class CompilerCaches:
 
 
 _caches: weakref.WeakKeyDictionary[Any, CompilerCaches] = weakref.WeakKeyDictionary()
-_exec_namespaces = _ExecNamespaces()
-forget_exec_namespaces = _exec_namespaces.clear
 
 
 def caches_of(compiler: Compiler) -> CompilerCaches:
@@ -214,4 +203,10 @@ def all_caches() -> Iterable[CodeCache]:
 
 def cache_of_code(compiler: Compiler, code: CodeType, namespace: dict[str, Any]) -> CodeCache | None:
     """Return the cache of a code object; None if it was never dispatched."""
-    return caches_of(compiler)._by_code.get((id(code), id(namespace)))
+    return caches_of(compiler).cache_of_code(code, namespace)
+
+
+def drop_unused_caches() -> None:
+    """Drop the caches that no live dispatcher has."""
+    for caches in tuple(_caches.values()):
+        caches.hold_no_recent()

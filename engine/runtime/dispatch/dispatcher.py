@@ -34,7 +34,7 @@ from engine.records.bytecode import Span
 from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import SkippedRecord, StageFailure
 from engine.records.session import Session
-from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_caches, caches_of, forget_exec_namespaces
+from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_caches, caches_of, drop_unused_caches
 from engine.runtime.dispatch.codegen import copy_metadata, make_dispatch_function, signature_of
 from engine.runtime.dispatch.record_calls import HitDescription, RecordedHit, active_frames, record_call, record_frame
 from engine.runtime.dispatch.recorded_arguments import record_arguments
@@ -526,7 +526,7 @@ def reset() -> None:
         states = live_states()
         for cache in {*all_caches(), *(state.cache for state in states)}:
             cache.clear()
-        forget_exec_namespaces()
+        drop_unused_caches()
         clear_symbol_caches()
         # Dispatchers of resume functions are not in this table: only code that was just removed reaches them.
         for state in states:
