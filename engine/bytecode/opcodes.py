@@ -113,17 +113,13 @@ FAMILIES: dict[str, frozenset[str]] = {
         "POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE POP_JUMP_IF_FALSE POP_JUMP_IF_TRUE POP_JUMP_IF_NONE "
         "POP_JUMP_IF_NOT_NONE JUMP_IF_FALSE_OR_POP JUMP_IF_TRUE_OR_POP GET_ITER FOR_ITER".split()
     ),
-    "calls": frozenset("CALL CALL_KW CALL_FUNCTION_EX MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE".split()),
+    "calls": frozenset("CALL CALL_KW CALL_FUNCTION_EX MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE LOAD_BUILD_CLASS".split()),
     "generators": frozenset("RETURN_GENERATOR YIELD_VALUE SEND END_SEND GET_YIELD_FROM_ITER ".split()),
     "exceptions": frozenset(
         "RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH BEFORE_WITH LOAD_SPECIAL "
         "WITH_EXCEPT_START CLEANUP_THROW".split()
     ),
     "imports": frozenset("IMPORT_NAME IMPORT_FROM".split()),
-    "class_bodies": frozenset(
-        "LOAD_BUILD_CLASS LOAD_NAME STORE_NAME DELETE_NAME LOAD_LOCALS SETUP_ANNOTATIONS LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF "
-        "LOAD_FROM_DICT_OR_GLOBALS".split()
-    ),
     "match": frozenset("MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS MATCH_CLASS".split()),
 }
 """Opcode names by family; each family has its own handlers in the tracer."""
@@ -139,6 +135,11 @@ UNSUPPORTED: dict[str, str] = {
     **dict.fromkeys(
         ("CHECK_EG_MATCH", "PREP_RERAISE_STAR", "CALL_INTRINSIC_2"),
         "it belongs to except* or to type parameters, which Python runs",
+    ),
+    **dict.fromkeys(
+        "LOAD_NAME STORE_NAME DELETE_NAME LOAD_LOCALS SETUP_ANNOTATIONS LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF "
+        "LOAD_FROM_DICT_OR_GLOBALS".split(),
+        "it occurs in the body of a class, which Python runs",
     ),
     "ASYNC_GEN_WRAP": "an asynchronous generator is run by an event loop",
     **dict.fromkeys(

@@ -7,11 +7,9 @@ applies side effects.
 from __future__ import annotations
 
 import contextlib
-import enum
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -166,12 +164,12 @@ class PyCodegen:
         return f"__{prefix}{self._count}"
 
     def load_const(self, value: Any) -> None:
-        """Push a constant of any type.
-
-        A class that the traced code creates, its enum members, methods and functions are loaded from the class
-        created by this call.
-        """
-        if not self.tx.objects.new_classes or not _load_from_new_class(value, self):
+        """Push a constant of any type; a class that traced code creates is the one of this call."""
+        classes = self.tx.objects.new_classes
+        made = [variable for cls, variable in classes.items() if cls is value] if classes else []
+        if made:
+            self.load(made[0])
+        else:
             self.body.const(self.constants.entry(value))
 
     @contextlib.contextmanager
@@ -302,53 +300,3 @@ class PyCodegen:
             self.body.const(torch.is_grad_enabled())
             self.body.call(1)
             self.body.emit("POP_TOP")
-
-
-@functools.singledispatch
-def _load_from_new_class(value: Any, cg: PyCodegen) -> bool:
-    """Push a part of a class that traced code creates, from this call's class.
-
-    ``value`` belongs to the placeholder class. Return False for anything else.
-    """
-    return False
-
-
-@_load_from_new_class.register(type)
-def _load_new_class(value: type, cg: PyCodegen) -> bool:
-    found = cg.tx.objects.new_classes.get(value)
-    if found is not None:
-        cg.load(found)
-    return found is not None
-
-
-@_load_from_new_class.register(enum.Enum)
-def _load_new_enum_member(value: enum.Enum, cg: PyCodegen) -> bool:
-    cls = type(value)
-    if cls not in cg.tx.objects.new_classes:
-        return False
-    if cls.__members__.get(value.name) is value:
-        cg.load_const(cls)
-        cg.body.attribute(value.name)
-    else:  # a combination of flags has no name
-        cg.body.callable(lambda: cg.load_const(cls))
-        cg.load_const(value.value)
-        cg.body.call(1)
-    return True
-
-
-@_load_from_new_class.register(BuiltinFunctionType)
-def _load_new_c_method(value: BuiltinFunctionType, cg: PyCodegen) -> bool:
-    owner = next((cls for cls in cg.tx.objects.new_classes if cls is value.__self__), None)
-    if owner is not None:
-        cg.load_const(owner)
-        cg.body.attribute(value.__name__)
-    return owner is not None
-
-
-@_load_from_new_class.register(FunctionType)
-def _load_new_function(value: FunctionType, cg: PyCodegen) -> bool:
-    found, _ = cg.tx.objects.variables_by_id.get(id(value), (None, None))
-    is_new = found is not None and found.source is None
-    if found is not None and is_new:
-        cg.load(found)
-    return is_new

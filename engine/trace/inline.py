@@ -1,4 +1,4 @@
-"""Inlining of Python calls: argument binding, frames, class bodies and generators."""
+"""Inlining of Python calls: argument binding, frames and generators."""
 
 from __future__ import annotations
 
@@ -59,20 +59,6 @@ def inline_call(tx: Tracer, function: FunctionVariable, args: list[Variable], kw
         if generator.innermost_user_frame is frame:
             generator.innermost_user_frame = parent
     return frame.result
-
-
-def run_class_body(tx: Tracer, body: FunctionVariable) -> dict[str, Variable]:
-    """Trace the body of a class statement and return its namespace in order."""
-    frame = tx.frame.callee(body.code, body.namespace)
-    frame.function = body
-    for name, cell in zip(body.code.co_freevars, body.cells(tx), strict=True):
-        frame.cells[name] = cell
-    tx.call_stack.frames.append(frame)
-    try:
-        tx.run_frame(frame)
-    finally:
-        tx.call_stack.frames.pop()
-    return frame.locals
 
 
 def _record_inlined_call(tx: Tracer, code: CodeType, frame: Frame) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import cast
 
 from engine.bytecode.opcodes import RULES
@@ -68,6 +69,11 @@ def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     fn = below if RULES.null_above_callable else above
     tx.call_stack.direct_callee = callee = realize(tx, fn)
     frame.push(callee.call(tx, args, kwargs))
+
+
+@handles("LOAD_BUILD_CLASS")
+def _load_build_class(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+    frame.push(tx.wrap_static(builtins.__build_class__))
 
 
 @handles("MAKE_FUNCTION")

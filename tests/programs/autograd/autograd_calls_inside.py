@@ -277,7 +277,7 @@ def function_without_grad(x):
     return y, z
 
 
-@program(lambda: (leaf(3),), breaks=1)
+@program(lambda: (leaf(3),), breaks=1, steady=False)
 def function_made_inside(x):
     """A Function whose class is made inside."""
 

@@ -280,18 +280,19 @@ def sets_looked_for_in_sets(x):
     return x - 1, same, many, len(outer), {1, 2} in {inner}, told, type(whole[:]), whole * 1 is whole, _Words((1,))
 
 
+class _Point:
+    __match_args__ = ("a",)
+    a = 1
+
+
 @program(lambda: (torch.randn(3),))
 def patterns_that_ask_twice(x):
     """A pattern that asks twice for one attribute is refused; so is a list too long to be."""
     told = []
 
-    class Point:
-        __match_args__ = ("a",)
-        a = 1
-
     try:
-        match Point():
-            case Point(1, a=1):
+        match _Point():
+            case _Point(1, a=1):
                 told.append("matched")
     except TypeError as error:
         told.append(str(error))

@@ -307,18 +307,20 @@ def views_beside_sets(x):
     return x + 1, told, type(same).__name__, sorted(same), same is again
 
 
+class _Own(dict):
+    pass
+
+
+class _Defaults(collections.defaultdict):
+    pass
+
+
 @program(lambda: (torch.randn(3),))
 def copies_and_unions_of_dict_subclasses(x):
     """``copy`` and ``|`` give dicts for dict subclasses, but keep ordered and default ones."""
 
-    class Own(dict):
-        pass
-
-    class Defaults(collections.defaultdict):
-        pass
-
     told = []
-    for made in (Own(a=1), Ordered(a=1), Defaults(int, a=1)):
+    for made in (_Own(a=1), Ordered(a=1), _Defaults(int, a=1)):
         told.extend(type(v).__name__ for v in (made.copy(), made | {"b": 2}, {"b": 2} | made))
         try:
             made | 1

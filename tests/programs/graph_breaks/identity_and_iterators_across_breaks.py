@@ -75,7 +75,7 @@ def property_with_new_text(x):
     return y, described.__doc__
 
 
-@program(lambda: (vector(),))
+@program(lambda: (vector(),), breaks=1, steady=False)
 def documented_property(x):
     """A property takes over the documentation of its getter."""
 

@@ -388,35 +388,37 @@ class InLoopOverLayers(torch.nn.Module):
         return x, len(seen)
 
 
+class _Holder:
+    def __init__(self, value):
+        self.value = value
+
+    @property
+    def doubled(self):
+        engine.graph_break()
+        return self.value * 2
+
+
 @program(one, breaks=1)
 def in_property(x):
     """A property breaks."""
 
-    class Holder:
-        def __init__(self, value):
-            self.value = value
+    return _Holder(x).doubled + 1
 
-        @property
-        def doubled(self):
-            engine.graph_break()
-            return self.value * 2
 
-    return Holder(x).doubled + 1
+class _Vector:
+    def __init__(self, value):
+        self.value = value
+
+    def __add__(self, other):
+        engine.graph_break()
+        return _Vector(self.value + other.value)
 
 
 @program(one, breaks=1, steady=False)
 def in_operator(x):
     """An operator method breaks."""
 
-    class Vector:
-        def __init__(self, value):
-            self.value = value
-
-        def __add__(self, other):
-            engine.graph_break()
-            return Vector(self.value + other.value)
-
-    return (Vector(x) + Vector(x * 2)).value
+    return (_Vector(x) + _Vector(x * 2)).value
 
 
 @dataclass

@@ -171,12 +171,13 @@ def a_global_that_is_there_once(x):
     return y, "_sometimes" in globals()
 
 
+class _Nothing:
+    pass
+
+
 @program(lambda: (torch.randn(3),))
 def no_managers(x):
     """A ``with`` on a non-manager raises Python's error; ordered dict views keep their type."""
-
-    class Nothing:
-        pass
 
     told = []
 
@@ -184,7 +185,7 @@ def no_managers(x):
         with what:
             pass
 
-    for what in (Nothing(), 5, [1]):
+    for what in (_Nothing(), 5, [1]):
         try:
             enter(what)
         except TypeError as error:

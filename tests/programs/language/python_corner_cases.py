@@ -75,15 +75,16 @@ def parts_of_number_classes(x):
     return x + pair.real, pair.imag, pair.conjugate()
 
 
+class _Empty:
+    def __getattr__(self, name):
+        raise AttributeError("none")
+
+
 @program(one)
 def what_an_attribute_error_knows(x):
     """An AttributeError says whose attribute was missing, and by which name."""
 
-    class Empty:
-        def __getattr__(self, name):
-            raise AttributeError("none")
-
-    empty = Empty()
+    empty = _Empty()
     try:
         return empty.missing
     except AttributeError as error:
@@ -97,7 +98,7 @@ def keys_by_comparison(x):
     return x + keys[1].obj, keys[0] < keys[1], len(keys)
 
 
-@program(one)
+@program(one, breaks=1, steady=False)
 def local_names_of_a_class_body(x):
     """locals() in a class body has the names of the body alone."""
 
@@ -317,24 +318,28 @@ def keys_that_count(x, asked):
     return len(table), len({one, two})
 
 
+class _Key:
+    def __init__(self, emptied):
+        self.emptied = emptied
+
+    def __hash__(self):
+        return 5
+
+    def __eq__(self, other):
+        for table in self.emptied:
+            table.clear()
+        return False
+
+
 @program(lambda: (torch.ones(2),))
 def keys_that_empty_their_container(x):
     """Keys of equal hash are compared on insertion, and not again where the graph ends."""
 
-    class Key:
-        def __hash__(self):
-            return 5
-
-        def __eq__(self, other):
-            if is_emptying:
-                table.clear()
-            return False
-
-    is_emptying = False
-    table = {Key(): 1, Key(): 2}
-    is_emptying = True
+    emptied = []
+    table = {_Key(emptied): 1, _Key(emptied): 2}
+    emptied.append(table)
     table[9] = 3
-    table[Key()] = 4
+    table[_Key(emptied)] = 4
     return x + len(table), len(table)
 
 

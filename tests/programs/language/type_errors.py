@@ -71,24 +71,26 @@ def containers(x: torch.Tensor) -> tuple[Any, ...]:
     )
 
 
+class _Slotted:
+    __slots__ = ("a",)
+
+    def method(self) -> None:
+        pass
+
+    @property
+    def fixed(self) -> int:
+        return 1
+
+
+class _Plain:
+    pass
+
+
 @program(lambda: (torch.ones(2),))
 def objects(x: torch.Tensor) -> tuple[Any, ...]:
     """Operations that a plain class does not define."""
 
-    class Slotted:
-        __slots__ = ("a",)
-
-        def method(self) -> None:
-            pass
-
-        @property
-        def fixed(self) -> int:
-            return 1
-
-    class Plain:
-        pass
-
-    a, b = Slotted(), Plain()
+    a, b = _Slotted(), _Plain()
     return x + 1, said(
         lambda: a.a,
         lambda: setattr(a, "q", 1),
@@ -96,7 +98,7 @@ def objects(x: torch.Tensor) -> tuple[Any, ...]:
         lambda: delattr(a, "a"),
         lambda: delattr(a, "fixed"),
         lambda: delattr(b, "z"),
-        lambda: Plain.z,
+        lambda: _Plain.z,
         lambda: b.z,
         lambda: b(),
         lambda: b[0],
@@ -119,9 +121,9 @@ def objects(x: torch.Tensor) -> tuple[Any, ...]:
         lambda: range(b),
         lambda: [1][b],
         lambda: "a" * b,
-        lambda: Plain(1),
-        lambda: Plain.__init__(b, 1),
-        lambda: object.__new__(Plain, 1),
+        lambda: _Plain(1),
+        lambda: _Plain.__init__(b, 1),
+        lambda: object.__new__(_Plain, 1),
         lambda: object(1),
         lambda: setattr(b, "__class__", 3),
         lambda: getattr(b, 3),
@@ -210,16 +212,17 @@ def statements(x: torch.Tensor) -> tuple[Any, ...]:
     return x + 1, said(few, many, starred, number, spread, raised, caused, caught, unbound)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Point:
+    a: int
+
+
 @program(lambda: (torch.ones(2),))
 def frozen_fields(x: torch.Tensor) -> tuple[Any, ...]:
     """A frozen dataclass refuses."""
 
-    @dataclasses.dataclass(frozen=True)
-    class Point:
-        a: int
-
-    point = Point(1)
-    return x * point.a, said(lambda: setattr(point, "a", 2), lambda: Point(), lambda: Point(1, 2))
+    point = _Point(1)
+    return x * point.a, said(lambda: setattr(point, "a", 2), lambda: _Point(), lambda: _Point(1, 2))
 
 
 class _Odd:

@@ -1,4 +1,4 @@
-"""Classes made in traced code with hooks of bases and metaclasses; escaping generators."""
+"""Hooks of bases and metaclasses of classes made inside; properties; escaping generators."""
 
 import abc
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def hooked_by_a_base(x: torch.Tensor) -> tuple[Any, ...]:
     )
 
 
-@program(lambda: (torch.ones(2),), breaks=2, steady=False)
+@program(lambda: (torch.ones(2),), breaks=3, steady=False)
 def hooked_by_a_base_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
     """The same with a base of the trace's own, two levels deep."""
 
@@ -123,7 +123,7 @@ def made_by_a_metaclass(x: torch.Tensor) -> tuple[Any, ...]:
     return model.apply(x), kind.tag, kind.origin, kind.words, model.number, type(kind) is Named, isinstance(model, kind)
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=2, steady=False)
 def abstract_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
     """An abstract class of the trace's own, with what its children may leave out."""
 
@@ -142,7 +142,7 @@ def abstract_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
     return Square().area(), told, issubclass(Square, Shape)
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=1, steady=False)
 def named_tuple_made_inside(x: torch.Tensor) -> tuple[Any, ...]:
     """``typing.NamedTuple`` as a base, with a default and a method."""
 
@@ -170,7 +170,7 @@ class Options(TypedDict):
     scale: float
 
 
-@program(lambda: (torch.ones(2),))
+@program(lambda: (torch.ones(2),), breaks=1, steady=False)
 def typed_dicts(x: torch.Tensor) -> tuple[Any, ...]:
     """What a ``TypedDict`` makes is a plain dict."""
 

@@ -264,7 +264,7 @@ def words_of_own(x, thing):
     return x, f"{thing!r} {thing:!} {thing}", len(table), table[Formatted(3)]
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=1, steady=False)
 def class_made_inside(x):
     """A class defined in the function."""
 
@@ -373,17 +373,18 @@ def refused_by_builtins(x):
     return outcomes_of(*(functools.partial(*call) for call in calls)), x + 1
 
 
+class _Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
 @program(lambda: (torch.ones(2),))
 def several_flags(x):
     """Flags of a class made inside, several at once, leave the graph."""
 
-    class Access(enum.Flag):
-        READ = 1
-        WRITE = 2
-
-    both = Access.READ | Access.WRITE
+    both = _Access.READ | _Access.WRITE
     return (
-        [both.value, repr(both), both in {both}, (Access(3) ^ Access.READ).name],
+        [both.value, repr(both), both in {both}, (_Access(3) ^ _Access.READ).name],
         {"it": [both]}["it"][0].value,
         x + 1,
     )

@@ -146,30 +146,31 @@ def modules_imported_again(x):
     )
 
 
-@program(lambda: (torch.randn(3),), breaks=8, steady=False)
+class _Counting:
+    calls = 0
+
+    @functools.lru_cache(maxsize=None)
+    def scaled(self, factor):
+        """Counts."""
+        _Counting.calls += 1
+        return factor * 2
+
+
+@program(lambda: (torch.randn(3),), breaks=7, steady=False)
 def cached_methods(x):
     """A cache around a method of a class made here, around a builtin, and one with attributes."""
 
-    class Counting:
-        calls = 0
-
-        @functools.lru_cache(maxsize=None)
-        def scaled(self, factor):
-            """Counts."""
-            Counting.calls += 1
-            return factor * 2
-
-    of, other = Counting(), Counting()
+    of, other = _Counting(), _Counting()
     found = [of.scaled(2), of.scaled(2), other.scaled(2)]
     longest = functools.lru_cache()(len)
     longest.note = "kept"
     return (
         x * found[0],
-        Counting.calls,
+        _Counting.calls,
         longest((1, 2)),
         longest.cache_info().misses,
         longest.note,
-        Counting.scaled.__doc__,
+        _Counting.scaled.__doc__,
     )
 
 
@@ -216,18 +217,19 @@ def wrapped_by_position(x):
     )
 
 
+class _Holder:
+    factor = 3
+
+
 @program(lambda: (torch.randn(3),))
 def bound_by_hand(x):
     """A function is bound by its ``__get__``."""
 
-    class Holder:
-        factor = 3
-
     def scaled(self, y):
         return y * self.factor
 
-    holder = Holder()
-    return scaled.__get__(holder, Holder)(x), _added.__get__(x)(1), scaled.__get__(None, Holder) is scaled
+    holder = _Holder()
+    return scaled.__get__(holder, _Holder)(x), _added.__get__(x)(1), scaled.__get__(None, _Holder) is scaled
 
 
 class Link:
@@ -273,24 +275,25 @@ def text_that_holds_itself(x):
     return x + 1, repr(Nested())
 
 
+class _Key:
+    def __init__(self, *parts):
+        self.parts = parts
+        self.number = hash(parts)
+
+    def __hash__(self):
+        return self.number
+
+    def __eq__(self, other):
+        return self.parts == other.parts
+
+
 @program(lambda: (torch.randn(3),))
 def hashes_of_objects(x):
     """Equal tuples of objects have equal hashes, which also serve as hashes of objects."""
 
-    class Key:
-        def __init__(self, *parts):
-            self.parts = parts
-            self.number = hash(parts)
-
-        def __hash__(self):
-            return self.number
-
-        def __eq__(self, other):
-            return self.parts == other.parts
-
     mark = object()
-    found = {Key(mark, 1): x, Key(mark, 2): x + 1}
-    return found[Key(mark, 2)], hash((mark,)) == hash((mark,))
+    found = {_Key(mark, 1): x, _Key(mark, 2): x + 1}
+    return found[_Key(mark, 2)], hash((mark,)) == hash((mark,))
 
 
 @program(lambda: (4,), steady=False)

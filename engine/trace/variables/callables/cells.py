@@ -19,7 +19,7 @@ from engine.trace.variables.base import Variable
 class CellVariable(Variable):
     """A closure cell that holds its own content; None while it is empty."""
 
-    __slots__ = ("content", "is_class_cell", "name", "real_object", "root_frame_name", "source", "was_empty")
+    __slots__ = ("content", "name", "real_object", "root_frame_name", "source", "was_empty")
     cls = types.CellType
     is_mutable = True
     is_loaded_by_source = False
@@ -33,8 +33,6 @@ class CellVariable(Variable):
         self.root_frame_name = root_name
         """Variable name of a cell of the root frame; generated code loads the cell by it."""
         self.was_empty = content is None
-        self.is_class_cell = False
-        """True for the ``__class__`` cell of a class created while tracing."""
 
     def set_content(self, tx: Tracer, value: Variable | None) -> None:
         """Set the content; None empties the cell."""
@@ -105,19 +103,6 @@ class CellVariable(Variable):
         cg.load(self.content)
         cg.body.emit("SWAP", 2)
         cg.body.emit("STORE_ATTR", "cell_contents")
-
-
-class ClassNamespaceVariable(Variable):
-    """The names of a class body, as functions that return its annotations see them."""
-
-    __slots__ = ("names",)
-    cls = dict
-
-    def __init__(self, names: dict[str, Variable]) -> None:
-        self.names = names
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.load_const(None)  # the class statement sets the cell that holds it: its key __classdictcell__
 
 
 def build_cell(tx: Tracer, cell: types.CellType, contents: Source) -> CellVariable:

@@ -24,7 +24,7 @@ _WRAPPED_FUNCTION_ATTRS = ("fget", "fset", "fdel", "__func__", "__wrapped__")
 
 
 class DescriptorVariable(RealObjectVariable):
-    """A ``property``, ``classmethod`` or ``staticmethod`` object, or one of a similar class."""
+    """A ``property``, ``classmethod`` or ``staticmethod``; the functions in it do not change."""
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in _BINDING_METHODS or kwargs:
@@ -35,10 +35,6 @@ class DescriptorVariable(RealObjectVariable):
         if self.lacks_methods("__call__"):
             return super().call(tx, args, kwargs)
         return _wrapped_function(tx, self, "__func__").call(tx, args, kwargs)  # of a staticmethod
-
-
-class ExternalDescriptorVariable(DescriptorVariable):
-    """An external descriptor; the functions that it wraps do not change."""
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in _BINDING_METHODS and hasattr(self.real_object, name):
@@ -60,11 +56,6 @@ def _wrapped_function(tx: Tracer, of: Variable, name: str) -> Variable:
 def _bind(held: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
     """Call ``__get__``, ``__set__`` or ``__delete__`` of a descriptor."""
     raise of.unsupported_method(name)
-
-
-def has_binding_rule(held: Any) -> bool:
-    """Return True if a call of ``__get__`` of the descriptor can be traced."""
-    return _bind.dispatch(type(held)) is not _bind.dispatch(object)
 
 
 @_bind.register(property)
@@ -98,7 +89,7 @@ def _bind_class_method(held: Any, tx: Tracer, of: Variable, name: str, args: Arg
 @register_builder(property, classmethod, staticmethod)
 def _descriptor(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, f"the {type(real).__name__} object itself was used")
-    return ExternalDescriptorVariable(real, origin)
+    return DescriptorVariable(real, origin)
 
 
 def _is_property(real: object) -> bool:

@@ -15,7 +15,7 @@ from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.functions_and_classes import make_function
+from engine.trace.codegen_runtime.functions import make_function
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
@@ -218,7 +218,6 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         "keyword_default_values",
         "name",
         "namespace",
-        "stub",
     )
 
     is_mutable = True
@@ -235,8 +234,6 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         self._annotations: Variable | None = None
         self.annotate: Variable | None = None
         """The function that returns the annotations, from Python 3.14 on."""
-        self.stub: Any = None
-        """A stub function that represents it in a ``real_stand_in`` class."""
 
     def defaults(self, tx: Tracer) -> list[Variable]:
         return self.default_values
@@ -313,8 +310,6 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
         ]
 
     def reconstruct(self, cg: PyCodegen) -> None:
-        if self._load_with_class(cg):
-            return
         if self._annotations is None and self.annotations:
             self._annotations = DictVariable.from_str_keys(self.annotations)
         cg.call(
@@ -327,20 +322,6 @@ class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
             self._annotations,
             self.annotate if self._annotations is None else None,
         )
-
-    def _load_with_class(self, cg: PyCodegen) -> bool:
-        """Load the classes that own this method first; return True if that loaded the method.
-
-        Building such a class builds its methods, and the method may refer to the class.
-        """
-        for cell in self.cell_values:
-            if cell.is_class_cell and cell.content is not None and not cg.is_cached(cell):
-                cg.load(cell.content)
-                cg.body.emit("POP_TOP")
-        if cg.is_cached(self):
-            cg.load(self)
-            return True
-        return False
 
 
 _VALUE_FORMAT = 1

@@ -19,6 +19,7 @@ from engine.ir.sources.containers import GetItemSource
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, full_type_name, realize
+from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.objects.class_lookup import (
     CLASS_ATTR_WRITES,
@@ -98,10 +99,8 @@ def bind_attribute(
     ``instance`` is None for a read through the class.
     """
     guard_not_shadowed_in_mro(tx, cls, base, name)
-    made = tx.objects.new_classes.get(base)
-    given = None if made is None else made.traced_entry(name, found)  # each call creates its own class
-    if given is not None:
-        return given
+    if base in tx.objects.new_classes and is_literal(found):  # each call creates its own class
+        return ConstantVariable(found)
     return _find_binder(type(found))(tx, AttributeRead(cls, base, name, found, instance))
 
 

@@ -1,4 +1,4 @@
-"""Build functions and classes that traced code created."""
+"""Build functions that traced code created."""
 
 from __future__ import annotations
 
@@ -30,14 +30,3 @@ def make_function(
     if annotate is not None:
         made.__annotate__ = annotate
     return made
-
-
-def build_class(name: str, bases: tuple[Any, ...], namespace: dict[str, Any], /, **words: Any) -> Any:
-    """Create a class as a class statement does after its body has run."""
-    resolved = types.resolve_bases(bases)
-    metaclass, prepared, rest = types.prepare_class(name, resolved, words)
-    for key, value in namespace.items():
-        prepared[key] = value
-    if resolved is not bases:
-        prepared["__orig_bases__"] = bases
-    return metaclass(name, resolved, prepared, **rest)
