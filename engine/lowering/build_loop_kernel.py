@@ -35,7 +35,7 @@ def build_loop_kernel(group: FusionGroup, id: str, walk: GraphLowering, buffers:
     builder = LoopBuilder(
         group.members,
         frozenset((r,)) if r is not None else frozenset(),
-        variable(r) if r is not None else IndexExpr(),
+        group.reduction_index().replace(values) if r is not None else IndexExpr(),
         is_wide,
     )
     ops = ops_of_stores(group, builder, values)

@@ -112,13 +112,25 @@ class FusionGroup:
     def analyze(self) -> None:
         """Evaluate the bodies of the stores to find what the kernel reads, and at which index."""
         inner = self.reduction_vars or ()
-        reduced = flatten([variable(v) for v in inner], row_major_strides(inner))
-        self.builder = LoopBuilder(self.members, frozenset(inner), reduced)
+        self.builder = LoopBuilder(self.members, frozenset(inner), self.reduction_index())
         for made, index in self.stores.items():
             self.builder.load(made, index)
         self.reads = {}
         for demand in dict.fromkeys(self.builder.memory_reads):
             self.reads.setdefault(demand.source, []).append(demand)
+
+    def reduction_index(self) -> IndexExpr:
+        """Return the position in a row: in the order of the dimensions of a result, not of memory.
+
+        So a reduction visits the elements that the results are computed from, if these have channels last.
+        """
+        inner = self.reduction_vars or ()
+        for index in () if self.has_scan or len(inner) < 2 else self.stores.values():
+            dims = {v: d for d, i in enumerate(index) for v in i.variables()}
+            if dims.keys() >= set(inner):
+                inner = tuple(sorted(inner, key=dims.__getitem__))
+                break
+        return flatten([variable(v) for v in inner], row_major_strides(inner))
 
     def reads_of(self, source: TensorDef) -> list[MemoryRead]:
         """Return the reads of a definition that this kernel does not compute."""

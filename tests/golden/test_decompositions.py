@@ -78,6 +78,12 @@ def test_weight_norm_backward(show: Show) -> None:
 
 
 @shows(MISSING)
+def test_eye(show: Show) -> None:
+    """Compares the numbers of rows and columns, in an integer type that ATen counts in."""
+    show(lambda x: torch.eye(3) + x, torch.ones(3, 3))
+
+
+@shows(MISSING)
 def test_diag_embed(show: Show) -> None:
     """Puts a vector on the diagonal of a matrix: each place compares its row with its column."""
     show(lambda x: aten.diag_embed(x, 0), torch.ones(3))

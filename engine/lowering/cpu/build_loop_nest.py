@@ -14,7 +14,6 @@ from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import IndexExpr, LoopVar, as_size, exact_quotient, flatten, product, variable
 from engine.ir.loop_ir.loop_kernel import LoopKernel, LoopNest
 from engine.lowering.build_loop_kernel import depends_on_inner_loop, kernel_of_ops, needs_int64_index, ops_of_stores
-from engine.lowering.fusion_cost import row_major_strides
 from engine.lowering.scheduler import FusionGroup
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def build_loop_nest(group: FusionGroup, id: str, walk: GraphLowering, buffers: M
     x = LoopVar("x", product(v.size for v in outer))
     r = LoopVar("r", product(v.size for v in inner)) if inner else None
     is_wide = needs_int64_index(group, buffers, product(v.size for v in (*outer, *inner)))
-    flat = flatten([values[v] for v in group.reduction_vars or ()], row_major_strides(group.reduction_vars or ()))
+    flat = group.reduction_index().replace(values)
     builder = LoopBuilder(group.members, frozenset(inner), flat, is_wide)
     ops = ops_of_stores(group, builder, values)
     if not depends_on_inner_loop(ops):

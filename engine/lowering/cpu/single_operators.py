@@ -31,6 +31,8 @@ FASTER_IN_KERNELS = frozenset(
         *("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d"),
         *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "im2col"),
         *("bucketize", "searchsorted", "embedding_dense_backward"),
+        *("linalg_vector_norm", "max", "min", "all", "mean", "cumprod", "cummax", "cummin", "isfinite", "isinf"),
+        *("fmod", "fmax", "fmin", "sum", "prod", "expm1", "log1p", "elu", "digamma", "gather", "stack", "l1_loss"),
         *(f"{name}{rank}d{end}" for name in NEAREST for rank in (1, 2, 3) for end in ("", "_backward")),
     )
 )

@@ -1,6 +1,7 @@
 """Decompositions that torch lacks.
 
 They cover pairwise distances and their gradient, the gradient of weight norm, ``diag_embed`` and fake quantization.
+That of ``eye`` in torch counts in the smallest integer type, such as uint16, which ATen does not count in.
 """
 
 from __future__ import annotations
@@ -71,6 +72,14 @@ def _diag_embed(a: torch.Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1
     # In each column the diagonal element is the one with the column's number.
     square = torch.where(is_there, padded.unsqueeze(-2), torch.zeros((), dtype=a.dtype, device=a.device))
     return square.movedim((-2, -1), (row, column)).contiguous()
+
+
+def _eye(
+    rows: int, columns: int | None = None, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any
+) -> torch.Tensor:
+    """Return a matrix with 1 on its diagonal."""
+    row, column = (torch.arange(n, device=device) for n in (rows, rows if columns is None else columns))
+    return (row.unsqueeze(-1) == column).to(dtype or torch.get_default_dtype())
 
 
 def _fake_quantize(
@@ -175,6 +184,8 @@ MISSING_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._pdist_forward.default: _pdist,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
     aten.diag_embed.default: _diag_embed,
+    aten.eye.default: _eye,
+    aten.eye.m: _eye,
     aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantize,
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _fake_quantize_if_enabled,
     aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize_per_channel,

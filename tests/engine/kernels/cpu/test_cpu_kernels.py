@@ -128,6 +128,23 @@ def test_special_values() -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-42, equal_nan=True)
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+def test_elementary_functions_are_exact_to_the_last_bits(unit: VectorUnit) -> None:
+    """Each polynomial is within 3e-7 of float64 at all sizes, and has eager's special values."""
+    torch.manual_seed(0)
+    special = torch.tensor([0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 3e38, -3e38, 88.0, -104.0])
+    spread = torch.exp(torch.randn(2000) * 20)
+    x = torch.cat([special, spread, -spread, torch.randn(4000), 1 + torch.randn(500) * 1e-3, -torch.rand(500)])
+    functions = (torch.exp, torch.expm1, torch.tanh, torch.erf, torch.log, torch.log1p)
+    _, found = run_on_cpu(lambda x: tuple(f(x) for f in functions), (x,), unit)
+    for made, function in zip(found, functions, strict=True):
+        eager, exact = function(x), function(x.double())
+        torch.testing.assert_close(made.isnan(), eager.isnan())
+        is_usual = exact.isfinite() & eager.isfinite() & (exact.abs() > torch.finfo(torch.float32).tiny)
+        torch.testing.assert_close(made[~is_usual], eager[~is_usual], rtol=0, atol=1e-37, equal_nan=True)
+        torch.testing.assert_close(made[is_usual].double(), exact[is_usual], rtol=3e-7, atol=0)
+
+
 @pytest.mark.parametrize(
     "x",
     [
@@ -457,3 +474,33 @@ def test_timings_have_the_stages_of_cpu_kernels() -> None:
     (record,) = session.compilations
     parents = {t.stage: t.parent for t in record.timings}
     assert parents["CPU lowering"] == parents["LLVM"] == "aot"
+
+
+def test_the_diagonal_of_a_large_matrix() -> None:
+    """``eye`` needs no integer type that ATen does not count in."""
+    x = torch.randn(3, 300)
+    program, found = run_on_cpu(lambda x: (x + torch.eye(3, 300), torch.eye(300, dtype=torch.int64)), (x,), host_unit())
+    assert_same(found, (x + torch.eye(3, 300), torch.eye(300, dtype=torch.int64)))
+    assert not any(call for step in program.steps for call in step.calls)
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.linalg.vector_norm(x, 3.0, 0),
+        lambda x: x.max(0),
+        lambda x: x.cumprod(0),
+        lambda x: x.bfloat16().mean(-1),
+        torch.expm1,
+    ],
+    ids=["norm", "max", "cumprod", "mean", "expm1"],
+)
+def test_slow_operators_of_aten_have_kernels_alone(function: Callable[..., Any]) -> None:
+    """An operator that ATen's loops compute slowly has a kernel, fused with nothing or not."""
+    x = torch.rand(200, 200)
+    x[3, 5] = math.nan
+    with engine.record() as session:
+        found = engine.compile(function)(x)
+    torch.testing.assert_close(found, function(x), equal_nan=True)
+    assert session.compilations[0].cpu_program.kernels

@@ -79,3 +79,18 @@ def test_sums_over_rows_that_are_not_one_run(name: str, unit: VectorUnit) -> Non
     program, found = run_on_cpu(OF_ROWS[name], (x,), unit)
     assert_same(found, OF_ROWS[name](x))
     assert name == "of few rows" or not any("urem <" in kernel.text for kernel in program.kernels)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+def test_a_norm_of_channels_last_reads_along_the_channels(unit: VectorUnit) -> None:
+    """The rows of a group of channels are reduced in the order of memory, without gathers."""
+    torch.manual_seed(0)
+    x = torch.randn(3, 24, 5, 7).contiguous(memory_format=torch.channels_last)
+    w, b = torch.randn(2, 24)
+
+    def norm(x: Any, w: Any, b: Any) -> Any:
+        return torch.nn.functional.group_norm(x, 3, w, b).relu()
+
+    program, found = run_on_cpu(norm, (x, w, b), unit)
+    assert_same(found, norm(x, w, b))
+    assert not any("masked.gather" in kernel.text for kernel in program.kernels)

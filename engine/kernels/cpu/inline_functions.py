@@ -1,0 +1,357 @@
+"""Elementary functions of float32 as polynomials in LLVM IR."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import torch
+
+from engine.kernels.cpu.llvm_types import literal, splat, type_suffix, wide
+
+
+def _word(lanes: int, value: int) -> str:
+    return splat("i32", str(value), lanes)
+
+
+def _float(lanes: int, value: float) -> str:
+    return splat("float", literal(value, torch.float32), lanes)
+
+
+def _horner(kind: str, variable: str, coefficients: tuple[float, ...], lanes: int, prefix: str) -> list[str]:
+    """Return the lines of a polynomial by Horner's rule, highest power first."""
+    fma, lines = f"@llvm.fma.{type_suffix('float', lanes)}", []
+    last = _float(lanes, coefficients[0])
+    for n, c in enumerate(coefficients[1:], 1):
+        lines.append(f"  %{prefix}{n} = call {kind} {fma}({kind} {last}, {kind} {variable}, {kind} {_float(lanes, c)})")
+        last = f"%{prefix}{n}"
+    return lines
+
+
+def _exp_text(lanes: int) -> str:
+    """Return exp as 2 ** n * exp(rest), by a polynomial of degree 6 (Cephes).
+
+    A product that underflows takes a hundred times as long as another, so results of 0 are selected.
+    """
+    kind, whole, suffix = wide("float", lanes), wide("i32", lanes), type_suffix("float", lanes)
+    f = functools.partial(_float, lanes)
+    i = functools.partial(_word, lanes)
+    fma, mask = f"call {kind} @llvm.fma.{suffix}", wide("i1", lanes)
+    polynomial = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
+    lines = [
+        f"define internal {kind} @exp.{suffix}({kind} %given) alwaysinline {{",
+        f"  %is_high = fcmp ogt {kind} %given, {f(89.0)}",
+        f"  %below = select {mask} %is_high, {kind} {f(89.0)}, {kind} %given",
+        f"  %is_low = fcmp olt {kind} %below, {f(-104.0)}",
+        f"  %x = select {mask} %is_low, {kind} {f(0.0)}, {kind} %below",
+        f"  %moved = {fma}({kind} %x, {kind} {f(1.4426950408889634)}, {kind} {f(12582912.0)})",
+        f"  %n = fsub {kind} %moved, {f(12582912.0)}",
+        f"  %high = {fma}({kind} %n, {kind} {f(-0.693145751953125)}, {kind} %x)",
+        f"  %rest = {fma}({kind} %n, {kind} {f(-1.428606765330187e-06)}, {kind} %high)",
+        *_horner(kind, "%rest", polynomial, lanes, "p"),
+        f"  %bits = bitcast {kind} %moved to {whole}",
+        f"  %power = sub {whole} %bits, {i(0x4B400000)}",
+        f"  %first = ashr {whole} %power, {i(1)}",
+        f"  %second = sub {whole} %power, %first",
+    ]
+    for name in ("first", "second"):
+        lines += [
+            f"  %{name}.biased = add {whole} %{name}, {i(127)}",
+            f"  %{name}.bits = shl {whole} %{name}.biased, {i(23)}",
+            f"  %{name}.scale = bitcast {whole} %{name}.bits to {kind}",
+        ]
+    last = len(polynomial) - 1
+    lines += [
+        f"  %half = fmul {kind} %p{last}, %first.scale",
+        f"  %made = fmul {kind} %half, %second.scale",
+        f"  %result = select {mask} %is_low, {kind} {f(0.0)}, {kind} %made",
+        f"  ret {kind} %result",
+        "}",
+        f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _odd_function_end(lanes: int, limit: float) -> list[str]:
+    """Return the end of an odd function: ``%near`` below a limit, else ``%far`` with x's sign.
+
+    NaN is near.
+    """
+    kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
+    return [
+        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %far, {kind} %x)",
+        f"  %is_near = fcmp ult {kind} %size, {_float(lanes, limit)}",
+        f"  %made = select {mask} %is_near, {kind} %near, {kind} %signed",
+        f"  ret {kind} %made",
+        "}",
+        f"declare {kind} @llvm.fabs.{suffix}({kind})",
+        f"declare {kind} @llvm.copysign.{suffix}({kind}, {kind})",
+    ]
+
+
+def _tanh_text(lanes: int) -> str:
+    """Return tanh: a polynomial near zero (Cephes), and by exp elsewhere."""
+    kind, suffix = wide("float", lanes), type_suffix("float", lanes)
+    f = functools.partial(_float, lanes)
+    near = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+    lines = [
+        f"define internal {kind} @tanh.{suffix}({kind} %x) alwaysinline {{",
+        f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
+        f"  %square = fmul {kind} %x, %x",
+        *_horner(kind, "%square", near, lanes, "p"),
+        f"  %cube = fmul {kind} %square, %x",
+        f"  %near = call {kind} @llvm.fma.{suffix}({kind} %cube, {kind} %p{len(near) - 1}, {kind} %x)",
+        f"  %twice = fadd {kind} %size, %size",
+        f"  %grown = call {kind} @exp.{suffix}({kind} %twice)",
+        f"  %above = fadd {kind} %grown, {f(1.0)}",
+        f"  %share = fdiv {kind} {f(2.0)}, %above",
+        f"  %far = fsub {kind} {f(1.0)}, %share",
+        *_odd_function_end(lanes, 0.625),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _erf_text(lanes: int) -> str:
+    """Return erf: a polynomial near zero; elsewhere 1 - exp(-x - x * polynomial).
+
+    The exponent is between 0 and -19, so that its power of 2 is added to the bits of the rest.
+    """
+    kind, suffix, mask, whole = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes), wide("i32", lanes)
+    f = functools.partial(_float, lanes)
+    fma = f"call {kind} @llvm.fma.{suffix}"
+    lines = [
+        f"define internal {kind} @erf.{suffix}({kind} %x) alwaysinline {{",
+        f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
+        f"  %square = fmul {kind} %x, %x",
+        *_horner(kind, "%square", _ERF_NEAR, lanes, "n"),
+        f"  %near = {fma}({kind} %x, {kind} %n{len(_ERF_NEAR) - 1}, {kind} %x)",
+        f"  %is_high = fcmp ogt {kind} %size, {f(4.2)}",
+        f"  %t = select {mask} %is_high, {kind} {f(4.2)}, {kind} %size",
+        *_horner(kind, "%t", _ERF_FAR, lanes, "f"),
+        f"  %exponent = {fma}({kind} %t, {kind} %f{len(_ERF_FAR) - 1}, {kind} %t)",
+        f"  %moved = {fma}({kind} %exponent, {kind} {f(-1 / math.log(2))}, {kind} {f(12582912.0)})",
+        f"  %n = fsub {kind} %moved, {f(12582912.0)}",
+        f"  %negated = fneg {kind} %exponent",
+        f"  %part = {fma}({kind} %n, {kind} {f(-math.log(2))}, {kind} %negated)",
+        *_horner(kind, "%part", _EXP_NEAR, lanes, "e"),
+        f"  %bits = bitcast {kind} %moved to {whole}",
+        f"  %power = shl {whole} %bits, {_word(lanes, 23)}",
+        f"  %part.bits = bitcast {kind} %e{len(_EXP_NEAR) - 1} to {whole}",
+        f"  %rest.bits = add {whole} %part.bits, %power",
+        f"  %rest = bitcast {whole} %rest.bits to {kind}",
+        f"  %far = fsub {kind} {f(1.0)}, %rest",
+        *_odd_function_end(lanes, 0.95),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _expm1_text(lanes: int) -> str:
+    """Return exp(x) - 1: a polynomial near zero, and by exp elsewhere."""
+    kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
+    lines = [
+        f"define internal {kind} @expm1.{suffix}({kind} %x) alwaysinline {{",
+        f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
+        f"  %square = fmul {kind} %x, %x",
+        *_horner(kind, "%x", _EXPM1_NEAR, lanes, "p"),
+        f"  %near = call {kind} @llvm.fma.{suffix}({kind} %square, {kind} %p{len(_EXPM1_NEAR) - 1}, {kind} %x)",
+        f"  %grown = call {kind} @exp.{suffix}({kind} %x)",
+        f"  %far = fsub {kind} %grown, {_float(lanes, 1.0)}",
+        f"  %is_near = fcmp olt {kind} %size, {_float(lanes, 0.5)}",
+        f"  %made = select {mask} %is_near, {kind} %near, {kind} %far",
+        f"  ret {kind} %made",
+        "}",
+        f"declare {kind} @llvm.fabs.{suffix}({kind})",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _log_text(name: str, lanes: int) -> str:
+    """Return log or log1p: n * log(2) + log(1 + rest), with rest between -0.3 and 0.42."""
+    kind, suffix, mask, whole = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes), wide("i32", lanes)
+    f, i, fma = functools.partial(_float, lanes), functools.partial(_word, lanes), f"call {kind} @llvm.fma.{suffix}"
+    given, scaled, start, rest = _parts_of_log1p(lanes) if name == "log1p" else _parts_of_log(lanes)
+    lines = [
+        f"define internal {kind} @{name}.{suffix}({kind} %x) alwaysinline {{",
+        *start,
+        f"  %bits = bitcast {kind} {scaled} to {whole}",
+        f"  %over = sub {whole} %bits, {i(_ROOT_HALF_BITS)}",
+        f"  %power = ashr {whole} %over, {i(23)}",
+        f"  %shift = shl {whole} %power, {i(23)}",
+        f"  %m.bits = sub {whole} %bits, %shift",
+        f"  %m = bitcast {whole} %m.bits to {kind}",
+        f"  %power.float = sitofp {whole} %power to {kind}",
+        f"  %head = fsub {kind} %m, {f(1.0)}",
+        *rest,
+        *_horner(kind, "%rest", _LOG_NEAR, lanes, "p"),
+        f"  %square = fmul {kind} %rest, %rest",
+        f"  %cube = fmul {kind} %square, %rest",
+        f"  %low = fmul {kind} %n, {f(-2.12194440e-4)}",
+        f"  %third = {fma}({kind} %cube, {kind} %p{len(_LOG_NEAR) - 1}, {kind} %low)",
+        f"  %tail = {fma}({kind} %square, {kind} {f(-0.5)}, {kind} %third)",
+        f"  %sum = fadd {kind} %rest, %tail",
+        f"  %made = {fma}({kind} %n, {kind} {f(0.693359375)}, {kind} %sum)",
+        f"  %is_zero = fcmp oeq {kind} {given}, {f(0.0)}",
+        f"  %is_below = fcmp olt {kind} {given}, {f(0.0)}",
+        f"  %odd = select {mask} %is_below, {kind} {f(math.nan)}, {kind} {given}",
+        f"  %limit = select {mask} %is_zero, {kind} {f(-math.inf)}, {kind} %odd",
+        f"  %is_positive = fcmp ogt {kind} {given}, {f(0.0)}",
+        f"  %is_finite = fcmp olt {kind} {given}, {f(math.inf)}",
+        f"  %is_usual = and {mask} %is_positive, %is_finite",
+        f"  %result = select {mask} %is_usual, {kind} %made, {kind} %limit",
+        f"  ret {kind} %result",
+        "}",
+        f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})",
+    ]
+    if name == "log1p":
+        lines.append(f"declare {whole} @llvm.smin.{type_suffix('i32', lanes)}({whole}, {whole})")
+    return "\n".join(lines) + "\n"
+
+
+def _parts_of_log(lanes: int) -> tuple[str, str, list[str], list[str]]:
+    """Return the argument, its scaled value, and the lines before and after the split.
+
+    Subnormal numbers are scaled, since their exponent has no bits.
+    """
+    kind, mask, f = wide("float", lanes), wide("i1", lanes), functools.partial(_float, lanes)
+    start = [
+        f"  %is_small = fcmp olt {kind} %x, {f(2.0**-126)}",
+        f"  %grown = fmul {kind} %x, {f(2.0**23)}",
+        f"  %scaled = select {mask} %is_small, {kind} %grown, {kind} %x",
+    ]
+    rest = [
+        f"  %rest = fadd {kind} %head, {f(-0.0)}",
+        f"  %less = select {mask} %is_small, {kind} {f(23.0)}, {kind} {f(0.0)}",
+        f"  %n = fsub {kind} %power.float, %less",
+    ]
+    return "%x", "%scaled", start, rest
+
+
+def _parts_of_log1p(lanes: int) -> tuple[str, str, list[str], list[str]]:
+    """Return the argument, its scaled value, and the lines before and after the split.
+
+    What 1 + x lost by rounding is scaled like the rest and added to it.
+    """
+    kind, mask, whole = wide("float", lanes), wide("i1", lanes), wide("i32", lanes)
+    f, i = functools.partial(_float, lanes), functools.partial(_word, lanes)
+    start = [
+        f"  %u = fadd {kind} %x, {f(1.0)}",
+        f"  %one = fsub {kind} %u, %x",
+        f"  %lost.large = fsub {kind} {f(1.0)}, %one",
+        f"  %part = fsub {kind} %u, {f(1.0)}",
+        f"  %lost.small = fsub {kind} %x, %part",
+        f"  %is_large = fcmp ogt {kind} %x, {f(1.0)}",
+        f"  %lost = select {mask} %is_large, {kind} %lost.large, {kind} %lost.small",
+    ]
+    rest = [
+        f"  %few = call {whole} @llvm.smin.{type_suffix('i32', lanes)}({whole} %power, {whole} {i(64)})",
+        f"  %scale.power = sub {whole} {i(127)}, %few",
+        f"  %scale.bits = shl {whole} %scale.power, {i(23)}",
+        f"  %scale = bitcast {whole} %scale.bits to {kind}",
+        f"  %rest = call {kind} @llvm.fma.{type_suffix('float', lanes)}({kind} %lost, {kind} %scale, {kind} %head)",
+        f"  %n = fadd {kind} %power.float, {f(-0.0)}",
+    ]
+    return "%u", "%u", start, rest
+
+
+def _sine_text(name: str, lanes: int) -> str:
+    """Return sin or cos: less whole half turns (Cody and Waite, 1980), then a polynomial.
+
+    A vector with a large, infinite or NaN element is left to the library.
+    """
+    kind, suffix, mask = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes)
+    f, i, whole = functools.partial(_float, lanes), functools.partial(_word, lanes), wide("i32", lanes)
+    fma, is_cosine = f"call {kind} @llvm.fma.{suffix}", name == "cos"
+    any_lane = f"call i1 @llvm.vector.reduce.or.v{lanes}i1({mask} %is_large)" if lanes > 1 else "or i1 %is_large, false"
+    turns = ["  %n = fsub {kind} %moved, {magic}"]
+    if is_cosine:  # cos(x) is sin(x + half a turn): subtract odd multiples of a quarter
+        turns = ["  %n.whole = fsub {kind} %moved, {magic}", "  %n = fsub {kind} %n.whole, {half}"]
+    shift = f(0.5) if is_cosine else f(0.0)
+    lines = [
+        f"define internal {kind} @{name}.{suffix}({kind} %x) alwaysinline #0 {{",
+        f"  %size = call {kind} @llvm.fabs.{suffix}({kind} %x)",
+        f"  %is_large = fcmp ugt {kind} %size, {f(8192.0)}",
+        f"  %any = {any_lane}",
+        "  br i1 %any, label %exact, label %near",
+        "exact:",
+        f"  %found = call {kind} @exact.{name}.{suffix}({kind} %x)",
+        f"  ret {kind} %found",
+        "near:",
+        f"  %shifted = {fma}({kind} %x, {kind} {f(0.3183098861837907)}, {kind} {shift})",
+        f"  %moved = fadd {kind} %shifted, {f(12582912.0)}",
+        *(t.format(kind=kind, magic=f(12582912.0), half=f(0.5)) for t in turns),
+        f"  %r1 = {fma}({kind} %n, {kind} {f(-_PI_PARTS[0])}, {kind} %x)",
+        f"  %r2 = {fma}({kind} %n, {kind} {f(-_PI_PARTS[1])}, {kind} %r1)",
+        f"  %rest = {fma}({kind} %n, {kind} {f(-_PI_PARTS[2])}, {kind} %r2)",
+        f"  %square = fmul {kind} %rest, %rest",
+        *_horner(kind, "%square", _SINE, lanes, "p"),
+        f"  %cube = fmul {kind} %square, %rest",
+        f"  %made = {fma}({kind} %cube, {kind} %p{len(_SINE) - 1}, {kind} %rest)",
+        f"  %bits = bitcast {kind} %moved to {whole}",
+        f"  %sign = shl {whole} %bits, {i(31)}",
+        f"  %made.bits = bitcast {kind} %made to {whole}",
+        f"  %signed = xor {whole} %made.bits, %sign",
+        f"  %result = bitcast {whole} %signed to {kind}",
+        f"  ret {kind} %result",
+        "}",
+        f"declare {kind} @llvm.fabs.{suffix}({kind})",
+        f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})",
+    ]
+    if lanes > 1:
+        lines.append(f"declare i1 @llvm.vector.reduce.or.v{lanes}i1({mask})")
+    return "\n".join(lines) + "\n"
+
+
+_ERF_NEAR = (-5.886773579e-4, 4.973116796e-3, -2.675333433e-2, 1.128146648e-1, -3.761246204e-1, 1.283791512e-1)
+"""erf(x) / x - 1 below 0.95 as a polynomial of x ** 2; its error is below 3e-8."""
+_ERF_FAR = (
+    1.233951025e-05,
+    -3.339608666e-04,
+    3.688110737e-03,
+    -2.385927737e-02,
+    1.063505709e-01,
+    6.350820065e-01,
+    1.286657006e-01,
+)
+"""-log(1 - erf(x)) / x - 1 from 0.95 to 4.2 as a polynomial of x."""
+_EXP_NEAR = (8.296940233e-03, 4.192029300e-02, 1.666761120e-01, 4.999885095e-01, 9.999996733e-01, 1.000000076)
+"""exp(x) within log(2) / 2 as a polynomial."""
+_EXPM1_NEAR = (
+    2.479081782e-05,
+    1.997358425e-04,
+    1.388930523e-03,
+    8.333142257e-03,
+    4.166666026e-02,
+    1.666666745e-01,
+    0.5,
+)
+"""(exp(x) - 1 - x) / x ** 2 within 0.5 as a polynomial."""
+_LOG_NEAR = (
+    6.746552725e-02,
+    -1.167562849e-01,
+    1.188819003e-01,
+    -1.240559448e-01,
+    1.421954908e-01,
+    -1.666799544e-01,
+    2.000211882e-01,
+    -2.500000961e-01,
+    3.333331260e-01,
+)
+"""(log(1 + x) - x + x ** 2 / 2) / x ** 3 for 1 + x between the roots of 1/2 and 2."""
+_ROOT_HALF_BITS = 0x3F3504F3
+_SINE = (2.607502665e-06, -1.981051755e-04, 8.333080448e-03, -1.666665971e-01)
+"""(sin(x) / x - 1) / x ** 2 within a quarter turn as a polynomial of x ** 2."""
+_PI_PARTS = (3.140625, 0.0009676535846665502, 5.126688303189038e-12)
+"""Parts of pi of which the first has few bits, so that its products are exact."""
+INLINE_TEXTS: dict[str, Callable[[int], str]] = {
+    "exp": _exp_text,
+    "expm1": _expm1_text,
+    "tanh": _tanh_text,
+    "erf": _erf_text,
+    "log": functools.partial(_log_text, "log"),
+    "log1p": functools.partial(_log_text, "log1p"),
+    "sin": functools.partial(_sine_text, "sin"),
+    "cos": functools.partial(_sine_text, "cos"),
+}
+"""Text of each function with a polynomial of our own, by the number of lanes."""
+CALLERS_OF_EXP = ("tanh", "expm1")
