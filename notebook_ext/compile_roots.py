@@ -21,13 +21,12 @@ from engine.records.session import Session
 from engine.runtime.dispatch.compiled_modules import compiled_forward
 from engine.runtime.dispatch.dispatcher import dispatcher_state_of
 from notebook_ext.call_recorder import CallRecorder
-from notebook_ext.compilers import CellCompiler, Undo, is_torch_compiled_by_cell
+from notebook_ext.compilers import DYNAMO_CALLABLE_ATTR, CellCompiler, Undo, is_torch_compiled_by_cell
 from notebook_ext.training_drivers import driver_reason, has_intercepted_calls, is_comprehension, with_intercepted_calls
 
 NEVER_COMPILED_TYPES = (type, BuiltinFunctionType, MethodWrapperType)
 MAX_SEARCHED_VALUES = 50_000
 """Maximum number of values that the search for modules in a notebook visits."""
-DYNAMO_CALLABLE_ATTR = "_torchdynamo_orig_callable"
 
 CELL_DISPATCHERS: weakref.WeakSet[Any] = weakref.WeakSet()
 """Dispatchers that some cell created.
@@ -195,24 +194,26 @@ class Roots:
             self._note_skipped(name, "it is marked as not to be compiled", "Remove the disable decorator.")
             return function
         if kind := uncompilable_kind(inner):
-            self._note_skipped(
-                name,
-                f"it is {kind}, and those run as Python",
-                "Move the tensor code into a plain function that it calls.",
-            )
-            return function
+            return self._drive(inner, f"it is {kind}", "Move its own tensor code into a plain function that it calls.")
         if why := driver_reason(inner, self._is_notebook, owner):
-            self.drivers.append(name)
-            reason = f"runs as Python because {why}: the modules and losses that it calls are compiled instead"
-            self._session.add_skipped(SkippedRecord(name, reason, drives_training=True))
-            return with_intercepted_calls(inner, self.replace_callee)
+            return self._drive(inner, why)
         compiled = compile_root(self._subject, inner)
         self.compiled.append(name)
         return compiled
 
+    def _drive(self, function: FunctionType, why: str, hint: str = "") -> Any:
+        """Return a copy of a function that runs as Python and compiles what it calls."""
+        name = function.__qualname__
+        self.drivers.append(name)
+        reason = f"runs as Python because {why}: the modules and functions that it calls are compiled instead"
+        self._session.add_skipped(SkippedRecord(name, reason, hint, drives_training=True))
+        return with_intercepted_calls(function, self.replace_callee)
+
     def _is_driver(self, function: FunctionType) -> bool:
         inner = inspect.unwrap(function)
-        return isinstance(inner, FunctionType) and bool(driver_reason(inner, self._is_notebook))
+        if not isinstance(inner, FunctionType):
+            return False
+        return bool(uncompilable_kind(inner) or driver_reason(inner, self._is_notebook))
 
     def _is_notebook(self, function: FunctionType) -> bool:
         return getattr(inspect.unwrap(function), "__globals__", None) is self._namespace

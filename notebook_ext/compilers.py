@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -125,7 +126,7 @@ class TorchCompiler:
         }
         if type(module).forward.__module__.startswith("torch."):
             # Dynamo skips frames in torch's own files. Called from a frame elsewhere, the layer is inlined.
-            module._compiled_call_impl = torch.compile(_layer(module), **options)
+            module._compiled_call_impl = _compile_layer(module, options)
         else:
             module.compile(**options)
         _TORCH_COMPILED_MODULES.add(module)
@@ -134,6 +135,10 @@ class TorchCompiler:
 
 _COMPILED_CALL_ATTR = "_compiled_call_impl"
 """Attribute in which torch stores a module's compiled call; not part of its state."""
+DYNAMO_CALLABLE_ATTR = "_torchdynamo_orig_callable"
+"""Attribute of a callable of torch.compile: the callable that was compiled."""
+_LAYER_FILE = "<layer of torch>"
+"""File name of the functions that call a layer of torch: generated code, as Dynamo and the records take it."""
 _TORCH_COMPILED_MODULES: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 """Modules that a cell compiled in place with torch.compile.
 
@@ -146,16 +151,41 @@ def is_torch_compiled_by_cell(module: torch.nn.Module) -> bool:
     return module in _TORCH_COMPILED_MODULES
 
 
-def _layer(module: torch.nn.Module) -> Callable[..., Any]:
-    call: Callable[..., Any] = module._call_impl
+def _compile_layer(module: torch.nn.Module, options: dict[str, Any]) -> Callable[..., Any]:
+    """Return the compiled call of a layer of torch, one function for each way to pass arguments.
 
-    def layer(*arguments: Any, **keywords: Any) -> Any:
-        return call(*arguments, **keywords)
+    Its frames have the layer's name and the names of its arguments, and belong to no file.
+    """
+    compiled: dict[tuple[int, tuple[str, ...]], Callable[..., Any]] = {}
 
-    # torch names a frame by its code.
-    layer.__code__ = layer.__code__.replace(co_name=f"{type(module).__name__}.forward")
-    layer.__name__ = layer.__qualname__ = type(module).__name__
-    return layer
+    def call_layer(*arguments: Any, **keywords: Any) -> Any:
+        given = (len(arguments), tuple(keywords))
+        if given not in compiled:
+            frame = _frame_of_layer(module, *given)
+            compiled[given] = torch.compile(frame, **options)
+            setattr(call_layer, DYNAMO_CALLABLE_ATTR, frame)  # its guards are those of the layer
+        return compiled[given](*arguments, **keywords)
+
+    call_layer.__code__ = call_layer.__code__.replace(co_filename=_LAYER_FILE)
+    return call_layer
+
+
+def _frame_of_layer(module: torch.nn.Module, count: int, keywords: tuple[str, ...]) -> Callable[..., Any]:
+    """Return a function that calls a layer with ``count`` positional arguments and these keywords."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
+    if len({*names, *keywords}) == count + len(keywords) and all(map(str.isidentifier, keywords)):
+        signature = ", ".join([*names, *keywords])
+        passed = ", ".join([*names, *(f"{k}={k}" for k in keywords)])
+    else:
+        signature = passed = "*arguments, **keywords"
+    # torch names a frame and its inputs by its code, and skips code in torch's own files.
+    namespace: dict[str, Any] = {"__layer_call": module._call_impl}
+    exec(compile(f"def layer({signature}): return __layer_call({passed})", _LAYER_FILE, "exec"), namespace)
+    made: FunctionType = namespace["layer"]
+    made.__qualname__ = f"{type(module).__name__}.forward"
+    made.__code__ = made.__code__.replace(co_name=made.__qualname__)
+    return made
 
 
 def _restore_call(module: torch.nn.Module) -> Undo:

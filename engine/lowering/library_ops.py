@@ -96,7 +96,7 @@ def library_fallback(target: Any, *, is_complex: bool = False) -> Fallback:
     if facts_of(target).draws_random:
         return Fallback(
             LoweringFallback.RANDOM_IN_ATEN,
-            "ATen generates random numbers, so that a seed gives the same numbers as in eager. With options={'fused_random': True}, kernels generate them.",
+            "ATen generates random numbers, so that a seed gives the same numbers as in eager.",
         )
     return Fallback(LoweringFallback.NO_LOWERING, "It has no lowering.")
 

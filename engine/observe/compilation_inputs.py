@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from engine.observe.parse_graph import SHORT_DTYPES
 from engine.observe.parse_messages import user_expr
 from engine.observe.trace_events import TraceEvent
 from engine.records.session import Session
@@ -31,7 +32,8 @@ class CompilationInputs:
         """Remember the description of a tensor; one on a GPU makes the session's device a GPU."""
         facts = event.metadata
         size = ", ".join(str(s) for s in facts.get("size") or ())
-        kind = f"{str(facts.get('dtype')).removeprefix('torch.')}[{size}]"
+        dtype = str(facts.get("dtype")).removeprefix("torch.")
+        kind = f"{SHORT_DTYPES.get(dtype, dtype)}[{size}]"
         self._tensors[event.compilation, facts.get("describer_id"), facts.get("id")] = kind
         if "cuda" in str(facts.get("device", "")) and self._session.device == "cpu":
             self._session.device = "cuda"

@@ -180,7 +180,9 @@ def _original_callable(value: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         inner = value.__dict__.get("_modules", {}).get("_orig_mod")
         if inner is None:
-            return None if value.__dict__.get("_compiled_call_impl") is None else value
+            call = value.__dict__.get("_compiled_call_impl")
+            frame = None if call is None else _original_callable(call)
+            return None if call is None else frame if inspect.isfunction(frame) else value
         frame = _original_callable(value.__dict__.get("forward"))
         # For modules of torch itself, Dynamo traces a function that calls the module, not the module's forward.
         return frame if inspect.isfunction(frame) else inner

@@ -14,6 +14,9 @@ from engine.records.session import FrameRecord, Session
 
 _RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
 _VARIADIC_DEF = re.compile(r"def \w+\(.*\*\w+.*\*\*\w+")
+_CLASS = re.compile(r"class (?P<name>\w+)")
+_MAX_CLASS_LINES = 5_000
+"""Maximum number of lines above a method that are searched for its class."""
 _SELF = re.compile(r"source=L\['self'\], [^\n]{0,400}?type=<class '(?P<name>[^'\n]{1,300})'>")
 WRAPPER_NAMES = frozenset({"wrapper", "wrapped", "inner", "decorated", "decorate_context", "_fn", "wrapper_fn", "_wrapper", "wrapped_fn", "_wrapped"})  # fmt: skip
 
@@ -101,8 +104,19 @@ class FrameRegistry:
         inside = self._first_inlined.get(frame.id)
         if inside is not None and self._is_wrapper(plain, frame):
             plain = inside
-        owner = self._self_types.get(frame.id)
+        owner = self._self_types.get(frame.id) or self._class_around(frame)
         return (f"{owner}.{plain}" if owner and plain in ("forward", "__call__") else plain) + self._suffix
+
+    def _class_around(self, frame: FrameRecord) -> str:
+        """Return the class whose body defines a frame's function; empty if it is no method."""
+        indent = _indent(self._sources.line(frame.file, frame.first_line))
+        last = max(0, frame.first_line - _MAX_CLASS_LINES)
+        for number in range(frame.first_line - 1, last if indent else frame.first_line, -1):
+            line = self._sources.line(frame.file, number)
+            if line.strip() and _indent(line) < indent:
+                found = _CLASS.match(line.strip())
+                return found["name"] if found else ""
+        return ""
 
     def _is_wrapper(self, name: str, frame: FrameRecord) -> bool:
         head = " ".join(self._sources.line(frame.file, frame.first_line + i).strip() for i in range(3))
@@ -117,10 +131,18 @@ class FrameRegistry:
         resume = _RESUME.match(name)
         if resume is None:
             return FrameRecord(id, name + self._suffix, span.file, span.line, "callee" if caller else "root", caller)
-        parent = next(
-            (f for f in self._records.values() if f.file == span.file and f.name.removesuffix(self._suffix) == resume["name"]), None
-        )  # fmt: skip
+        line = int(resume["line"])
+        same = [
+            f for f in self._records.values() if f.file == span.file and self._function_names[f.id] == resume["name"]
+        ]
+        roots = [f for f in same if f.role != "resume"]
+        # Methods of one name share a file: the function that the line is in begins last before it.
+        parent = max(roots, key=lambda f: (f.first_line <= line, f.first_line), default=None)
         shown = f"{resume['name']} (from line {resume['line']}){self._suffix}"
         return FrameRecord(
-            id, shown, span.file, span.line, "resume", parent.id if parent else "", Span(span.file, int(resume["line"]))
+            id, shown, span.file, span.line, "resume", parent.id if parent else "", Span(span.file, line)
         )  # fmt: skip
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

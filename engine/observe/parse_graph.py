@@ -18,6 +18,9 @@ DTYPES = {
     "f8e4m3fn": ("float8_e4m3fn", 1), "f8e5m2": ("float8_e5m2", 1), "f8e4m3fnuz": ("float8_e4m3fnuz", 1), "f8e5m2fnuz": ("float8_e5m2fnuz", 1),
 }  # fmt: skip
 
+SHORT_DTYPES = {name: short for short, (name, _) in DTYPES.items()}
+"""Short name by name, as the other records write dtypes."""
+
 _TYPE = re.compile(r"(?P<dtype>[a-z]+\d\w*)\[(?P<shape>[^\]]*)\](?:\[(?P<stride>[^\]]*)\])?(?P<device>[a-z]*[:\d]*)")
 _FORWARD_DEF = re.compile(r"^    def forward\(self(?P<inputs>.*)\):\s*$")
 _INPUT = re.compile(r"(?P<name>\w+)\s*:\s*(?:\"(?P<type>[^\"]*)\"|torch\.\w+)")

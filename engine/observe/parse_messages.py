@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from engine.observe.json_values import as_list
+from engine.observe.parse_graph import SHORT_DTYPES
 from engine.records.bytecode import Span
 from engine.records.guards import Fix, GuardFailure, GuardRecord, GuardsRecord
 from engine.records.trace import BreakRecord
@@ -34,6 +35,8 @@ _CHECK_TENSOR = re.compile(
     r"^check_tensor\([^,]+, \w+, DispatchKeySet\((?P<key>\w*)[^)]*\), torch\.(?P<dtype>\w+), device=(?P<index>\w+), "
     r"requires_grad=(?P<grad>\w+), size=(?P<size>\[.*?\]), stride=(?P<stride>\[.*?\])\)$"
 )
+_STACK_VALUE = re.compile(r"^L\['___stack\d+'\]")
+"""Source of a value that a graph break left on Python's stack for the resume function."""
 _MARKING = re.compile(r"^hasattr\(.+, '_dynamo_(?P<marking>\w+)_indices'\) == False$")
 _MARKING_WORDS = {
     "dynamic": "dynamic",
@@ -50,8 +53,8 @@ _CALLED_CHECKS = {
 
 _LISTED = ("# File ", 'File "')
 """Starts of lines that quote the user's source in an explanation."""
-_NO_HINT = "This graph break is fundamental"
-"""Start of a hint that names nothing to do."""
+_NO_HINT = ("This graph break is fundamental", "Please report an issue to PyTorch")
+"""Starts of hints that name nothing to do."""
 
 PathResolver = Callable[[str], str | None]
 """Resolves a path suffix, as torch prints it, to a user file's path; None for other files."""
@@ -138,6 +141,8 @@ def _guard_failure(text: str, resolve: PathResolver) -> GuardFailure:
 
 def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
     """Return the fixes for a changed value, in terms of stock torch."""
+    if _STACK_VALUE.search(origin):
+        return (Fix("Remove the graph break before this line: the value then stays inside the graph."),)
     name = user_expr(origin)
     size, _, dimension = expected.partition(" in dimension ")
     if kind == "tensor size" and size.isdigit() and dimension.isdigit():
@@ -177,7 +182,7 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
 
 def user_expr(origin: str) -> str:
     """Return the user's expression of a source: ``L['x'][0]`` is ``x[0]``."""
-    return re.sub(r"^L\['(\w+)'\]", r"\1", origin)
+    return re.sub(r"^L\['(\w+)'\]", r"\1", _STACK_VALUE.sub("the value at a graph break", origin))
 
 
 def _parse_reason(code: str) -> tuple[str, str, str, str]:
@@ -301,4 +306,5 @@ def _expected_tensor(match: re.Match[str]) -> str:
     device = match["key"].lower() + ("" if match["index"] == "None" else f":{match['index']}")
     size, stride = (match[part].replace("None", "any") for part in ("size", "stride"))
     grad = ", requires grad" if match["grad"] == "True" else ""
-    return f"{match['dtype']}{size} on {device}, stride {stride}{grad}"
+    dtype = SHORT_DTYPES.get(match["dtype"], match["dtype"])
+    return f"{dtype}{size} on {device}, stride {stride}{grad}"

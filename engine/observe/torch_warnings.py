@@ -64,7 +64,8 @@ def _add_to_session(session: Session, counts: dict[str, int]) -> None:
     total = sum(counts.values())
     text = "\n\n".join(t + (f"\n(logged {n} times)" if n > 1 else "") for t, n in counts.items())
     session.add_artifact(ArtifactRecord(ARTIFACT_NAME, text))
-    first = next(iter(counts)).strip().partition("\n")[0]
+    lines = [line.strip() for line in next(iter(counts)).splitlines() if line.strip()]
+    first = " ".join(lines[: 2 if lines[0].endswith(":") else 1]).rstrip(".")
     shown = first if len(first) <= SHOWN_LENGTH else first[: SHOWN_LENGTH - 1] + "…"
     session.add_note(
         f"torch.compile logged {total} warning{'s' if total > 1 else ''}: {shown}. "

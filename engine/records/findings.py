@@ -112,20 +112,24 @@ def _hint(text: str) -> tuple[Fix, ...]:
 
 
 def _nothing_compiled(session: Session) -> Iterator[Finding]:
-    if any(has_graph(c) for c in session.compilations) or session.backward_calls:
-        return
-    if any(c.outcome == "hit" for c in session.calls) or session.calls_dropped:
+    if not _is_nothing_compiled(session):
         return
     why = next(
-        (_clean(s.reason) for s in session.skipped), "no function or module that computes with tensors was called"
+        (f"{s.name}: {_clean(s.reason)}" for s in session.skipped),
+        "no function or module that computes with tensors was called",
     )
     fixes = _hint(session.skipped[0].hint) if session.skipped else ()
     yield Finding("nothing-compiled", "error", "Nothing was compiled", why, fixes, view="breaks")
 
 
+def _is_nothing_compiled(session: Session) -> bool:
+    has_hits = any(c.outcome == "hit" for c in session.calls) or session.calls_dropped
+    return not (any(has_graph(c) for c in session.compilations) or session.backward_calls or has_hits)
+
+
 def _skipped(session: Session) -> Iterator[Finding]:
     known = {_clean(b.title) for c in session.compilations if c.trace for b in c.trace.breaks}
-    for record in session.skipped:
+    for record in session.skipped[1:] if _is_nothing_compiled(session) else session.skipped:
         if _clean(record.reason) in known:
             continue
         severity: Severity = "error" if "recompile limit" in record.reason else "warning"
@@ -374,7 +378,7 @@ def _missing_lowerings(session: Session) -> Iterator[Finding]:
     for (op, reason, hint), compilations in found.items():
         yield Finding(
             "aten-fallback", "advice", f"{op} runs in ATen, apart from the kernels around it", _clean(reason), _hint(hint),
-            "memory traffic of its operands", view="kernels", compilation=compilations[0], count=len(compilations),
+            "the memory traffic of its operands", view="kernels", compilation=compilations[0], count=len(compilations),
         )  # fmt: skip
 
 

@@ -121,7 +121,7 @@ class MemoryRecord(Record):
 
     def live_blocks(self, step: int) -> list[MemoryBlock]:
         """Return the blocks that count at a step, largest first."""
-        live = [b for b in self.blocks if b.first <= step <= b.last and b.kind != "input"]
+        live = [b for b in self.blocks if b.first <= step <= b.last and b.kind != "input" and b.bytes]
         return sorted(live, key=lambda b: -b.bytes)
 
 

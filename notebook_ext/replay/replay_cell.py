@@ -88,10 +88,11 @@ def _replay(shell: InteractiveShell, settings: CompileSettings, names: tuple[str
 def compare_replays(before: Any, after: Any) -> ReplayResult:
     """Return the result of replaying a cell and its edited text."""
     sides = [ReplayCounts(problem=x) if isinstance(x, str) else ReplayCounts(*x["counts"]) for x in (before, after)]
-    different = (
-        "" if isinstance(before, str) or isinstance(after, str) else first_difference(before["values"], after["values"])
-    )
-    return ReplayResult(sides[0], sides[1], different)
+    if isinstance(before, str) or isinstance(after, str):
+        return ReplayResult(sides[0], sides[1])
+    if after["error"] and not before["error"]:
+        return ReplayResult(sides[0], ReplayCounts(problem=f"the edited cell raises {after['error'].splitlines()[0]}"))
+    return ReplayResult(sides[0], sides[1], first_difference(before["values"], after["values"]))
 
 
 def _replay_here(shell: InteractiveShell, settings: CompileSettings, names: tuple[str, ...], cell: CellText) -> Any:

@@ -89,7 +89,7 @@ class CompareView {
   /** All choices for one side, with their names. @returns {[string, string][]} */
   choices() {
     const { sessions } = this;
-    return sessions.flatMap((s) => s.entries.flatMap((e) => (e.targets.length > 1 ? e.targets : [""]).map((/** @type {string} */ t) => /** @type {[string, string]} */ ([[s.id, e.id, t].join("~"), [sessions.length > 1 ? s.name : "", `${e.name} entry ${e.entry}`, t || e.inputs].filter(Boolean).join(" · ")]))));
+    return sessions.flatMap((s) => s.entries.flatMap((e) => (e.targets.length > 1 ? e.targets : [""]).map((/** @type {string} */ t) => /** @type {[string, string]} */ ([[s.id, e.id, t].join("~"), [sessions.length > 1 ? s.name : "", `${e.name} entry ${e.entry}`, t === "cpu" ? "this CPU" : t || e.inputs].filter(Boolean).join(" · ")]))));
   }
 
   /** Choose valid sides. Default: two runs of one function, two entries of it, or two targets. */
@@ -191,10 +191,9 @@ class CompareView {
 
   /** @param {any[]} briefs */
   drawSummary(briefs) {
-    const [left, right] = briefs, names = new Map(this.choices());
-    const facts = [...new Set([...left.facts, ...right.facts].map((/** @type {string[]} */ f) => f[0]))];
-    const of = (/** @type {any} */ brief, /** @type {string} */ name) => (brief.facts.find((/** @type {string[]} */ f) => f[0] === name) || ["", ""])[1];
-    const table = facts.map((name) => [name, of(left, name), of(right, name)]);
+    const names = new Map(this.choices());
+    const [left, right] = briefs.map((brief, i) => new Map([...brief.facts, ...(brief.programs[this.sides[i][2]] || Object.values(brief.programs)[0])]));
+    const table = [...new Set([...left.keys(), ...right.keys()])].map((name) => [name, left.get(name) || "", right.get(name) || ""]);
     this.differing = table.filter(([, a, b]) => a !== b);
     put(
       this.summary,

@@ -18,6 +18,7 @@ class CompilationsView {
     this.find = "";
     /** @type {number | null} */
     this.file = null;
+    this.kind = "kernel";
     this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Find a frame  /", "aria-label": "Find a frame", oninput: () => { this.find = this.search.value.toLowerCase(); this.at = 0; this.draw(); } }));
     this.count = h("span", { class: "mut" });
     this.context = h("div", { class: "ctx" }, h("b", {}, "Every compilation"), this.count, h("span", { class: "sp" }), this.search);
@@ -68,6 +69,7 @@ class CompilationsView {
     /** @type {any[]} */
     const rows = part.rows.filter((/** @type {any} */ r) => !this.find || `${r.name} ${r.id} ${r.place} ${r.outcome}`.toLowerCase().includes(this.find));
     this.shown = rows;
+    this.kind = part.kernel_title === "Kernels" ? "kernel" : "CPU kernel";
     if (this.wanted) this.at = rows.findIndex((/** @type {any} */ r) => r.id === this.wanted);
     this.wanted = undefined;
     this.at = Math.max(0, Math.min(rows.length - 1, this.at));
@@ -77,7 +79,7 @@ class CompilationsView {
     const cut = rows.length - some.length;
     put(
       this.table,
-      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Entry", "Function", "Outcome"].map((t) => h("th", { scope: "col" }, t)), ["Graphs", "Breaks", part.has_restarts ? "Restarts" : "", part.rows.some((/** @type {any} */ r) => r.externs) ? "Kernels + ATen" : "Kernels", "Time"].filter(Boolean).map((t) => h("th", { scope: "col", class: "num" }, t)))), h("tbody", {}, some.map((r, i) => this.#row(r, first + i, part)))),
+      h("table", { class: "t" }, h("thead", {}, h("tr", {}, ["Entry", "Function", "Outcome"].map((t) => h("th", { scope: "col" }, t)), ["Graphs", "Breaks", part.has_restarts ? "Restarts" : "", part.kernel_title + (part.rows.some((/** @type {any} */ r) => r.externs) ? " + ATen" : ""), "Time"].filter(Boolean).map((t) => h("th", { scope: "col", class: "num" }, t)))), h("tbody", {}, some.map((r, i) => this.#row(r, first + i, part)))),
       cut ? h("p", { class: "mut blk" }, `${plural(cut, "more compilation")}: move the selection, or search.`) : null,
       rows.length ? null : h("p", { class: "blk" }, this.find ? "No match." : "Nothing was compiled."),
     );
@@ -119,7 +121,7 @@ class CompilationsView {
       h("div", { class: "files" }, facts.texts.map((/** @type {string} */ name, /** @type {number} */ i) => button(name, "", () => { this.file = this.file === i ? null : i; this.draw(); }, { "aria-pressed": String(this.file === i) }))),
     );
     if (this.file !== null) this.#text(this.frame.part(`file|${id}|${this.file}`));
-    this.frame.say(row ? [h("b", {}, `${row.name} entry ${id.split("/").pop()}`), `: ${row.outcome}${row.inputs ? ", for " + row.inputs : ""}. `, h("span", { class: "mut" }, `${plural(row.graphs, "graph")}, ${plural(row.breaks, "break")}, ${plural(row.kernels, "kernel")}${row.time ? ", " + row.time : ""}`)] : "");
+    this.frame.say(row ? [h("b", {}, `${row.name} entry ${id.split("/").pop()}`), `: ${row.outcome}${row.inputs ? ", for " + row.inputs : ""}. `, h("span", { class: "mut" }, `${plural(row.graphs, "graph")}, ${plural(row.breaks, "break")}, ${plural(row.kernels, this.kind)}${row.time ? ", " + row.time : ""}`)] : "");
   }
 
   /** @param {any} file */

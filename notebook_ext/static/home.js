@@ -136,7 +136,7 @@ class HomeView {
       { class: "find1" + (i === this.at ? " sel" : ""), "data-sign": f.sign, "aria-current": i === this.at ? "true" : null, onclick: choose },
       h("span", { class: "n" }, f.sign === "!" ? String(i + 1) : f.sign),
       h("div", {},
-        h("div", { class: "top1" }, h("b", {}, f.title), f.saves ? h("span", { class: "sav" }, (f.sign !== "i" && /^\d/.test(f.saves) ? "a fix saves " : "") + f.saves) : null),
+        h("div", { class: "top1" }, h("b", {}, f.title), f.saves ? h("span", { class: "sav" }, (f.sign !== "i" && /^(\d(?!.*would)|the )/.test(f.saves) ? "a fix saves " : "") + f.saves) : null),
         h("p", {}, f.cause, " ", f.target ? h("button", { type: "button", class: "lnk", onclick: () => { this.at = i; this.why(); this.frame.focus(); } }, "Details") : null),
         f.place ? h("div", { class: "at" }, f.line ? h("button", { type: "button", class: "lnk", title: "Show this line in the linked view", onclick: () => { this.at = i; this.show(); this.frame.focus(); } }, f.place) : h("span", { class: "mut" }, f.place), f.pointed ? h("pre", {}, f.pointed) : null) : null,
         f.edit ? h("p", {}, h("b", {}, "Fix: "), sentence(f.edit.text)) : first ? h("p", {}, h("b", {}, "Fix: "), sentence(first.text), first.code ? [" ", h("code", {}, first.code)] : null) : null,

@@ -301,11 +301,53 @@ def _where_edits(tree: CellTree, span: Span | None) -> Iterator[tuple[CellEdit, 
             continue
         if isinstance(node.test, ast.BoolOp):
             continue
+        numbers = _item_assignments(tree, node)
+        if numbers:
+            text = f"Keep {' and '.join(numbers)} a tensor, compute both outcomes and select with torch.where."
+        kept = tuple(_without_item(tree, n.value) for n in numbers.values())
         if isinstance(node, ast.IfExp):
-            new = f"torch.where({tree.text(node.test)}, {tree.text(node.body)}, {tree.text(node.orelse)})"
-            yield CellEdit((Replacement(tree.start(node), tree.end(node), new),)), text
+            new = f"torch.where({', '.join(_tensor_text(tree, n) for n in (node.test, node.body, node.orelse))})"
+            yield CellEdit((*kept, Replacement(tree.start(node), tree.end(node), new))), text
         elif (made := _where_statement(tree, node)) is not None:
-            yield CellEdit((made,)), text
+            yield CellEdit((*kept, made)), text
+
+
+def _is_item_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "item"
+
+
+def _item_assignments(tree: CellTree, node: ast.If | ast.IfExp) -> dict[str, ast.Assign]:
+    """Return the assignments ``n = t.item()`` before a branch that its condition is computed from."""
+    function: ast.AST | None = node
+    while function is not None and not isinstance(function, (ast.FunctionDef, ast.Lambda)):
+        function = tree.parents.get(function)
+    assigned = [n for n in ast.walk(function or tree.tree) if isinstance(n, ast.Assign) and n.lineno < node.lineno]
+    waiting: list[ast.expr] = [node.test]
+    found: dict[str, ast.Assign] = {}
+    while waiting:
+        names = {n.id for n in ast.walk(waiting.pop()) if isinstance(n, ast.Name)}
+        for n in [n for n in assigned if isinstance(n.targets[0], ast.Name) and n.targets[0].id in names]:
+            assigned.remove(n)
+            if _is_item_call(n.value):
+                found[tree.text(n.targets[0])] = n
+            else:
+                waiting.append(n.value)
+    return found
+
+
+def _without_item(tree: CellTree, call: ast.AST) -> Replacement:
+    """Return the replacement that leaves a tensor where ``.item()`` gave its number."""
+    assert isinstance(call, ast.Call)
+    assert isinstance(call.func, ast.Attribute)
+    return Replacement(tree.end(call.func.value), tree.end(call), "")
+
+
+def _tensor_text(tree: CellTree, node: ast.expr) -> str:
+    """Return the text of an expression without the calls of ``item()`` in it."""
+    start, text = tree.start(node), tree.text(node)
+    for cut in sorted((_without_item(tree, c) for c in ast.walk(node) if _is_item_call(c)), reverse=True):
+        text = text[: cut.start - start] + text[cut.end - start :]
+    return text
 
 
 def _where_statement(tree: CellTree, node: ast.If) -> Replacement | None:
@@ -321,16 +363,16 @@ def _where_statement(tree: CellTree, node: ast.If) -> Replacement | None:
         b = after[0] if after else None
         end = tree.end(b) if b is not None else end
     if isinstance(a, ast.Return) and isinstance(b, ast.Return) and a.value and b.value:
-        head, values = "return ", (tree.text(a.value), tree.text(b.value))
+        head, values = "return ", (_tensor_text(tree, a.value), _tensor_text(tree, b.value))
     elif isinstance(a, ast.Assign) and len(a.targets) == 1 and isinstance(a.targets[0], ast.Name):
         name = a.targets[0].id
         if b is None:
             other = name
         elif isinstance(b, ast.Assign) and ast.dump(b.targets[0]) == ast.dump(a.targets[0]) and len(b.targets) == 1:
-            other = tree.text(b.value)
+            other = _tensor_text(tree, b.value)
         else:
             return None
-        head, values = f"{name} = ", (tree.text(a.value), other)
+        head, values = f"{name} = ", (_tensor_text(tree, a.value), other)
     else:
         return None
     test = node.test
@@ -338,4 +380,6 @@ def _where_statement(tree: CellTree, node: ast.If) -> Replacement | None:
         test, values = test.operand, (values[1], values[0])
     if any("\n" in v for v in values):
         return None
-    return Replacement(tree.start(node), end, f"{head}torch.where({tree.text(test)}, {values[0]}, {values[1]})")
+    return Replacement(
+        tree.start(node), end, f"{head}torch.where({_tensor_text(tree, test)}, {values[0]}, {values[1]})"
+    )

@@ -12,6 +12,7 @@ from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line, sanitize, source_name
+from notebook_ext.views.program_counts import program_counts, ran_on_cpu
 
 MAX_LINES = 60_000
 """Maximum number of lines of one text; the rest is counted."""
@@ -25,11 +26,13 @@ def compilations(session: Session) -> dict[str, Any]:
         "texts": [one_line(t.name, 80) for t in session.artifacts],
         "has_restarts": any(c.restart_reasons for c in session.compilations),
         "has_caches": any(c.disk_caches for c in session.compilations),
+        "kernel_title": "CPU kernels" if ran_on_cpu(session) else "Kernels",
     }
 
 
 def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | None) -> dict[str, Any]:
     found = compilation_counts(compilation)
+    kernels, calls = program_counts(session, (compilation,))
     whole = compile_seconds(compilation)
     return {
         "id": compilation.id,
@@ -44,8 +47,8 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
         "graphs": found.graphs,
         "breaks": found.breaks,
         "restarts": len(compilation.restart_reasons),
-        "kernels": found.kernels,
-        "externs": found.aten_calls,
+        "kernels": kernels,
+        "externs": calls,
         "caches": " ".join(f"{c.outcome}" for c in compilation.disk_caches),
         "failures": len(compilation.failures),
         "symbols": len(compilation.observed_symbols),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.records.session import CompilationRecord, Session
-from notebook_ext.views.format_text import one_line, sanitize, source_name
+from notebook_ext.views.format_text import STACK_VALUE, one_line, sanitize, source_name
 
 _TENSOR = re.compile(r"^(\w+)\[(.*)\]$")
 _DIMENSION = re.compile(r"^(.*)\.(?:shape|size\(\))\[(\d+)\]$")
@@ -51,7 +51,7 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     by_place = {place: s for s in symbols for place in s.places}
     parts = [f"{sanitize(name)} {_symbolic(name, sanitize(text), by_place)}" for name, text in inputs.items()]
     shown = {s.name for place, s in by_place.items() if _is_shown(place, inputs)}
-    parts += [f"{s.name} = {s.places[0]}" for s in symbols if s.places and s.name not in shown]
+    parts += [_unlisted(s) for s in symbols if s.places and s.name not in shown]
     conditions = list(dict.fromkeys(c for s in symbols for c in s.conditions))
     cut = len(conditions) - _MAX_CONDITIONS
     more = [f"{cut} more conditions"] if cut > 1 else conditions[_MAX_CONDITIONS:]
@@ -106,6 +106,14 @@ def _symbolic(name: str, text: str, by_place: dict[str, _Symbol]) -> str:
         for i, size in enumerate(found[2].split(","))
     ]
     return f"{found[1]}[{', '.join(sizes)}]"
+
+
+def _unlisted(symbol: _Symbol) -> str:
+    """Return the text of a symbol whose input is not listed: a number's as an input, else its definition."""
+    place = symbol.places[0]
+    if not place.isidentifier() and place != STACK_VALUE:
+        return f"{symbol.name} = {place}"
+    return f"{place} {'any float' if symbol.is_float and not symbol.conditions else symbol.name}"
 
 
 def _is_shown(place: str, inputs: dict[str, str]) -> bool:

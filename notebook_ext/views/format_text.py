@@ -59,6 +59,10 @@ def _tensor_type(dtype: str, shape: tuple[str, ...] | None) -> str:
     return one_line(short if shape is None else f"{short}[{', '.join(shape)}]", 80)
 
 
+STACK_VALUE = "value at a graph break"
+"""Name of a value that a graph break left on Python's stack."""
+
+
 def source_name(origin: str) -> str:
     """Return the user's name of a source: ``L['x'].weight`` is ``x.weight``.
 
@@ -66,15 +70,15 @@ def source_name(origin: str) -> str:
     """
     named = re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
     counted = re.sub(r"\b__stack_\d+\.__reduce__\(\)\[2\]", "position of a loop with a graph break", named)
-    return re.sub(r"\b__stack_\d+\b", "value at a graph break", counted)
+    return re.sub(r"\b__(?:stack_|_stack)\d+\b", STACK_VALUE, counted)
 
 
 def is_stack_value(origin: str) -> bool:
     """Return True for a value that a graph break left on the stack for the resume function."""
-    return "__stack_" in origin
+    return "__stack_" in origin or "___stack" in origin  # ours or Dynamo's name
 
 
-_EQUALITY = ("equals", "equal")
+EQUALITY_KINDS = ("equals", "equal")
 """Kinds of guards on a value itself: the values say it all."""
 _LONG_FLOAT = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e[-+]?\d+)?")
 
@@ -98,7 +102,7 @@ def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
     arrow = " -> ".join(
         _LONG_FLOAT.sub(lambda f: f"{float(f[0]):.4g}", one_line(t, 40)) for t in (expected, actual) if t
     )
-    if kind in _EQUALITY:
+    if kind in EQUALITY_KINDS:
         return f"{name} {arrow}" if actual else f"{name} != {arrow}"
     return f"{name} {one_line(kind, 40)}: {arrow}".strip()
 

@@ -6,14 +6,13 @@ import re
 import textwrap
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.ir.user_code_files import is_installed_file
 from engine.records.amounts import format_bytes, format_seconds
 from engine.records.counts import (
     RootGroup,
-    aten_calls_of,
     breaks_of,
     compile_seconds,
     counts,
@@ -46,8 +45,8 @@ from notebook_ext.views.cell_edits import (
     is_valid,
 )
 from notebook_ext.views.entry_signature import entry_signature
-from notebook_ext.views.format_text import is_stack_value, one_line, pluralize, sanitize, source_name
-from notebook_ext.views.linked.row_links import CPU, for_target
+from notebook_ext.views.format_text import EQUALITY_KINDS, is_stack_value, one_line, pluralize, sanitize, source_name
+from notebook_ext.views.program_counts import program_counts, ran_on_cpu
 from notebook_ext.views.summary import guard_failure_text, summary
 
 MAX_COMPILED = 40
@@ -135,7 +134,17 @@ def findings(session: Session) -> list[Finding]:
         *_other_problems(session),
         *_unfused(session),
     ]
-    return sorted(found, key=lambda f: (f.urgency, -f.saved))
+    return _without_repeated_edits(sorted(found, key=lambda f: (f.urgency, -f.saved)))
+
+
+def _without_repeated_edits(found: list[Finding]) -> list[Finding]:
+    """Return the findings; one whose edit an earlier finding has refers to that finding."""
+    first: dict[CellEdit, int] = {}
+    for number, finding in enumerate(found, 1):
+        if finding.edit is not None and first.setdefault(finding.edit, number) != number:
+            text = f"The edit of finding {first[finding.edit]} fixes this, too."
+            found[number - 1] = replace(finding, edit=None, edit_text="", fixes=((text, ""),))
+    return found
 
 
 def edited_cell(session: Session, wanted: str) -> CellText | None:
@@ -195,8 +204,8 @@ def _figures(session: Session) -> list[dict[str, str]]:
         ("Compiles", f"{number.compiles:,}", "compilations"),
         ("Recompiles", f"{number.recompiles:,}", "recompiles"),
     ]
-    kernels, calls = _program_counts(session, session.compilations)
-    if _ran_on_cpu(session):
+    kernels, calls = program_counts(session, session.compilations)
+    if ran_on_cpu(session):
         rows += [(_kernel_title(session), f"{kernels:,}", "kernels|cpu"), ("ATen calls", f"{calls:,}", "kernels|cpu")]
         rows.append((f"Kernels for {one_line(_target(session), 20)}", f"{number.kernels:,}", "kernels"))
     else:
@@ -211,11 +220,6 @@ def _figures(session: Session) -> list[dict[str, str]]:
     return [{"name": n, "value": v, "target": t} for n, v, t in rows]
 
 
-def _ran_on_cpu(session: Session) -> bool:
-    """Return True if kernels of this CPU computed results."""
-    return any(c.cpu_kernels for c in session.compilations)
-
-
 def _is_only_compiled(session: Session) -> bool:
     """Return True if kernels were compiled for a target that did not run here."""
     has_kernels = any(unique_kernels(c) for c in session.compilations)
@@ -223,7 +227,7 @@ def _is_only_compiled(session: Session) -> bool:
 
 
 def _kernel_title(session: Session) -> str:
-    if _ran_on_cpu(session):
+    if ran_on_cpu(session):
         return "CPU kernels"
     return f"Kernels for {one_line(_target(session), 20)}" if _is_only_compiled(session) else "Kernels"
 
@@ -232,17 +236,9 @@ def _target(session: Session) -> str:
     return next((c.lowering.target for c in session.compilations if c.lowering and c.lowering.target), session.target)
 
 
-def _program_counts(session: Session, compilations: Iterable[CompilationRecord]) -> tuple[int, int]:
-    """Count the kernels and ATen calls of the programs that ran: on this CPU, if any did."""
-    if _ran_on_cpu(session):
-        compilations = [for_target(c, CPU) for c in compilations if c.cpu_kernels]
-    programs = tuple(compilations)
-    return sum(len(unique_kernels(c)) for c in programs), sum(len(aten_calls_of(c)) for c in programs)
-
-
 def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
     """Return the counts of one compiled function with its resume functions."""
-    kernels, calls = _program_counts(session, group.compilations)
+    kernels, calls = program_counts(session, group.compilations)
     seconds = sum(map(compile_seconds, group.compilations))
     return {
         "name": one_line(group.root.name, 60),
@@ -301,7 +297,9 @@ def _break_findings(session: Session) -> Iterator[Finding]:
                 urgency=3,
                 saved=1 + len(resumed) + min(seconds, 1e3) / 1e3 + (10 if record.skips_frame else 0),
                 saves=", ".join(saves),
-                fixes=tuple((sanitize(h), "") for h in record.hints[1 if edit else 0 :]),
+                fixes=tuple(
+                    (sanitize(h), "") for h in record.hints[1 if edit and session.compiler != "torch" else 0 :]
+                ),
                 edit=edit[0] if edit else None,
                 edit_text=edit[1] if edit else "",
             )
@@ -370,11 +368,8 @@ def _recompile_findings(session: Session) -> Iterator[Finding]:
             failure = nearest_guard_failure(call)
             key = (source_name(failure.source), failure.kind)
             if compilation.frame != group.root.id:  # A resume function recompiles for the root's reason.
-                same = (
-                    k
-                    for k, c in clusters.items()
-                    if _change(c.failure) == _change(failure) or is_stack_value(failure.source)
-                )
+                is_derived = is_stack_value(failure.source) and failure.kind not in EQUALITY_KINDS
+                same = (k for k, c in clusters.items() if is_derived or _change(c.failure) == _change(failure))
                 key = next(same, key)
             clusters.setdefault(key, _Cluster(group, failure, call)).compilations.append(compilation)
         yield from (_of_cluster(session, c) for c in clusters.values())
@@ -393,7 +388,7 @@ def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
     is_numbered = session.compiler != "torch"
     return Finding(
         f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
-        re.sub("^a value ", "A value ", sanitize(failure.sentence)),
+        re.sub("^(a|the) value ", lambda m: m[0].capitalize(), sanitize(failure.sentence)),
         NO_ACTION if failure.is_expected else 3,
         count + min(seconds, 1e3) / 1e3,
         ""
@@ -500,7 +495,8 @@ def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...])
             return edit, sanitize(fix.text)
     is_size = cluster.failure.kind in _SIZE_KINDS and not any("sizes 0 and 1" in f.text for f in fixes)
     if is_size or any("dynamic=True" in f.code for f in fixes):
-        return CellEdit(options=(DYNAMIC_OPTION,)), "Make every size a symbol from the first call."
+        what = "every size" if is_size else f"{name} and every size"
+        return CellEdit(options=(DYNAMIC_OPTION,)), f"Make {what} a symbol from the first call."
     return None, ""
 
 

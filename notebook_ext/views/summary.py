@@ -31,6 +31,7 @@ from engine.records.trace import BreakRecord
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_change, is_stack_value, one_line, pluralize
 from notebook_ext.views.linked.row_links import CPU, for_target
+from notebook_ext.views.program_counts import program_counts, ran_on_cpu
 
 CPU_NAME = "this CPU"
 """Place of checks of kernels for the CPU; a check elsewhere names its place."""
@@ -225,10 +226,9 @@ def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem
 
 def _cpu_items(session: Session) -> Iterator[SummaryItem]:
     """Yield the items about kernels and ATen calls that computed the results on the CPU."""
-    programs = [for_target(c, CPU) for c in session.compilations if c.cpu_kernels]
-    kernels = [k for c in programs for k in unique_kernels(c)]
+    kernels = [k for c in session.compilations for k in unique_kernels(for_target(c, CPU))]
     if kernels:
-        calls = sum(len(aten_calls_of(c)) for c in programs)
+        _, calls = program_counts(session, session.compilations)
         yield SummaryItem(", ")
         yield SummaryItem(pluralize(len(kernels), "kernel"), "kernels|cpu", "link")
         also = f" and {pluralize(calls, 'ATen call')}" if calls else ""
@@ -251,18 +251,18 @@ def _kernel_items(session: Session) -> Iterator[SummaryItem]:
     kind = "C++ kernel" if kernels and all(k.language == "cpp" for k in kernels) else "kernel"
     where = f" for {one_line(target, 40)}" if target else ""
     yield SummaryItem(f"{pluralize(len(kernels), kind)}{where}", "kernels", "link")
-    if calls and not any(c.cpu_kernels for c in session.compilations):
+    if calls and not ran_on_cpu(session):
         yield SummaryItem(f" and {pluralize(calls, 'ATen call')}")
     if session.compiler == "torch":
         return
     yield SummaryItem(f", {_where_run_text(session)}")
-    if not any(c.cpu_kernels for c in session.compilations):
+    if not ran_on_cpu(session):
         yield from _check_items(kernels)
 
 
 def _where_run_text(session: Session) -> str:
     """Return a text on where the kernels ran, and if the results came from them."""
-    if any(c.cpu_kernels for c in session.compilations):
+    if ran_on_cpu(session):
         return "compiled only"
     if not session.device.startswith(("cuda", "hip")):
         return "not run here (results: ATen)"

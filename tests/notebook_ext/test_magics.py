@@ -14,7 +14,9 @@ from collections.abc import Callable
 
 import pytest
 
+from engine.records.counts import groups
 from notebook_ext import tracebacks
+from notebook_ext.views.home import findings, home
 from tests.notebook_ext.conftest import Shell
 from tests.notebook_ext.sample_sessions import head_session
 
@@ -210,7 +212,31 @@ def test_async_and_generator_roots_run_as_python(shell: Shell, source: str) -> N
     ran = shell.run(f"%%compile\n{source}")
     assert ran.succeeded, ran.text
     assert [s.name for s in shell.ns["_compile"].skipped] == ["h"]
-    assert "run as Python" in ran.text
+    assert "runs as Python" in ran.text
+
+
+def test_a_generator_compiles_what_it_calls(shell: Shell) -> None:
+    """A decoding loop that yields compiles its model and its helpers; the generator itself stays as it is."""
+    ran = shell.run(
+        "%%compile --backend eager\nstep = nn.Linear(4, 4)\ndef pick(scores):\n    return scores.argmax(-1)\n"
+        "def stream(x):\n    for _ in range(3):\n        x = step(x)\n        yield pick(x).item()\n"
+        "given = stream\nlen(list(stream(torch.ones(1, 4))))"
+    )
+    assert ran.value == 3, ran.text
+    assert names(shell) == ["Linear.forward", "pick"]
+    assert shell.ns["stream"] is shell.ns["given"]
+    assert "stream: runs as Python because it is a generator" in ran.text
+
+
+def test_a_decorated_generator_compiles_what_it_calls(shell: Shell) -> None:
+    """torch.no_grad around a generator method of a module does not hide the module's calls."""
+    ran = shell.run(
+        "%%compile --backend eager\nclass Walk(nn.Module):\n    def forward(self, x):\n        return x.tanh()\n"
+        "    @torch.no_grad()\n    def roll(self, x, n):\n        for _ in range(n):\n            x = self(x)\n"
+        "            yield x.sum().item()\nlen(list(Walk().roll(torch.ones(2), 3)))"
+    )
+    assert ran.value == 3, ran.text
+    assert names(shell) == ["Walk.forward"]
 
 
 def test_the_session_is_bound_and_saved(shell: Shell, tmp_path: pathlib.Path) -> None:
@@ -466,6 +492,44 @@ def test_unloading_takes_the_magics_away(shell: Shell) -> None:
     assert shell.shell.find_cell_magic("compile") is None
     assert shell.run("%load_ext notebook_ext").succeeded
     assert shell.shell.find_cell_magic("compile") is not None
+
+
+MIXERS = """%%compile --backend torch:eager
+class First(nn.Module):
+    def forward(self, x):
+        return x.relu()
+
+class Second(nn.Module):
+    def forward(self, x):
+        print("mean", x.mean().item())
+        return x.tanh()
+
+head = nn.Linear(4, 2)
+for n in (2, 3, 4):
+    head(Second()(First()(torch.randn(n, 4))))
+"""
+
+
+def test_stock_names_what_a_stranger_wrote(shell: Shell) -> None:
+    """Models of one cell keep their own frames, layers their calls and arguments; no name of Dynamo's is left."""
+    ran = shell.run(MIXERS)
+    session = shell.ns["_compile"]
+    assert [(g.root.name, len(g.compilations)) for g in groups(session)] == [
+        ("First.forward", 2), ("Second.forward", 6), ("Linear.forward", 2),
+    ]  # fmt: skip
+    rows = {row["name"]: row for row in home(session)["compiled"]}
+    assert {row["calls"] for row in rows.values()} == {3}
+    assert rows["Linear.forward"]["inputs"] == "input f32[2, 4]"
+    found = findings(session)
+    texts = "\n".join(" ".join((f.title, f.cause, f.edit_text, *(t for t, _ in f.fixes))) for f in found)
+    assert not re.search(r"___stack|arguments|Please report|float32", texts)
+    assert "Remove the graph break before this line" in texts
+    removals = [f for f in found if f.edit_text.startswith("Remove print()")]
+    assert len(removals) == 1  # Both breaks of the line have one edit.
+    assert "The edit of finding 1 fixes this, too." in texts
+    assert "consider setting: torch._dynamo.config.capture_scalar_outputs = True. The" in ran.text
+    told = shell.run("%guards head(torch.randn(3, 4))").text
+    assert told.startswith("This call would use entry ")
 
 
 def test_a_module_can_change_compilers_from_cell_to_cell(shell: Shell) -> None:

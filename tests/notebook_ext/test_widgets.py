@@ -372,6 +372,7 @@ def test_an_entry_in_short_names_its_facts_guards_and_kernels() -> None:
     assert facts["Compiled because"] == "first call"
     assert int(facts["Guards"]) == len(told["guards"]) > 0
     assert any("registers" in line for line in told["kernels"]["cuda:90"])
+    assert int(dict(told["programs"]["cuda:90"])["Kernels"]) == len(told["kernels"]["cuda:90"])
 
 
 AT_THE_END = """

@@ -35,7 +35,8 @@ def _actions(i: InputAliasInfo) -> list[WrapperAction]:
         )
     if not _version_matches_eager(i):
         why = "version counters must equal eager's: saved tensors and views check them"
-        found.append(WrapperAction(i.name, f"version counter increased by {i.version_bumps}", why))
+        bumps = f"increased by {i.version_bumps}" if i.version_bumps else "left as it was"
+        found.append(WrapperAction(i.name, f"version counter {bumps}", why))
     return found
 
 

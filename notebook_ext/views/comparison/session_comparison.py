@@ -11,13 +11,14 @@ from typing import Any
 
 from engine.observe.compare_sessions import compare_sessions
 from engine.records.amounts import format_bytes, format_seconds
-from engine.records.counts import compilation_counts, unique_kernels
+from engine.records.counts import breaks_of, compilation_counts, unique_kernels
 from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison
 from notebook_ext.views import source_lines
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line, pluralize, sanitize
+from notebook_ext.views.linked.row_links import CPU, for_target, targets_of
 
 CELL = "padding:2px 10px 2px 0;text-align:left;vertical-align:top"
 STYLE = "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:19px;margin:4px 0"
@@ -149,35 +150,34 @@ def _change_row(change: AspectComparison) -> dict[str, Any]:
 def entry_summary(session: Session, compilation: str) -> dict[str, Any]:
     """Return one cache entry in short for comparison: facts, guards and kernel resources.
 
-    Guards and kernel resources are lines of text.
+    Guards and kernel resources are lines of text. ``programs`` and ``kernels`` are by target.
 
     Raises:
         KeyError: there is no such compilation.
     """
     record = session.compilation(compilation)
-    targets = dict.fromkeys(t.target for k in record.kernels for t in k.targets) or {"": None}
+    programs = {target: for_target(record, target) for target in targets_of(record) or [""]}
     return {
         "facts": [[name, sanitize(text)] for name, text in _facts(session, record) if text],
         "guards": [
             one_line(f"{g.source} {g.kind} {g.expected}", 400) for g in (record.guards.guards if record.guards else ())
         ],
-        "kernels": {target: [_resources(k, target) for k in unique_kernels(record)] for target in targets},
+        "programs": {
+            target: [[name, text] for name, text in _program_facts(program) if text]
+            for target, program in programs.items()
+        },
+        "kernels": {t: [_resources(k, t) for k in unique_kernels(program)] for t, program in programs.items()},
     }
 
 
 def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, str]]:
     yield "Compiled because", one_line(record.cause, 200)
     yield "Inputs", entry_signature(session, record)
-    found = compilation_counts(record)
-    yield "Breaks", str(found.breaks)
+    yield "Breaks", str(len(breaks_of((record,))))
     yield "Guards", str(len(record.guards.guards)) if record.guards else "0"
     for graph in record.graphs:
         operations = sum(n.op not in ("placeholder", "output", "get_attr") for n in graph.nodes)
         yield f"Graph: {graph.stage}", pluralize(operations, "operation")
-    yield "Kernels", str(found.kernels)
-    yield "ATen calls", str(found.aten_calls) if record.lowering else ""
-    moved = [k.bytes_moved for k in record.kernels]
-    yield "Bytes moved by kernels", format_bytes(sum(b for b in moved if b)) if any(moved) else ""
     if record.aot is not None:
         yield "Wrappers", ", ".join(one_line(w.name, 40) for w in record.aot.wrappers if w.actions)
         if record.aot.partition is not None:
@@ -188,11 +188,22 @@ def _facts(session: Session, record: CompilationRecord) -> Iterator[tuple[str, s
             yield f"Time: {one_line(timing.stage, 30)}", format_seconds(timing.seconds)
 
 
+def _program_facts(program: CompilationRecord) -> Iterator[tuple[str, str]]:
+    """Yield the facts of the program for one target."""
+    found = compilation_counts(program)
+    yield "Kernels", str(found.kernels)
+    yield "ATen calls", str(found.aten_calls) if program.lowering else ""
+    moved = [k.bytes_moved for k in program.kernels]
+    yield "Bytes moved by kernels", format_bytes(sum(b for b in moved if b)) if any(moved) else ""
+
+
 def _resources(kernel: KernelRecord, target: str) -> str:
     """Return one kernel as a line: launch, memory, and resources on the target."""
     parts = [f"{kernel.id} {one_line(kernel.name, 60)}: grid {sanitize(kernel.grid) or '?'}"]
     parts += [f"{sanitize(k)}={sanitize(v)}" for k, v in (kernel.launch_args or {}).items()]
     parts += [f"{format_bytes(kernel.bytes_moved)} moved"] if kernel.bytes_moved is not None else []
+    if target == CPU:
+        return ", ".join(parts)
     found = next((t for t in kernel.targets if t.target == target), None)
     if found is None or found.resources is None:
         return ", ".join([*parts, one_line(found.error, 200) if found and found.error else "not compiled"])

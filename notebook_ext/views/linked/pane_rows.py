@@ -371,6 +371,8 @@ class LinkedPanes:
             return f"The backend {one_line(self.compilation.backend)} makes no Triton kernels."
         if not self.compilation.graphs:
             return "This frame has no graph, so it has no kernels."
+        if self.session.compiler == "torch" and lowering is None:
+            return "The backend in use makes no kernels."
         return "No kernel: nothing in this graph computes."
 
     def _why_no_listing(self, target: TargetRecord | None, title: str) -> str:

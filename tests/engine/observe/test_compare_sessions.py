@@ -88,8 +88,8 @@ def test_operations_breaks_and_guards() -> None:
     assert any(".sin()" in t for t in found["graphs"].only_second)
     assert not any("mul" in t for t in found["graphs"].only_second + found["graphs"].only_first)
     assert "print" in found["breaks"].only_second[0]
-    assert any("float32[3]" in t for t in found["guards"].only_first)
-    assert any("float32[5]" in t for t in found["guards"].only_second)
+    assert any("f32[3]" in t for t in found["guards"].only_first)
+    assert any("f32[5]" in t for t in found["guards"].only_second)
 
 
 def test_recompiles_are_told_with_their_reason() -> None:

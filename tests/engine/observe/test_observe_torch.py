@@ -148,7 +148,7 @@ def test_recompile_reason_names_value_expected_and_actual() -> None:
     assert by_value.span is not None
     assert by_value.span.line == line_of("return x * n")
     assert session.compilations[1].cause == "x has size 4 in dimension 0; the compiled code expects 3."
-    assert session.compilations[0].inputs == {"x": "float32[3]"}
+    assert session.compilations[0].inputs == {"x": "f32[3]"}
 
 
 def test_graph_nodes_have_types_inputs_and_lines() -> None:
@@ -183,7 +183,7 @@ def test_guards_are_listed_with_their_value_and_line() -> None:
     tensor = next(g for g in guards.guards if g.kind == "TENSOR_MATCH")
     assert tensor.span is not None
     assert (tensor.source, tensor.path, tensor.span.line) == ("L['x']", ("L['x']",), line_of("# the product"))
-    assert tensor.expected == "float32[3] on cpu, stride [1]"
+    assert tensor.expected == "f32[3] on cpu, stride [1]"
     assert len({g.id for g in guards.guards}) == len(guards.guards)
 
 

@@ -268,7 +268,7 @@ def test_printed_guards_are_read_whole() -> None:
 """
     assert [g.expected for g in parse_guards(text, whole).guards] == [
         "utils_device.CURRENT_DEVICE == None",
-        "float16[any, 16] on cuda:1, stride [16, 1], requires grad",
+        "f16[any, 16] on cuda:1, stride [16, 1], requires grad",
         "no dimension marked dynamic where possible",
         "different tensors: x, w",
     ]

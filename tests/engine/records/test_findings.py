@@ -129,8 +129,11 @@ def test_a_session_without_problems_has_no_findings() -> None:
 
 
 def test_nothing_compiled_is_an_error() -> None:
-    """An empty session is an error that says so."""
-    assert [(f.kind, f.severity) for f in find_problems(Session())] == [("nothing-compiled", "error")]
+    """An empty session is an error that says so, once, with what was not compiled."""
+    session = Session()
+    assert [(f.kind, f.severity) for f in find_problems(session)] == [("nothing-compiled", "error")]
+    session.add_skipped(SkippedRecord("h", "it is a generator"))
+    assert [f.cause for f in find_problems(session)] == ["h: it is a generator"]
 
 
 def sample() -> Session:
@@ -164,6 +167,7 @@ def sample() -> Session:
 def test_errors_come_first_then_seconds() -> None:
     """Findings are ordered by severity, then by the seconds that their fixes save."""
     session = sample()
+    session.add_skipped(SkippedRecord("h", "it is a generator"))
     session.add_skipped(SkippedRecord("g", "g was compiled 8 times, which is the recompile limit", "Raise it."))
     found = find_problems(session)
     assert [f.severity for f in found] == sorted((f.severity for f in found), key=["error", "warning", "advice"].index)

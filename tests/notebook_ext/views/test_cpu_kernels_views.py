@@ -17,7 +17,9 @@ import engine
 from engine import session_jobs
 from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.records.session import Session
+from notebook_ext.views.compilations import compilations
 from notebook_ext.views.explorer_parts import all_keys, all_parts, part
+from notebook_ext.views.home import home
 from notebook_ext.views.summary import summary
 
 pytestmark = pytest.mark.skipif(bool(why_llvm_is_missing()), reason="llvmlite is not installed")
@@ -207,3 +209,23 @@ def test_the_backward_has_cpu_kernels() -> None:
     outcomes = {k.verify.outcome for c in session.compilations for k in c.cpu_kernels if k.verify is not None}
     assert "different" not in outcomes
     assert any(c.cpu_program.has_backward for c in session.compilations)
+
+
+def test_counts_are_of_the_programs_that_ran() -> None:
+    """Home, Compilations and Compare count the CPU's program; ATen's calls of a graph without a kernel count, too."""
+
+    def both(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = torch.nn.functional.gelu(x) * 2
+        torch._dynamo.graph_break()
+        return (y @ w) @ w
+
+    session = recorded(both, torch.randn(64, 64), torch.randn(64, 64))
+    figures = {f["name"]: f["value"] for f in home(session)["figures"]}
+    assert (figures["CPU kernels"], figures["ATen calls"]) == ("1", "2")
+    table = compilations(session)
+    assert table["kernel_title"] == "CPU kernels"
+    assert [(r["kernels"], r["externs"]) for r in table["rows"]] == [(1, 0), (0, 2)]
+    assert "1 kernel and 2 ATen calls ran on this CPU" in summary(session).text
+    programs = part(session, f"brief|{session.compilations[0].id}")["programs"]
+    assert dict(programs["cpu"])["Kernels"] == "1"
+    assert set(programs) == {"cpu", session.target}

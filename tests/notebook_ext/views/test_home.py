@@ -158,7 +158,7 @@ def test_findings_name_what_a_stranger_knows(shell: Shell) -> None:
     assert any("needs (i % 10) " in title for title in causes)
     assert all(word not in title for title in causes for word in ("stack[", "s77", "DispatchKey"))
     top = causes["top 3 -> 5"]
-    assert (top.edit_text, top.fixes) == ("Make every size a symbol from the first call.", ())
+    assert (top.edit_text, top.fixes) == ("Make top and every size a symbol from the first call.", ())
     crossing = next(f for f in causes.values() if f.cause.startswith("A value carried over"))
     assert crossing.fixes[0][0] in {
         "Move what breaks the graph out of the loop",
@@ -227,6 +227,42 @@ def test_an_edit_is_verified_by_a_replay(shell: Shell, monkeypatch: pytest.Monke
     assert found.text == "verified: compiles 3 -> 1, graph breaks 2 -> 0, graphs 3 -> 1, same results"
     assert shell.ns.keys() == before.keys()
     assert home(session)["together"]["result"] == found.text
+
+
+ON_NUMBERS = """\
+def clip(x, limit):
+    n = x.norm().item()
+    far = n - limit
+    if far > 0:
+        x = x / n
+    return x.softmax(-1)
+
+clip(torch.randn(8, 4), 3.0)
+"""
+
+
+@forks
+def test_a_branch_on_a_number_of_a_tensor_keeps_the_tensor(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The edit also removes ``.item()``, without which torch.where gets a bool; a replay verifies it.
+
+    An edited cell that raises is said to.
+    """
+    made: list[CompileRun] = []
+    show = CompileRun.show
+    monkeypatch.setattr(CompileRun, "show", lambda self: (made.append(self), show(self)))
+    session = run(shell, ON_NUMBERS)
+    (row,) = home(session)["findings"]
+    assert row["edit"]["text"] == "Keep n a tensor, compute both outcomes and select with torch.where."
+    assert ["+", "    n = x.norm()"] in row["edit"]["diff"]
+    cell = made[0]._make_cell_replay()
+    assert cell is not None
+    replay = made[0]._make_replay(cell)
+    assert replay is not None
+    found = replay_edit(session, row["edit"]["id"], replay)
+    assert found is not None
+    assert found.text.startswith("verified: compiles 2 -> 1, graph breaks 1 -> 0")
+    wrong = cell.verify(CellText("--backend eager", ON_NUMBERS.replace("softmax", "softmin"), cell.cell.file))
+    assert wrong.text.startswith("not verified: the edited cell raises AttributeError: ")
 
 
 @forks

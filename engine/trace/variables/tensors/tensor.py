@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
+from engine.ir.introspection.describe_values import short_dtype
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
@@ -92,7 +93,7 @@ class TensorVariable(TensorOperators):
 
     def describe(self) -> str:
         sizes = ", ".join(str(s) for s in self.fake.shape)
-        return f"tensor {str(self.fake.dtype).removeprefix('torch.')}[{sizes}]"
+        return f"tensor {short_dtype(self.fake.dtype)}[{sizes}]"
 
     def as_python_object(self) -> Any:
         return self.real_object if self.real_object is not None else NotImplemented
