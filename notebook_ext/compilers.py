@@ -138,7 +138,7 @@ _COMPILED_CALL_ATTR = "_compiled_call_impl"
 DYNAMO_CALLABLE_ATTR = "_torchdynamo_orig_callable"
 """Attribute of a callable of torch.compile: the callable that was compiled."""
 _LAYER_FILE = "<layer of torch>"
-"""File name of the functions that call a layer of torch: generated code, as Dynamo and the records take it."""
+"""File name of the generated functions that call a layer of torch."""
 _TORCH_COMPILED_MODULES: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 """Modules that a cell compiled in place with torch.compile.
 
@@ -152,7 +152,7 @@ def is_torch_compiled_by_cell(module: torch.nn.Module) -> bool:
 
 
 def _compile_layer(module: torch.nn.Module, options: dict[str, Any]) -> Callable[..., Any]:
-    """Return the compiled call of a layer of torch, one function for each way to pass arguments.
+    """Return the compiled call of a layer: one function for each way to pass arguments.
 
     Its frames have the layer's name and the names of its arguments, and belong to no file.
     """
@@ -171,7 +171,7 @@ def _compile_layer(module: torch.nn.Module, options: dict[str, Any]) -> Callable
 
 
 def _frame_of_layer(module: torch.nn.Module, count: int, keywords: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function that calls a layer with ``count`` positional arguments and these keywords."""
+    """Return a function that calls a layer with ``count`` arguments and these keywords."""
     parameters = inspect.signature(module.forward).parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
     if len({*names, *keywords}) == count + len(keywords) and all(map(str.isidentifier, keywords)):

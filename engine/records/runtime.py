@@ -57,7 +57,7 @@ class SkippedRecord(Record):
     reason: str
     hint: str = ""
     drives_training: bool = False
-    """The function runs as Python on purpose (training, generators), and what it calls is compiled."""
+    """The function runs as Python (training, generators), and what it calls is compiled."""
 
 
 @dataclass(frozen=True, slots=True)

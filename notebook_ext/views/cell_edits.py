@@ -317,7 +317,7 @@ def _is_item_call(node: ast.AST) -> bool:
 
 
 def _item_assignments(tree: CellTree, node: ast.If | ast.IfExp) -> dict[str, ast.Assign]:
-    """Return the assignments ``n = t.item()`` before a branch that its condition is computed from."""
+    """Return the assignments ``n = t.item()`` that a branch's condition is computed from."""
     function: ast.AST | None = node
     while function is not None and not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         function = tree.parents.get(function)

@@ -12,7 +12,7 @@ from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.entry_signature import entry_signature
 from notebook_ext.views.format_text import one_line, sanitize, source_name
-from notebook_ext.views.program_counts import program_counts, ran_on_cpu
+from notebook_ext.views.linked.program_counts import program_counts, ran_on_cpu
 
 MAX_LINES = 60_000
 """Maximum number of lines of one text; the rest is counted."""

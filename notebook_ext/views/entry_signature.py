@@ -109,7 +109,7 @@ def _symbolic(name: str, text: str, by_place: dict[str, _Symbol]) -> str:
 
 
 def _unlisted(symbol: _Symbol) -> str:
-    """Return the text of a symbol whose input is not listed: a number's as an input, else its definition."""
+    """Return a symbol whose input is not listed: a number as an input, else its definition."""
     place = symbol.places[0]
     if not place.isidentifier() and place != STACK_VALUE:
         return f"{symbol.name} = {place}"

@@ -30,8 +30,8 @@ from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import format_change, is_stack_value, one_line, pluralize
+from notebook_ext.views.linked.program_counts import program_counts, ran_on_cpu
 from notebook_ext.views.linked.row_links import CPU, for_target
-from notebook_ext.views.program_counts import program_counts, ran_on_cpu
 
 CPU_NAME = "this CPU"
 """Place of checks of kernels for the CPU; a check elsewhere names its place."""

@@ -216,7 +216,7 @@ def test_async_and_generator_roots_run_as_python(shell: Shell, source: str) -> N
 
 
 def test_a_generator_compiles_what_it_calls(shell: Shell) -> None:
-    """A decoding loop that yields compiles its model and its helpers; the generator itself stays as it is."""
+    """A decoding loop that yields compiles its model and helpers; its name stays as it is."""
     ran = shell.run(
         "%%compile --backend eager\nstep = nn.Linear(4, 4)\ndef pick(scores):\n    return scores.argmax(-1)\n"
         "def stream(x):\n    for _ in range(3):\n        x = step(x)\n        yield pick(x).item()\n"
@@ -511,7 +511,7 @@ for n in (2, 3, 4):
 
 
 def test_stock_names_what_a_stranger_wrote(shell: Shell) -> None:
-    """Models of one cell keep their own frames, layers their calls and arguments; no name of Dynamo's is left."""
+    """Models of a cell keep their frames, layers their arguments; no Dynamo name is shown."""
     ran = shell.run(MIXERS)
     session = shell.ns["_compile"]
     assert [(g.root.name, len(g.compilations)) for g in groups(session)] == [

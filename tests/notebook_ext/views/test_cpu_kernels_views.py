@@ -212,7 +212,7 @@ def test_the_backward_has_cpu_kernels() -> None:
 
 
 def test_counts_are_of_the_programs_that_ran() -> None:
-    """Views count the CPU program; in a graph without a kernel each operator is a call of ATen."""
+    """Views count the CPU program; without a kernel each operator is an ATen call."""
 
     def both(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = torch.nn.functional.gelu(x) * 2

@@ -243,7 +243,7 @@ clip(torch.randn(8, 4), 3.0)
 
 @forks
 def test_a_branch_on_a_number_of_a_tensor_keeps_the_tensor(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The edit also removes ``.item()``, since torch.where takes no bool; a replay verifies it.
+    """The edit also removes ``.item()``: torch.where takes no bool. A replay verifies it.
 
     An edited cell that raises is said to.
     """

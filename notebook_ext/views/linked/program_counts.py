@@ -15,7 +15,7 @@ def ran_on_cpu(session: Session) -> bool:
 
 
 def program_counts(session: Session, compilations: Iterable[CompilationRecord]) -> tuple[int, int]:
-    """Count the kernels and ATen calls of the programs that ran: on this CPU, if any kernel did."""
+    """Count the kernels and ATen calls of the programs that ran, on this CPU if one did."""
     counted = [_cpu_counts(c) if ran_on_cpu(session) else _counts(c) for c in compilations]
     return sum(kernels for kernels, _ in counted), sum(calls for _, calls in counted)
 
