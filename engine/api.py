@@ -337,7 +337,7 @@ def record(level: str = "standard", *, target: str | None = None, launches: bool
 
     Yields:
         The Session, which is filled while code runs. Background compile jobs may add kernels after the
-        context is closed.
+        context is closed. What other threads compile is not recorded: a note names it.
     """
     if level not in LEVELS:
         raise errors.BadArgument(f"The recording level {level!r} does not exist. Choose one of {', '.join(LEVELS)}.")

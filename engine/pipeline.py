@@ -21,7 +21,7 @@ from engine.guards.entry_queries import EntryGuardQueries
 from engine.guards.filter_guards import filter_guards
 from engine.guards.to_records import guards_record
 from engine.ir.compiler_protocol import CacheEntry, CompileRequest
-from engine.ir.current_session import current_session
+from engine.ir.current_session import current_session, note_unrecorded_thread
 from engine.ir.introspection.describe_values import describe_arguments
 from engine.ir.introspection.torch_global_state import without_torch_function_modes
 from engine.ir.kernels.kernel_edits import KernelEdit
@@ -76,6 +76,8 @@ class Pipeline:
         """
         id = f"{request.frame_id}/{request.entry_index}"
         inputs = None if current_session() is None else _describe_inputs(request)
+        if current_session() is None:
+            note_unrecorded_thread(request.function.__qualname__)
         record = CompilationRecord(id, request.frame_id, request.miss_reason, inputs)
         with without_capture(), record_compilation(record, backend_name(self.options.backend)) as work:
             work.passes = PassSet((*active_passes.passes, *self.edits), compare_on_copies, self.kernel_edits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,23 @@ from engine.records.bytecode import Span
 
 Verdict = Literal["pass", "fail", "not reached", "would pass", "would fail"]
 """The last two are hypothetical: evaluated although an earlier guard had failed."""
+ITERATOR_POSITION_TEXT = "(its position)"
+"""Display text of how far an iterator is."""
+_ITERATOR_READS = (
+    (re.compile(r"\.__reduce__\(\)\[2\]"), f" {ITERATOR_POSITION_TEXT}"),
+    (re.compile(r"(?:\.__reduce__\(\)\[1\]\[0\])+"), " (what it iterates over)"),
+    (re.compile(r"\.__reduce__\(\)\[0\]"), " (its kind)"),
+    (re.compile(r"\.__next__\(\)"), " (its next item)"),
+    (re.compile(r"\.__next__\(\+(\d+)\)"), r" (its item \1 after the next)"),
+    (re.compile(r"\.__length_hint__\(\) > (\d+)"), r" (has more than \1 items left)"),
+)
+
+
+def name_iterator_reads(text: str) -> str:
+    """Name what is read of an iterator in words: nobody writes ``it.__reduce__()[2]``."""
+    for pattern, words in _ITERATOR_READS:
+        text = pattern.sub(words, text)
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import functools
 import re
 from collections.abc import Sequence
 
+from engine.records.guards import name_iterator_reads
+
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 _UNIX_PATH = re.compile(r"(?<![\w.~/])/(?:[\w.+@-]+/)+([\w.+@-]+)")
@@ -70,7 +72,7 @@ def source_name(origin: str) -> str:
     """
     named = re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
     counted = re.sub(r"\b__stack_\d+\.__reduce__\(\)\[2\]", "position of a loop with a graph break", named)
-    return re.sub(r"\b__(?:stack_|_stack)\d+\b", STACK_VALUE, counted)
+    return name_iterator_reads(re.sub(r"\b__(?:stack_|_stack)\d+\b", STACK_VALUE, counted))
 
 
 def is_stack_value(origin: str) -> bool:
@@ -96,6 +98,8 @@ def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
         if len(differing) == 1 and accessor:
             i = differing[0]
             return f"{name}.{accessor}({i}) {one_line(before[i], 40)} -> {one_line(after[i], 40)}"
+    if actual.startswith("missing"):
+        return f"{name} is missing"
     dimension = _DIMENSION.match(expected)
     if dimension and actual:
         return f"{name}.size({dimension[2]}) {one_line(dimension[1], 40)} -> {one_line(actual, 40)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import operator
 import pathlib
@@ -359,3 +360,21 @@ def test_weak_and_unbacked_marks_make_symbols() -> None:
                 mark(x, 0)
                 compiled(x)
         assert len(session.compilations) == 1
+
+
+def test_a_session_says_that_another_thread_compiled() -> None:
+    """A session records its own thread, and names what another thread compiled meanwhile."""
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    compiled = engine.compile(doubled, backend="eager")
+    with engine.record() as session:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(compiled, torch.ones(2)).result()
+            pool.submit(compiled, torch.ones(2)).result()
+        compiled(torch.ones(2, 2))
+    (note,) = session.notes
+    assert note.startswith("Another thread compiled")
+    assert "doubled" in note
+    assert len(session.compilations) == 1

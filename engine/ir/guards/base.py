@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from engine.ir.introspection import describe_values
 from engine.ir.sources.base import STACK_PARAM_PREFIX, ConstName, Source
 from engine.records.bytecode import Span
-from engine.records.guards import Fix
+from engine.records.guards import Fix, name_iterator_reads
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,6 @@ KnownType = type | None
 
 STACK_VALUE_TEXT = "a value carried over the graph break"
 """Display text of a value carried over a graph break."""
-ITERATOR_POSITION_TEXT = "(its position)"
-"""Display text of how far an iterator is."""
-
-
 _NAMED_ITEM = re.compile(r"^L\['(\w+)'\]")
 
 
@@ -52,27 +48,10 @@ def user_expr(origin: Source) -> str:
     root = origin.chain()[0]
     named = origin.named_expr
     if named != origin.expr:
-        return _name_iterator_reads(_NAMED_ITEM.sub(r"\1", named))
+        return name_iterator_reads(_NAMED_ITEM.sub(r"\1", named))
     name = root.user_name
     shown = STACK_VALUE_TEXT if name.startswith(STACK_PARAM_PREFIX) else name
-    return _name_iterator_reads(shown + origin.expr.removeprefix(root.expr) if name else origin.expr)
-
-
-_ITERATOR_READS = (
-    (re.compile(r"\.__reduce__\(\)\[2\]"), f" {ITERATOR_POSITION_TEXT}"),
-    (re.compile(r"\.__reduce__\(\)\[1\]\[0\]"), " (what it iterates over)"),
-    (re.compile(r"\.__reduce__\(\)\[0\]"), " (its kind)"),
-    (re.compile(r"\.__next__\(\)"), " (its next item)"),
-    (re.compile(r"\.__next__\(\+(\d+)\)"), r" (its item \1 after the next)"),
-    (re.compile(r"\.__length_hint__\(\) > (\d+)"), r" (has more than \1 items left)"),
-)
-
-
-def _name_iterator_reads(text: str) -> str:
-    """Name what is read of an iterator in words: nobody writes ``it.__reduce__()[2]``."""
-    for pattern, words in _ITERATOR_READS:
-        text = pattern.sub(words, text)
-    return text
+    return name_iterator_reads(shown + origin.expr.removeprefix(root.expr) if name else origin.expr)
 
 
 @dataclass(frozen=True)

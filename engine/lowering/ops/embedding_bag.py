@@ -38,7 +38,8 @@ def _bag_of_each_index(low: LoweringContext, indices: LoweredTensor, offsets: Lo
         lambda b, i: b.cast(b.index_value(i[0]), torch.int64),
         name=f"{_node_name(low)}_places",
     )
-    return binary_search(low, offsets, places, None, torch.int64, right=True)
+    name = "an embedding bag has no lowering for offsets"
+    return binary_search(low, offsets, places, None, torch.int64, right=True, rows_name=name)
 
 
 def _is_padding(b: LoopBuilder, index: LoopIROp, padding: int) -> LoopIROp | None:

@@ -30,8 +30,11 @@ def binary_search(
     dtype: torch.dtype,
     *,
     right: bool,
+    rows_name: str = "a search has no lowering for rows",
 ) -> LoweredTensor:
     """Return the first index in a row whose element is at least (``right``: above) each value.
+
+    ``rows_name``: start of the reason if the rows have no lowering.
 
     Raises:
         NotLowered: rows are too long, or their length is unknown.
@@ -41,7 +44,7 @@ def binary_search(
     if count is None or not 0 < count <= MAX_ROW_LENGTH:
         raise NotLowered(
             LoweringFallback.LONG_SEQUENCE,
-            f"a search has no lowering for rows that are empty, symbolic or longer than {MAX_ROW_LENGTH}",
+            f"{rows_name} that are empty, symbolic or longer than {MAX_ROW_LENGTH}",
         )
     tensors = lowered_tensors(values)
     math_dtype = promote_dtypes((rows, values))[0] if tensors else rows.dtype
@@ -117,4 +120,5 @@ def repeat_interleave(low: LoweringContext, repeats: LoweredTensor, *, output_si
     each = low.pointwise((count,), wide, lambda b, i: b.cast(repeats.load(b, i), wide), name=f"{name}_counts")
     ends = low.scan("sum", (count,), 0, wide, each.load) if count > 1 else each
     places = low.pointwise((size,), wide, lambda b, i: b.cast(b.index_value(i[0]), wide), name=f"{name}_places")
-    return binary_search(low, ends, places, None, fake_result(low).dtype, right=True)
+    name = "repeat_interleave has no lowering for repeats"
+    return binary_search(low, ends, places, None, fake_result(low).dtype, right=True, rows_name=name)

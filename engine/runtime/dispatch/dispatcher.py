@@ -23,7 +23,7 @@ from engine.graph.fake_tensors.fake_mode import clear_symbol_caches
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
-from engine.ir.guards.base import ITERATOR_POSITION_TEXT, STACK_VALUE_TEXT
+from engine.ir.guards.base import STACK_VALUE_TEXT
 from engine.ir.pass_set import active_passes
 from engine.ir.sources.base import FrameScope
 from engine.ir.unwrap_compiled import DISPATCHER_ORIGINALS, unwrap_compiled
@@ -31,7 +31,7 @@ from engine.ir.wrapped_parameters import name_arguments, wrapped_parameters
 from engine.options import config
 from engine.process_state import make_lock
 from engine.records.bytecode import Span
-from engine.records.guards import Fix, GuardFailure
+from engine.records.guards import ITERATOR_POSITION_TEXT, Fix, GuardFailure
 from engine.records.runtime import SkippedRecord, StageFailure
 from engine.records.session import Session
 from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_caches, caches_of, drop_unused_caches
