@@ -105,7 +105,7 @@ FAMILIES: dict[str, frozenset[str]] = {
     "containers": frozenset(
         "BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_CONST_KEY_MAP BUILD_SLICE BUILD_STRING LIST_APPEND LIST_EXTEND LIST_TO_TUPLE "
         "SET_ADD SET_UPDATE MAP_ADD DICT_UPDATE DICT_MERGE UNPACK_SEQUENCE UNPACK_EX FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC "
-        "CONVERT_VALUE BUILD_INTERPOLATION BUILD_TEMPLATE GET_LEN".split()
+        "CONVERT_VALUE GET_LEN".split()
     ),
     "jumps": frozenset(
         "JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_TRUE "
@@ -141,6 +141,7 @@ UNSUPPORTED: dict[str, str] = {
         "LOAD_FROM_DICT_OR_GLOBALS".split(),
         "it occurs in the body of a class, which Python runs",
     ),
+    **dict.fromkeys(("BUILD_INTERPOLATION", "BUILD_TEMPLATE"), "it builds a template string, which Python does"),
     "ASYNC_GEN_WRAP": "an asynchronous generator is run by an event loop",
     **dict.fromkeys(
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import sys
 import threading
 import types
@@ -12,11 +11,6 @@ from typing import Any
 import torch
 
 from engine.ir.introspection.python_objects import is_heap_type
-
-
-def set_context_var(variable: contextvars.ContextVar[Any], value: Any) -> contextvars.Token[Any]:
-    """Set a context variable in the context of the caller."""
-    return variable.set(value)
 
 
 def new_object(cls: type) -> Any:

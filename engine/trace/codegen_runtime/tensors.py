@@ -5,17 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
-
-
-def make_removable_handle(before: RemovableHandle | None, table: Any, *others: Any) -> RemovableHandle:
-    """Return a handle for a hook that is about to be stored in these tables.
-
-    ``before`` is the previous handle: it has taken its hook id already.
-    """
-    return RemovableHandle(table, extra_dict=list(others))
 
 
 def as_subclass(tensor: torch.Tensor, cls: type) -> Any:

@@ -1,4 +1,4 @@
-"""Opcode handlers for f-strings, template strings and string building."""
+"""Opcode handlers for f-strings and string building."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import ConstantVariable, StringFormatVariable, Variable, realize
 from engine.trace.variables.callable_registry import find_rule
-from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.stdlib.template_strings import InterpolationVariable, TemplateVariable
 
 
 @handles("BUILD_STRING")
@@ -59,18 +57,3 @@ def _format_spec(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("CONVERT_VALUE")
 def _convert(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     frame.push(format_f_string_part(tx, frame.stack.pop(), op.arg, ""))
-
-
-@handles("BUILD_INTERPOLATION")
-def _interpolation(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    spec = frame.stack.pop() if op.arg & 1 else ConstantVariable("")
-    value, expression = frame.popn(2)
-    conversion = ConstantVariable((None, "s", "r", "a")[op.arg >> 2])
-    frame.push(InterpolationVariable([value, expression, conversion, spec]))
-
-
-@handles("BUILD_TEMPLATE")
-def _template(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    strings, interpolations = frame.popn(2)
-    parts = TupleVariable(list(sequence_items(tx, interpolations)))
-    frame.push(TemplateVariable(realize(tx, strings).as_python_constant(tx), parts))

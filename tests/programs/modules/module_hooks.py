@@ -132,7 +132,7 @@ class HookOnActivation(nn.Module):
         return (y * y).sum()
 
 
-@program(lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), breaks=2, steady=False)
 class HookRegisteredInside(nn.Module):
     """A hook registered, used and removed within forward."""
 
@@ -147,7 +147,7 @@ class HookRegisteredInside(nn.Module):
         return y - self.inner(x)
 
 
-@program(lambda: (torch.randn(2, 4),))
+@program(lambda: (torch.randn(2, 4),), breaks=7, steady=False)
 class HooksAroundOneCall(nn.Module):
     """Hooks last for one call: prepended ones, ones with keywords, one bound to a block."""
 
@@ -171,7 +171,7 @@ class HooksAroundOneCall(nn.Module):
         return self.two(self.one(y)), seen, filed
 
 
-@program(lambda: (torch.randn(2, 4),), breaks=1, steady=False)
+@program(lambda: (torch.randn(2, 4),), breaks=2, steady=False)
 class HooksThatStay(nn.Module):
     """The first call adds hooks to each layer; handle ids follow the order of creation."""
 

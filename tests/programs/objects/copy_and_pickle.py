@@ -91,7 +91,7 @@ def _scaled(x, by):
     return x * by
 
 
-@program(one)
+@program(one, breaks=2)
 def copies(x):
     """Shallow copies share what the original holds."""
     slotted, settled, reduced, words = Slotted([1]), Settled(x, [2]), Reduced(2), Words([1, 2])
@@ -121,7 +121,7 @@ def copies(x):
     )
 
 
-@program(one)
+@program(one, breaks=1)
 def deep_copies(x):
     """Deep copies share nothing, and what was shared is shared by the copies."""
     inner = [1]

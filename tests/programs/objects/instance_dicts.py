@@ -2,7 +2,6 @@
 
 import collections
 import copy
-import heapq
 import pickle
 import struct
 import sys
@@ -198,42 +197,11 @@ class Undecided(int):
     __hash__ = int.__hash__
 
 
-class Emptying:
-    """Empties the heap that it lies in when it is compared."""
-
-    def __init__(self, value: int, heap: list[Any]) -> None:
-        self.value = value
-        self.heap = heap
-
-    def __lt__(self, other: "Emptying") -> bool:
-        self.heap[:] = []
-        return self.value < other.value
-
-
 @program(ones)
 def compared_by_the_other(x: torch.Tensor) -> Any:
     """A number of a subclass that leaves comparing to a plain one is compared by that."""
     one = Undecided(1)
     return [one < 2, one == 1, one != 1, one == Undecided(1), one > 0], x + 1
-
-
-@program(ones)
-def heaps_refuse(x: torch.Tensor) -> Any:
-    """What heaps say to what is no list, and heaps whose greatest comes first."""
-    heap = [3, 1, 2]
-    heapq._heapify_max(heap)  # type: ignore[attr-defined]
-    out = [heapq._heappop_max(heap), heapq.nlargest(2, "abc"), list(heapq.merge([1, 4], [2, 3]))]  # type: ignore[attr-defined]
-    out += outcomes_of(lambda: heapq.heapify(3), lambda: heapq.heappop(()), lambda: heapq.heappop([]))  # type: ignore[arg-type]
-    return out, x + 1
-
-
-@program(ones, breaks=1)
-def heap_emptied(x: torch.Tensor) -> Any:
-    """A heap that comparing its items empties."""
-    heap: list[Any] = []
-    for value in range(5):
-        heap.append(Emptying(value, heap))
-    return outcomes_of(lambda: heapq.heappush(heap, Emptying(3, heap))), len(heap), x + 1
 
 
 LISTS = pickle.dumps({"a": [1, (2, {3})], "b": {4: 5}})

@@ -18,7 +18,7 @@ SCALE = contextvars.ContextVar("scale", default=3)
 UNSET = contextvars.ContextVar("unset")
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=4)
 def variable_set_and_reset(x):
     """A context variable is set, read and put back; its token tells what it held."""
     token = SCALE.set(5)
@@ -28,7 +28,7 @@ def variable_set_and_reset(x):
     return y + SCALE.get(), told
 
 
-@program(lambda: (torch.randn(3),), steady=False)
+@program(lambda: (torch.randn(3),), steady=False, breaks=2)
 def variable_left_set(x):
     """What a context variable was set to is seen outside, twice set is set to the last."""
     found = UNSET.get(None)
@@ -37,7 +37,7 @@ def variable_left_set(x):
     return x * 2, found is None, UNSET.get()
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=5)
 def token_handed_out(x):
     """A token that is handed out resets the variable later."""
     first = SCALE.set(7)
@@ -54,7 +54,7 @@ def scaled_by(number):
         SCALE.reset(token)
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=1)
 def variable_in_manager(x):
     """A context manager sets a context variable for a while."""
     with scaled_by(11), scaled_by(12):
@@ -62,7 +62,7 @@ def variable_in_manager(x):
     return y + SCALE.get()
 
 
-@program(lambda: (torch.randn(3),), breaks=1)
+@program(lambda: (torch.randn(3),), breaks=3)
 def break_while_set(x):
     """A context variable set across a graph break is visible in between and reset afterwards."""
     token = SCALE.set(4)
@@ -87,7 +87,7 @@ def copied_context(x):
     return context.run(inside, x), SCALE.get(), context[SCALE], UNSET in contextvars.copy_context()
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=2, steady=False)
 def variable_made_inside(x):
     """A context variable made inside has no value until set, and is returned with its value."""
     made = contextvars.ContextVar("made")
@@ -196,7 +196,7 @@ NAMED = Named(add, 2, c=3)
 DOUBLED = Doubled(add, 2)
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=10, steady=False)
 def partial_subclasses(x):
     """Instances of ``partial`` subclasses, from outside or made inside, have own attributes."""
     made = Labelled(add, 1, c=2, label="mine")

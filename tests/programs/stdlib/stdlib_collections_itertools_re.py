@@ -320,7 +320,7 @@ class Version:
         return self.v < other.v
 
 
-@program(lambda: (torch.randn(3),), lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), lambda: (torch.randn(3),), breaks=2)
 def functools_in_depth(x):
     """singledispatch on tensors, partialmethod, cached_property, total_ordering, cmp_to_key."""
     made = Table(3)
@@ -341,7 +341,7 @@ def functools_in_depth(x):
     )
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=6)
 def heaps(x):
     """heapq on numbers and on tuples with tensors behind."""
     heap = [5, 1, 4]

@@ -38,7 +38,7 @@ def _helping():
     warnings.warn("in the helper", stacklevel=2)
 
 
-@program(ones, breaks=1)
+@program(ones, breaks=2)
 @given
 def warnings_in_order(x):
     """Their texts, classes and lines, also those blamed on a caller."""
@@ -58,7 +58,7 @@ def _middle():
     return 1
 
 
-@program(ones, breaks=1)
+@program(ones, breaks=2)
 @given
 def warning_for_a_caller(x):
     """The line blamed lies outside what was compiled."""

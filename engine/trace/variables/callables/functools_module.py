@@ -6,24 +6,20 @@ import dataclasses
 import functools
 import reprlib
 import types
-from dataclasses import dataclass
 from typing import Any
 
 from engine.ir.guards.python_values import IdMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
-from engine.trace.annotations import PyCodegen, Tracer
+from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.operators import arithmetic
-from engine.trace.operators.table import COMPARE
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
 from engine.trace.variables.callables.functions import UserFunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.callables.partials import make_partial
 from engine.trace.variables.objects.attribute_binding import AttributeRead, binds, call_user_descriptor
-from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
 
 class _ReprsInProgress:
@@ -75,85 +71,6 @@ def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
     args = [tx.make_lazy(a, GetItemSource(AttrSource(origin, "args"), n)) for n, a in enumerate(found.args)]
     words = {k: tx.make_lazy(v, GetItemSource(AttrSource(origin, "keywords"), k)) for k, v in found.keywords.items()}
     return make_partial(BoundMethodVariable(read.instance, inner), list(args), dict(words))
-
-
-class CmpKeyVariable(UserDefinedObjectVariable):
-    """The key object that ``functools.cmp_to_key(cmp_function)`` creates for an item."""
-
-    __slots__ = ("cmp_function", "item")
-
-    def __init__(self, compare: Variable, item: Variable) -> None:
-        super().__init__(type(functools.cmp_to_key(max)(1)), None, NotImplemented)
-        self.cmp_function = compare
-        self.item = item
-
-    def lookup_special_method(self, tx: Tracer, name: str) -> Variable | None:
-        symbol = _COMPARE_SYMBOLS.get(name)
-        return None if symbol is None else _CmpKeyMethodVariable(self, symbol)
-
-    def get_attr(self, tx: Tracer, name: str) -> Variable:
-        return self.item if name == "obj" else super().get_attr(tx, name)
-
-    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        if name != "obj":
-            super().set_attr(tx, name, value)
-        tx.side_effects.record_mutation(self)
-        self.item = value
-
-    def child_variables(self) -> list[Variable]:
-        return [self.cmp_function, self.item]
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.callable(lambda: cg.call(functools.cmp_to_key, self.cmp_function))
-        cg.load(self.item)
-        cg.body.call(1)
-
-
-_COMPARE_SYMBOLS = {op.method: symbol for symbol, op in COMPARE.items()}
-
-
-@dataclass(frozen=True, eq=False)
-class _CmpKeyMethodVariable(Variable):
-    """A rich comparison method of a key object, bound to the left key."""
-
-    __slots__ = ("key_variable", "symbol")
-    cls = type(len)
-    key_variable: CmpKeyVariable
-    symbol: str
-
-    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        other = realize(tx, args[0])
-        if not isinstance(other, CmpKeyVariable):
-            return ConstantVariable(NotImplemented)
-        number = realize(tx, self.key_variable.cmp_function).call(tx, [self.key_variable.item, other.item], {})
-        return arithmetic.compare_op(tx, self.symbol, number, ConstantVariable(0))
-
-
-@dataclass(frozen=True, eq=False)
-class _CmpToKeyVariable(Variable):
-    """The result of ``functools.cmp_to_key(cmp_function)``."""
-
-    __slots__ = ("cmp_function",)
-    cls = type(functools.cmp_to_key(max))
-    cmp_function: Variable
-
-    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        if len(args) + len(kwargs) != 1 or not (args or "obj" in kwargs):
-            tx.fold_constant(functools.cmp_to_key(max), *[None] * len(args), **dict.fromkeys(kwargs))
-        return CmpKeyVariable(self.cmp_function, args[0] if args else kwargs["obj"])
-
-    def child_variables(self) -> list[Variable]:
-        return [self.cmp_function]
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.call(functools.cmp_to_key, self.cmp_function)
-
-
-@register_rule(functools.cmp_to_key)
-def _cmp_to_key(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    if len(args) + len(kwargs) != 1 or not (args or "mycmp" in kwargs):
-        tx.fold_constant(functools.cmp_to_key, *[None] * len(args), **dict.fromkeys(kwargs))
-    return _CmpToKeyVariable(args[0] if args else kwargs["mycmp"])
 
 
 @register_rule(types.MethodType)

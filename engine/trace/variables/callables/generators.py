@@ -29,7 +29,6 @@ class GeneratorVariable(IteratorVariable):
         "is_running",
         "is_started",
         "names",
-        "was_renamed",
     )
     cls = types.GeneratorType
 
@@ -40,7 +39,6 @@ class GeneratorVariable(IteratorVariable):
         """The generator function and its positional and keyword arguments."""
         self.is_started = False
         self.is_running = False
-        self.was_renamed = False
         self.innermost_user_frame: Frame | None = None
         """Innermost frame that may use the generator, once a suspended generator was found."""
         self.names: dict[str, Variable] = {
@@ -54,16 +52,6 @@ class GeneratorVariable(IteratorVariable):
 
     def runs_handlers_when_freed(self) -> bool:
         return not self.frame.is_finished and bool(self.frame.code.co_exceptiontable)
-
-    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        if name not in self.names:
-            return super().set_attr(tx, name, value)
-        if realize(tx, value).python_type() is not str:
-            tx.raise_type_error(f"{name} must be set to a string object")
-        tx.side_effects.mutation_count += 1
-        self.was_renamed = True
-        self.names[name] = realize(tx, value)
-        return None
 
     def yield_from_iterator(self) -> Variable | None:
         """Return the iterator that the body delegates to in ``yield from``, or None."""
@@ -143,8 +131,6 @@ class GeneratorVariable(IteratorVariable):
         if self.holds_suspended_generator:
             self._reconstruct_suspended(cg)
             return
-        if self.was_renamed:
-            raise self.rebuild_error()
         function, args, kwargs = self.creation_call
         if self.frame.is_finished:
             cg.call(make_finished_generator, function, *args, **kwargs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from engine.ir.guards.python_values import DictKeysMatch, LengthMatch
 from engine.ir.sources.attributes import AttrSource, ModuleHooksSource
@@ -17,6 +18,7 @@ from engine.torch_private.modules import infer_parameters, module_hooks
 from engine.trace.annotations import Tracer
 from engine.trace.exc import RestartTracing, Unsupported, UserException
 from engine.trace.variables.base import Args, Kwargs, Variable, is_none, realize
+from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, items_or_value
 
@@ -183,6 +185,11 @@ class ModuleCall:
             keywords = AttrSource(module.source, f"{table}_with_kwargs")
             tx.guards.add(DictKeysMatch(keywords, tuple(with_keywords), cause=cause))
         return [*found, *((tx.wrap(hook, GetItemSource(base, key)), key in with_keywords) for key, hook in own.items())]
+
+
+@register_rule(RemovableHandle, torch.nn.Module.register_forward_hook, torch.nn.Module.register_forward_pre_hook)
+def _register_hook(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    raise Unsupported("module-hook", "a hook is registered")
 
 
 def _infer_lazy_parameters(tx: Tracer, module: NNModuleVariable, args: Args, kwargs: Kwargs) -> None:

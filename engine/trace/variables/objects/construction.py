@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import enum
-import functools
 import sys
 from typing import Any
 
@@ -125,7 +124,7 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
             methods = f"an implementation for abstract method{'s' * (len(abstract) > 1)} {names}"
             tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} without {methods}")
         tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} with abstract {methods}")
-    if (not is_plain_class(cls) and base is None and not issubclass(cls, functools.partial)) or not cls.__module__:
+    if (not is_plain_class(cls) and base is None) or not cls.__module__:
         raise Unsupported("object-creation", f"{cls.__module__}.{cls.__qualname__} is created")
     new = find_in_class(cls, "__new__")
     if new is not None and new[0] is not object and new[0].__module__ != "typing":

@@ -13,7 +13,6 @@ from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.partials import FunctoolsPartialVariable
 from engine.trace.variables.containers.builtin_subclasses import (
     BuiltinSubclassVariable,
     builtin_base_of,
@@ -70,11 +69,6 @@ def reduce_object(tx: Tracer, of: Variable) -> ReduceParts:
 def _reduce_in_c(of: Variable, tx: Tracer) -> ReduceParts:
     """Reduce an object whose class leaves that to C code."""
     raise Unsupported("copy", f"copying {of.describe()}")
-
-
-@_reduce_in_c.register(FunctoolsPartialVariable)
-def _reduce_partial(of: FunctoolsPartialVariable, tx: Tracer) -> ReduceParts:
-    return _parse_reduce_result(tx, of, of.call_builtin_method(tx, "__reduce__", [], {}))
 
 
 @_reduce_in_c.register(SliceVariable)

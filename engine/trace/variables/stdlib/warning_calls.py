@@ -19,7 +19,6 @@ from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Va
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
-from engine.trace.variables.containers.sequences import ListVariable
 
 
 class _WarningFilters:
@@ -107,14 +106,13 @@ for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.reset
 class CatchWarningsVariable(Variable):
     """``warnings.catch_warnings()``: entered and exited after the graph, around its warnings."""
 
-    __slots__ = ("kwargs", "records")
+    __slots__ = ("kwargs",)
     cls = warnings.catch_warnings
 
     is_mutable = True
 
-    def __init__(self, kwargs: Kwargs, *, records: bool) -> None:
+    def __init__(self, kwargs: Kwargs) -> None:
         self.kwargs = kwargs
-        self.records = records
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("__enter__", "__exit__"):
@@ -131,10 +129,6 @@ class CatchWarningsVariable(Variable):
         else:
             silenced.append(silenced[-1])
         words = f"catch_warnings is {'left' if rest else 'entered'}"
-        if self.records and not rest:
-            log = RecordedWarningsVariable(tx)
-            tx.side_effects.record_side_effect(CallExpressionVariable(enter_catch_warnings, [self, log]), words)
-            return log
         tx.side_effects.record_side_effect(CallExpressionVariable(_catch_warnings_method(name), [self, *rest]), words)
         return NONE
 
@@ -145,52 +139,6 @@ class CatchWarningsVariable(Variable):
         CallExpressionVariable(warnings.catch_warnings, [], self.kwargs).reconstruct(cg)
 
 
-class RecordedWarningsVariable(Variable):
-    """The list of ``catch_warnings(record=True)``, filled after the graph.
-
-    Reading it is traced only before the first warning, while it is empty.
-    """
-
-    __slots__ = ("first_effect",)
-    cls = list
-
-    is_mutable = True
-
-    def __init__(self, tx: Tracer) -> None:
-        self.first_effect = len(tx.side_effects.side_effect_calls)
-
-    def _empty_list(self, tx: Tracer) -> ListVariable:
-        given = (
-            call
-            for call, _ in tx.side_effects.side_effect_calls[self.first_effect :]
-            if isinstance(call, CallExpressionVariable)
-        )
-        if any(call.function in (warn_at_line, warn_at_caller) for call in given):
-            raise Unsupported("warning", "the recorded warnings are read")
-        return ListVariable([])
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        return self._empty_list(tx).is_truthy(tx)
-
-    def length(self, tx: Tracer) -> Variable:
-        return self._empty_list(tx).length(tx)
-
-    def get_iterator(self, tx: Tracer) -> Variable:
-        return self._empty_list(tx).get_iterator(tx)
-
-    def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        return self._empty_list(tx).get_item(tx, key)
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        cg.body.emit("BUILD_LIST", 0)
-
-
-def enter_catch_warnings(catch: Any, log: list[Any]) -> None:
-    """Enter ``catch_warnings(record=True)`` with an existing list for the records."""
-    catch.__enter__()
-    catch._module._showwarnmsg_impl = log.append
-
-
 def _catch_warnings_method(name: str) -> Any:
     return vars(warnings.catch_warnings)[name]
 
@@ -198,8 +146,8 @@ def _catch_warnings_method(name: str) -> Any:
 @register_rule(warnings.catch_warnings)
 def _catch_warnings(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     words = tx.as_python_keywords(kwargs)
-    if args or words.get("action") == "error" or words.get("module") is not None:
+    if args or words.get("action") == "error" or words.get("module") is not None or words.get("record"):
         raise Unsupported(
-            "warning", "warnings.catch_warnings turns warnings into errors, or is used with another module"
+            "warning", "warnings.catch_warnings records warnings, turns them into errors, or is used with a module"
         )
-    return CatchWarningsVariable(dict(kwargs), records=bool(words.get("record")))
+    return CatchWarningsVariable(dict(kwargs))

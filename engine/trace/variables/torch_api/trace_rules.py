@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import cmath
 import math
 import operator
@@ -84,7 +85,7 @@ _FOLDABLE_FUNCTIONS: dict[int, Any] = {
         operator.index, operator.inv, operator.invert,
         abs, ascii, bin, chr, divmod, format, hash, hex, oct, ord, pow, repr, round, sum,
         torch.promote_types, torch.can_cast, torch.is_storage,
-        struct.pack, struct.unpack, struct.calcsize,
+        struct.pack, struct.unpack, struct.calcsize, bisect.bisect_left, bisect.bisect_right,
         str.maketrans, bytes.fromhex, dict.fromkeys, int.from_bytes, float.fromhex,
     )
 }  # fmt: skip
