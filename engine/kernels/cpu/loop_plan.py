@@ -19,6 +19,8 @@ MIN_PARALLEL_ITERATIONS = 64
 """Outer loops are merged until threads have this many iterations to share."""
 SHORT_STRIDES = (2, 3, 4)
 """Strides at which whole vectors and shuffles are faster than a gather or a scatter."""
+CACHE_LINE = 64
+"""Bytes that a load brings into the cache."""
 MAX_COPIES = 4
 UNKNOWN_SIZE = 64
 """Stands for a symbolic size where loops are compared."""
@@ -33,7 +35,7 @@ class LoopPlan:
     ``parallel`` are the outermost loops, merged into one that threads share; ``outer`` are those inside. ``lane_var``
     is the loop whose iterations are vector lanes; None for a scalar kernel. ``copies`` are the vectors per iteration.
     ``tile_var`` is the loop along which the transposed loads are contiguous: they are read in square tiles of
-    ``lanes`` vectors. None without such loads.
+    ``lanes`` vectors, ``tiles`` beside each other. None without such loads.
     """
 
     parallel: tuple[LoopVar, ...]
@@ -44,6 +46,7 @@ class LoopPlan:
     copies: int
     is_serial: bool = False
     tile_var: LoopVar | None = None
+    tiles: int = 1
 
     @property
     def shares_lanes(self) -> bool:
@@ -76,9 +79,11 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
         parallel.append(around.pop(0))
     if tile_var is not None:
         assert lane_var is not None
+        shared, within = (tuple(parallel), (*around, tile_var, lane_var))
         if not _has_enough_iterations(parallel):
-            return LoopPlan((tile_var,), (*parallel, *around, lane_var), (), lane_var, lanes, 1, tile_var=tile_var)
-        return LoopPlan(tuple(parallel), (*around, tile_var, lane_var), (), lane_var, lanes, 1, tile_var=tile_var)
+            shared, within = (tile_var,), (*parallel, *around, lane_var)
+        tiles = _tiles_of_a_line(kernel, live, lane_var, tile_var, lanes)
+        return LoopPlan(shared, within, (), lane_var, lanes, 1, tile_var=tile_var, tiles=tiles)
     if parallel and not _has_enough_iterations(parallel) and lane_var in nest.outer and _is_longer(lane_var, parallel):
         around, parallel = parallel, []
     inner = tuple(v for v in nest.inner if v != lane_var)
@@ -132,6 +137,18 @@ def _choose_tile_var(live: Sequence[LoopIROp], nest: LoopNest, lane_var: LoopVar
     counts = {v: sum(is_transposed(op, lane_var, v) for op in live) for v in nest.outer if v != lane_var and is_long(v)}
     best = max(counts, key=lambda v: counts[v], default=None)
     return best if best is not None and counts[best] and lane_var in nest.outer and is_long(lane_var) else None
+
+
+def _tiles_of_a_line(
+    kernel: LoopKernel, live: Sequence[LoopIROp], lane_var: LoopVar, tile_var: LoopVar, lanes: int
+) -> int:
+    """Return how many tiles one line of the cache spans.
+
+    It is 1 where more would leave rows beside the tiles.
+    """
+    smallest = min(kernel.buffers[op.buffer].dtype.itemsize for op in live if is_transposed(op, lane_var, tile_var))
+    tiles, size = max(1, CACHE_LINE // (smallest * lanes)), static_size(tile_var.size)
+    return tiles if size is not None and size % (tiles * lanes) < lanes else 1
 
 
 def _is_scattered(op: LoopIROp) -> bool:

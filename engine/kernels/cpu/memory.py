@@ -16,12 +16,16 @@ MEMORY_BYTES = {scalar: dtype.itemsize for dtype, scalar in MEMORY_TYPES.items()
 
 
 class Memory:
-    """Writes loads and stores of vectors with a fixed number of lanes."""
+    """Writes loads and stores of vectors with a fixed number of lanes.
 
-    def __init__(self, writer: IrWriter, addresses: Addresses, lanes: int) -> None:
+    ``lane_bytes``: the bytes that a register has for each lane.
+    """
+
+    def __init__(self, writer: IrWriter, addresses: Addresses, lanes: int, lane_bytes: int) -> None:
         self._writer = writer
         self._addresses = addresses
         self._lanes = lanes
+        self._lane_bytes = lane_bytes
 
     def load(self, pointer: str, dtype: torch.dtype, at: Address, mask: str, hint: str, *, is_vector: bool) -> str:
         """Load one value, or one per lane, in its memory type. An empty ``mask`` loads all."""
@@ -67,23 +71,43 @@ class Memory:
             )
         return found
 
+    def tile_type(self, dtype: torch.dtype) -> str:
+        """Return the type of a tile's elements: words for smaller ones.
+
+        A shuffle moves words in one step, and smaller elements in three.
+        """
+        scalar = _memory_type(dtype)
+        return "i32" if MEMORY_BYTES[scalar] < 4 <= self._lane_bytes else scalar
+
     def load_tile(self, pointer: str, dtype: torch.dtype, at: Address, slot: str) -> None:
         """Store a transposed tile in a stack slot; each vector read is contiguous in memory."""
         scalar, write, lanes = _memory_type(dtype), self._writer, self._lanes
         kind, step = wide(scalar, lanes), self._addresses.size_name(at.stride)
+        held = wide(self.tile_type(dtype), lanes)
+        bits = wide(f"i{8 * dtype.itemsize}", lanes)
         rows, place = [], self._place(pointer, scalar, at.base)
         for lane in range(lanes):
-            rows.append(write.assign("row", f"load {kind}, ptr {place}, align {dtype.itemsize}"))
+            row = write.assign("row", f"load {kind if held == kind else bits}, ptr {place}, align {dtype.itemsize}")
+            rows.append(row if held == kind else write.assign("row", f"zext {bits} {row} to {held}"))
             if lane + 1 < lanes:
                 place = self._place(place, scalar, step)
-        for number, row in enumerate(self._transposed(rows, kind)):
-            place = self._place(slot, kind, str(number))
-            write.line(f"store {kind} {row}, ptr {place}")
+        for number, row in enumerate(self._transposed(rows, held)):
+            place = self._place(slot, held, str(number))
+            write.line(f"store {held} {row}, ptr {place}")
 
     def load_from_tile(self, dtype: torch.dtype, slot: str, number: str, hint: str) -> str:
         """Load one vector of a tile."""
-        kind = wide(_memory_type(dtype), self._lanes)
-        return self._writer.assign(hint, f"load {kind}, ptr {self._place(slot, kind, number)}")
+        kind, held, write = (
+            wide(_memory_type(dtype), self._lanes),
+            wide(self.tile_type(dtype), self._lanes),
+            self._writer,
+        )
+        found = write.assign(hint, f"load {held}, ptr {self._place(slot, held, number)}")
+        if held == kind:
+            return found
+        bits = wide(f"i{8 * dtype.itemsize}", self._lanes)
+        found = write.assign(hint, f"trunc {held} {found} to {bits}")
+        return found if bits == kind else write.assign(hint, f"bitcast {bits} {found} to {kind}")
 
     def _transposed(self, rows: list[str], kind: str) -> list[str]:
         """Transpose a square of vectors: each step interleaves the two halves of the rows."""

@@ -14,7 +14,7 @@ from engine.kernels.cpu.addresses import Addresses, LaneContext
 from engine.kernels.cpu.arithmetic import Arithmetic, Operands
 from engine.kernels.cpu.ir_writer import IrWriter
 from engine.kernels.cpu.lane_values import ScopedValues, Value
-from engine.kernels.cpu.llvm_types import MEMORY_TYPES, NotPrintable, literal, splat, value_type, wide
+from engine.kernels.cpu.llvm_types import NotPrintable, literal, splat, value_type, wide
 from engine.kernels.cpu.loop_plan import LoopPlan, loop_vars_of
 from engine.kernels.cpu.memory import Memory
 from engine.kernels.cpu.vector_math import VectorMath
@@ -37,7 +37,7 @@ class OpPrinter:
         self.arithmetic = Arithmetic(self.writer, self.math)
         context = LaneContext(plan.lane_var, plan.lanes, self.variable, self._position_of, self.size)
         self.addresses = Addresses(self.writer, context)
-        self.memory = Memory(self.writer, self.addresses, plan.lanes)
+        self.memory = Memory(self.writer, self.addresses, plan.lanes, unit.bits // 8 // plan.lanes)
         assert kernel.nest is not None
         self.vars_of: Mapping[int, frozenset[LoopVar]] = loop_vars_of(kernel.ops, kernel.nest)
         self.values = ScopedValues()
@@ -172,7 +172,7 @@ class OpPrinter:
         assert op.index is not None
         pointer, dtype = f"%{self.parameters.pointers[op.buffer]}", self.kernel.buffers[op.buffer].dtype
         self.writer.ops = (op.number,)
-        kind = wide(MEMORY_TYPES[dtype], self.plan.lanes)
+        kind = wide(self.memory.tile_type(dtype), self.plan.lanes)
         slot = self.writer.entry("tile.slot", f"alloca [{self.plan.lanes} x {kind}]")
         self.memory.load_tile(pointer, dtype, self.addresses.address(op.index, 0), slot)
         self.writer.ops = ()

@@ -91,7 +91,7 @@ class NestPrinter:
     def _chunk(self) -> int:
         """Return the iterations that threads take multiples of."""
         if self.plan.parallel and self.plan.parallel[-1] == self.plan.tile_var:
-            return self.plan.lanes
+            return self.plan.lanes * self.plan.tiles
         return LANE_CHUNK if self.plan.shares_lanes else 1
 
     def _cost_args(self) -> tuple[KernelArg, ...]:
@@ -185,8 +185,9 @@ class NestPrinter:
         """Print the loop over whole tiles, and the loop over the rest, with the loops inside."""
         plan, tile_var = self.plan, self.plan.tile_var
         assert tile_var is not None
-        limit = self.writer.assign("limit", f"sub i64 {stop}, {plan.lanes - 1}")
-        with self._loop(tile_var.name, start, limit, plan.lanes) as first:
+        height = plan.lanes * plan.tiles
+        limit = self.writer.assign("limit", f"sub i64 {stop}, {height - 1}")
+        with self._loop(tile_var.name, start, limit, height) as first:
             self._print_tiles(loops, opened, tile_var, first)
         with self._loop(f"{tile_var.name}.rest", first, stop) as name:
             self.printer.variables[tile_var] = (name,)
@@ -207,14 +208,24 @@ class NestPrinter:
             return
         for _ in self._lane_loops(var, "0", None):
             self._print_ready(now)
-            p.variables[tile_var] = (first,)
-            loads = [op for op in self.live_ops if not p.lane_masks and is_transposed(op, var, tile_var)]
-            slots = {op.number: p.print_tile(op) for op in loads}
-            with self._loop("row", "0", str(self.plan.lanes)) as row:
-                p.variables[tile_var] = (self.writer.assign(tile_var.name, f"add i64 {first}, {row}"),)
-                p.tiles = {number: (slot, row) for number, slot in slots.items()}
-                self._print_ready(now | {tile_var})
-                p.tiles = {}
+            if self.plan.tiles == 1:
+                self._print_tile(now, var, tile_var, first)
+                continue
+            end = self.writer.assign("last", f"add i64 {first}, {self.plan.lanes * self.plan.tiles}")
+            with self._loop("tile", first, end, self.plan.lanes) as part:
+                self._print_tile(now, var, tile_var, part)
+
+    def _print_tile(self, opened: frozenset[LoopVar], var: LoopVar, tile_var: LoopVar, first: str) -> None:
+        """Print the transposed loads of one tile, and the loop over its vectors."""
+        p = self.printer
+        p.variables[tile_var] = (first,)
+        loads = [op for op in self.live_ops if not p.lane_masks and is_transposed(op, var, tile_var)]
+        slots = {op.number: p.print_tile(op) for op in loads}
+        with self._loop("row", "0", str(self.plan.lanes)) as row:
+            p.variables[tile_var] = (self.writer.assign(tile_var.name, f"add i64 {first}, {row}"),)
+            p.tiles = {number: (slot, row) for number, slot in slots.items()}
+            self._print_ready(opened | {tile_var})
+            p.tiles = {}
 
     def _print_ready(self, opened: frozenset[LoopVar]) -> None:
         """Print the ops outside of inner loops whose variables and operands are all known."""

@@ -67,6 +67,10 @@ MIN_ROW_ELEMENTS = 64
 """Fewest elements of a row that a CPU reduces by itself."""
 
 
+MIN_ROWS = 8
+"""Fewest rows that the threads of a CPU share."""
+
+
 MAX_FUSIBLE = 32
 """Most definitions behind a reduction whose reads decide how it is split."""
 
@@ -117,12 +121,13 @@ def _outer_split(a: LoweredTensor, dims: tuple[int, ...]) -> int:
     shape = static_sizes(a.shape[d] for d in dims)
     if shape is None:
         return 0
-    count = next((n for n in range(1, len(dims)) if math.prod(shape[:n]) >= MIN_BUSY_PROGRAMS // 2), 0)
+    long = [n for n in range(1, len(dims)) if math.prod(shape[n:]) >= MIN_ROW_ELEMENTS]
+    count = next((n for n in long if math.prod(shape[:n]) >= MIN_BUSY_PROGRAMS // 2), max(long, default=0))
     strides = _strides_read(a, _fusible(a.definition))
     is_run = all(
         along[d] == along[e] * n for along in strides for d, e, n in zip(dims, dims[1:], shape[1:], strict=False)
     )
-    return 0 if is_run or math.prod(shape[count:]) < MIN_ROW_ELEMENTS else count
+    return 0 if is_run or math.prod(shape[:count]) < MIN_ROWS else count
 
 
 def _fusible(made: TensorDef) -> set[TensorDef]:

@@ -66,6 +66,7 @@ OF_ROWS: dict[str, Callable[..., Any]] = {
     "extremes": lambda x: (x[..., :-1].exp().amax(), (x[..., 3:] * 2).amin((0, 1, 2))),
     "with a mask of rows": lambda x: (x * (x[..., :1] > 0)).sum(),
     "beside a dimension that remains": lambda x: (x[..., 1:] * x[..., :-1]).sum((0, 2, 3)),
+    "of short rows": lambda x: (x[..., 60:].abs() - x[..., 59:-1]).mean(),
     "of few rows": lambda x: (x[:1, :1, :3, 1:] * 2).sum(),
 }
 
