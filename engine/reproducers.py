@@ -92,9 +92,9 @@ def reproducer(
 ) -> Reproducer:
     """Return one file that shows again what a session recorded of a compilation.
 
-    Graphs and Inductor's C++ kernels need torch alone; Triton kernels torch and Triton; CPU kernels torch and
-    llvmlite. Graph breaks, recompiles and failures need this compiler, whose version the file names. Inputs are made
-    from shape, stride, dtype, value range and a seed. The file is run in a child process first.
+    Graphs and Inductor's C++ kernels need torch alone; Triton kernels torch and Triton, those of Inductor also a GPU;
+    CPU kernels torch and llvmlite. Graph breaks, recompiles and failures need this compiler, whose version the file
+    names. Inputs are made from shape, stride, dtype, value range and a seed. The file is run in a child process first.
 
     Args:
         session: a live or loaded session; kernels of this compiler need a live one.
@@ -216,12 +216,14 @@ def _kernel_script(session: Session, record: CompilationRecord, kernel: KernelRe
         for source, trial in kernel_trials(lowered.program, lowered.graph, lowered.inputs):
             if source.id == kernel.id and (lowered.program.target == CPU_TARGET) == (kernel.language == "llvm"):
                 return _trial_script(session, record, kernel, trial, seed)
-    if kernel.language == "cpp":
+    if record.compiler == "torch" and kernel.language in ("cpp", "triton"):
+        if kernel.language == "triton" and not torch.cuda.is_available():
+            raise CannotWrite(
+                "a Triton kernel of Inductor needs a GPU, and this machine has none; its graph has a script"
+            )
         symptom = "The kernel runs on inputs of the recorded layouts."
         program = f"{_INDUCTOR_HEAD}{_MAKE}\n\n{inductor_kernel_program(record, kernel, seed)}"
         return _draft(session, record, f"kernel {kernel.name} of {record.id}", symptom, program)
-    if record.compiler == "torch":
-        raise CannotWrite("the launch of a Triton kernel of Inductor is not recorded; its graph has a script")
     raise CannotWrite("the session was loaded, or the kernel's arguments are not known without a call")
 
 

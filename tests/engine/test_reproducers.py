@@ -178,3 +178,50 @@ def test_a_damaged_program_of_a_kernel_is_a_sentence(kernel: str, program: str, 
     )  # fmt: skip
     with pytest.raises(CannotWrite, match=why):
         inductor_kernel_program(record, record.kernels[0], 0)
+
+
+def test_a_triton_kernel_of_stock_compile_has_a_program() -> None:
+    """Arguments are made on the GPU; compile-time parameters are none; what the kernel writes is the result."""
+    kernel = """
+@triton_heuristics.pointwise(
+    filename=__file__,
+    triton_meta={'signature': {'in_out_ptr0': '*bf16', 'in_ptr0': '*i64', 'ks0': 'i64', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}},
+    inductor_meta={'mutated_arg_names': ['in_ptr0']},
+)
+@triton.jit
+def triton_poi_fused_0(in_out_ptr0, in_ptr0, ks0, xnumel, XBLOCK : tl.constexpr):
+    pass
+"""
+    program = """
+def call(self, args):
+    arg0_1, arg1_1 = args
+    s0 = arg0_1
+    with torch.cuda._DeviceGuard(0):
+        buf0 = torch.ops.aten.nonzero_static(arg1_1)
+        assert_size_stride(buf0, (s0, 3), (3, 1))
+        buf1 = empty_strided_cuda((s0, 3), (3, 1), torch.bfloat16)
+        buf2 = reinterpret_tensor(buf1, (s0, 1, 3), (3, 3, 1), 0); del buf1  # reuse
+        triton_poi_fused_0_xnumel = 3*s0
+        stream0 = get_raw_stream(0)
+        triton_poi_fused_0.run(buf2, buf0, s0, triton_poi_fused_0_xnumel, stream=stream0)
+
+def get_args():
+    arg0_1 = 17
+    arg1_1 = rand_strided((17, 3), (3, 1), device='cuda:0', dtype=torch.float32)
+"""
+    wrapper = f"async_compile = AsyncCompile()\ntriton_poi_fused_0 = async_compile.triton(...  # 9 lines)\n{program}\n"
+    record = CompilationRecord(
+        "0/0", "0", "", compiler="torch", kernels=(KernelRecord("k0", "triton_poi_fused_0", kernel, language="triton"),),
+        lowering=LoweringRecord("", wrapper_text=wrapper),
+    )  # fmt: skip
+    text = inductor_kernel_program(record, record.kernels[0], 0)
+    assert text.partition("compiler.wait(globals())\n\n")[2].splitlines() == [
+        "arg0_1 = 17",
+        "s0 = arg0_1",
+        'buf0 = make((s0, 3), (3, 1), torch.int64, "cuda", seed=3)',
+        'buf1 = make((s0, 3), (3, 1), torch.bfloat16, "cuda", seed=2)',
+        "buf2 = torch.as_strided(buf1, (s0, 1, 3), (3, 3, 1), 0)",
+        "triton_poi_fused_0_xnumel = 3 * s0",
+        "kernel.run(buf2, buf0, s0, triton_poi_fused_0_xnumel, stream=torch.cuda.current_stream().cuda_stream)",
+        "results = (buf2, buf0, )",
+    ]

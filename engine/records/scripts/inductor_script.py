@@ -1,9 +1,10 @@
-"""Python text that runs one C++ kernel of Inductor with torch alone."""
+"""Python text that runs one kernel of Inductor: C++ with torch alone, Triton with torch and Triton on a GPU."""
 
 from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.records.scripts.graph_script import CannotWrite
@@ -16,11 +17,24 @@ if TYPE_CHECKING:
 
 _KERNEL_LINE = re.compile(r"^(\w+) = async_compile\..*$", re.MULTILINE)
 _PARAMETERS = re.compile(r"\bkernel\((.*?)\)\s*\{", re.DOTALL)
+_SIGNATURE = re.compile(r"'signature': (\{[^{}]*\})")
+_CHANGED = re.compile(r"'mutated_arg_names': (\[[^\[\]]*\])")
+_STREAM = "torch.cuda.current_stream().cuda_stream"
 _DTYPES = {
+    "fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16", "i1": "bool", "u8": "uint8", "i8": "int8",
+    "i16": "int16", "i32": "int32", "i64": "int64", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2",
     "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "at::Half": "float16", "at::BFloat16": "bfloat16",
     "c10::Half": "float16", "c10::BFloat16": "bfloat16", "bool": "bool", "uint8_t": "uint8", "int8_t": "int8", "int16_t": "int16",
     "int32_t": "int32", "int64_t": "int64", "c10::complex<float>": "complex64", "c10::complex<double>": "complex128",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """A parameter of a kernel: the dtype behind a pointer (empty for numbers), and whether the kernel writes there."""
+
+    dtype: str
+    is_written: bool = False
 
 
 def inductor_kernel_program(record: CompilationRecord, kernel: KernelRecord, seed: int) -> str:
@@ -34,36 +48,67 @@ def inductor_kernel_program(record: CompilationRecord, kernel: KernelRecord, see
     """
     if "'''" in kernel.text:
         raise CannotWrite("the text of the kernel cannot be quoted")
-    types = [" ".join(p.split()[:-1]) for p in _parameters(kernel.text)]
+    is_triton = kernel.language == "triton"
+    parameters = _triton_parameters(kernel.text) if is_triton else _cpp_parameters(kernel.text)
     try:
         module, name = _calling_module(record, kernel)
-        arguments, statements = _ArgumentStatements(name, types, seed).write(module)
+        device = "cuda" if is_triton else "cpu"
+        arguments, statements = _ArgumentStatements(name, parameters, device, seed).write(module)
     except CannotWrite:
         raise
     except (SyntaxError, ValueError, IndexError) as error:  # a damaged log, or another torch
         raise CannotWrite("the program that calls this kernel is not understood") from error
-    written = [
-        a for a, kind in zip(arguments, types, strict=True) if kind.endswith("*") and not kind.startswith("const")
-    ]
+    written = [a for a, parameter in zip(arguments, parameters, strict=True) if parameter.is_written]
+    if is_triton:
+        maker, run = f"triton({name!r}, TEXT)", f"kernel.run({', '.join(arguments)}, stream={_STREAM})"
+    else:
+        maker, run = f"cpp_pybinding({_cpp_types(kernel.text)!r}, TEXT)", f"kernel({', '.join(arguments)})"
     return f"""\
-TYPES = {types!r}
 TEXT = r'''{kernel.text}'''
 
 compiler = AsyncCompile()
-kernel = compiler.cpp_pybinding(TYPES, TEXT)
+kernel = compiler.{maker}
 compiler.wait(globals())
 
 {chr(10).join(statements)}
-kernel({", ".join(arguments)})
+{run}
 results = ({"".join(f"{a}, " for a in written)})
 """
 
 
-def _parameters(text: str) -> list[str]:
+def _cpp_types(text: str) -> list[str]:
     found = _PARAMETERS.search(text)
     if found is None:
         raise CannotWrite("the parameters of the kernel are not understood")
-    return found[1].split(",")
+    return [" ".join(p.split()[:-1]) for p in found[1].split(",")]
+
+
+def _cpp_parameters(text: str) -> list[_Parameter]:
+    return [
+        _Parameter(
+            _DTYPES.get(kind.removeprefix("const ").rstrip("* "), ""),
+            kind.endswith("*") and not kind.startswith("const"),
+        )
+        for kind in _cpp_types(text)
+    ]
+
+
+def _triton_parameters(text: str) -> list[_Parameter]:
+    """Read the parameters that a call gives: all but the compile-time ones at the end."""
+    try:
+        functions = [n for n in ast.parse(text).body if hasattr(n, "decorator_list")]
+        signature = ast.literal_eval(_SIGNATURE.search(text)[1])  # type: ignore[index]
+        changed = ast.literal_eval(_CHANGED.search(text)[1])  # type: ignore[index]
+        names = [a.arg for a in functions[-1].args.args if a.annotation is None]  # type: ignore[attr-defined]
+    except (SyntaxError, ValueError, IndexError, TypeError) as error:
+        raise CannotWrite("the parameters of the kernel are not understood") from error
+    return [
+        _Parameter(
+            _DTYPES.get(signature.get(n, "").removeprefix("*"), "") if signature.get(n, "").startswith("*") else "",
+            n in changed or n.startswith(("out_ptr", "in_out_ptr")),
+        )
+        for n in names
+    ]
 
 
 def _calling_module(record: CompilationRecord, kernel: KernelRecord) -> tuple[ast.Module, str]:
@@ -81,8 +126,8 @@ def _calling_module(record: CompilationRecord, kernel: KernelRecord) -> tuple[as
 class _ArgumentStatements(ast.NodeVisitor):
     """The statements of a program that make one kernel's arguments, without operators."""
 
-    def __init__(self, kernel: str, types: list[str], seed: int) -> None:
-        self._kernel, self._types, self._seed = kernel, types, seed
+    def __init__(self, kernel: str, parameters: list[_Parameter], device: str, seed: int) -> None:
+        self._kernel, self._parameters, self._device, self._seed = kernel, parameters, device, seed
         self._arguments: list[ast.expr] = []
         """Those of the kernel's first call, once it is seen."""
         self._made: dict[str, tuple[str, set[str]]] = {}
@@ -103,7 +148,7 @@ class _ArgumentStatements(ast.NodeVisitor):
         text, reads, called, given = ast.unparse(value), _names(value), _called(value), getattr(value, "args", [])
         if called == "rand_strided":
             text = self._buffer(*given, *(o.value for o in getattr(value, "keywords", ()) if o.arg == "dtype"))
-        elif called == "empty_strided_cpu":
+        elif called in ("empty_strided_cpu", "empty_strided_cuda"):
             text = self._buffer(*given)
         elif called == "reinterpret_tensor":
             text = f"torch.as_strided({', '.join(map(ast.unparse, given))})"
@@ -134,20 +179,21 @@ class _ArgumentStatements(ast.NodeVisitor):
         if not self._arguments:
             raise CannotWrite("the program that calls this kernel was not recorded")
         names = [ast.unparse(a) for a in self._arguments]
-        for name, kind in zip(names, self._types, strict=True):
-            self._make_result(name, kind)
+        for name, parameter in zip(names, self._parameters, strict=True):
+            self._make_result(name, parameter.dtype)
         return names, list(self._needed())
 
     def _buffer(self, *layout: ast.expr) -> str:
         self._seed += 1
-        return f"make({', '.join(map(ast.unparse, layout))}, seed={self._seed})"
+        device = "" if self._device == "cpu" else f', "{self._device}"'
+        return f"make({', '.join(map(ast.unparse, layout))}{device}, seed={self._seed})"
 
-    def _make_result(self, name: str, kind: str) -> None:
+    def _make_result(self, name: str, dtype: str) -> None:
         """Make what an operator returned, from its layout and the type of the kernel's parameter."""
         while name in self._views:
             name = self._views[name]
-        dtype, layout = _DTYPES.get(kind.removeprefix("const ").rstrip("* ")), self._layouts.get(name)
-        if self._made.get(name) == ("", set()) and dtype is not None and layout is not None:
+        layout = self._layouts.get(name)
+        if self._made.get(name) == ("", set()) and dtype and layout is not None:
             made = self._buffer(*layout, ast.parse(f"torch.{dtype}", mode="eval").body)
             self._made[name] = made, {n for part in layout for n in _names(part)}
 
@@ -165,8 +211,10 @@ class _ArgumentStatements(ast.NodeVisitor):
 
 
 def _called(value: ast.expr) -> str:
-    """Return the name of the function that an expression calls; empty for others."""
-    return str(getattr(getattr(value, "func", None), "id", ""))
+    """Return the name of the function or kernel that an expression calls; empty for others."""
+    function = getattr(value, "func", None)
+    is_launch = getattr(function, "attr", "") == "run"
+    return str(getattr(function.value if is_launch else function, "id", ""))  # type: ignore[union-attr]
 
 
 def _names(value: ast.expr) -> set[str]:
