@@ -174,3 +174,15 @@ def test_kernels_are_measured() -> None:
     share = kernel.bytes_moved / kernel.measured.seconds / kernel.measured.copy_rate
     assert 0.2 < share < 1.5, kernel.measured
     assert torch.equal(x, kept)
+
+
+def test_interpolation_keeps_channels_last() -> None:
+    """Also with few channels, where torch's own rule says otherwise."""
+    image = torch.randn(2, 5, 7, 9, device="cuda").contiguous(memory_format=torch.channels_last)
+
+    def grow(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, (13, 11), mode="bilinear")
+
+    made, wanted = engine.compile(grow)(image), grow(image)
+    assert made.stride() == wanted.stride()
+    torch.testing.assert_close(made, wanted)

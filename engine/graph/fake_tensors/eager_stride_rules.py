@@ -65,7 +65,7 @@ _OP_RULES: dict[str, StrideRule] = {
     ),
     **dict.fromkeys(
         "channel_shuffle max_unpool2d replication_pad3d replication_pad3d_backward native_batch_norm _native_batch_norm_legit "
-        "_batch_norm_with_update".split(),
+        "_batch_norm_with_update upsample_bilinear2d".split(),
         _suggested_memory_format,
     ),
     **dict.fromkeys(

@@ -1,6 +1,6 @@
 """Decompositions of interpolation, replication padding and adaptive average pooling.
 
-They cover the backwards of these operators and anti-aliased interpolation. Taps describe one dimension: for each
+They cover the backwards of these operators, linear and anti-aliased interpolation. Taps describe one dimension: for each
 output position, the input positions that it reads (or that its gradient is added to) and their weights.
 """
 
@@ -13,12 +13,15 @@ from typing import Any
 
 import torch
 
-from engine.ir.static_sizes import static_size
+from engine.ir.static_sizes import static_size, static_sizes
 
 aten = torch.ops.aten
 
 CUBIC_COEFFICIENT, ANTIALIAS_CUBIC_COEFFICIENT = -0.75, -0.5
 """Keys' cubic convolution coefficient (1981), as in eager: plain and anti-aliased."""
+
+MAX_GATHERED_SIDE = 1 << 14
+"""Largest side of a picture whose positions float32 tells apart by a hundredth."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +114,78 @@ def _nearest_backward(offset: float) -> Callable[..., torch.Tensor]:
 
 
 def _linear_taps(grad: torch.Tensor, size: Any, count: Any, align: bool, scale: float | None) -> InterpolationTaps:
-    step, place = _source_step(size, count, align, scale), _float_arange(count, grad)
+    first, second, share = _linear_neighbors(grad, size, count, align, scale)
+    return InterpolationTaps(torch.stack((first, second)), torch.stack((1.0 - share, share)))
+
+
+def _linear_neighbors(
+    a: torch.Tensor, size: Any, count: Any, align: bool, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the positions of the two neighbors of each output, and the weight of the second."""
+    return _neighbors_of(_float_arange(count, a), size, _source_step(size, count, align, scale), align)
+
+
+def _neighbors_of(
+    place: torch.Tensor, size: Any, step: float, align: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     source = place * step if align else ((place + 0.5) * step - 0.5).clamp(min=0.0)
     first = source.to(torch.int64)
-    share = source - first
-    return InterpolationTaps(torch.stack((first, (first + 1).clamp(max=size - 1))), torch.stack((1.0 - share, share)))
+    return first, (first + 1).clamp(max=size - 1), source - first
+
+
+def _linear_upsample_backward(
+    grad: torch.Tensor, counts: Sequence[Any], shape: Sequence[Any], align: bool, *scales: float | None
+) -> torch.Tensor:
+    """Sum, for each input position and one dimension after the other, the outputs that read it.
+
+    Adding each output to its neighbors instead would take an atomic operation for each. Where sizes are symbols, or
+    positions too large for float32, that is done nevertheless.
+    """
+    sizes, known = static_sizes(list(shape)[-len(counts) :]), static_sizes(counts)
+    if sizes is None or known is None or max(*sizes, *known) > MAX_GATHERED_SIDE:
+        return _upsample_backward(_linear_taps, aligns=True)(grad, counts, shape, align, *scales)
+    given = [*scales, *[None] * (len(counts) - len(scales))]
+    value = grad.to(_float_arange(1, grad).dtype)
+    for dim in range(-1, -len(counts) - 1, -1):
+        value = _apply_taps(value, dim, _readers(value, sizes[dim], known[dim], align, given[dim]))
+    return value.to(grad.dtype)
+
+
+def _readers(grad: torch.Tensor, size: int, count: int, align: bool, scale: float | None) -> InterpolationTaps:
+    """Return the outputs that read each input position, with their weights; a few others have weight 0."""
+    step, shift = _source_step(size, count, align, scale), 0.0 if align else 0.5
+    slope = 1.0 / step if step else 0.0
+    input_place = _float_arange(size, grad)
+    start = ((input_place - (1.0 - shift)) * slope - shift - 0.01).floor().clamp(min=0.0)
+    starts = [max(0, math.floor((n - 1.0 + shift) * slope - shift - 0.01)) for n in range(size)]
+    ends = [min(count - 1, math.ceil((n + 1.0 + shift) * slope - shift)) for n in range(size - 1)] + [count - 1]
+    longest = max(1, *(end - begin + 1 for begin, end in zip(starts, ends, strict=True)))
+    place = start + _float_arange(longest, grad)[:, None]
+    first, second, share = _neighbors_of(place, size, step, align)
+    weights = torch.where(first == input_place, 1.0 - share, 0.0) + torch.where(second == input_place, share, 0.0)
+    return InterpolationTaps(place.clamp(max=count - 1).to(torch.int64), torch.where(place < count, weights, 0.0))
+
+
+def _linear_upsample(a: torch.Tensor, counts: Sequence[Any], align: bool, *scales: float | None) -> torch.Tensor:
+    """Interpolate linearly in the last dimensions: a sum of products, as eager has it next to infinities."""
+    sizes, given = a.shape[-len(counts) :], [*scales, *[None] * (len(counts) - len(scales))]
+    if static_sizes(sizes) is not None and static_sizes(sizes) == static_sizes(counts):
+        return a.clone()  # eager copies, too
+    sides = [_linear_neighbors(a, n, c, align, s) for n, c, s in zip(sizes, counts, given, strict=True)]
+    value = _sum_of_neighbors(a, sides)
+    return (value if a.is_floating_point() else value.round()).to(a.dtype)
+
+
+def _sum_of_neighbors(a: torch.Tensor, sides: Sequence[Any], places: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
+    """Sum the weighted neighbors along the sides that ``places`` has no positions for."""
+    if len(places) == len(sides):
+        read = aten._unsafe_index(a, [None] * (a.dim() - len(sides)) + list(places))
+        widened: torch.Tensor = read.to(_float_arange(1, a).dtype)
+        return widened
+    first, second, share = (v.reshape(-1, *[1] * (len(sides) - len(places) - 1)) for v in sides[len(places)])
+    near, far = (_sum_of_neighbors(a, sides, (*places, place)) for place in (first, second))
+    total: torch.Tensor = near * (1.0 - share) + far * share
+    return total
 
 
 def _cubic_taps(grad: torch.Tensor, size: Any, count: Any, align: bool, scale: float | None) -> InterpolationTaps:
@@ -213,9 +283,7 @@ def _antialias_taps(
 def _apply_taps(a: torch.Tensor, dim: int, taps: InterpolationTaps) -> torch.Tensor:
     assert taps.weights is not None
     read: torch.Tensor = aten._unsafe_index(a, [None] * (a.dim() + dim) + [taps.indices])
-    if dim == -1:
-        return (read * taps.weights).sum(-2)
-    return (read * taps.weights[..., None]).sum(-3)
+    return (read * taps.weights.reshape(*taps.weights.shape, *[1] * (-dim - 1))).sum(dim - 1)
 
 
 INTERPOLATION_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
@@ -235,14 +303,18 @@ INTERPOLATION_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
             aten._upsample_nearest_exact3d_backward.default,
         )
     },
-    **{
-        op: _upsample_backward(_linear_taps, aligns=True)
-        for op in (
+    **dict.fromkeys(
+        (aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default),
+        _linear_upsample,
+    ),
+    **dict.fromkeys(
+        (
             aten.upsample_linear1d_backward.default,
             aten.upsample_bilinear2d_backward.default,
             aten.upsample_trilinear3d_backward.default,
-        )
-    },
+        ),
+        _linear_upsample_backward,
+    ),
     aten.upsample_bicubic2d_backward.default: _upsample_backward(_cubic_taps, aligns=True),
     aten.replication_pad1d_backward.default: _replication_pad_backward,
     aten.replication_pad2d_backward.default: _replication_pad_backward,

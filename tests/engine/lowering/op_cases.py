@@ -933,6 +933,17 @@ def upsample_backward(planes: Any, rows: Any, boxes: Any, doubled: Any) -> Any:
     )
 
 
+@case(_nan_and_inf, dynamic=False)
+def linear_interpolation_next_to_infinity(x: Any) -> Any:
+    """An infinite neighbor is weighted, not subtracted: NaN where eager has it and nowhere else."""
+    return (
+        F.interpolate(x[None], size=7, mode="linear"),
+        F.interpolate(x[None, None], size=(7, 5), mode="bilinear"),
+        F.interpolate(x[None, None], size=(3, 2), mode="bilinear", align_corners=True),
+        F.interpolate(x.reshape(1, 1, 2, 3, 2), size=(3, 5, 4), mode="trilinear"),
+    )
+
+
 @case(normal(2, 3, 8, 12), dynamic=False)
 def antialiased_upsample(x: Any) -> Any:
     """Interpolation whose kernel grows where the picture shrinks."""
