@@ -12,6 +12,7 @@ from torch import nn
 from tests.bench.wide import attention_models as attention
 from tests.bench.wide import kernel_cases
 from tests.bench.wide import other_models as other
+from tests.bench.wide import unseen_models as unseen
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -128,6 +129,64 @@ MODELS: dict[str, Case] = {
     "mlp": Case(other.Mlp, one(lambda: floats(256, 256)), autocast=False),
     "lstm": Case(other.Recurrent, one(lambda: tokens(10000, 16, 64)), autocast=False),
 }
+UNSEEN: dict[str, Case] = {
+    "transcriber": Case(
+        unseen.Transcriber,
+        one(lambda: floats(4, 80, 2000), lambda: tokens(20000, 4, 128)),
+        trains=False,
+        dtype=BF16,
+        autocast=False,
+    ),
+    "transcriber train": Case(unseen.Transcriber, one(lambda: floats(8, 80, 1000), lambda: tokens(20000, 8, 128))),
+    "selective scan": Case(unseen.Selective, one(lambda: floats(4, 1024, 256))),
+    "graph attention": Case(
+        unseen.GraphAttention, one(lambda: floats(20000, 128), lambda: edges(20000, 100000)), autocast=False
+    ),
+    "latent diffusion": Case(
+        unseen.Latent,
+        one(lambda: floats(8, 4, 32, 32), lambda: torch.rand(8), lambda: floats(8, 77, 512)),
+        trains=False,
+        dtype=BF16,
+        autocast=False,
+        channels_last=True,
+    ),
+    "latent diffusion train": Case(
+        unseen.Latent, one(lambda: floats(16, 4, 32, 32), lambda: torch.rand(16), lambda: floats(16, 77, 512))
+    ),
+    "tagger": Case(unseen.Tagger, one(lambda: tokens(10000, 32, 48), lambda: tokens(20, 32, 48)), autocast=False),
+    "switch": Case(
+        lambda: nn.Sequential(*(unseen.SwitchBlock(512, 8) for _ in range(3))), one(lambda: floats(4096, 512))
+    ),
+    "static prefill": Case(
+        unseen.StaticDecoder,
+        one(lambda: tokens(32000, 4, 512), lambda: torch.arange(512)),
+        trains=False,
+        dtype=BF16,
+        autocast=False,
+    ),
+    "static decode": Case(
+        unseen.StaticDecoder,
+        lambda: [(tokens(32000, 4, 1), torch.tensor([512 + n])) for n in range(8)],
+        trains=False,
+        dtype=BF16,
+        autocast=False,
+    ),
+    "mixer": Case(unseen.Mixer, one(lambda: floats(32, 3, 224, 224))),
+    "radiance": Case(unseen.Radiance, one(lambda: floats(2048, 3), lambda: floats(2048, 3)), autocast=False),
+    "segmenter": Case(
+        unseen.Segmenter, one(lambda: floats(16, 3, 256, 256), lambda: tokens(21, 16, 256, 256)), channels_last=True
+    ),
+    "two towers": Case(unseen.TwoTowers, one(lambda: tokens(50000, 2048, 8), lambda: tokens(50000, 2048, 8))),
+    "conformer": Case(
+        unseen.Conformer,
+        one(lambda: floats(8, 400, 256), lambda: torch.arange(400)[None] >= torch.arange(240, 400, 20)[:, None]),
+    ),
+    "t5": Case(lambda: unseen.Pretrained("T5"), one(lambda: tokens(32128, 8, 256), lambda: tokens(32128, 8, 128))),
+    "qwen3 infer": Case(
+        lambda: unseen.Pretrained("Qwen3"), one(lambda: tokens(32000, 4, 256)), trains=False, dtype=BF16, autocast=False
+    ),
+    "gpt2": Case(lambda: unseen.Pretrained("GPT2"), one(lambda: tokens(50257, 8, 256))),
+}
 
 
 class Steps(nn.Module):
@@ -167,4 +226,4 @@ KERNELS = {
     )
     for name, k in kernel_cases.KERNELS.items()
 }
-CASES: dict[str, Case] = {**MODELS, **STEPS, **KERNELS}
+CASES: dict[str, Case] = {**MODELS, **UNSEEN, **STEPS, **KERNELS}

@@ -129,6 +129,43 @@ OTHERS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "argmax and its value": (lambda x: (x.argmax(-1), x.amax(-1)), _rows(8192, 2048)),
     "variance of everything": (lambda x: x.var(), _rows(4096, 4096)),
 }
+INDEXED: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    "adaptive pooling": (lambda x: F.adaptive_avg_pool2d(x, 7), lambda: (torch.randn(32, 256, 56, 56),)),
+    "uneven adaptive pooling": (lambda x: F.adaptive_avg_pool2d(x, (5, 9)), lambda: (torch.randn(32, 64, 56, 56),)),
+    "adaptive maximum": (lambda x: F.adaptive_max_pool2d(x, 7), lambda: (torch.randn(32, 128, 56, 56),)),
+    "volume pooling": (lambda x: F.max_pool3d(x, 2), lambda: (torch.randn(8, 32, 16, 56, 56),)),
+    "average pooling": (lambda x: F.avg_pool2d(x, 3, 2, 1), lambda: (torch.randn(32, 128, 56, 56),)),
+    "average of volumes": (lambda x: F.avg_pool3d(x, 3, 2, 1), lambda: (torch.randn(8, 32, 16, 56, 56),)),
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2.0), lambda: (torch.randn(16, 64, 64, 64),)),
+    "nearest to 100": (lambda x: F.interpolate(x, (100, 77)), lambda: (torch.randn(16, 64, 64, 64),)),
+    "patches": (lambda x: F.unfold(x, 3, padding=1), lambda: (torch.randn(16, 64, 56, 56),)),
+    "folded": (lambda x: F.fold(x, 56, 4, stride=4), lambda: (torch.randn(32, 64 * 16, 196),)),
+    "embedding": (
+        lambda w, i: F.embedding(i, w, padding_idx=0),
+        lambda: (torch.randn(30000, 256), torch.randint(0, 30000, (64, 256))),
+    ),
+    "few embeddings": (
+        lambda w, i: F.embedding(i, w),
+        lambda: (torch.randn(40, 512), torch.randint(0, 40, (64, 512))),
+    ),
+    "scattered sums": (
+        lambda x, i: x.new_zeros(1000, 64).scatter_add(0, i[:, None].expand(-1, 64), x),
+        lambda: (torch.randn(20_000, 64), torch.randint(0, 1000, (20_000,))),
+    ),
+    "scattered maxima": (
+        lambda x, i: x.new_zeros(1000, 64).scatter_reduce(0, i[:, None].expand(-1, 64), x.detach(), "amax") + x[:1000],
+        lambda: (torch.randn(20_000, 64), torch.randint(0, 1000, (20_000,))),
+    ),
+    "search": (
+        lambda x: x + torch.searchsorted(x.detach()[0].sort()[0], x.detach()),
+        lambda: (torch.randn(512, 4096),),
+    ),
+    "buckets": (
+        lambda x: x + torch.bucketize(x.detach(), x.detach()[0, :64].sort()[0]),
+        lambda: (torch.randn(4096, 2048),),
+    ),
+    "pair distances": (torch.cdist, lambda: (torch.randn(2048, 64), torch.randn(2048, 64))),
+}
 ATTENTION: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "causal attention": (_attention, _heads(4, 16, 1024, 64)),
     "masked attention": (_masked_attention, lambda: (*_heads(8, 12, 512, 64)(), torch.randn(8, 1, 1, 512))),
@@ -149,6 +186,9 @@ def _cases() -> Iterator[tuple[str, KernelCase]]:
             yield f"{name} fp32{layout} backward", KernelCase(function, arguments, F32, True, is_last)
     for name, (function, arguments) in OTHERS.items():
         yield f"{name} fp32", KernelCase(function, arguments, F32, False)
+    for name, (function, arguments) in INDEXED.items():
+        yield f"{name} fp32", KernelCase(function, arguments, F32, False)
+        yield f"{name} fp32 backward", KernelCase(function, arguments, F32, True)
     for name, (function, arguments) in ATTENTION.items():
         yield f"{name} bf16", KernelCase(function, arguments, BF16, False)
         yield f"{name} bf16 backward", KernelCase(function, arguments, BF16, True)
