@@ -21,7 +21,7 @@ CUBIC_COEFFICIENT, ANTIALIAS_CUBIC_COEFFICIENT = -0.75, -0.5
 """Keys' cubic convolution coefficient (1981), as in eager: plain and anti-aliased."""
 
 MAX_GATHERED_SIDE = 1 << 14
-"""Largest side of a picture whose positions float32 tells apart by a hundredth."""
+"""Largest side of a picture whose positions have two decimals in float32."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _neighbors_of(
 def _linear_upsample_backward(
     grad: torch.Tensor, counts: Sequence[Any], shape: Sequence[Any], align: bool, *scales: float | None
 ) -> torch.Tensor:
-    """Sum, for each input position and one dimension after the other, the outputs that read it.
+    """Sum the outputs that read each input position, one dimension after the other.
 
     Adding each output to its neighbors instead would take an atomic operation for each. Where sizes are symbols, or
     positions too large for float32, that is done nevertheless.
@@ -167,7 +167,10 @@ def _readers(grad: torch.Tensor, size: int, count: int, align: bool, scale: floa
 
 
 def _linear_upsample(a: torch.Tensor, counts: Sequence[Any], align: bool, *scales: float | None) -> torch.Tensor:
-    """Interpolate linearly in the last dimensions: a sum of products, as eager has it next to infinities."""
+    """Interpolate linearly in the last dimensions.
+
+    A sum of products, as in eager: next to an infinity, differences would be NaN.
+    """
     sizes, given = a.shape[-len(counts) :], [*scales, *[None] * (len(counts) - len(scales))]
     if static_sizes(sizes) is not None and static_sizes(sizes) == static_sizes(counts):
         return a.clone()  # eager copies, too
@@ -177,7 +180,7 @@ def _linear_upsample(a: torch.Tensor, counts: Sequence[Any], align: bool, *scale
 
 
 def _sum_of_neighbors(a: torch.Tensor, sides: Sequence[Any], places: tuple[torch.Tensor, ...] = ()) -> torch.Tensor:
-    """Sum the weighted neighbors along the sides that ``places`` has no positions for."""
+    """Sum the weighted neighbors along the sides after those of ``places``."""
     if len(places) == len(sides):
         read = aten._unsafe_index(a, [None] * (a.dim() - len(sides)) + list(places))
         widened: torch.Tensor = read.to(_float_arange(1, a).dtype)

@@ -1,4 +1,7 @@
-"""Python text that runs one kernel of Inductor: C++ with torch alone, Triton with torch and Triton on a GPU."""
+"""Python text that runs one kernel of Inductor without this project.
+
+C++ kernels need torch alone; Triton kernels need torch, Triton and a GPU.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class _Parameter:
-    """A parameter of a kernel: the dtype behind a pointer (empty for numbers), and whether the kernel writes there."""
+    """A parameter of a kernel.
+
+    ``dtype`` is that of the memory behind a pointer, empty for numbers.
+    """
 
     dtype: str
     is_written: bool = False
