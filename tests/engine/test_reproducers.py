@@ -181,7 +181,7 @@ def test_a_damaged_program_of_a_kernel_is_a_sentence(kernel: str, program: str, 
 
 
 def test_a_triton_kernel_of_stock_compile_has_a_program() -> None:
-    """Arguments are made on the GPU; compile-time parameters are none; what the kernel writes is the result."""
+    """Arguments are made on the GPU; what the kernel writes is the result."""
     kernel = """
 @triton_heuristics.pointwise(
     filename=__file__,

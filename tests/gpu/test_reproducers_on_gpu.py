@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 
 
 def test_triton_kernels_of_stock_compile_run_alone() -> None:
-    """Each kernel of a forward and a backward has a file that runs with torch and Triton alone."""
+    """Each kernel of a forward and a backward runs with torch and Triton alone."""
     layers = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.LayerNorm(64)).cuda()
     torch.compiler.reset()
     with engine.observe_torch() as observed:

@@ -152,7 +152,7 @@ def _linear_upsample_backward(
 
 
 def _readers(grad: torch.Tensor, size: int, count: int, align: bool, scale: float | None) -> InterpolationTaps:
-    """Return the outputs that read each input position, with their weights; a few others have weight 0."""
+    """Return the outputs that read each input position, and others with weight 0."""
     step, shift = _source_step(size, count, align, scale), 0.0 if align else 0.5
     slope = 1.0 / step if step else 0.0
     input_place = _float_arange(size, grad)

@@ -30,7 +30,7 @@ class CrossBlock(nn.Module):
 
 
 class Transcriber(nn.Module):
-    """A Whisper-like model: convolutions over a spectrogram, an encoder, and a causal decoder that attends to it."""
+    """A Whisper-like model: an encoder of a spectrogram, and a decoder that attends to it."""
 
     def __init__(self, width: int = 512, layers: int = 4) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class GraphAttention(nn.Module):
 
 
 class Latent(nn.Module):
-    """Blocks of a latent diffusion model: residual convolutions told the time, then attention to a text."""
+    """Blocks of latent diffusion: convolutions that know the time, attention to a text."""
 
     def __init__(self, widths: tuple[int, ...] = (160, 320), text: int = 512) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class Tagger(nn.Module):
 
 
 class SwitchBlock(nn.Module):
-    """Experts with a capacity: tokens are put into places of their expert and taken out again."""
+    """Experts with a capacity: tokens go to places of their expert and back."""
 
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class Mixer(nn.Module):
 
 
 class Radiance(nn.Module):
-    """A NeRF-like field: sines of positions, a small perceptron, and colors gathered along rays."""
+    """A NeRF-like field: sines of positions, a perceptron, colors summed along rays."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()

@@ -935,7 +935,7 @@ def upsample_backward(planes: Any, rows: Any, boxes: Any, doubled: Any) -> Any:
 
 @case(_nan_and_inf, dynamic=False)
 def linear_interpolation_next_to_infinity(x: Any) -> Any:
-    """An infinite neighbor is weighted, not subtracted: NaN where eager has it and nowhere else."""
+    """An infinite neighbor is weighted, not subtracted: NaN only where eager has it."""
     return (
         F.interpolate(x[None], size=7, mode="linear"),
         F.interpolate(x[None, None], size=(7, 5), mode="bilinear"),
