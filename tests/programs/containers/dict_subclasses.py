@@ -160,7 +160,7 @@ def moved(x: torch.Tensor) -> Any:
     return out, x + 1
 
 
-@program(ones)
+@program(ones, breaks=3, steady=False)
 def keys_that_change(x: torch.Tensor) -> Any:
     """Keys that are added, taken out or moved while a dict is iterated."""
 

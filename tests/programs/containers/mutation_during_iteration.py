@@ -156,7 +156,7 @@ def evaluated_text(x):
     return x + 1, eval("b + 1")
 
 
-@program(ones)
+@program(ones, breaks=4)
 def generator_names(x):
     """A generator is called as its function is, until it is renamed."""
 

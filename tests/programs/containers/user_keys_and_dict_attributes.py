@@ -218,7 +218,7 @@ def descriptors_by_themselves(x):
     )
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=3)
 def made_descriptors_by_themselves(x):
     """The same of descriptors made here."""
 

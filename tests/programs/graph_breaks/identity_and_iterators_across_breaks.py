@@ -66,7 +66,7 @@ def attribute_of_named_tuple(x):
     return pair.x + 1, hasattr(pair, "w")
 
 
-@program(lambda: (vector(),), breaks=1)
+@program(lambda: (vector(),), breaks=2)
 def property_with_new_text(x):
     """The documentation of a property is written and read."""
     described = property(doc="basic")

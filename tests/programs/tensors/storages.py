@@ -43,7 +43,7 @@ def data_exchanged(x, y):
     return x * 2, y, kept
 
 
-@program(lambda: (torch.ones(3, 2),))
+@program(lambda: (torch.ones(3, 2),), breaks=2)
 class Unsharded(torch.nn.Module):
     """A weight is a slice of one flat parameter while the layer runs, then its old data again."""
 
@@ -86,7 +86,7 @@ def data_after_a_gradient(p, x):
     return p * 2, p.grad
 
 
-@program(lambda: (torch.arange(12.0), torch.arange(6.0)))
+@program(lambda: (torch.arange(12.0), torch.arange(6.0)), breaks=1)
 def sizes_of_storages(x, y):
     """Storage sizes of arguments, views and results; all views share one storage object."""
     part, made = x[2:], y + 1
@@ -100,7 +100,7 @@ def _shared():
     return whole, whole[2:]
 
 
-@program(lambda: (torch.arange(4.0), torch.arange(6.0)), _shared)
+@program(lambda: (torch.arange(4.0), torch.arange(6.0)), _shared, breaks=12)
 def addresses(x, y):
     """Two tensors may share a start address or a storage in one call and not in the next."""
     starts = x.data_ptr() == y.data_ptr(), x.data_ptr() == x.view(2, -1).data_ptr(), x.data_ptr() != x[1:].data_ptr()
@@ -109,7 +109,7 @@ def addresses(x, y):
     return starts, whole, made, x.untyped_storage()._cdata == y.untyped_storage()._cdata, x.sum() + y.sum()
 
 
-@program(lambda: (torch.arange(4.0), torch.arange(6.0)), breaks=3, steady=False)
+@program(lambda: (torch.arange(4.0), torch.arange(6.0)), breaks=2, steady=False)
 def an_address_from_before(x, y):
     """An address or storage read before a tensor gets other memory refers to the old memory."""
     start, storage = x.data_ptr(), x.untyped_storage()

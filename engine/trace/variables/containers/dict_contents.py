@@ -1,4 +1,4 @@
-"""Contents of a dict: entries in order, loaded at the first use, with a log for iterators."""
+"""Contents of a dict: entries in order, loaded at the first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class DictContents(AttributeDictVariable):
         "attributes",
         "cls",
         "default_factory",
-        "insertion_log",
         "load_entries",
         "loaded_entries",
         "mutation_count",
@@ -62,11 +61,6 @@ class DictContents(AttributeDictVariable):
         """
         self.mutation_count = 0
         """Number of key insertions, deletions and moves so far."""
-        self.insertion_log: list[tuple[Any, int]] = []
-        """Inserted or moved keys, each with the mutation count at that time.
-
-        An active iterator visits these keys after all others, in this order.
-        """
 
     @property
     def entries(self) -> dict[Any, DictEntry]:
@@ -127,13 +121,8 @@ class DictContents(AttributeDictVariable):
         old = self.entries.get(stands_for)
         self.entries[stands_for] = (key if old is None else old[0], value)
         if old is None:
-            self.log_insertion(stands_for)
+            self.mutation_count += 1
         mark_stored(stands_for)
-
-    def log_insertion(self, stands_for: Any) -> None:
-        """Record the insertion or move of a key for the active iterators."""
-        self.mutation_count += 1
-        self.insertion_log.append((stands_for, self.mutation_count))
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
         """Remove a key and return its value or the default; raise KeyError without either."""

@@ -368,7 +368,7 @@ def _move_to_end(self: DictVariable, tx: Tracer, *args: Variable, **kwargs: Vari
     self.check_order()
     self.was_reordered = True
     tx.side_effects.record_mutation(self)
-    self.log_insertion(stands_for)
+    self.mutation_count += 1
     entry = self.entries.pop(stands_for)
     rest = dict(self.entries)
     self.entries = {**rest, stands_for: entry} if at_end else {stands_for: entry, **rest}

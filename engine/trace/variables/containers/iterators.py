@@ -166,7 +166,6 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         "expected_length",
         "keys",
         "read_entry",
-        "remaining_count",
         "seen_mutation_count",
     )
 
@@ -183,8 +182,6 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         super().__init__([], cls)
         self.dict_variable = of
         self.seen_mutation_count = 0 if of is None else of.mutation_count
-        self.remaining_count = len(keys)
-        """Number of remaining items, as the iterator of CPython counts them down."""
         self.keys: list[Any] = keys
         self.read_entry = read
         self.current_keys = now
@@ -196,7 +193,7 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         if self.position >= len(self.keys) and self.position == self.expected_length == 0:
             return None
         if self.dict_variable is not None and self.dict_variable.mutation_count != self.seen_mutation_count:
-            return self._step_changed(tx, self.dict_variable)
+            self._check_change(self.dict_variable)
         if len(self.current_keys()) != self.expected_length:
             tx.side_effects.record_mutation(self)
             self.expected_length = -1  # later steps raise again
@@ -209,42 +206,20 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
             raise Unsupported("mutated-while-iterating", f"the keys of a {self.container_name} change during iteration")
         tx.side_effects.record_mutation(self)
         self.position += 1
-        self.remaining_count -= 1
         return found
 
     def _exhaust(self, tx: Tracer) -> None:
         tx.side_effects.record_mutation(self)
         self.keys, self.position, self.expected_length, self.dict_variable = [], 0, 0, None
 
-    def _step_changed(self, tx: Tracer, of: DictVariable) -> Variable | None:
-        """Return the next item of a dict whose keys were added, removed or moved."""
-        tx.side_effects.record_mutation(self)
-        if self.container_name == "OrderedDict" and self.position >= len(self.keys):
-            self._exhaust(tx)
-            return None
-        if self.container_name == "OrderedDict" and of.entries:
-            self.expected_length = -1
-            tx.raise_error(RuntimeError, "OrderedDict mutated during iteration")
-        if len(of.entries) != self.expected_length:
-            self.expected_length = -1
-            tx.raise_error(RuntimeError, f"{self.container_name} changed size during iteration")
-        self._resync_keys(of)
-        if self.position >= len(self.keys):
-            self._exhaust(tx)
-            return None
-        if self.remaining_count <= 0:
-            tx.raise_error(RuntimeError, f"{self.container_name} keys changed during iteration")
-        self.position += 1
-        self.remaining_count -= 1
-        return self.read_entry(self.keys[self.position - 1])
+    def _check_change(self, of: DictVariable) -> None:
+        """Check that a changed dict has another size, which raises an error in the traced code.
 
-    def _resync_keys(self, of: DictVariable) -> None:
-        """Switch to the current keys of the dict: the yielded ones, then the others in order."""
-        given = self.keys[: self.position]
-        later = {key for key, moved in of.insertion_log if moved > self.seen_mutation_count}
-        first = set(given) - later
-        self.keys = given + [key for key in of.entries if key not in first]
-        self.seen_mutation_count = of.mutation_count
+        Raises:
+            Unsupported: it has as many keys as before, or is an OrderedDict.
+        """
+        if self.container_name == "OrderedDict" or len(of.entries) == self.expected_length:
+            raise Unsupported("mutated-while-iterating", f"the keys of a {self.container_name} change during iteration")
 
     def remaining_items(self) -> list[Variable]:
         """Return the remaining items.
@@ -261,7 +236,8 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         return [item for item in found if item is not None]
 
     def length_hint(self, tx: Tracer) -> int:
-        return self.remaining_count if len(self.current_keys()) == self.expected_length else 0
+        is_same = len(self.current_keys()) == self.expected_length
+        return len(self.keys) - self.position if is_same else 0
 
     def _is_unchanged(self) -> bool:
         """Return True if the container is unchanged since iteration began.

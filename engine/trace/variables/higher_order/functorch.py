@@ -1,4 +1,4 @@
-"""``torch.func`` transforms: vmap, grad, jvp, vjp, linearize.
+"""``torch.func`` transforms: vmap, grad, jvp, vjp.
 
 The function becomes a subgraph, the transform one node.
 """
@@ -18,7 +18,7 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import VMAP_META
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
+from engine.trace.variables.base import Args, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE, register_rule
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
@@ -287,40 +287,7 @@ def _vjp(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(torch.func.linearize)
 def _linearize(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    function = realize(tx, args[0] if args else kwargs["func"])
-    primals = list(args[1:])
-    return TupleVariable([function.call(tx, primals, {}), PushforwardVariable(tx, function, primals)])
-
-
-class PushforwardVariable(FunctionWrapperVariable):
-    """The function that ``linearize`` returns: the derivative at a point, computed by ``jvp``."""
-
-    __slots__ = ("_primal_versions", "primals")
-
-    def __init__(self, tx: Tracer, function: Variable, primals: list[Variable]) -> None:
-        super().__init__(function)
-        self.primals = primals
-        self._primal_versions = self._versions(tx)
-
-    def _versions(self, tx: Tracer) -> list[int]:
-        leaves: list[Variable] = []
-        flatten_variable(tx, TupleVariable(self.primals), leaves)
-        return [v.fake._version for v in leaves if v.fake is not None and not v.fake.is_inference()]
-
-    def python_type(self) -> type:
-        return type(torch.func.vmap)
-
-    def child_variables(self) -> list[Variable]:
-        return [self.function, *self.primals]
-
-    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        if self._primal_versions != self._versions(tx):
-            raise Unsupported("functorch-state", "the point at which linearize was called has changed since")
-        both = _jvp(tx, [self.function, TupleVariable(self.primals), TupleVariable(list(args))], {})
-        return both.get_item(tx, ConstantVariable(1))
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        raise Unsupported("functorch-state", "rebuilding the function that linearize returned after the graph")
+    raise Unsupported("functorch-state", "torch.func.linearize is called")
 
 
 class GraphFunctionVariable(Variable):

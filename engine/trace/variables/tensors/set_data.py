@@ -12,7 +12,7 @@ from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import Variable, realize
-from engine.trace.variables.tensors.storages import UntypedStorageVariable, check_no_data_ptr, record_input_storages
+from engine.trace.variables.tensors.storages import UntypedStorageVariable, record_input_storages
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method, register_tensor_setter
 
@@ -32,8 +32,7 @@ def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
     """Trace ``tensor.data = value``.
 
     Raises:
-        Unsupported: the value is not a plain tensor of the same device and layout, or the address of the old memory is
-            in use.
+        Unsupported: the value is not a plain tensor of the same device and layout.
     """
     data: Any = realize(tx, value)
     refused = Unsupported("set-data", "the attribute 'data' of a tensor is set")
@@ -50,7 +49,6 @@ def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
     if mine.requires_grad and not (new.dtype.is_floating_point or new.dtype.is_complex):
         raise refused
     record_input_storages(tx)
-    check_no_data_ptr(tx, tensor)
     emit_effect(tx, _SET_DATA, (tensor.node(tx), data.node(tx)))
     tx.side_effects.mutation_count += 1
     with tx.symbols.fake_mode:

@@ -1,24 +1,20 @@
-"""Tensor storages: size in bytes, ``data_ptr`` comparison, ``resize_``."""
+"""Tensor storages: size in bytes and ``resize_``. Python reads their addresses."""
 
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakSet
 
 import torch
 
 from engine.ir.graph_callable import GraphCallable
-from engine.ir.guards.aliasing import DisjointStorage, SharedStorage, byte_offsets_in_storage
+from engine.ir.guards.aliasing import SharedStorage, byte_offsets_in_storage
 from engine.ir.guards.python_values import EqualsMatch
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -31,15 +27,13 @@ _SIZE_METHODS = frozenset(("size", "nbytes", "__len__"))
 
 
 class _StorageState:
-    """Storages and data pointers in one trace."""
+    """Storages in one trace."""
 
     def __init__(self) -> None:
         self.variables: dict[int, Any] = {}
         """Storages that code read, and those of inputs, by the id of the fake's storage."""
         self.inputs_recorded = 0
         """Number of inputs whose original storage is recorded."""
-        self.data_pointers: WeakSet[Any] = WeakSet()
-        """Results of ``data_ptr()`` that the traced code holds."""
 
 
 def _storage_nbytes(tensor: torch.Tensor) -> int:
@@ -81,7 +75,7 @@ class UntypedStorageVariable(Variable):
         if name in ("is_cuda", "is_hpu"):
             return ConstantVariable(self.tensor.fake.device.type == name.removeprefix("is_"))
         if name == "_cdata":
-            return DataPtrVariable(tx, self, None, name)
+            raise Unsupported("data-ptr", "the address of a storage is read")
         if callable(getattr(torch.UntypedStorage, name, None)):
             return BuiltinMethodVariable(self, name)
         return super().get_attr(tx, name)
@@ -94,19 +88,12 @@ class UntypedStorageVariable(Variable):
         if args:
             raise Unsupported("storage-access", f"UntypedStorage.{name} is called with arguments")
         if name == "data_ptr":
-            return DataPtrVariable(tx, self, None)
+            raise Unsupported("data-ptr", "UntypedStorage.data_ptr is called")
         return ConstantVariable(1) if name == "element_size" else self.length(tx)
 
     def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
-        """Return False for two storages that do not overlap, None for a value of another type.
-
-        Raises:
-            Unsupported: the result is known only at run time.
-        """
         if other.python_type() is not torch.UntypedStorage:
             return None
-        if isinstance(other, UntypedStorageVariable) and _are_disjoint(tx, self, other):
-            return False
         raise self.unsupported("comparing", "storage-access")
 
     def length(self, tx: Tracer) -> Variable:
@@ -138,7 +125,6 @@ class UntypedStorageVariable(Variable):
         node, number = count.as_node_arg(tx)
         if type(number) not in (int, torch.SymInt):
             raise Unsupported("storage-access", "UntypedStorage.resize_ is called without a number")
-        check_no_data_ptr(tx, self.tensor)
         emit_effect(tx, _RESIZE, (self.tensor.node(tx), node))
         tx.side_effects.record_mutation(self)
         with tx.symbols.fake_mode:
@@ -152,100 +138,6 @@ class UntypedStorageVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call_method(self.current_tensor(), "untyped_storage")
-
-
-class DataPtrVariable(Variable):
-    """``data_ptr()`` of a tensor or storage. Traced code can compare two of them.
-
-    Also represents ``_cdata`` of a storage.
-    """
-
-    __slots__ = ("name", "nbytes", "offset", "resize_count", "storage", "tensor")
-    cls = int
-
-    is_mutable = True
-    reconstruct_before_break = True
-
-    def __init__(
-        self, tx: Tracer, storage: UntypedStorageVariable, tensor: TensorVariable | None, name: str = "data_ptr"
-    ) -> None:
-        self.storage = storage
-        self.name = name
-        self.tensor = tensor
-        self.nbytes = storage.fake_storage.nbytes()
-        self.resize_count = storage.resize_count
-        tx.state_of(_StorageState).data_pointers.add(self)
-        self.offset: Any = 0 if tensor is None else tensor.fake.storage_offset() * tensor.fake.element_size()
-
-    def describe(self) -> str:
-        return "the address of a tensor's memory"
-
-    def child_variables(self) -> list[Variable]:
-        return [self.storage if self.tensor is None else self.tensor]
-
-    def compare(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
-        """Compare two addresses for equality.
-
-        Raises:
-            Unsupported: the result is known only at run time.
-        """
-        other = right if isinstance(right, DataPtrVariable) and self.name == right.name and op.is_equality else None
-        if other is not None and self.is_comparable() and other.is_comparable():
-            if self.storage is other.storage:
-                return ConstantVariable(bool(self.offset == other.offset) == (op.symbol == "=="))
-            if _are_disjoint(tx, self.storage, other.storage):
-                return ConstantVariable(op.symbol == "!=")
-        raise self.unsupported("comparing an address", "data-ptr")
-
-    def is_current(self) -> bool:
-        """Return True if the storage was not replaced or resized since the address was read."""
-        viewed = self.storage.tensor if self.tensor is None else self.tensor
-        if (
-            viewed.fake.untyped_storage()._cdata != self.storage.fake_storage._cdata
-            or self.storage.resize_count != self.resize_count
-        ):
-            return False
-        return not isinstance(self.nbytes, int) or bool(self.storage.fake_storage.nbytes() == self.nbytes)
-
-    def is_comparable(self) -> bool:
-        """Return True if the memory is nonempty and current. Unbacked sizes count as unknown."""
-        known = not has_unbacked_symbols((self.nbytes, self.offset))
-        return known and bool(self.nbytes > 0) and self.is_current()
-
-    def reconstruct(self, cg: PyCodegen) -> None:
-        if not self.is_current():
-            raise self.unsupported("rebuilding after the memory was changed", "rebuild-value")
-        if self.name == "data_ptr":
-            cg.call_method(self.child_variables()[0], self.name)
-        else:
-            cg.load(self.storage)
-            cg.body.attribute(self.name)
-
-
-def check_no_data_ptr(tx: Tracer, tensor: TensorVariable) -> None:
-    """Check that no variable holds the address of a tensor's memory before it is replaced.
-
-    Raises:
-        Unsupported: a variable holds the address.
-    """
-    place = tensor.fake.untyped_storage()._cdata
-    if any(a.storage.fake_storage._cdata == place for a in tx.state_of(_StorageState).data_pointers):
-        raise Unsupported("data-ptr", "a tensor gets new memory while its old address is in use")
-
-
-def _are_disjoint(tx: Tracer, left: UntypedStorageVariable, right: UntypedStorageVariable) -> bool:
-    """Return True if two storages exist at the same time and thus do not overlap.
-
-    For two input storages this is guarded.
-    """
-    if tx.inputs.graph_sets_data or tx.inputs.data_assigned_inputs or not (left.input_tensors or right.input_tensors):
-        return False
-    if left.input_tensors and right.input_tensors:
-        origins = [s.input_tensors[0].source for s in (left, right)]
-        assert origins[0] is not None
-        assert origins[1] is not None
-        tx.guard(DisjointStorage, origins[0], (origins[1],), why=_WHY)
-    return True
 
 
 def untyped_storage(tx: Tracer, tensor: TensorVariable) -> UntypedStorageVariable:
@@ -280,18 +172,7 @@ def _untyped_storage(
 
 @register_tensor_method("data_ptr")
 def _data_ptr(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable | None:
-    return None if args or kwargs else data_ptr(tx, tensor)
-
-
-def data_ptr(tx: Tracer, tensor: TensorVariable) -> Variable:
-    """Trace ``tensor.data_ptr()``.
-
-    Raises:
-        Unsupported: the tensor has no elements or no storage of its own.
-    """
-    if has_unbacked_symbols(tensor.fake.shape) or tensor.fake.numel() == 0:
-        raise Unsupported("data-ptr", "Tensor.data_ptr is called")
-    return DataPtrVariable(tx, untyped_storage(tx, tensor), tensor)
+    raise Unsupported("data-ptr", "Tensor.data_ptr is called")
 
 
 def record_input_storages(tx: Tracer) -> None:
