@@ -111,6 +111,8 @@ class SubtreeVersionGuard:
             _weak_objects_are_freeable(plan) if root is None else _does_not_reach_module(plan, root)
         ):
             self._forget(key)
+            if learned:  # What references the module, a hook of FSDP2 for example, will do so at the next call too.
+                self._record_counts[key] = (MAX_EAGER_RELEARNS, 0)
             return
         self._checks[key] = (_no_module if root is None else weakref.ref(root, gone), check)
 

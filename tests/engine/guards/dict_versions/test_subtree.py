@@ -282,6 +282,20 @@ def test_objects_replaced_by_equal_ones_end_the_recordings(way: str, monkeypatch
         compiled(X)
 
 
+def test_a_model_that_its_hooks_refer_to_is_walked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No check can be kept without keeping the model: later calls do not search again."""
+    engine.reset()
+    recordings = list[Any]()
+    collect = subtree.collect_dependencies
+    monkeypatch.setattr(subtree, "collect_dependencies", lambda *a: recordings.append(a[1]) or collect(*a))
+    model: Any = Model().eval()
+    model.parts[0].table["owner"] = [model]
+    compiled = engine.compile(model, backend="eager")
+    for _ in range(8):
+        torch.testing.assert_close(compiled(X), model.forward(X))
+    assert recordings.count(model) == 2
+
+
 def test_several_models_of_one_class() -> None:
     """Each model of the class is remembered by itself."""
     model: Any = Model()
