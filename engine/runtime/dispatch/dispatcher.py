@@ -262,7 +262,7 @@ class DispatcherState:
             return
         record_frame(session, self.cache)
         arguments = self.arguments(values)
-        names = (*(named or arguments),)
+        names = (*(arguments if named is None else named),)
         recorded = HitDescription(weakref.ref(session), weakref.ref(self), self.cache.frame.id, entry.id, names)
         index = -1 if session.drop_hit() else session.add_hit(RecordedHit(recorded, shown, facts))
         record_arguments(session, self, index, entry.id, arguments, keep_beyond_next=False)
