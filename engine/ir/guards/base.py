@@ -51,7 +51,7 @@ def user_expr(origin: Source) -> str:
         return name_iterator_reads(_NAMED_ITEM.sub(r"\1", named))
     name = root.user_name
     shown = STACK_VALUE_TEXT if name.startswith(STACK_PARAM_PREFIX) else name
-    return name_iterator_reads(shown + origin.expr.removeprefix(root.expr) if name else origin.expr)
+    return name_iterator_reads(origin.expr.replace(root.expr, shown, 1) if name else origin.expr)
 
 
 @dataclass(frozen=True)

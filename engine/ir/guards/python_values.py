@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import types
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from engine.ir.introspection import describe_values, python_objects
 from engine.ir.introspection.tensor_spec import described_type
 from engine.ir.sources.attributes import ModuleHooksSource
 from engine.ir.sources.base import MISSING, ConstName
+from engine.ir.sources.containers import LengthSource
 from engine.records.guards import NO_FIX, Fix
 
 
@@ -235,6 +237,7 @@ class LengthMatch(Guard):
 
     kind: ClassVar[str] = "length"
     rank: ClassVar[int] = 16
+    reports_changed_dims: ClassVar[bool] = True
 
     length: int
 
@@ -257,6 +260,13 @@ class LengthMatch(Guard):
 
     def expected_text(self) -> str:
         return str(self.length)
+
+    @property
+    def dynamic_expr(self) -> str:
+        return LengthSource(self.source).expr
+
+    def changed_dims(self, value: Any) -> frozenset[int]:
+        return frozenset((-1,)) if type(value) in (list, deque) and len(value) != self.length else frozenset()
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         return (

@@ -40,8 +40,28 @@ class GetItemSource(Source):
 
 
 @dataclass(frozen=True)
+class LengthSource(Source):
+    """The length of a builtin container."""
+
+    base: Source
+
+    @property
+    def expr(self) -> str:
+        return f"len({self.base.expr})"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(len, 'len')}({base})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(len)
+
+    def read(self, base: Any) -> Any:
+        return len(base)
+
+
+@dataclass(frozen=True)
 class HasItemsSource(Source):
-    """True if a tuple has items."""
+    """True if a list, tuple or deque has items."""
 
     base: Source
 

@@ -12,6 +12,11 @@ def refill_deque(target: deque[Any], items: tuple[Any, ...]) -> None:
     deque.extend(target, items)
 
 
+def extend_deque(target: deque[Any], items: tuple[Any, ...]) -> None:
+    """Append items to a deque, with the method of ``deque`` itself; a full one drops its first items."""
+    deque.extend(target, items)
+
+
 def refill_dict(target: dict[Any, Any], keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:
     """Replace the contents of a dict in order, with the methods of ``dict`` itself."""
     dict.clear(target)

@@ -16,9 +16,9 @@ from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.introspection import python_objects
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
-from engine.ir.sources.containers import HasItemsSource, item_source
+from engine.ir.sources.containers import HasItemsSource, LengthSource, item_source
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.containers import refill_deque, refill_list
+from engine.trace.codegen_runtime.containers import extend_deque, refill_deque, refill_list
 from engine.trace.emit.node_results import build_node_result, wrap_items
 from engine.trace.exc import UserException
 from engine.trace.operators.arithmetic import binary_op, compare_op, identical_or_equal, sort_items
@@ -41,6 +41,7 @@ from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.exceptions.type_errors import index_error_stand_in, is_iterable
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.stdlib.string_format import ReprText, format_proxy
+from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number
 
 
 def sequence_items(tx: Tracer, value: Variable) -> list[Variable]:
@@ -67,12 +68,13 @@ class SequenceVariable(Variable):
     """Base class of tuple and list variables: ``items`` in order, each possibly lazy.
 
     The contents of an external sequence load lazily: ``load_items`` returns its items on first use. Until then
-    ``appended`` holds only the items appended during tracing.
+    ``appended`` holds only the items appended during tracing. ``external`` is the real sequence.
     """
 
-    __slots__ = ("appended", "load_items")
+    __slots__ = ("appended", "external", "load_items")
 
     appended: list[Variable]
+    external: Any
     load_items: Callable[[], list[Variable]] | None
 
     @property
@@ -81,11 +83,15 @@ class SequenceVariable(Variable):
         if self.load_items is not None:
             read, self.load_items = self.load_items, None
             self.appended = [*read(), *self.appended]
+            self.drop_excess()
         return self.appended
 
     @items.setter
     def items(self, items: list[Variable]) -> None:
         self.appended, self.load_items = items, None
+
+    def drop_excess(self) -> None:
+        """Drop the first items of a bounded deque that has too many."""
 
     def pytree_parts(self, tx: Tracer) -> tuple[type, tuple[Any, ...], list[Variable]] | None:
         return self.python_type(), (), self.items
@@ -110,7 +116,11 @@ class SequenceVariable(Variable):
         return f"{self.python_type().__name__} of {len(self.items)} [{inside}]"
 
     def is_truthy(self, tx: Tracer) -> bool:
-        return bool(self.items)
+        if self.load_items is None or self.source is None or not self.external:
+            return bool(self.appended or self.items)
+        if not self.appended:
+            tx.guard(EqualsMatch, HasItemsSource(self.source), True, why="its truth was tested")
+        return True
 
     def length(self, tx: Tracer) -> Variable:
         return ConstantVariable(len(self.items))
@@ -307,7 +317,7 @@ class TupleVariable(SequenceVariable):
     ``prefix`` is the tuple that the items were appended to before it was read.
     """
 
-    __slots__ = ("cls", "external", "prefix", "source")
+    __slots__ = ("cls", "prefix", "source")
 
     def __init__(
         self,
@@ -350,12 +360,6 @@ class TupleVariable(SequenceVariable):
 
     def is_same_as(self, tx: Tracer, other: Variable) -> bool | None:
         return True if other.python_type() is tuple and self.is_singleton and other.is_singleton else None
-
-    def is_truthy(self, tx: Tracer) -> bool:
-        if self.load_items is None or self.source is None or not self.external:
-            return bool(self.appended or self.items)
-        tx.guard(EqualsMatch, HasItemsSource(self.source), True, why="its truth was tested")
-        return True
 
     def concat(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         other, cls = self._same_kind(right), right.python_type()
@@ -461,12 +465,30 @@ class ListVariable(SequenceVariable):
         cls: type = list,
         maxlen: int | None = None,
         read: Callable[[], list[Variable]] | None = None,
+        *,
+        external: Any = (),
     ) -> None:
         self.appended = items
         self.source = source
         self.cls = cls
         self.maxlen = maxlen
         self.load_items = read
+        self.external = external
+
+    def drop_excess(self) -> None:
+        if self.maxlen is not None:
+            del self.appended[: max(0, len(self.appended) - self.maxlen)]
+
+    def length(self, tx: Tracer) -> Variable:
+        """Return the length: a symbol if it changed between calls and no item was read."""
+        if self.load_items is None or self.source is None or not is_dynamic_number(tx, LengthSource(self.source)):
+            return super().length(tx)
+        before = realize(tx, tx.wrap(len(self.external), LengthSource(self.source)))
+        total = binary_op(tx, "+", before, ConstantVariable(len(self.appended))) if self.appended else before
+        if self.appended and self.maxlen is not None:
+            is_full = compare_op(tx, ">", total, ConstantVariable(self.maxlen))
+            total = ConstantVariable(self.maxlen) if realize(tx, is_full).is_truthy(tx) else total
+        return total
 
     def concat(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
         if op.plain is not None:
@@ -537,8 +559,7 @@ class ListVariable(SequenceVariable):
         """Append ``value``; a full deque drops its first item."""
         tx.side_effects.record_mutation(self)
         self.appended.append(value)
-        if self.maxlen is not None and len(self.items) > self.maxlen:
-            del self.items[0]
+        self.drop_excess()
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         return LIST_METHODS.call(self, tx, name, args, kwargs)
@@ -560,6 +581,10 @@ class ListVariable(SequenceVariable):
 
         If the list was never loaded, the code only appends the new items.
         """
+        if self.load_items is not None and self.cls is collections.deque:
+            cg.call_on_top(extend_deque, TupleVariable(self.appended))
+            cg.body.emit("POP_TOP")
+            return
         if self.load_items is not None:
             cg.load_all(self.appended)
             cg.body.emit("BUILD_LIST", len(self.appended))
@@ -798,14 +823,17 @@ def read_items(tx: Tracer, real: Any, origin: Source) -> list[Variable]:
 @register_builder(list)
 def _list(tx: Tracer, real: Any, origin: Source) -> Variable:
     tx.guard_type(real, origin, "it was used as a list")
-    return ListVariable([], origin, read=lambda: read_items(tx, real, origin))
+    return ListVariable([], origin, read=lambda: read_items(tx, real, origin), external=real)
 
 
 @register_builder(collections.deque)
 def _deque(tx: Tracer, real: Any, origin: Source) -> Variable:
-    value = ListVariable(read_items(tx, real, origin), origin, collections.deque, real.maxlen)
+    tx.guard_type(real, origin, "it was used as a deque")
     tx.guard(EqualsMatch, AttrSource(origin, "maxlen"), real.maxlen, why="its maxlen decides which items remain")
-    return value
+    kind = collections.deque
+    if real.maxlen == 0:
+        return ListVariable(read_items(tx, real, origin), origin, kind, 0)
+    return ListVariable([], origin, kind, real.maxlen, lambda: read_items(tx, real, origin), external=real)
 
 
 @register_builder(tuple)
