@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +26,18 @@ class ResumeDispatcherFactory:
     """Id of the frame with the graph break."""
     after: Span | None
     """Span of the instruction at which the graph broke."""
+    dynamic_dims: Mapping[str, frozenset[int]]
 
     def __call__(self, function: types.FunctionType) -> Any:
         """Return the dispatcher for ``function``, whose code is this resume function's."""
-        return make_dispatcher(function, self.compiler, role="resume", parent=self.parent, after=self.after)
+        return make_dispatcher(
+            function,
+            self.compiler,
+            role="resume",
+            parent=self.parent,
+            after=self.after,
+            dynamic_dims=self.dynamic_dims,
+        )
 
 
 def link_frame(
@@ -56,7 +64,7 @@ def link_frame(
 
 
 def _resume_dispatcher(resume: ResumeFunctionSlot, compiler: Compiler, frame_id: str) -> Any:
-    make = ResumeDispatcherFactory(compiler, frame_id, resume.break_span)
+    make = ResumeDispatcherFactory(compiler, frame_id, resume.break_span, resume.dynamic_dims)
     if resume.makes_closure:
         return make
     return make(types.FunctionType(resume.code, resume.globals, resume.code.co_name))

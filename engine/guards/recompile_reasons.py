@@ -9,7 +9,7 @@ from typing import Any
 from engine.guards.explain import GuardEvaluation, evaluate_guards, guard_id, guard_results
 from engine.guards.failure_hints import hint_for
 from engine.ir.guards.base import Guard
-from engine.ir.sources.base import FrameScope
+from engine.ir.sources.base import MISSING, FrameScope
 from engine.records.guards import NO_FIX, Fix, GuardFailure
 
 NO_MODULES: Mapping[str, Callable[[], Any]] = MappingProxyType({})
@@ -53,6 +53,8 @@ def failure_message(finding: GuardEvaluation) -> str:
     guard = finding.guard
     if not finding.read.ok:
         return f"{guard.user_expr} is {finding.read.error_text}; the compiled code expects {guard.kind_label} {guard.expected_text()}."
+    if finding.read.value is MISSING:
+        return f"{guard.user_expr} does not exist in this call; the compiled code expects {guard.kind_label} {guard.expected_text()}."
     return guard.failure_message(finding.actual_text())
 
 

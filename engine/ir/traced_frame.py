@@ -111,6 +111,8 @@ class ResumeFunctionSlot:
     globals: dict[str, Any]
     break_span: Span | None
     makes_closure: bool = False
+    dynamic_dims: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Dimensions of its arguments that are symbols where the graph breaks, by source expression."""
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,16 @@ from engine.records.bytecode import Span
 
 Verdict = Literal["pass", "fail", "not reached", "would pass", "would fail"]
 """The last two are hypothetical: evaluated although an earlier guard had failed."""
-ITERATOR_POSITION_TEXT = "(its position)"
+_POSITION_TEXT, _NEXT_ITEM_TEXT, _ITEMS_LEFT_TEXT = "(its position)", "(its next item)", "items left)"
+LOOP_TEXTS = (_POSITION_TEXT, _NEXT_ITEM_TEXT, _ITEMS_LEFT_TEXT)
 """Display text of how far an iterator is."""
 _ITERATOR_READS = (
-    (re.compile(r"\.__reduce__\(\)\[2\]"), f" {ITERATOR_POSITION_TEXT}"),
+    (re.compile(r"\.__reduce__\(\)\[2\]"), f" {_POSITION_TEXT}"),
     (re.compile(r"(?:\.__reduce__\(\)\[1\]\[0\])+"), " (what it iterates over)"),
     (re.compile(r"\.__reduce__\(\)\[0\]"), " (its kind)"),
-    (re.compile(r"\.__next__\(\)"), " (its next item)"),
+    (re.compile(r"\.__next__\(\)"), f" {_NEXT_ITEM_TEXT}"),
     (re.compile(r"\.__next__\(\+(\d+)\)"), r" (its item \1 after the next)"),
-    (re.compile(r"\.__length_hint__\(\) > (\d+)"), r" (has more than \1 items left)"),
+    (re.compile(r"\.__length_hint__\(\) > (\d+)"), rf" (has more than \1 {_ITEMS_LEFT_TEXT}"),
 )
 
 

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import MISSING, ConstName, Source, SourceEmitter
+from engine.ir.sources.containers import GetItemSource
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,15 @@ class IteratorStateSource(Source):
 
     def read(self, base: Any) -> Any:
         return base.__reduce__()
+
+
+def position_sources(iterator: Source) -> tuple[Source, ...]:
+    """Return the numbers that change when an iterator over a list, tuple or range advances.
+
+    From Python 3.12 on, a range iterator stores its position in ``start``.
+    """
+    state = IteratorStateSource(iterator)
+    return GetItemSource(state, 2), AttrSource(GetItemSource(GetItemSource(state, 1), 0), "start")
 
 
 def iterator_item_or_missing(iterator: Any, index: int) -> Any:

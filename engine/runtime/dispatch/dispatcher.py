@@ -11,9 +11,9 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, cast
 
 from engine.bytecode.intercept_calls import intercept_calls
@@ -31,7 +31,7 @@ from engine.ir.wrapped_parameters import name_arguments, wrapped_parameters
 from engine.options import config
 from engine.process_state import make_lock
 from engine.records.bytecode import Span
-from engine.records.guards import ITERATOR_POSITION_TEXT, Fix, GuardFailure
+from engine.records.guards import LOOP_TEXTS, Fix, GuardFailure
 from engine.records.runtime import SkippedRecord, StageFailure
 from engine.records.session import Session
 from engine.runtime.dispatch.code_cache import COMPILE_LOCK, CodeCache, all_caches, caches_of, drop_unused_caches
@@ -369,7 +369,7 @@ class DispatcherState:
             return found
         where = f"{STACK_VALUE_TEXT} at line {after.line}"
         # Only resume functions have such a value. It has no name, so there is no code to fix it with.
-        is_loop = ITERATOR_POSITION_TEXT in found.sentence
+        is_loop = any(text in found.sentence for text in LOOP_TEXTS)
         fix = (
             "Move what breaks the graph out of the loop"
             if is_loop
@@ -549,7 +549,12 @@ active_passes.around_change = _exchange_entries
 
 
 def make_dispatcher(
-    function: FunctionType, compiler: Compiler, role: str = "root", parent: str = "", after: Span | None = None
+    function: FunctionType,
+    compiler: Compiler,
+    role: str = "root",
+    parent: str = "",
+    after: Span | None = None,
+    dynamic_dims: Mapping[str, frozenset[int]] = MappingProxyType({}),
 ) -> FunctionType:
     """Return a function with ``function``'s signature that runs compiled code.
 
@@ -560,6 +565,7 @@ def make_dispatcher(
         role: the frame's role in records: "root", "callee", "resume" or "cell".
         parent: for "resume", the id of the frame with the graph break.
         after: for "resume", the span of the instruction at which the graph broke.
+        dynamic_dims: dimensions of the arguments that are known to vary, by source expression.
     """
     function = unwrap_compiled(function)
     if is_disabled(function):
@@ -568,6 +574,8 @@ def make_dispatcher(
     if flags & inspect.CO_ASYNC_GENERATOR or (flags & _GENERATOR_FLAGS and role != "root"):
         return _python_dispatcher(function, compiler, role)
     cache = caches_of(compiler).cache_of(function, role, parent, after)
+    for expr, dims in dynamic_dims.items():
+        cache.mark_dynamic_dims(expr, dims)
     state = DispatcherState(function, compiler, cache)
     dispatch = state.make_dispatcher_function()
     if role == "resume":

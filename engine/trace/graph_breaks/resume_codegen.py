@@ -20,6 +20,7 @@ from engine.bytecode.resume_functions import (
     resume_code,
     resume_info,
     shared_cell_names,
+    stack_parameters,
     super_argument_name,
 )
 from engine.bytecode.resume_functions import NULL as NULL_KIND
@@ -29,6 +30,7 @@ from engine.ir.traced_frame import ConstSlot, ResumeFunctionSlot
 from engine.trace.annotations import Frame, PyCodegen
 from engine.trace.codegen_runtime.resume_calls import TailCall, run_tail_calls
 from engine.trace.exc import Unsupported
+from engine.trace.graph_breaks.varying_values import varying_dims
 from engine.trace.variables.base import NULL, ConstantVariable, Variable, reachable_variables
 from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable, ExcInfoVariable
@@ -190,11 +192,11 @@ class ResumeCodegen:
         if any(isinstance(v, CellVariable) for v in outcome.stack):
             raise Unsupported("break-position", "a comprehension whose variable is captured by a closure")
         kinds = tuple(self._stack_slot_kind(v) for v in outcome.stack)
-        code = resume_code(self.code, ResumePoint(outcome.index, kinds, names, first, is_broken))
+        point = ResumePoint(outcome.index, kinds, names, first, is_broken)
+        code = resume_code(self.code, point)
         slot = ConstSlot("resume")
         free = shared_cell_names(self.code)
-        span = span_of(self.code, self.op.offset)
-        self.resume_slots.append(ResumeFunctionSlot(slot, code, self.frame.globals.values, span, bool(free)))  # type: ignore[arg-type]
+        self._register_resume_function(slot, code, point, outcome)
         if wrapper is not None:
             out.callable(lambda: self.cg.load_const(wrapper))
             self._load_resume_function(slot, code, free)
@@ -215,6 +217,26 @@ class ResumeCodegen:
             self.cg.load_const(None)
             out.store(name)
         out.call(sum(k in (VALUE, HANDLED_EXCEPTION) for k in kinds) + len(names) + bool(first) + (wrapper is not None))
+
+    def _register_resume_function(
+        self, slot: ConstSlot, code: CodeType, point: ResumePoint, outcome: ResumeTarget
+    ) -> None:
+        """Note what linking needs to make the dispatcher of the resume function."""
+        passed = [v for v, kind in zip(outcome.stack, point.stack, strict=True) if kind in (VALUE, HANDLED_EXCEPTION)]
+        arguments = [
+            *((name, v) for name, v in zip(stack_parameters(point), passed, strict=True) if not isinstance(v, str)),
+            *((name, self.frame.locals[name]) for name in point.locals),
+        ]
+        self.resume_slots.append(
+            ResumeFunctionSlot(
+                slot,
+                code,
+                self.frame.globals.values,  # type: ignore[arg-type]
+                span_of(self.code, self.op.offset),
+                bool(shared_cell_names(self.code)),
+                varying_dims(self.cg.tx, arguments),
+            )
+        )
 
     def _locals_to_hold(self) -> frozenset[str]:
         """Return dead locals that must still keep an object alive.

@@ -265,6 +265,10 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
             return True
         raise self.unsupported("a truth test")
 
+    def position_sources(self, source: Source) -> tuple[Source, ...]:
+        """Return the numbers at ``source`` that change when this iterator advances; none for other values."""
+        return ()
+
     def length(self, tx: Tracer) -> Variable:
         """Return the variable of ``len(self)``."""
         self._require_method(tx, "__len__", "object of type '{}' has no len()")

@@ -19,6 +19,7 @@ from engine.ir.sources.iterators import (
     IteratorItemSource,
     IteratorStateSource,
     count_state,
+    position_sources,
 )
 from engine.options import config
 from engine.trace.annotations import PyCodegen, Tracer
@@ -38,6 +39,7 @@ from engine.trace.variables.containers.sequences import RangeVariable, TupleVari
 
 _SEQUENCE_ITERATOR_TYPES: tuple[type, ...] = (type(iter([])), type(iter(())))
 _RANGE_ITERATOR_TYPE = type(iter(range(0)))
+_ITEM_GUARDED_TYPES = (list, tuple, range)
 
 
 class ExternalIteratorVariable(IteratorVariable):
@@ -112,7 +114,7 @@ class ItemGuardedIteratorVariable(IteratorVariable):
     The guards cover each item that is read, not the position.
     """
 
-    __slots__ = ("iterator_source", "position", "real_object")
+    __slots__ = ("is_exhausted", "iterator_source", "position", "real_object")
 
     position_varies = True
 
@@ -120,6 +122,7 @@ class ItemGuardedIteratorVariable(IteratorVariable):
         self.real_object = real_object
         self.iterator_source = origin
         self.position = 0
+        self.is_exhausted = False
 
     def python_type(self) -> type:
         return type(self.real_object)
@@ -128,24 +131,32 @@ class ItemGuardedIteratorVariable(IteratorVariable):
         """Return the variable of the underlying list if tracing already knows that list."""
         over = self.real_object.__reduce__()[1][0]
         known = tx.objects.variables_by_id.get(id(over))
-        return None if known is None or known[1] is not over else known[0]
+        return None if known is None or known[1] is not over or self.is_exhausted else known[0].resolved
 
     def next_item(self, tx: Tracer) -> Variable | None:
         over = self.underlying_list(tx)
         if over is not None and id(over) in tx.side_effects.mutated_variables:
-            raise Unsupported(
-                "mutated-while-iterating", "a list is mutated while an iterator created outside the function reads it"
-            )
+            return self._next_of_mutated(tx, over.iterated_items(tx))
         has_more = IteratorHasItemSource(self.iterator_source, self.position)
         found = has_more.read(self.real_object)
         tx.guard(EqualsMatch, has_more, found, why="it is iterated")
         if not found:
+            self.is_exhausted = True  # for good, even if items are appended later
             return None
         item = IteratorItemSource(self.iterator_source, self.position)
         self.position += 1
         if type(self.real_object) is _RANGE_ITERATOR_TYPE:
             tx.symbols.known_dynamic_sources.add(item)
         return tx.make_lazy(item.read(self.real_object), item)
+
+    def _next_of_mutated(self, tx: Tracer, items: list[Variable]) -> Variable | None:
+        """Return the next item of a list that changed while tracing; a guard covers the position."""
+        first = self.real_object.__reduce__()[2]
+        tx.guard(EqualsMatch, position_sources(self.iterator_source)[0], first, why="the list that it reads is mutated")
+        at = first + self.position
+        self.position += 1
+        self.is_exhausted = at >= len(items)
+        return None if self.is_exhausted else items[at]
 
 
 class _SymbolicCountVariable(IteratorVariable):
@@ -234,7 +245,7 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
         tx.guard(LengthMatch, arguments, len(state[1]), why="it is iterated")
         beneath = _build_inner_iterators(tx, state[1], arguments)
         return ExternalIteratorVariable(real, origin, make_iterator(tx, zip, list(beneath), {}), beneath)
-    if _position_varies(tx, read, GetItemSource(arguments, 0)):
+    if type(state[1][0]) in _ITEM_GUARDED_TYPES and _position_varies(tx, origin):
         return ExternalIteratorVariable(real, origin, ItemGuardedIteratorVariable(real, origin))
     if len(state) == 3:
         tx.guard(
@@ -260,13 +271,10 @@ def _build_count(tx: Tracer, real: Any, origin: Source) -> Variable:
     return ExternalIteratorVariable(real, origin, _SymbolicCountVariable(start, step))
 
 
-def _position_varies(tx: Tracer, state: Source, over: Source) -> bool:
-    """Return True if earlier compilations saw another position, or another end of a range.
-
-    From Python 3.12 on, a range iterator stores its position in ``start``.
-    """
-    read = (GetItemSource(state, 2), AttrSource(over, "start"), AttrSource(over, "stop"))
-    return any(-1 in tx.request.dynamic_dims.get(source.expr, ()) for source in read)
+def _position_varies(tx: Tracer, origin: Source) -> bool:
+    """Return True if earlier compilations saw another position, or another end of a range."""
+    end = AttrSource(GetItemSource(GetItemSource(IteratorStateSource(origin), 1), 0), "stop")
+    return any(-1 in tx.request.dynamic_dims.get(source.expr, ()) for source in (*position_sources(origin), end))
 
 
 def _build_inner_iterators(

@@ -6,6 +6,8 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.ir.sources.base import Source
+from engine.ir.sources.iterators import position_sources
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_reversed, skip_items
 from engine.trace.exc import Unsupported
@@ -98,6 +100,9 @@ class SequenceIteratorVariable(IteratorVariable):
     def child_variables(self) -> list[Variable]:
         read = self.list_it_reads()
         return self.items[self.position :] if read is None else [read]
+
+    def position_sources(self, source: Source) -> tuple[Source, ...]:
+        return position_sources(source)
 
     def list_it_reads(self) -> Variable | None:
         """Return the list that it reads, which may still change; None if it reads nothing mutable."""
@@ -221,6 +226,9 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
         if self.container_name == "OrderedDict" or len(of.entries) == self.expected_length:
             raise Unsupported("mutated-while-iterating", f"the keys of a {self.container_name} change during iteration")
 
+    def position_sources(self, source: Source) -> tuple[Source, ...]:
+        return ()
+
     def remaining_items(self) -> list[Variable]:
         """Return the remaining items.
 
@@ -278,6 +286,9 @@ class RangeIteratorVariable(IteratorVariable):
 
     def length_hint(self, tx: Tracer) -> int:
         return len(self.over.as_python_constant(tx)) - self.position
+
+    def position_sources(self, source: Source) -> tuple[Source, ...]:
+        return position_sources(source)
 
     def next_item(self, tx: Tracer) -> Variable | None:
         number = self.over.item_at(tx, self.position)

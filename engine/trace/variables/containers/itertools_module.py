@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.ir.sources.base import Source
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.iterators import IteratorStateSource, position_sources
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_tee, skip_items
 from engine.trace.exc import Unsupported, UserException
@@ -152,6 +155,12 @@ class ItertoolsIteratorVariable(IteratorVariable):
         self.yielded_count += 1
         self.last_item = _as_variable(found)
         return self.last_item
+
+    def position_sources(self, source: Source) -> tuple[Source, ...]:
+        arguments = GetItemSource(IteratorStateSource(source), 1)
+        kind = self.python_type()
+        count = 1 if kind is enumerate else len(self.args) if kind is zip else 0
+        return tuple(p for n in range(count) for p in position_sources(GetItemSource(arguments, n)))
 
     def call_again(self) -> Variable:
         """Return the call that created the iterator, over the remaining items of its arguments."""

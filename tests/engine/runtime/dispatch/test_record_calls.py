@@ -251,3 +251,20 @@ def test_a_recorded_hit_costs_little_more_than_an_unrecorded_one() -> None:
             compiled(x, y)
             recorded.append(min(seconds(200) for _ in range(4)))
     assert min(recorded) < 5 * min(plain)
+
+
+def test_a_wrapper_that_passes_no_arguments_on_is_recorded() -> None:
+    """Hits of a ``functools.wraps`` wrapper that is called without arguments have no inputs."""
+
+    def work() -> int:
+        return 3
+
+    @functools.wraps(work)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return work(*args, **kwargs)
+
+    compiled = make_dispatcher(wrapper, FakeCompiler())  # type: ignore[arg-type]
+    with set_current_session(Session()) as session:
+        assert [compiled() for _ in range(3)] == [3, 3, 3]
+    assert session is not None
+    assert [(c.outcome, dict(c.inputs)) for c in session.calls] == [("compiled", {}), ("hit", {}), ("hit", {})]

@@ -5,6 +5,7 @@ Python runs that code once and in order. Code before and after it is traced.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import io
 import linecache
@@ -354,3 +355,54 @@ def test_decoding_loop_compiles_nothing_for_another_trip_count() -> None:
             torch.testing.assert_close(compiled(torch.ones(2), steps)[0], decode(torch.ones(2), steps)[0])
     # what is compiled is the code behind the loop, which counts the scores
     assert not any(c.trace is not None and c.trace.breaks for c in session.compilations)
+
+
+def compile_count(program: Callable[..., Any], calls: list[tuple[Any, ...]]) -> int:
+    """Make calls in eager and compiled, compare the results, and return the number of compilations."""
+    compiled = engine.compile(program, backend="eager")
+    with engine.record() as session:
+        for args in calls:
+            torch.testing.assert_close(compiled(*args), program(*args))
+    return len(session.compilations)
+
+
+def test_values_that_vary_at_a_break_are_symbols_after_it() -> None:
+    """Numbers, sizes and loop positions that are symbols before a break do not specialize the rest."""
+
+    def number(x: Any) -> Any:
+        pair = [x.sum().item(), x]
+        graph_break()
+        return x * pair[0]
+
+    def size(x: Any) -> Any:
+        rows = x.nonzero()
+        graph_break()
+        return rows.sum(0)
+
+    def loop(rows: Any) -> Any:
+        total = rows[0] * 0
+        for n, row in enumerate(rows.unbind()):
+            total = total + row * n
+            graph_break()
+        return total
+
+    different = [(torch.full((4,), n) * (torch.arange(4) < n + 1),) for n in (1.5, 2.5, 3.5)]
+    assert compile_count(number, different) == 2
+    assert compile_count(size, different) == 2
+    assert compile_count(loop, [(torch.ones(6, 2),)]) == 3  # the frame, a round, the end
+
+
+def test_growing_deques_and_lists_do_not_compile_again() -> None:
+    """A replay buffer has one entry per branch, whatever its length."""
+    buffer: collections.deque[Any] = collections.deque(maxlen=5)
+
+    def push(x: Any, n: int) -> Any:
+        buffer.append((x, n))
+        return x * len(buffer) if len(buffer) > 2 else x
+
+    compiled = engine.compile(push, backend="eager")
+    with engine.record() as session:
+        found = [compiled(X, n)[0, 0] / X[0, 0] for n in range(8)]
+    assert [round(float(f)) for f in found] == [1, 1, 3, 4, 5, 5, 5, 5]
+    assert [n for _, n in buffer] == [3, 4, 5, 6, 7]
+    assert len(session.compilations) == 4  # empty, short, long, full

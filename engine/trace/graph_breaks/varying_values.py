@@ -1,0 +1,55 @@
+"""Sizes, numbers and positions of iterators that vary in a resume function, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from engine.ir.sources.base import Source
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.roots import LocalSource
+from engine.trace.annotations import Tracer
+from engine.trace.variables.base import Variable
+
+_MAX_DEPTH = 3
+_MAX_ITEMS = 16
+"""Maximum number of items of a list or tuple that are looked at."""
+
+
+def varying_dims(tx: Tracer, arguments: Iterable[tuple[str, Variable]]) -> Mapping[str, frozenset[int]]:
+    """Return the dimensions of a resume function's arguments that vary, by source expression.
+
+    They are symbols where the graph breaks. Dimension -1 is the value of a number, or the position of a loop's
+    iterator. The first compilation of the resume function makes symbols of them: otherwise it would specialize,
+    and the next call would compile again.
+    """
+    found: dict[str, frozenset[int]] = {}
+    for name, value in arguments:
+        _collect(tx, LocalSource(name), value, found, _MAX_DEPTH)
+    return found
+
+
+def _collect(tx: Tracer, source: Source, value: Variable, found: dict[str, frozenset[int]], depth: int) -> None:
+    value = value.resolved
+    dims: frozenset[int] = frozenset()
+    if value.is_lazy:
+        dims = tx.request.dynamic_dims.get(value.source.expr, dims) if value.source is not None else dims
+    elif value.is_symbolic:
+        dims = frozenset((-1,)) if value.python_type() is not bool and _varies(value.sym) else dims
+    elif value.fake is not None:
+        is_plain = value.python_type() in (torch.Tensor, torch.nn.Parameter)
+        dims = frozenset(d for d, size in enumerate(value.fake.shape) if _varies(size)) if is_plain else dims
+    elif positions := value.position_sources(source):
+        found.update((position.expr, frozenset((-1,))) for position in positions)
+    elif depth and value.sequence_contents is value and value.load_items is None:
+        for n, item in enumerate(value.items[:_MAX_ITEMS]):
+            _collect(tx, GetItemSource(source, n), item, found, depth - 1)
+    if dims:
+        found[source.expr] = dims
+
+
+def _varies(number: Any) -> bool:
+    """Return True for a symbol that no guard has specialized."""
+    return type(number) in (torch.SymInt, torch.SymFloat) and bool(getattr(number.node.expr, "free_symbols", ()))
