@@ -112,7 +112,7 @@ class ResumeFunctionSlot:
     break_span: Span | None
     makes_closure: bool = False
     dynamic_dims: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Dimensions of its arguments that are symbols where the graph breaks, by source expression."""
+    """Dimensions of its arguments that vary, by source expression."""
 
 
 @dataclass(frozen=True)

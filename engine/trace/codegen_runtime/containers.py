@@ -13,7 +13,7 @@ def refill_deque(target: deque[Any], items: tuple[Any, ...]) -> None:
 
 
 def extend_deque(target: deque[Any], items: tuple[Any, ...]) -> None:
-    """Append items to a deque, with the method of ``deque`` itself; a full one drops its first items."""
+    """Append items to a deque by its own method; a full one drops its first items."""
     deque.extend(target, items)
 
 

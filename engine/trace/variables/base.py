@@ -266,7 +266,7 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
         raise self.unsupported("a truth test")
 
     def position_sources(self, source: Source) -> tuple[Source, ...]:
-        """Return the numbers at ``source`` that change when this iterator advances; none for other values."""
+        """Return the sources of numbers that change when this iterator advances."""
         return ()
 
     def length(self, tx: Tracer) -> Variable:

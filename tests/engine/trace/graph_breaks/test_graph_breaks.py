@@ -358,7 +358,7 @@ def test_decoding_loop_compiles_nothing_for_another_trip_count() -> None:
 
 
 def compile_count(program: Callable[..., Any], calls: list[tuple[Any, ...]]) -> int:
-    """Make calls in eager and compiled, compare the results, and return the number of compilations."""
+    """Make calls in eager and compiled, compare them, and count the compilations."""
     compiled = engine.compile(program, backend="eager")
     with engine.record() as session:
         for args in calls:
@@ -367,7 +367,7 @@ def compile_count(program: Callable[..., Any], calls: list[tuple[Any, ...]]) -> 
 
 
 def test_values_that_vary_at_a_break_are_symbols_after_it() -> None:
-    """Numbers, sizes and loop positions that are symbols before a break do not specialize the rest."""
+    """Sizes, numbers and loop positions that vary at a break do not specialize the rest."""
 
     def number(x: Any) -> Any:
         pair = [x.sum().item(), x]
