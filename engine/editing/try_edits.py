@@ -70,9 +70,9 @@ class EditTrial:
             return self.problem
         if self.unused:
             return self.unused[0]
+        if self.entry:  # The difference begins with a node's name.
+            return f"{self.difference}." if self.difference else "The kernel's results are those of ATen."
         text = f"{self.difference[:1].upper()}{self.difference[1:]}"
-        if self.entry:
-            return f"{text}." if text else "The kernel's results are those of ATen."
         return f"{text}." if text else "Results, mutations and gradients are those of eager."
 
     def compilations(self, session: Session, compilation: str) -> tuple[CompilationRecord | None, ...]:

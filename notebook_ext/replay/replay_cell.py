@@ -183,7 +183,7 @@ class CellReplay:
         for found in (before, after):
             if isinstance(found, str) or found["error"]:
                 reason = found if isinstance(found, str) else found["error"]
-                return EditTrial(problem=f"The cell has no result: {reason}.")
+                return EditTrial(problem=f"The cell has no result: {reason.rstrip(': ')}.")
         first, second = (Session.from_data(from_jsonable(SessionData, x["session"], "replay")) for x in (before, after))
         return EditTrial(first, second, difference=first_difference(before["values"], after["values"]))
 

@@ -318,7 +318,7 @@ class CompareView {
       return this.frame.say(found.headline, " ", row ? h("span", { class: "mut" }, `Selected: ${row.name}${row.only ? `, only in ${row.only}` : row.changes.some((/** @type {any} */ c) => !c.is_same) ? ", differs in " + row.changes.filter((/** @type {any} */ c) => !c.is_same).map((/** @type {any} */ c) => c.what).join(", ") : ", equal"}.`) : null);
     }
     // Times differ between any two runs, and the cause has a row of its own.
-    const names = (this.differing || []).map(([name]) => name.toLowerCase()).filter((name) => !name.startsWith("time: ") && name !== "compile time" && name !== "compiled because");
+    const names = (this.differing || []).map(([name]) => (/^[A-Z]{2}/.test(name) ? name : name.toLowerCase())).filter((name) => !name.startsWith("time: ") && name !== "compile time" && name !== "compiled because");
     this.frame.say(names.length ? `The two entries differ in ${names.join(", ")}. ` : "The two entries do not differ here. ", h("span", { class: "mut" }, "] shows guards, graphs and kernels line by line."));
   }
 }

@@ -91,7 +91,7 @@ class MemoryView {
         programs.filter((/** @type {any} */ p) => p.count).map((/** @type {any} */ p) => h("span", { class: "mprog", style: `left:${left(p.first)}%;width:${left(p.count)}%` }, `${p.name}, peak ${p.peak}`)),
         h("i", { class: "mpeak", style: `left:${left(part.peak)}%;width:max(3px,${100 / n}%)`, title: "Peak" }),
         h("i", { class: "mcursor", style: `left:${left(this.at)}%;width:max(3px,${100 / n}%)` })),
-      h("div", { class: "mkinds" }, KINDS.map(([, label, color], k) => (rows[k].some(Boolean) ? h("span", { class: "nw" }, h("i", { class: "dot " + color }), ` ${label} `, h("b", {}, bytesText(rows[k][this.at]))) : null))),
+      h("div", { class: "mkinds" }, KINDS.map(([, label, color], k) => (rows[k].some(Boolean) ? h("span", { class: "nw" }, h("i", { class: "dot " + color }), ` ${label} `, rows[k][this.at] ? h("b", {}, bytesText(rows[k][this.at])) : null) : null))),
     );
   }
 

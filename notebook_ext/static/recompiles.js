@@ -54,7 +54,7 @@ class RecompilesView {
       this.column = columns.findIndex((/** @type {any} */ c) => this.wantedCall !== undefined && c.first <= this.wantedCall && c.last >= this.wantedCall);
       this.wanted = undefined;
     } else if (this.column < 0) this.lane = Math.max(0, part.lanes.findIndex((/** @type {any} */ l) => l.columns.some((/** @type {any} */ c) => c.rejections.length)));
-    const calls = part.lanes.reduce((/** @type {number} */ n, /** @type {any} */ l) => n + l.calls, 0) + part.dropped;
+    const calls = part.lanes.reduce((/** @type {number} */ n, /** @type {any} */ l) => n + (l.is_root ? l.calls : 0), 0) + part.dropped;
     put(
       this.context,
       h("b", {}, plural(part.lanes.length, "code object")), h("span", { class: "mut" }, `${plural(calls, "call")} ·`),

@@ -37,7 +37,7 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
     return {
         "id": compilation.id,
         "name": source_lines.frame_name(session, compilation.frame),
-        "role": frame.role if frame else "",
+        "role": frame.role if frame and frame.parent else "",
         "place": one_line(f"{source_lines.file_name(session, frame.file)}:{frame.first_line}", 80)
         if frame and frame.file
         else "",

@@ -49,6 +49,7 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
         "frame": frame.id,
         "name": one_line(frame.name, 80),
         "role": frame.role,
+        "is_root": not frame.parent,
         "line": source_lines.line_name(session, frame.resumes_after)
         if frame.resumes_after
         else f"line {frame.first_line}",

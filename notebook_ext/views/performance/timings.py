@@ -17,11 +17,13 @@ def timings(session: Session) -> dict[str, Any]:
     ``depth`` is the nesting depth of a bar, ``share`` its part of the compilation's time.
     """
     frames = {f.id: source_lines.frame_name(session, f.id) for f in session.frames}
+    roots = {f.id for f in session.frames if not f.parent}
     rows = [_row(c, frames.get(c.frame, "")) for c in session.compilations if c.timings]
     return {
         "rows": rows,
         "end": max((b["start"] + b["seconds"] for r in rows for b in r["bars"]), default=0.0),
         "totals": _totals(session),
+        "root_calls": sum(c.frame in roots for c in session.calls if c.start),
         "calls": [
             [
                 round(c.start, 6),
