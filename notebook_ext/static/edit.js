@@ -79,8 +79,8 @@ class EditView {
     this.numbers();
     this.show();
     this.frame.note();
-    const { trial } = data;
-    this.frame.say(data.said || (trial && waiting !== "open" ? trial.sentence : this.hint));
+    const { trial } = data, { title } = data.choices.find((/** @type {any} */ c) => c.entry === data.entry && c.stage === data.stage);
+    this.frame.say(data.said || (trial && waiting !== "open" ? trial.sentence : `${title}, ${data.edits.length ? "edited" : "not edited yet"}.`));
     if (this.wanted) this.draw();
   }
 

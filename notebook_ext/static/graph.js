@@ -180,7 +180,7 @@ export class GraphView {
       button("Table", "t", () => this.toggleTable(), { "aria-pressed": String(this.isTable) }),
       this.canEdit ? button("Edit", "e", () => this.edit(), { title: "Change this graph's text, and see what comes of it. Key: e" }) : null, part.stages.includes(part.stage) ? this.frame.scriptButton(this.entry, part.stage) : null,
       button("SVG", "", () => this.export("svg"), { title: "Save the picture as shown" }), button("DOT", "", () => this.export("dot"), { title: "Save the graph for Graphviz" }),
-      this.search, button("−", "-", () => this.scale(0.8), { "aria-label": "Zoom out" }), button("Fit", "w", () => this.fit()), button("+", "+", () => this.scale(1.25), { "aria-label": "Zoom in" }),
+      this.search, h("span", { class: "nw" }, button("−", "-", () => this.scale(0.8), { "aria-label": "Zoom out" }), " ", button("Fit", "w", () => this.fit()), " ", button("+", "+", () => this.scale(1.25), { "aria-label": "Zoom in" })),
     );
     if (isSearching) this.search.focus();
     this.list.hidden = !this.isTable;
