@@ -35,7 +35,8 @@ class LoopPlan:
     ``parallel`` are the outermost loops, merged into one that threads share; ``outer`` are those inside. ``lane_var``
     is the loop whose iterations are vector lanes; None for a scalar kernel. ``copies`` are the vectors per iteration.
     ``tile_var`` is the loop along which the transposed loads are contiguous: they are read in square tiles of
-    ``lanes`` vectors, ``tiles`` beside each other. None without such loads.
+    ``lanes`` vectors, ``tiles`` beside each other. None without such loads. It is an inner loop if the lanes are short
+    rows that are reduced.
     """
 
     parallel: tuple[LoopVar, ...]
@@ -73,6 +74,9 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     tile_var = (
         None if lane_var is None or scans or is_serial or nest.inner else _choose_tile_var(live, nest, lane_var, lanes)
     )
+    short_row = None
+    if lane_var in nest.inner and not scans and not is_serial and _reduces_short_rows(kernel, live, nest, lanes):
+        lane_var, short_row = nest.outer[-1], lane_var
     around = [v for v in nest.outer if v not in (lane_var, tile_var)]
     parallel: list[LoopVar] = []
     while around and not is_serial and (not parallel or not _has_enough_iterations(parallel)):
@@ -89,12 +93,13 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     inner = tuple(v for v in nest.inner if v != lane_var)
     if lane_var in nest.inner:
         inner = (*inner, lane_var)
-    copies = 1 if lane_var is None else _copies(live, lane_var, lanes)
+    copies = 1 if lane_var is None or short_row is not None else _copies(live, lane_var, lanes)
     if lane_var is not None and kernel.vector_config is not None:
         copies = kernel.vector_config.copies
     if lane_var in nest.outer:
         around.append(lane_var)
-    return LoopPlan(tuple(parallel), tuple(around), inner, lane_var, lanes, copies, is_serial and lane_var is None)
+    is_serial = is_serial and lane_var is None
+    return LoopPlan(tuple(parallel), tuple(around), inner, lane_var, lanes, copies, is_serial, tile_var=short_row)
 
 
 def loop_vars_of(ops: tuple[LoopIROp, ...], nest: LoopNest) -> Mapping[int, frozenset[LoopVar]]:
@@ -137,6 +142,36 @@ def _choose_tile_var(live: Sequence[LoopIROp], nest: LoopNest, lane_var: LoopVar
     counts = {v: sum(is_transposed(op, lane_var, v) for op in live) for v in nest.outer if v != lane_var and is_long(v)}
     best = max(counts, key=lambda v: counts[v], default=None)
     return best if best is not None and counts[best] and lane_var in nest.outer and is_long(lane_var) else None
+
+
+def _reduces_short_rows(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNest, lanes: int) -> bool:
+    """Return True if a kernel only reduces rows of at most two vectors that adjoin in memory.
+
+    A row for each lane then needs no sum across lanes, and what follows from the results is computed for all lanes.
+    """
+    if len(nest.inner) != 1 or not nest.outer:
+        return False
+    row, lane = nest.inner[0], nest.outer[-1]
+    length, count = static_size(row.size), static_size(lane.size)
+    if length is None or count is None or not 4 <= length <= 2 * lanes or count < 4 * lanes:
+        return False
+    variables = loop_vars_of(kernel.ops, nest)
+    loads = [op for op in live if op.name == "load" and op.index is not None]
+    along_rows = [op for op in loads if row in variables[op.number] and not is_transposed(op, lane, row)]
+    return (
+        any(is_transposed(op, lane, row) for op in loads)
+        and all(_is_spread_over_lanes(op, lane) for op in along_rows)
+        and all(
+            _is_spread_over_lanes(op, lane) and row not in variables[op.number] for op in live if op.name in WRITE_OPS
+        )
+    )
+
+
+def _is_spread_over_lanes(op: LoopIROp, lane: LoopVar) -> bool:
+    """Return True if adjacent lanes access the same or adjacent elements, unconditionally."""
+    assert op.index is not None
+    is_plain = op.mask is None and not op.index.indirect_ops()
+    return is_plain and lane_stride(op.index, lane) in ((1,) if op.name in WRITE_OPS else (0, 1))
 
 
 def _tiles_of_a_line(

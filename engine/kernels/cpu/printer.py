@@ -263,10 +263,29 @@ class NestPrinter:
                 self._print_pass_ops(one, now, is_innermost=not rest)
                 self._print_inner(one, rest, now)
             return
-        with self._loop(var.name, "0", self.printer.addresses.size_name(var.size)) as name:
+        start = self._print_row_tiles(one, var, now) if var == self.plan.tile_var else "0"
+        with self._loop(var.name, start, self.printer.addresses.size_name(var.size)) as name:
             self.printer.variables[var] = (name,)
             self._print_pass_ops(one, now, is_innermost=not rest)
             self._print_inner(one, rest, now)
+
+    def _print_row_tiles(self, one: ReductionPass, var: LoopVar, opened: frozenset[LoopVar]) -> str:
+        """Print the steps of a pass over short rows that whole tiles cover; return where they end."""
+        plan, p, size = self.plan, self.printer, static_size(var.size)
+        assert size is not None
+        assert plan.lane_var is not None
+        end = 0 if p.lane_masks else size - size % plan.lanes
+        for first in range(0, end, plan.lanes):
+            p.variables[var] = (str(first),)
+            loads = [op for op in one.ops if is_transposed(op, plan.lane_var, var)]
+            slots = {op.number: p.print_tile(op) for op in loads}
+            with self._loop("row", "0", str(plan.lanes)) as row:
+                p.variables[var] = (self.writer.assign(var.name, f"add i64 {first}, {row}"),)
+                p.tiles = {number: (slot, row) for number, slot in slots.items()}
+                self._print_pass_ops(one, opened, is_innermost=True)
+                self._print_inner(one, (), opened)
+                p.tiles = {}
+        return str(end)
 
     def _print_pass_ops(self, one: ReductionPass, opened: frozenset[LoopVar], *, is_innermost: bool) -> None:
         """Print the ops of a pass whose variables are known; scans in the innermost loop."""

@@ -95,3 +95,27 @@ def test_a_norm_of_channels_last_reads_along_the_channels(unit: VectorUnit) -> N
     program, found = run_on_cpu(norm, (x, w, b), unit)
     assert_same(found, norm(x, w, b))
     assert not any("masked.gather" in kernel.text for kernel in program.kernels)
+
+
+SHORT_ROWS: dict[str, Callable[..., Any]] = {
+    "sums and extremes": lambda x, i: (x.sum(-1) * 2, x.amax(-1), x.prod(-1)),
+    "in two passes": lambda x, i: (x.logsumexp(-1), x.var(-1)),
+    "argmax": lambda x, i: x.argmax(-1),
+    "an element of each row": lambda x, i: torch.nn.functional.nll_loss(x.log_softmax(-1), i, reduction="none"),
+    "pairs": lambda x, i: torch.exp(-((x[:70, None] - x[None, :90]) ** 2).sum(-1)),
+    "in bfloat16": lambda x, i: x.bfloat16().float().abs().sum(-1),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("length", [4, 7, 16, 24])
+@pytest.mark.parametrize("name", SHORT_ROWS)
+def test_short_rows_are_reduced_side_by_side(name: str, length: int, unit: VectorUnit) -> None:
+    """Rows of at most two vectors are reduced one in each lane, without sums across lanes."""
+    torch.manual_seed(0)
+    x, i = torch.randn(133, length), torch.randint(0, length, (133,))
+    program, found = run_on_cpu(SHORT_ROWS[name], (x, i), unit)
+    expected = SHORT_ROWS[name](x, i)
+    assert_same(found, expected)
+    if length <= 2 * unit.lanes(4) and name != "an element of each row":
+        assert not any("vector.reduce" in k.text for k in program.kernels if "133" in str(k.grid))
