@@ -15,6 +15,9 @@ from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.llvm_machine import code_version
 from engine.runtime.kernel_launchers import Launcher
 
+MAX_UNUSED_KERNELS = 256
+"""Maximum number of kernels that are held without a program; each takes about 0.1 MB."""
+
 
 def cpu_launcher(
     source: GeneratedKernel, misaligned: frozenset[str] = frozenset(), *, store: DiskStore | None = None
@@ -37,7 +40,7 @@ def argument_kinds(source: GeneratedKernel) -> tuple[str, ...]:
     )
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=MAX_UNUSED_KERNELS)
 def _compiled(name: str, text: str, kinds: tuple[str, ...], chunk: int, store: DiskStore | None) -> Launcher:
     return load_function(name, _object_file(name, text, store), kinds, chunk=chunk)
 

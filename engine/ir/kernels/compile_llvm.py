@@ -7,6 +7,7 @@ import functools
 import os
 import pathlib
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from engine.ir.kernels.llvm_machine import (
     function_attributes,
     host_unit,
     llvm,
+    new_target_machine,
     optimize,
     parse_module,
     target_machine,
@@ -59,8 +61,8 @@ def _release_after_fork() -> None:
 
 os.register_at_fork(before=LOCK.acquire, after_in_parent=_release_after_fork, after_in_child=_release_after_fork)
 _is_forked = ctypes.c_int(0)
-_kept: list[Any] = []
-"""Engines, descriptors and method definitions: compiled code lives as long as the process."""
+_freed: list[Any] = []
+"""Engines of kernels that nothing calls any more; the next load ends them."""
 
 
 @functools.cache
@@ -133,30 +135,33 @@ def load_function(name: str, code: bytes, kinds: Sequence[str], *, chunk: int) -
         CannotCompile: a function of the thread pool is not in this process.
     """
     with LOCK:
+        _freed.clear()
         _add_symbols()
-        words = (_load(name, code), len(kinds), chunk)
+        engine, address = _load(name, code)
         floats = bytes(kind == "float" for kind in kinds)
-        descriptor = ctypes.create_string_buffer(bytes((ctypes.c_uint64 * 3)(*words)) + floats)
-        definition = _MethodDefinition(name.encode(), _launch_address(), _METH_FASTCALL, None)
-        _kept.extend((descriptor, definition))
+        descriptor = ctypes.create_string_buffer(bytes((ctypes.c_uint64 * 3)(address, len(kinds), chunk)) + floats)
+        definition = _definition()
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     made: Callable[..., int] = make(ctypes.addressof(definition), ctypes.addressof(descriptor), None)
+    weakref.finalize(made, _freed.append, (engine, descriptor)).atexit = False
     return made
 
 
 @functools.cache
-def _launch_address() -> int:
-    """Return the address of the function that runs any kernel; compiled once."""
-    return _load(STUB_NAME, compile_object(STUB_NAME, LAUNCH_STUB))
+def _definition() -> _MethodDefinition:
+    """Return the definition that all kernels share: one function runs any of them."""
+    engine, address = _load(STUB_NAME, compile_object(STUB_NAME, LAUNCH_STUB))
+    definition = _MethodDefinition(b"kernel", address, _METH_FASTCALL, None)
+    definition.engine = engine  # its code lives as long as the process
+    return definition
 
 
-def _load(name: str, code: bytes) -> int:
-    """Load an object file; return the address of its function."""
-    machine = target_machine()
+def _load(name: str, code: bytes) -> tuple[Any, int]:
+    """Load an object file; return the engine of its code and its function's address."""
+    machine = new_target_machine()
     engine = llvm.create_mcjit_compiler(parse_module("", llvm.get_default_triple(), machine), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    _kept.append(engine)
     address: int = engine.get_function_address(name)
-    return address
+    return engine, address

@@ -71,10 +71,20 @@ def initialize() -> None:
 @functools.cache
 def target_machine() -> Any:
     """Return LLVM's code generator for this CPU."""
+    return new_target_machine()
+
+
+def new_target_machine() -> Any:
+    """Return a code generator for one engine, which ends it together with itself."""
     initialize()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True
+        cpu=llvm.get_host_cpu_name(), features=_host_feature_text(), opt=3, jit=True
     )
+
+
+@functools.cache
+def _host_feature_text() -> str:
+    return str(llvm.get_host_cpu_features().flatten())
 
 
 @functools.cache
@@ -95,7 +105,7 @@ def parse_module(text: str, triple: str, machine: Any) -> Any:
     Raises:
         RuntimeError: LLVM rejects the text.
     """
-    module = llvm.parse_assembly(text)
+    module = llvm.parse_assembly(text, llvm.create_context())  # the context of the process keeps each constant
     module.triple, module.data_layout = triple, str(machine.target_data)
     module.verify()
     return module
@@ -107,4 +117,7 @@ def optimize(module: Any, machine: Any) -> None:
     options.loop_vectorization = False
     options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    passes = builder.getModulePassManager()
+    passes.run(module, builder)
+    # llvmlite has this method in a base class that comes too late: 0.25 MB for each kernel would not be freed.
+    llvm.newpassmanagers.NewPassManager._dispose(passes)
