@@ -20,6 +20,9 @@ _MAX_CLASS_LINES = 5_000
 _SELF = re.compile(r"source=L\['self'\], [^\n]{0,400}?type=<class '(?P<name>[^'\n]{1,300})'>")
 WRAPPER_NAMES = frozenset({"wrapper", "wrapped", "inner", "decorated", "decorate_context", "_fn", "wrapper_fn", "_wrapper", "wrapped_fn", "_wrapped"})  # fmt: skip
 
+_METHODS = ("forward", "__call__")
+"""Methods that are named with their class: every module has them."""
+
 CallStack = list[tuple[str, Span]]
 """Function names and spans, outermost first."""
 
@@ -99,13 +102,20 @@ class FrameRegistry:
 
     def _final_name(self, frame: FrameRecord) -> str:
         plain = frame.name.removesuffix(self._suffix)
-        if frame.role == "resume" or not frame.file:
+        if not frame.file:
             return frame.name
+        if frame.role == "resume":
+            owner = self._owner(self._records[frame.parent]) if frame.parent in self._records else ""
+            return f"{owner}.{frame.name}" if owner and plain.partition(" (from line ")[0] in _METHODS else frame.name
         inside = self._first_inlined.get(frame.id)
         if inside is not None and self._is_wrapper(plain, frame):
             plain = inside
-        owner = self._self_types.get(frame.id) or self._class_around(frame)
-        return (f"{owner}.{plain}" if owner and plain in ("forward", "__call__") else plain) + self._suffix
+        owner = self._owner(frame)
+        return (f"{owner}.{plain}" if owner and plain in _METHODS else plain) + self._suffix
+
+    def _owner(self, frame: FrameRecord) -> str:
+        """Return the class of a frame's ``self``; empty if it is no method."""
+        return self._self_types.get(frame.id) or self._class_around(frame)
 
     def _class_around(self, frame: FrameRecord) -> str:
         """Return the class whose body defines a frame's function; empty if it is no method."""
