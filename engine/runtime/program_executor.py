@@ -355,6 +355,8 @@ class _ProgramWriter:
                 taken = self.program.buffers[argument.buffer].reuses
                 memory = self._names[taken] if taken else self._allocation(self.program.buffers[argument.buffer])
                 yield f"{self._names[argument.buffer]} = {memory}"
+                if argument.copied_buffer and argument.copied_buffer == taken:
+                    continue  # The kernel updates it in place.
                 if argument.copied_buffer:
                     yield f"{self._names[argument.buffer]}.copy_({self._names[argument.copied_buffer]})"
                 elif argument.initial_value is not None:

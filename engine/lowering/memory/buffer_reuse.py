@@ -21,6 +21,7 @@ MIN_REUSE_BYTES = 1 << 16
 """Buffers of fewer bytes are not reused."""
 IN_PLACE_REASON = "In place: the kernel reads each element before it overwrites it, and no later step reads it."
 LAST_USE_REASON = "Its memory is free: no later step reads it."
+UPDATE_REASON = "In place: the kernel updates some of its elements, and no later step reads the old ones."
 
 
 def plan_buffer_reuse(
@@ -60,7 +61,9 @@ def plan_buffer_reuse(
                 continue
             free.discard(taken)
             dying.discard(taken)
-            reason = IN_PLACE_REASON if last[taken] == number else LAST_USE_REASON
+            is_update = any(a.buffer == name and a.copied_buffer == taken for a in launch.kernel.args)
+            in_place = UPDATE_REASON if is_update else IN_PLACE_REASON
+            reason = in_place if last[taken] == number else LAST_USE_REASON
             found[name] = BufferReuse(name, taken, size, reason)
         free |= dying
     planned = {n: replace(b, reuses=found[n].reused) if n in found else b for n, b in buffers.items()}
@@ -96,11 +99,11 @@ def _find_reusable_buffer(
 ) -> str | None:
     """Return the buffer whose memory a new buffer reuses, None without one."""
     size = bytes_of(buffers[name])
-    if (
-        size is None
-        or size < MIN_REUSE_BYTES
-        or any(a.buffer == name and a.initial_value is not None for a in step.kernel.args)
-    ):
+    if size is None or size < MIN_REUSE_BYTES:
+        return None
+    for start in (a.initial_value for a in step.kernel.args if a.buffer == name and a.initial_value is not None):
+        if start in dying and kernel is not None and can_update_in_place(kernel, name, str(start)):
+            return str(start) if has_same_layout(buffers[name], buffers[str(start)]) else None
         return None
     for other in sorted(dying):
         if (
@@ -136,6 +139,13 @@ def can_run_in_place(kernel: LoopKernel, written: str, read: str) -> bool:
     loads = [op for op in kernel.ops if op.name == "load" and op.buffer == read]
     needed = _transitive_inputs(store)
     return all(op.index == store.index and op.mask is None and op.number in needed for op in loads)
+
+
+def can_update_in_place(kernel: LoopKernel, written: str, start: str) -> bool:
+    """Return True if a kernel changes a copy of ``start`` and reads it nowhere else."""
+    is_read = any(op.name == "load" and op.buffer == start for op in kernel.ops)
+    starts = list(kernel.initial_values.values())
+    return kernel.initial_values.get(written) == start and starts.count(start) == 1 and not is_read
 
 
 def _transitive_inputs(store: LoopIROp) -> set[int]:

@@ -11,7 +11,13 @@ from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Progr
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import R
 from engine.ir.node_values import called_overload
-from engine.lowering.memory.buffer_reuse import bytes_of, can_run_in_place, has_same_layout, returns_fresh_memory
+from engine.lowering.memory.buffer_reuse import (
+    bytes_of,
+    can_run_in_place,
+    can_update_in_place,
+    has_same_layout,
+    returns_fresh_memory,
+)
 from engine.lowering.result_strides import is_non_overlapping
 from engine.records.lowering import BufferReuse
 
@@ -20,6 +26,7 @@ MUTATION_REASON = (
 )
 CALLS_WITHOUT_VALUE_ERRORS = frozenset(
     (
+        *("attention", "attention_backward"),
         *("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "convolution_backward"),
         *("empty", "empty_like", "new_empty", "empty_strided", "zeros"),
         *(f"_scaled_dot_product_{n}_attention{b}" for n in ("flash", "efficient", "cudnn") for b in ("", "_backward")),
@@ -97,6 +104,8 @@ def _can_store(steps: Sequence[ProgramStep], number: int, kernel: LoopKernel, gi
         return False
     if any(given in s.touched_buffers() and not all(map(returns_fresh_memory, s.calls)) for s in steps):
         return False
+    if can_update_in_place(kernel, made, given):
+        return True
     if kernel.r is None:
         return can_run_in_place(kernel, made, given)
     stores = [op for op in kernel.ops if op.name != "load" and op.buffer == made]

@@ -171,6 +171,13 @@ UNSEEN: dict[str, Case] = {
         dtype=BF16,
         autocast=False,
     ),
+    "static decode apart": Case(
+        lambda: unseen.StaticDecoder(apart=True),
+        lambda: [(tokens(32000, 4, 1), torch.tensor([512 + n])) for n in range(8)],
+        trains=False,
+        dtype=BF16,
+        autocast=False,
+    ),
     "mixer": Case(unseen.Mixer, one(lambda: floats(32, 3, 224, 224))),
     "radiance": Case(unseen.Radiance, one(lambda: floats(2048, 3), lambda: floats(2048, 3)), autocast=False),
     "segmenter": Case(

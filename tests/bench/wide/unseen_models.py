@@ -193,9 +193,12 @@ class SwitchBlock(nn.Module):
 
 
 class StaticDecoder(nn.Module):
-    """A decoder that writes keys and values into a cache of fixed length, in place."""
+    """A decoder that writes keys and values into a cache of fixed length, in place.
 
-    def __init__(self, layers: int = 6, width: int = 1024, heads: int = 16, room: int = 1024, batch: int = 4) -> None:
+    ``apart``: keys and values are two buffers, as in transformers, not one.
+    """
+
+    def __init__(self, layers: int = 6, width: int = 1024, heads: int = 16, *, apart: bool = False) -> None:
         super().__init__()
         self.heads = heads
         self.words, self.head = nn.Embedding(32000, width), nn.Linear(width, 32000, bias=False)
@@ -205,17 +208,23 @@ class StaticDecoder(nn.Module):
         self.gated = nn.ModuleList(nn.Linear(width, 6 * width, bias=False) for _ in range(layers))
         self.down = nn.ModuleList(nn.Linear(3 * width, width, bias=False) for _ in range(layers))
         for n in range(layers):
-            self.register_buffer(f"past{n}", torch.zeros(2, batch, heads, room, width // heads))
+            for name in ("k", "v") if apart else ("past",):
+                sizes = (4, heads, 1024, width // heads)
+                self.register_buffer(f"{name}{n}", torch.zeros(sizes if apart else (2, *sizes)))
 
     def forward(self, tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         x = self.words(tokens)
         batch, length, width = x.shape
-        room, half = self.past0.shape[3], width // self.heads // 2
+        room, half = 1024, width // self.heads // 2
         angle = places[:, None].float() / 10000 ** (torch.arange(half, device=x.device) / half)
         mask = torch.arange(room, device=x.device)[None] <= places[:, None]
         for n, (qkv, out, gated, down) in enumerate(zip(self.qkv, self.out, self.gated, self.down, strict=True)):
             parts = qkv(self.norms[2 * n](x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-            past = getattr(self, f"past{n}")
+            past = (
+                getattr(self, f"past{n}")
+                if hasattr(self, "past0")
+                else (getattr(self, f"k{n}"), getattr(self, f"v{n}"))
+            )
             past[0].index_copy_(2, places, rotate(parts[1], angle))
             past[1].index_copy_(2, places, parts[2])
             mixed = F.scaled_dot_product_attention(rotate(parts[0], angle), past[0], past[1], mask)

@@ -57,6 +57,16 @@ def test_other_elements_than_those_written_are_read_first() -> None:
     assert "mm" not in reuses(program).values()
 
 
+def test_a_scatter_updates_what_nobody_reads_afterwards() -> None:
+    """The tensor that a scatter starts from is copied only if its old elements are still read."""
+    rows = torch.arange(4)
+    program = lowered(lambda x, i, g: (x * 2).index_copy(0, i, g) @ x, SIDE, rows, SIDE[:4])
+    assert ".copy_(" not in program.record.wrapper_text
+    assert "updates some of its elements" in {r.reason for r in program.record.reuses}.pop()
+    program = lowered(lambda x, i, g: (y := x * 2).index_copy(0, i, g) @ y, SIDE, rows, SIDE[:4])
+    assert ".copy_(" in program.record.wrapper_text
+
+
 def test_memory_is_reused_by_the_next_kernel() -> None:
     """What was read for the last time by one kernel is where the next one writes."""
     case = CASES["buffer_reuse_chain"]

@@ -43,6 +43,16 @@ def test_statistics_of_rows_are_written_by_the_reduction():
     assert program.written_inputs == (program.inputs[0],)
 
 
+def test_a_few_elements_are_written_into_the_input():
+    """A cache that gets new rows is not copied if its old ones are not read."""
+    place, row = torch.tensor([3]), torch.randn(1, 64)
+    program = lowered(lambda w, i, g: (w.index_copy(0, i, g), g @ g.t()), SIDE, place, row)
+    assert program.written_inputs == (program.inputs[0],)
+    assert ".copy_(" not in program.record.wrapper_text
+    assert not written(lambda w, i: (w.index_copy(0, i, w[:1] + 1),), SIDE, place)
+    assert not written(lambda w, i, g: (w.index_copy(0, i, g), w + 1), SIDE, place, row)
+
+
 def test_results_that_alias_are_left_alone():
     """An input stays as it is where its old value is read or returned later."""
     w, g = torch.randn(64, 64), torch.randn(64, 64)
