@@ -116,7 +116,7 @@ def flags_of_torch(x):
     return x + 1, a, b, torch.get_autocast_gpu_dtype()
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=3)
 def warnings_that_are_kept(x):
     """``catch_warnings(record=True)`` around what gives none; and one that is handed out."""
     with warnings.catch_warnings(record=True) as given:
@@ -126,7 +126,7 @@ def warnings_that_are_kept(x):
     return y, len(given), bool(given), list(given), type(made).__name__, given
 
 
-@program(lambda: (torch.randn(3),), breaks=1)
+@program(lambda: (torch.randn(3),), breaks=2)
 def warnings_that_are_looked_at(x):
     """What was given is there, in order, for who looks."""
     with warnings.catch_warnings(record=True) as given:
@@ -180,7 +180,7 @@ class Plain:
 OUTSIDE = Plain()
 
 
-@program(lambda: (torch.randn(3),), breaks=13, steady=False)
+@program(lambda: (torch.randn(3),), breaks=2, steady=False)
 def addresses_compared(x):
     """Texts with addresses in them are equal for one object, and differ for two."""
     a, b = Plain(), Plain()
@@ -199,7 +199,7 @@ def addresses_compared(x):
     )
 
 
-@program(lambda: (torch.randn(3),), breaks=5, steady=False)
+@program(lambda: (torch.randn(3),), breaks=2, steady=False)
 def address_across_a_break(x):
     """Python builds a string with an object's address if the string outlives the graph."""
     a, b = Plain(), Plain()

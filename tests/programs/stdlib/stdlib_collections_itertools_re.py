@@ -211,7 +211,7 @@ def getters_across_a_break(x):
     return pick([x, x + 1]), shape(x), double(x), plus(x)
 
 
-@program(lambda: (torch.randn(3),))
+@program(lambda: (torch.randn(3),), breaks=1)
 def counters(x):
     """Counter: missing keys, arithmetic, update, most_common, and one that is returned."""
     letters = collections.Counter("abbc")
@@ -354,7 +354,7 @@ def heaps(x):
     return heapq.heappop(heap), heap, best, heapq.nlargest(2, [1, 9, 3]), heapq.nsmallest(1, ["b", "a"])
 
 
-@program(lambda: (torch.randn(4), [1, 3, 3, 5]))
+@program(lambda: (torch.randn(4), [1, 3, 3, 5]), breaks=3)
 def sorted_lists_searched(x, known):
     """``bisect`` on lists and tuples, with bounds and keys, and insertion in an outside list."""
     found = bisect.bisect_left(known, 3), bisect.bisect(known, 3), bisect.bisect_right((1, 2), 9, lo=1)

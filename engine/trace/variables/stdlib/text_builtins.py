@@ -40,7 +40,11 @@ def _text_rule(fn: Any, name: str) -> Any:
         if of.as_exception() is not None:
             return of.call_method(tx, name, [], {})
         if isinstance(of, (UserDefinedObjectVariable, FunctionVariable, BoundMethodVariable)):
-            raise Unsupported("object-address", f"the address of {of.describe()} is shown")
+            real = tx.objects.real_object(of)
+            if real is NotImplemented or of.source is None or isinstance(of, BoundMethodVariable):
+                raise Unsupported("object-address", f"the address of {of.describe()} is shown")
+            tx.guard_identity(real, of.source, "its address is shown")
+            return ConstantVariable(object.__repr__(real) if of.is_user_object else repr(real))
         text = container_repr(tx, of)
         if text is not None:
             return ConstantVariable(text)
