@@ -173,12 +173,27 @@ def test_upsample_nearest_backward(show: Show) -> None:
 
 
 @shows(INTERPOLATION)
-def test_upsample_linear_backward(show: Show) -> None:
-    """Adds the gradient of each output element to the input elements that it was read from.
+def test_upsample_linear(show: Show) -> None:
+    """Weights the two neighbors of each output element."""
+    show(lambda x: aten.upsample_linear1d(x, [4], True), torch.ones(1, 1, 2))
 
-    This is the gradient of interpolation.
+
+@shows(INTERPOLATION)
+def test_upsample_linear_backward(show: Show) -> None:
+    """Sums, for each input element, the gradients of the output elements that read it.
+
+    This is the gradient of linear interpolation.
     """
     show(lambda grad: aten.upsample_linear1d_backward(grad, [4], [1, 1, 2], True), torch.ones(1, 1, 4))
+
+
+@shows(INTERPOLATION)
+def test_upsample_bicubic_backward(show: Show) -> None:
+    """Adds the gradient of each output element to the input elements that it was read from."""
+    show(
+        lambda grad: aten.upsample_bicubic2d_backward(grad, [2, 2], [1, 1, 3, 3], False),
+        torch.ones(1, 1, 2, 2),
+    )
 
 
 @shows(INTERPOLATION)
