@@ -1,7 +1,8 @@
 """Composite ops with a backward: a forward op and a backward op in an autograd.Function.
 
-Attention saves what torch's own kernel saves. So do recurrent layers of cuDNN; others save only their inputs, and
-their backward recomputes the forward.
+Attention saves what torch's own kernel saves. So do recurrent layers of cuDNN; others save their inputs and, on the
+CPU, torch's own autograd graph, which an empty tensor carries to the backward. Without it the backward recomputes the
+forward.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _RNN_ARGUMENTS = (
     "str kind, Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, "
     "bool bidirectional, bool batch_first, ScalarType? autocast"
 )
+HISTORY_ATTR = "engine_history"
+"""Attribute of the carrier: the layer's outputs, with torch's graph, and its leaves."""
 
 
 def _attention(
@@ -68,16 +71,22 @@ def _attention_backward(
 def _recurrent(
     kind: str, x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: Any
 ) -> list[torch.Tensor]:
-    """Run the forward with gradients enabled.
+    """Run the forward with gradients enabled; the last result carries its autograd graph.
 
     With gradients disabled, torch may use another library.
     """
     with torch.enable_grad():
-        return [t.detach() for t in _outputs(kind, *_leaves(x, hidden, params), *flags)]
+        leaves = _leaves(x, hidden, params)
+        outputs = _outputs(kind, *leaves, *flags)
+    carrier = torch.empty(0, dtype=torch.uint8, device=x.device)
+    if x.device.type == "cpu":  # a CUDA graph would replay kernels without Python
+        setattr(carrier, HISTORY_ATTR, (outputs, leaves))
+    return [*(t.detach() for t in outputs), carrier]
 
 
 def _recurrent_backward(
     grads: Sequence[torch.Tensor],
+    carrier: torch.Tensor,
     kind: str,
     x: torch.Tensor,
     hidden: Sequence[torch.Tensor],
@@ -85,10 +94,13 @@ def _recurrent_backward(
     *flags: Any,
 ) -> list[torch.Tensor]:
     with torch.enable_grad():
-        x, hidden, params = _leaves(x, hidden, params)
-        outputs = _outputs(kind, x, hidden, params, *flags)
+        history = getattr(carrier, HISTORY_ATTR, None)  # lost if a hook of saved tensors copied them
+        if history is None:
+            leaves = _leaves(x, hidden, params)
+            history = _outputs(kind, *leaves, *flags), leaves
+        outputs, (x, hidden, params) = history
         inputs = (x, *hidden, *params)
-        found = torch.autograd.grad(outputs, inputs, list(grads), allow_unused=True)
+        found = torch.autograd.grad(outputs, inputs, list(grads), retain_graph=True, allow_unused=True)
     return [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, found, strict=True)]
 
 
@@ -111,12 +123,16 @@ TRAINING_OPS: dict[str, tuple[str, Function]] = {
     "attention_with_backward": (_ATTENTION, _attention),
     "attention_backward": (_ATTENTION_BACKWARD, _attention_backward),
     "recurrent": (f"({_RNN_ARGUMENTS}) -> Tensor[]", _recurrent),
-    "recurrent_backward": (f"(Tensor[] grads, {_RNN_ARGUMENTS}) -> Tensor[]", _recurrent_backward),
+    "recurrent_backward": (f"(Tensor[] grads, Tensor carrier, {_RNN_ARGUMENTS}) -> Tensor[]", _recurrent_backward),
     **cudnn_recurrent.CUDNN_OPS,
 }
 
 
 def _fake_recurrent(*args: Any) -> list[torch.Tensor]:
+    return [*_fake_outputs(*args), args[1].new_empty(0, dtype=torch.uint8)]
+
+
+def _fake_outputs(*args: Any) -> list[torch.Tensor]:
     kind, x, hidden, params, *flags, autocast = args
     if autocast is None:
         return list(_outputs(kind, x, hidden, params, *flags, None))
@@ -149,11 +165,11 @@ def _autocast_result_dtypes(
     hidden = [torch.zeros(1, 1, 1, dtype=state, device=device)] * (2 if kind == "lstm" else 1)
     x = torch.zeros(1, 1, 1, dtype=given, device=device)
     flags = (has_biases, 1, 0.0, True, False, False, autocast)
-    return [t.dtype for t in _recurrent(kind, x, hidden, [*weights, *biases], *flags)]
+    return [t.dtype for t in _recurrent(kind, x, hidden, [*weights, *biases], *flags)[:-1]]
 
 
 def _fake_recurrent_backward(
-    grads: Sequence[torch.Tensor], kind: str, x: Any, hidden: Any, params: Any, *flags: Any
+    grads: Sequence[torch.Tensor], carrier: Any, kind: str, x: Any, hidden: Any, params: Any, *flags: Any
 ) -> Any:
     return [torch.empty_like(t) for t in (x, *hidden, *params)]
 
@@ -186,15 +202,16 @@ class _Attention(torch.autograd.Function):
 class _Recurrent(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], x: Any, *rest: Any) -> Any:
-        ctx.save_for_backward(x, *rest)
+        *found, carrier = composite_op("recurrent")(kind, x, list(rest[:hidden]), list(rest[hidden:]), *flags)
+        ctx.save_for_backward(carrier, x, *rest)
         ctx.options = (kind, hidden, flags)
-        return tuple(composite_op("recurrent")(kind, x, list(rest[:hidden]), list(rest[hidden:]), *flags))
+        return tuple(found)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         kind, hidden, flags = ctx.options
-        x, *rest = ctx.saved_tensors
-        found = composite_op("recurrent_backward")(list(grads), kind, x, rest[:hidden], rest[hidden:], *flags)
+        carrier, x, *rest = ctx.saved_tensors
+        found = composite_op("recurrent_backward")(list(grads), carrier, kind, x, rest[:hidden], rest[hidden:], *flags)
         return None, None, None, *found
 
 

@@ -540,6 +540,25 @@ def test_recurrent_layers_stay_whole_in_training(kind: Any) -> None:
     assert any("engine.recurrent" in n.target for n in forward.nodes)
 
 
+@pytest.mark.parametrize(("kind", "op"), [(nn.LSTM, "aten::lstm"), (nn.GRU, "aten::gru"), (nn.RNN, "aten::rnn_tanh")])
+def test_the_backward_of_a_recurrent_layer_runs_no_second_forward(kind: Any, op: str) -> None:
+    """Torch's own history of the layer is used, unless a hook copied what was saved."""
+    layer, x = kind(4, 5, num_layers=2), leaf(3, 2, 4)
+    inputs = [x, *layer.parameters()]
+    run = compiled(lambda x: layer(x)[0].sin())
+    expected = torch.autograd.grad(layer(x)[0].sin().sum(), inputs)
+    run(x)
+    with torch.profiler.profile() as profiler:
+        result = run(x).sum()
+        first = torch.autograd.grad(result, inputs, retain_graph=True)
+        second = torch.autograd.grad(result, inputs)
+    assert [event.name for event in profiler.events()].count(op) == 1
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.clone(), lambda saved: saved):
+        result = run(x).sum()
+    for found in (first, second, torch.autograd.grad(result, inputs)):
+        assert same(expected, found)
+
+
 def test_tangents_may_be_lazily_conjugated_or_negated() -> None:
     """A lazily conjugated or negated tangent is materialized before the backward reads it.
 

@@ -251,7 +251,7 @@ class _Attending(nn.Module):
 
 @pytest.mark.parametrize(
     ("kind", "saved"),
-    [("attention", set()), ("dropping", {"random_state"}), ("recurrent", {"random_state", "getitem_3", "getitem_6"})],
+    [("attention", set()), ("dropping", {"random_state"}), ("recurrent", {"random_state", "getitem_3", "getitem_7"})],
 )
 def test_attention_and_recurrent_layers_stand_in_checkpoints(kind: str, saved: set[str]) -> None:
     """Checkpointed attention is recomputed as in eager.
