@@ -64,9 +64,17 @@ class CodeCache:
         # Holds the globals dict, so that its id, a part of the cache's key, is not reused.
         self._globals = function.__globals__
 
-    def is_of(self, name: str, namespace: dict[str, Any]) -> bool:
-        """Return True if this is the cache of a function of this name in this namespace."""
-        return self._globals is namespace and self.frame.name == name
+    def is_replaced_by(self, function: FunctionType) -> bool:
+        """Return True if the cell of this cache's function was run again and made another.
+
+        Functions of one name at other lines of the same file stand side by side: getters and setters.
+        """
+        code, frame = function.__code__, self.frame
+        is_namesake = frame.role != "resume" and frame.name == function.__qualname__
+        is_same_place = (code.co_filename, code.co_firstlineno) == (frame.file, frame.first_line)
+        return (
+            is_namesake and self._globals is function.__globals__ and (is_same_place or code.co_filename != frame.file)
+        )
 
     def insert(self, entry: CacheEntry) -> None:
         """Insert a new entry at the front."""
@@ -153,7 +161,8 @@ class CompilerCaches:
         with self._lock:
             found = self._by_code.get(key)
             if found is None:
-                self._drop_replaced(function)
+                if role != "resume":  # resume functions have the name of what they resume
+                    self._drop_replaced(function)
                 found = self._by_code[key] = CodeCache(function, role, parent, after)
                 weakref.finalize(function.__code__, self._drop, key).atexit = False
             self._recent[id(found)] = self._recent.pop(id(found), found)
@@ -167,10 +176,9 @@ class CompilerCaches:
 
     def _drop_replaced(self, function: FunctionType) -> None:
         """Drop the caches of functions that this one replaces: its cell was run again."""
-        name = function.__qualname__
-        if "<" not in name:  # neither a lambda nor a function within a function
+        if "<" not in function.__qualname__:  # neither a lambda nor a function within a function
             for cache in tuple(self._recent.values()):
-                if cache.is_of(name, function.__globals__):
+                if cache.is_replaced_by(function):
                     self._recent.pop(id(cache), None)
 
     def hold_no_recent(self) -> None:

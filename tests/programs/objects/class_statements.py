@@ -191,3 +191,9 @@ def changing_entries(x, n):
     made = Made()
     Made.parts.append(made.val())
     return x * made.val(), Made.parts, Made.z
+
+
+@program(lambda: (torch.linspace(-2, 2, 12).view(4, 3),))
+def masked_reductions(x):
+    """Library code defines a class that it does not use for these arguments."""
+    return torch.masked.mean(x, 0, mask=x > 0), torch.masked.softmax(x, 1, mask=x > -1)

@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
+from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
@@ -74,9 +75,36 @@ def create_class_by_type_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variabl
     return _create_class(tx, type, [args[0], bases, entries.from_str_keys(named)], {})
 
 
-@register_rule(builtins.__build_class__, dataclasses.dataclass, functools.total_ordering)
+class LibraryClassVariable(Variable):
+    """A class of a class statement in library code, which uses some in rare cases only."""
+
+    __slots__ = ()
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        raise _class_statement()
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        raise _class_statement()
+
+    def reconstruct(self, cg: PyCodegen) -> None:
+        raise _class_statement()
+
+
+def _class_statement() -> Unsupported:
+    return Unsupported("class-creation", "a class statement runs, or a decorator of one")
+
+
+@register_rule(builtins.__build_class__)
 def _run_class_statement(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    raise Unsupported("class-creation", "a class statement runs, or a decorator of one")
+    bases = [realize(tx, a).as_class() for a in args[2:]]
+    if tx.call_stack.frames[-1].is_trusted and all(is_trusted_module(b.__module__) for b in bases) and not kwargs:
+        return LibraryClassVariable()
+    raise _class_statement()
+
+
+@register_rule(dataclasses.dataclass, functools.total_ordering)
+def _decorate_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    raise _class_statement()
 
 
 _NAMEDTUPLE: Any = vars(collections)["namedtuple"]
