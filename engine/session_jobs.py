@@ -20,11 +20,11 @@ from engine.options import Options
 from engine.process_state import make_lock
 from engine.records.kernels import KernelRecord, KernelTimingRecord, TargetRecord, VerifyRecord
 from engine.records.session import CompilationRecord, Session
+from engine.runtime.heap import trim_heap
 from engine.runtime.time_cpu_kernels import time_cpu_kernels
 from engine.runtime.time_kernels import time_kernels
 from engine.runtime.verify.kernels import verify_kernels
 from engine.runtime.workers.compile_jobs import CompileJob, submit_compile_job
-from engine.runtime.workers.heap import trim_heap
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import keyword
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -174,7 +175,8 @@ def _frame_of_layer(module: torch.nn.Module, count: int, keywords: tuple[str, ..
     """Return a function that calls a layer with ``count`` arguments and these keywords."""
     parameters = inspect.signature(module.forward).parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:count]
-    if len({*names, *keywords}) == count + len(keywords) and all(map(str.isidentifier, keywords)):
+    is_plain = all(k.isidentifier() and not keyword.iskeyword(k) for k in keywords)
+    if is_plain and len({*names, *keywords}) == count + len(keywords):
         signature = ", ".join([*names, *keywords])
         passed = ", ".join([*names, *(f"{k}={k}" for k in keywords)])
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.records.scripts.graph_script import CannotWrite
 
@@ -102,10 +102,10 @@ def _cpp_parameters(text: str) -> list[_Parameter]:
 def _triton_parameters(text: str) -> list[_Parameter]:
     """Read the parameters that a call gives: all but the compile-time ones at the end."""
     try:
-        functions = [n for n in ast.parse(text).body if hasattr(n, "decorator_list")]
-        signature = ast.literal_eval(_SIGNATURE.search(text)[1])  # type: ignore[index]
-        changed = ast.literal_eval(_CHANGED.search(text)[1])  # type: ignore[index]
-        names = [a.arg for a in functions[-1].args.args if a.annotation is None]  # type: ignore[attr-defined]
+        functions: list[Any] = [n for n in ast.parse(text).body if hasattr(n, "decorator_list")]
+        signature = ast.literal_eval(_SIGNATURE.findall(text)[0])
+        changed = ast.literal_eval(_CHANGED.findall(text)[0])
+        names = [a.arg for a in functions[-1].args.args if a.annotation is None]
     except (SyntaxError, ValueError, IndexError, TypeError) as error:
         raise CannotWrite("the parameters of the kernel are not understood") from error
     return [
@@ -218,9 +218,9 @@ class _ArgumentStatements(ast.NodeVisitor):
 
 def _called(value: ast.expr) -> str:
     """Return the name of the function or kernel that an expression calls; empty for others."""
-    function = getattr(value, "func", None)
+    function: Any = getattr(value, "func", None)
     is_launch = getattr(function, "attr", "") == "run"
-    return str(getattr(function.value if is_launch else function, "id", ""))  # type: ignore[union-attr]
+    return str(getattr(function.value if is_launch else function, "id", ""))
 
 
 def _names(value: ast.expr) -> set[str]:

@@ -17,7 +17,7 @@ import threading
 import time
 from typing import IO, Any
 
-from engine.runtime.workers.heap import trim_heap
+from engine.runtime.heap import trim_heap
 
 LENGTH_HEADER = struct.Struct("<Q")
 TEMP_FOLDER_PREFIX = "engine-worker-"

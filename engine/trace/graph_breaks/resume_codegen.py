@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType, FunctionType
+from typing import Any, cast
 
 from bytecode import Label
 from bytecode.instr import CellVar, FreeVar
@@ -231,7 +232,7 @@ class ResumeCodegen:
             ResumeFunctionSlot(
                 slot,
                 code,
-                self.frame.globals.values,  # type: ignore[arg-type]
+                cast("dict[str, Any]", self.frame.globals.values),
                 span_of(self.code, self.op.offset),
                 bool(shared_cell_names(self.code)),
                 varying_dims(self.cg.tx, arguments),
