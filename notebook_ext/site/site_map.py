@@ -131,7 +131,7 @@ EXPLANATION = (
         "explanation",
         "scope",
         "What it does, and its limits",
-        (Text("README.md", ("What it does today", "Limits", "Beside other tools", "What was tested")),),
+        (Text("README.md", ("What it does today", "Limits", "Compared with other tools", "What was tested")),),
     ),
     Page(
         "explanation",
