@@ -22,7 +22,7 @@ class AotFallback(FallbackKind):
     GENERATOR_INPUT = "generator-input"
     LAYOUT_MUTATION_NEEDS_GRAD = "layout-mutation-needs-grad"
 
-    # Operators that no functional graph can hold
+    # Operators that a functional graph cannot contain
     ATTRIBUTE_NODE = "attribute-node"
     STATE_CHANGING_CALL = "state-changing-call"
     TENSOR_METADATA_CHANGE = "tensor-metadata-change"
@@ -30,7 +30,7 @@ class AotFallback(FallbackKind):
     SPARSE_OR_QUANTIZED_VALUE = "sparse-or-quantized-value"
     CALL_READS_MUTATED_OBJECTS = "call-reads-mutated-objects"
 
-    # Writes
+    # Mutations
     WRITE_TO_OVERLAPPING_ELEMENTS = "write-to-overlapping-elements"
     WRITE_IN_OTHER_ORDER = "write-in-other-order"
     WRITE_THROUGH_OTHER_VIEW = "write-through-other-view"
@@ -92,7 +92,7 @@ class AotFallback(FallbackKind):
     GRADIENT_CHECKED_IN_BACKWARD = "gradient-checked-in-backward"
     CONSTANT_GRADIENT = "constant-gradient"
 
-    # Backward passes: they then run in eager mode, fill zeros in, or raise if they are differentiated
+    # Double backward: the gradients raise when they are differentiated
     DOUBLE_BACKWARD_OF_MUTATED_INPUT = "double-backward-of-mutated-input"
     DOUBLE_BACKWARD_INPUT_FREED = "double-backward-input-freed"
 

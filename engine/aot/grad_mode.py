@@ -21,15 +21,15 @@ GRAD_MODE_CALLS = (set_grad_enabled, torch.set_grad_enabled)
 
 
 def needs_autograd(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> bool:
-    """Return True if autograd must see this call.
+    """Return True if this call must run under autograd.
 
-    True if a call creates a tensor with ``requires_grad=True``, or if grad mode is on and an input or a value inside
+    True if a node creates a tensor with ``requires_grad=True``, or if grad mode is on and an input or an intermediate
     requires grad.
     """
     if any(n.kwargs.get("requires_grad") is True for n in graph.graph.nodes):
         return True
     switched_on = any(n.target in GRAD_MODE_CALLS and n.args[:1] != (False,) for n in graph.graph.nodes)
-    # Without grad mode nothing derived from an input requires grad, though fake views may say so.
+    # Without grad mode no intermediate requires grad, even if the fake tensor of a view says so.
     if not torch.is_grad_enabled() and not switched_on:
         return False
     return any(i.requires_grad for i in inputs) or any(t.requires_grad for t in traced_tensors(graph))

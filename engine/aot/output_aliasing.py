@@ -62,7 +62,7 @@ class OutputAliasAnalyzer:
     def add(self, node: Any, value: Any) -> None:
         """Analyze one output.
 
-        ``node`` is what the traced graph returns; ``value`` is its value in the functional run.
+        ``node`` is the node or constant that the traced graph returns; ``value`` is its value in the functional run.
         """
         self.outputs.append(self._analyze_output(repr(node), node, value))
 
@@ -84,9 +84,9 @@ class OutputAliasAnalyzer:
         return self._output_by_fake[id(fake)]
 
     def _inputs_sharing_storage(self, node: torch.fx.Node, fake: torch.Tensor) -> list[int]:
-        """Return the inputs over the tensor's storage; first the one that it is a view of.
+        """Return the inputs that share the tensor's storage, first the one that it is a view of.
 
-        Another input may have a different storage in the next call.
+        The other inputs may have different storages in the next call.
         """
         found = [n for n, i in enumerate(self._inputs) if i.is_tensor and storage_id(i.fake) == storage_id(fake)]
         if len(found) < 2:
@@ -125,7 +125,7 @@ class OutputAliasAnalyzer:
             return self._alias_of_input(name, fake, sharing)
         return self._alias_of_result(name, fake, value)
 
-    # Outputs over the memory of inputs.
+    # Outputs that share memory with inputs.
 
     def _alias_of_input(self, name: str, fake: torch.Tensor, sharing: Sequence[int]) -> OutputAliasInfo:
         base = fake._base
@@ -163,7 +163,7 @@ class OutputAliasAnalyzer:
         given: torch.Tensor,
         make: Callable[[torch.Tensor, ViewSpec], OutputAliasInfo],
     ) -> OutputAliasInfo:
-        """Analyze a tensor over the memory of ``given`` that is not a view of it.
+        """Analyze a tensor that shares the memory of ``given`` but is not a view of it.
 
         It is a detached base, or a view of one. Each detached base is created once.
         """
@@ -192,7 +192,7 @@ class OutputAliasAnalyzer:
                 return OutputAliasInfo(name, "alias of root", n, self._describe_view(name, other, root))
         return replace(make(root, view), version_bumps=write_count(root))
 
-    # Outputs over memory allocated in the graph.
+    # Outputs in memory that the graph allocated.
 
     def _alias_of_result(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
         maker = self._traced.creators.get(storage_id(fake))
@@ -253,7 +253,7 @@ def _input_viewed_by(node: torch.fx.Node, storage: int) -> str:
 
 
 def view_chain(node: torch.fx.Node, storage: int) -> Iterator[torch.fx.Node]:
-    """Yield a node and the nodes that its tensor is a view of, all over one storage."""
+    """Yield a node and then the nodes that its tensor is a view of, within one storage."""
     yield node
     place = None
     while node.op != "placeholder":

@@ -1,8 +1,9 @@
 """Lifetime of saved tensors when backward runs for only some results of a call.
 
-Eager frees the saved tensors of an autograd node once gradients have flowed through it, and no others: a
-discriminator's loss may be differentiated first, its generator's later. A compiled call is one autograd node. It
-must know its parts to continue where eager does, to raise where eager does, and to retain no more than eager.
+Eager frees only the saved tensors of autograd nodes through which gradients have flowed. For example, a program may
+differentiate the discriminator's loss first and the generator's loss later. A compiled call is a single autograd node.
+It therefore tracks which saved tensors each tangent needs: it continues and raises where eager does, and retains no
+more than eager.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from engine.ir.node_values import is_scalar, tensor_meta
 from engine.torch_private.autograd import SavedTensor
 
 TangentSet = frozenset[int]
-"""Positions of some of a backward's tangents."""
+"""Positions of a subset of a backward's tangents."""
 
 CAN_UNPACK_SINGLE = hasattr(SavedTensor, "unpack")
 """True if this torch version can unpack one of several saved tensors."""
@@ -35,7 +36,7 @@ ALREADY_FREED_MESSAGE = (
 def tangent_dependencies(
     backward: torch.fx.GraphModule, tensors: int, tangents: Sequence[str]
 ) -> frozenset[TangentSet]:
-    """Return, for each operator that reads what eager saves, the tangents it depends on.
+    """Return, for each operator that reads values saved by eager, its tangents.
 
     The first ``tensors`` inputs of the graph are saved tensors; ``tangents`` are names of other inputs.
     """
@@ -57,7 +58,7 @@ def tangent_dependencies(
             if node.op != "output" and (is_read or _is_scalar_product_grad(node)):
                 found.add(late)
         elif not is_scalar(node) and (is_read or not is_backward_node(node)):
-            saved.add(node)  # a forward node that is recomputed here, or one computed from saved values
+            saved.add(node)  # counts as saved: a recomputed forward node, or a node computed from saved values
     return frozenset(found)
 
 
@@ -69,7 +70,7 @@ def _is_scalar_product_grad(node: torch.fx.Node) -> bool:
 
 
 def share_saved_values(meetings: Collection[TangentSet], some: TangentSet, others: TangentSet) -> bool:
-    """Return True if gradients of both sets flow through one operator that reads saved values."""
+    """Return True if one operator that reads saved values depends on tangents of both sets."""
     return any(part & some and part & others for part in meetings)
 
 
@@ -87,10 +88,10 @@ class RetainedTensors:
     """Saved tensors of a call that may still have to compute further gradients."""
 
     _result: torch.Tensor
-    """Its autograd node saves the tensors."""
+    """Tensor whose autograd node saves the retained tensors."""
     _position_in_node: dict[int, int]
     _errors: dict[int, RuntimeError]
-    """Errors for tensors that can no longer be read; eager raises them only on reading."""
+    """Errors of tensors that could not be read; raised when they are unpacked, as in eager."""
 
     def unpack(self, position: int) -> torch.Tensor:
         """Return a saved tensor.
@@ -114,7 +115,7 @@ def retain_tensors(
     errors: dict[int, RuntimeError] = {}
     for n in needed:
         try:
-            # A result references its node, which is to hold this: detach to avoid the cycle.
+            # A result references its autograd node, which will reference this object: detach to avoid a cycle.
             tensors[n] = read(n).detach() if n in returned else read(n)
         except RuntimeError as error:
             errors[n] = error.with_traceback(None)
@@ -124,11 +125,13 @@ def retain_tensors(
 
 
 def unpack_saved_tensor(ctx: Any, position: int, returned: Collection[int] = ()) -> torch.Tensor:
-    """Return one saved tensor of an autograd node, whose own results are ``returned``.
+    """Return one saved tensor of an autograd node.
+
+    ``returned`` are the positions of saved tensors that are results of the node.
 
     Raises:
-        RuntimeError: it was mutated since it was saved, or is freed. This may also concern another saved tensor, since
-            torch may unpack only all of them together.
+        RuntimeError: the tensor was freed, or mutated since it was saved. If torch can only unpack all saved tensors
+            together, another one may be the reason.
     """
     # Torch returns saved results only together with all other saved tensors.
     one = CAN_UNPACK_SINGLE and position not in returned

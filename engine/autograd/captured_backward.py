@@ -28,7 +28,7 @@ class CapturedBackward:
 
     id: str
     graph: torch.fx.GraphModule
-    """Takes the lists ``build_graph.PLACEHOLDERS``."""
+    """Graph whose arguments are the lists named in ``build_graph.PLACEHOLDERS``."""
     capture: BackwardCapture
     key: CaptureKey
     nodes: tuple[AutogradNode, ...]
@@ -39,7 +39,7 @@ class CapturedBackward:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     compilation_numbers: Iterator[int] = field(default_factory=itertools.count)
-    """Numbers of its compilations by backends."""
+    """Numbers the compilations of the capture by backends."""
     _eager_run: Run | None = None
     _anomaly_run: Run | None = None
     _runs: dict[Any, Run] = field(default_factory=dict)

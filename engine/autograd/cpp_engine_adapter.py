@@ -249,7 +249,7 @@ _opaque: dict[str, bool] = {}
 def is_opaque_formula(name: str) -> bool:
     """Return True if a formula can run but cannot be traced.
 
-    It is then a user-defined C++ function that is not declared traceable.
+    Such a formula is a user-defined C++ function that is not declared traceable.
     """
     return _opaque.get(name, False)
 

@@ -11,7 +11,7 @@ CACHE_REASONS = ReasonCatalog(pathlib.Path(__file__).with_name("catalog"))
 
 
 class CacheFallback(FallbackKind):
-    """Why a result is not saved. The page of the id has the cause, hints and programs."""
+    """Why a result is not saved. The catalog has cause, hints and programs for each id."""
 
     UNSERIALIZABLE_VALUE = "unserializable-value"
     UNSERIALIZABLE_SIZE = "unserializable-size"

@@ -41,9 +41,9 @@ def load_or_lower(
 ) -> LoweredProgram:
     """Return the cached program of a graph, or lower the graph and cache the program.
 
-    The record notes where the program comes from, or why it is not cached. ``key_parts``: plain values that affect
-    the program, too. ``with_reference``: also restore the reference graph and the pass records. Exceptions of
-    ``lower`` are raised.
+    The record notes where the program comes from, or why it is not cached. ``key_parts``: other plain values that
+    determine the program. ``with_reference``: also restore the reference graph and the pass records. Exceptions of
+    ``lower`` propagate.
     """
     try:
         key = _cache_key(graph, [*key_parts, fused_random])
@@ -116,7 +116,7 @@ def _module_of(function: Any) -> str:
 
 
 def _size_hints(values: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return the size hints of the symbols: decisions depend on them."""
+    """Return the size hints of the symbols; decisions of lowering depend on them."""
     return sorted(
         {(str(n.node.expr), str(n.node.hint)) for v in values for n in symbolic_numbers_in(v) if n.node.expr.is_Symbol}
     )
@@ -125,7 +125,7 @@ def _size_hints(values: Sequence[Any]) -> list[tuple[str, str]]:
 def _serialize(program: LoweredProgram, graph: AotGraph) -> str:
     """Serialize a program, without its reference graph and pass records.
 
-    Decomposing the graph restores those.
+    Running the passes on the graph again restores them.
     """
     plain = replace(program, reference_graph=None, record=replace(program.record, passes=()))
     rows = [[n, p.meta["val"].stride(0)] for n, p in enumerate(graph.saved_placeholders) if PADDED_ROWS_KEY in p.meta]

@@ -65,7 +65,7 @@ def _one_line(text: str) -> str:
 
 
 def findings_json(session: Session) -> dict[str, Any]:
-    """Return the findings as JSON values: a headline and a list, each with its place as text."""
+    """Return the findings as JSON values: a headline and a list, each with its location."""
     found = find_problems(session)
     return {
         "compiler": session.compiler,

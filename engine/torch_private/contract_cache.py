@@ -1,4 +1,4 @@
-"""Results of the contract's cheap check on disk, by version of torch and of the contract."""
+"""Disk cache of the check of torch's private names, by version of torch and the entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADER = "entries checked:"
 
 
 def _path() -> pathlib.Path:
-    """Return the file with the results for this torch and this contract."""
+    """Return the file with the results for this torch and this version of the entries."""
     files = [pathlib.Path(torch.__file__), *sorted(pathlib.Path(__file__).parent.glob("*.py"))]
     states = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
     key = repr((torch.__version__, torch.version.git_version, sys.version, states))
@@ -25,7 +25,10 @@ def _path() -> pathlib.Path:
 
 
 def read() -> dict[str, str] | None:
-    """Return the stored faults by path of entry, or None if this torch was not checked yet."""
+    """Return the fault of each entry by its path, or None if this torch was not checked yet.
+
+    An empty text means that torch has the entry as expected.
+    """
     try:
         header, *lines = _path().read_text(encoding="utf-8").splitlines()
         return dict(line.split("\t", 1) for line in lines) if header == f"{_HEADER} {len(lines)}" else None
@@ -34,7 +37,7 @@ def read() -> dict[str, str] | None:
 
 
 def write(faults: dict[str, str]) -> None:
-    """Store the faults by path of entry; nothing happens if the folder cannot be written."""
+    """Store the faults by path of entry; do nothing if the folder cannot be written."""
     with contextlib.suppress(OSError):
         path = _path()
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""``__torch_function__``: its modes, and switching it off."""
+"""``__torch_function__``: its modes, and disabling it."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ ENTRIES = (
     Entry(
         "torch._C:_is_torch_function_all_disabled",
         Kind.FUNCTION,
-        "Asks if modes are switched off too.",
-        without="a switched-off mode would run",
+        "Returns if torch-function modes are disabled too.",
+        without="a disabled mode would run",
         off=Feature.COMPILATION,
         calls=("()",),
     ),
     Entry(
         "torch._C:_is_torch_function_enabled",
         Kind.FUNCTION,
-        "Asks if overrides of subclasses run.",
-        without="a switched-off override would run",
+        "Returns if overrides of subclasses are enabled.",
+        without="a disabled override would run",
         off=Feature.COMPILATION,
         calls=("()",),
     ),
@@ -110,7 +110,7 @@ ENTRIES = (
     Entry(
         "torch.utils._device:DeviceContext",
         Kind.CLASS,
-        "Recognizes the mode of a default device.",
+        "Recognizes the torch-function mode that sets a default device.",
         without="a default device is taken for a mode of the user",
         off=Feature.COMPILATION,
     ),

@@ -1,6 +1,7 @@
 """Emit one FX node in steps.
 
-Dispatch, normalize arguments, create the node, run it on fakes, repair or roll back, wrap the result.
+Dispatch ``__torch_function__``, normalize arguments, create the node, run it on fake tensors. After a failure, roll
+back; otherwise update version counters and wrap the result.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def create_node(tx: Tracer, operation: Operation, arguments: OperationArguments)
 
 
 def run_on_fakes(tx: Tracer, operation: Operation, arguments: OperationArguments) -> Any:
-    """Run the operation on fake tensors; it raises the errors of ``emit_node``."""
+    """Run the operation on fake tensors; raise the same errors as ``emit_node``."""
     check_dtypes(operation.target, arguments.fakes, arguments.keyword_fakes)
     return evaluate_on_fakes(
         tx, operation.op, operation.target, arguments.fakes, arguments.keyword_fakes, operation.run
@@ -115,7 +116,7 @@ def find_returned_argument(
 ) -> Variable | None:
     """Return the argument that the operation returns, or None for a new result.
 
-    An in-place operator returns one of its arguments: the same Python object, so the same variable.
+    An in-place operator returns one of its arguments. The result must then be the variable of that argument.
     """
     if not isinstance(result, torch.Tensor):
         return None

@@ -1,4 +1,4 @@
-"""Launches of a kernel as a table: what is equal once, what varies in columns."""
+"""Table of a kernel's launches: varying properties are columns, others are listed once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def launches_of(session: Session, compilation: str, kernel: str) -> dict[str, An
 
 
 def _facts(session: Session, group: LaunchGroup) -> dict[str, str]:
-    """Return what can differ between launches of one kernel, by the title of its column."""
+    """Return the properties that can differ between launches of a kernel, by column title."""
     arguments = {one_line(name, 40): one_line(text, 60) for name, text in group.arguments.items()}
     return arguments | {
         "grid": " × ".join(map(str, group.grid)),

@@ -34,7 +34,7 @@ from notebook_ext.views.linked.program_counts import program_counts, ran_on_cpu
 from notebook_ext.views.linked.row_links import CPU, for_target
 
 CPU_NAME = "this CPU"
-"""Place of checks of kernels for the CPU; a check elsewhere names its place."""
+"""Location of checks that the line does not name; it names others, such as an interpreter."""
 MAX_GROUPS = 8
 """Maximum number of functions in the line; the rest is counted."""
 MAX_HINTS = 6
@@ -155,7 +155,7 @@ def _ends_with_first_call(text: str) -> bool:
 
 
 _SYMBOL = re.compile(r"\b(\w+) is ([^,();]+)")
-"""A symbol and the size that it is, in the sentence of a relation that does not hold."""
+"""Matches a symbol and its size, ``s0 is x.size(0)``, in the text of a failed relation."""
 
 
 def guard_failure_text(rejection: GuardFailure) -> str:
@@ -225,7 +225,7 @@ def _recompile_items(session: Session, group: RootGroup) -> Iterator[SummaryItem
 
 
 def _cpu_items(session: Session) -> Iterator[SummaryItem]:
-    """Yield the items about kernels and ATen calls that computed the results on the CPU."""
+    """Yield the items about kernels and ATen calls that ran on this CPU."""
     kernels = [k for c in session.compilations for k in unique_kernels(for_target(c, CPU))]
     if kernels:
         _, calls = program_counts(session, session.compilations)
@@ -261,7 +261,7 @@ def _kernel_items(session: Session) -> Iterator[SummaryItem]:
 
 
 def _where_run_text(session: Session) -> str:
-    """Return a text on where the kernels ran, and if the results came from them."""
+    """Return where the kernels ran, and if they computed the results."""
     if ran_on_cpu(session):
         return "compiled only"
     if not session.device.startswith(("cuda", "hip")):

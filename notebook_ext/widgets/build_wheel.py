@@ -15,14 +15,14 @@ ONLY_IN_A_CLONE = (
     "notebook_ext/lesson/__main__.py",
     "notebook_ext/reference_docs.py",
 )
-"""Modules that write pages and notebooks of a clone; a wheel is without them."""
+"""Modules that write pages and notebooks in a clone; they are left out of the wheel."""
 
 
 class BuildWithPackedSources(build_py):
     """Copies the packages, and packs the front end's modules and style sheets into one file."""
 
     def run(self) -> None:
-        """Pack the copies; an editable install has none and reads the files themselves."""
+        """Pack the copied files; an editable install has no copies and reads the originals."""
         super().run()
         if self.editable_mode:
             return

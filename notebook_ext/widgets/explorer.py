@@ -39,7 +39,7 @@ class Editor(Protocol):
     tried: dict[str, Session]
 
     def answer(self, action: str, entry: str, stage: str, text: str) -> dict[str, Any]:
-        """Do what a message requests, and return what the view shows."""
+        """Execute the action of a message, and return the data that the view shows."""
         ...
 
 
@@ -48,10 +48,10 @@ class Explorer(anywidget.AnyWidget):
 
     ``view`` is the initial view, in the form of the summary's links: ``guards|0/1``,
     ``linked|0/0|line=12``; the linked view if empty. ``others`` are sessions by name for comparison; this
-    session is called ``name`` there. ``hypothetical_call`` is the explanation of a call that is not made:
-    the guards view shows its verdicts. ``on_verify`` is called without arguments when the user requests a
-    check. It may take long; the resulting changes of the session are shown as they come. ``on_replay`` runs
-    the cell beside an edited text of it; ``editor`` answers the view of edits.
+    session is called ``name`` there. ``hypothetical_call`` explains a call that is not executed: the guards
+    view shows which guards it would pass. ``on_verify`` is called without arguments when the user requests a
+    check. It may take long; the session's changes are shown as they happen. ``on_replay`` runs the cell and
+    an edited version of it; ``editor`` answers the view of edits.
     """
 
     _esm = initial_module_text()
@@ -80,7 +80,7 @@ class Explorer(anywidget.AnyWidget):
         asked: CallExplanation | None = None,
         summary_id: str = "",
     ) -> None:
-        # Taken before the views are made: what changes from here on is sent again.
+        # Read before the views are built, so that later changes are noticed and sent.
         seen = {c.id: c for c in session.compilations}
         shown = overview(session, others, name, can_edit=True)
         super().__init__(
@@ -107,12 +107,12 @@ class Explorer(anywidget.AnyWidget):
         self._seen: dict[str, CompilationRecord] = seen
         self.on_msg(_receive)
         self._stop = session.on_change(_weak_listener(self))
-        # Kernels of other threads may have arrived before the listener was there.
+        # Other threads may have added kernels before the listener was registered.
         if self._changed(session.compilations) or overview(session, others, name, can_edit=True) != shown:
             self.schedule_refresh()
 
     def __repr__(self) -> str:
-        # Saved beside the view: it is all that a reader without a kernel sees of the widget.
+        # Jupyter saves this text with the widget: without a kernel, readers see only this.
         return "Explorer: shown while the kernel runs; the static snapshot above stays"
 
     def close(self) -> None:
@@ -176,13 +176,13 @@ class Explorer(anywidget.AnyWidget):
             self._cost = time.perf_counter() - start
 
     def _changed(self, compilations: tuple[CompilationRecord, ...]) -> set[str]:
-        """Return the ids of the compilations that are not as they were when last shown."""
+        """Return the ids of the compilations that changed since they were last shown."""
         return {c.id for c in compilations if self._seen.get(c.id) is not c}
 
     def schedule_refresh(self) -> None:
         """Schedule an update after a change of the session.
 
-        A thread of its own sends it, so that the page updates while the kernel is busy.
+        A separate thread sends it, so that the page updates while the kernel is busy.
         """
         with (
             self._timer_lock
@@ -205,7 +205,7 @@ class Explorer(anywidget.AnyWidget):
                 return
             self._sent[key] = fingerprint
             if key in self.parts:
-                # Part of the first look: as state it also reaches a view that is not there yet.
+                # Initial parts are stored as widget state, so that later views of the widget get them too.
                 self.parts = {**self.parts, key: value}
                 if only_changed:
                     return
@@ -309,7 +309,7 @@ class Explorer(anywidget.AnyWidget):
 
     def _replay_edit(self, edit: str) -> None:
         if self._on_replay is None:
-            self._say("This cell cannot be replayed: the session was loaded, or is not of a %%compile cell.")
+            self._say("This cell cannot be replayed: the session was loaded, or was not recorded by a %%compile cell.")
             return
         try:
             result = replay_edit(self.session, edit, self._on_replay)

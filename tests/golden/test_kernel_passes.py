@@ -147,7 +147,7 @@ def test_symbolic_sizes(show: Show) -> None:
     show(f, torch.ones(1000), dynamic=True)
 
 
-@shows("engine/kernels/cpu/listings.py", "engine/kernels/cpu/line_tables.py", "engine/kernels/cpu/register_uses.py")
+@shows("engine/kernels/cpu/listings.py", "engine/kernels/cpu/line_tables.py", "engine/kernels/cpu/instruction_lines.py")
 def test_assembly_by_line(pair: Pair) -> None:
     """Each instruction for a CPU has the line of LLVM IR that it comes from.
 

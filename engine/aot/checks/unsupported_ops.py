@@ -1,4 +1,4 @@
-"""Operators that the functional graph cannot hold."""
+"""Operators that the functional graph cannot contain."""
 
 from __future__ import annotations
 
@@ -34,26 +34,29 @@ _UNSUPPORTED_ATTRS = frozenset(
 
 
 def check_unsupported_ops(call: CheckedCall) -> Fallback | None:
-    """Return a fallback if a functional graph cannot hold a node."""
+    """Return a fallback if a functional graph cannot contain a node."""
     differentiates = call.trains and calls_autograd(call.graph)
     checked = (n for n in call.graph.graph.nodes if not (differentiates and _is_part_of_differentiation(n)))
     return next((found for node in checked if (found := _check_node(node)) is not None), None)
 
 
 def _is_part_of_differentiation(node: torch.fx.Node) -> bool:
-    """Return True for ``torch.autograd.grad`` and the leaves made for it."""
+    """Return True for ``torch.autograd.grad`` and the calls that create its leaves."""
     if node.target == "requires_grad_":
         return node.all_input_nodes[0].op != "placeholder" and makes_hidden_leaf(node)
     return node.target is torch.autograd.grad
 
 
 def _keeps_bodies(node: torch.fx.Node) -> bool:
-    """Return True if a node is a higher-order operator that functional graphs hold."""
+    """Return True for a higher-order operator whose body a functional graph can contain."""
     return type(node.target).__module__.startswith("torch._higher_order_ops") and str(node.target) in BODY_OPS
 
 
 BODY_OPS = frozenset(("cond", "while_loop", "scan", "associative_scan", "flex_attention"))
-"""Higher-order operators with a functional form: ATen runs them, kernels the rest."""
+"""Higher-order operators with a functional form.
+
+ATen runs them; kernels compute the rest of the graph.
+"""
 
 
 def _check_node(node: torch.fx.Node) -> Fallback | None:

@@ -30,7 +30,7 @@ from engine.ir.node_values import ancestors_of, is_scalar, nodes_in, results_of
 from engine.records.aot import PartitionRecord, SavedValue
 
 _INPUT_BYTE_COST, _INTERMEDIATE_BYTE_COST = 3, 4
-"""Cost of saving a byte of an input and of an intermediate; of equals the input is saved."""
+"""Cost of saving a byte of an input and of an intermediate; inputs are preferred."""
 
 PartitionMethod = Literal["min-cut", "default"]
 Node = torch.fx.Node
@@ -128,7 +128,7 @@ class _JointNodes:
         return again
 
     def _is_checkpointed(self, node: Node, again: set[Node]) -> bool:
-        if node.target is operator.getitem:  # an output of a multi-output node follows that node
+        if node.target is operator.getitem:  # treat an output of a multi-output node like that node
             return node.all_input_nodes[0] in again and node not in self.policy_saved
         return checkpoint_of(node) is not None and node not in self.policy_saved
 
@@ -238,8 +238,8 @@ def _costs(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> Call
     """Return a function for the cost of saving a node, in weighted bytes.
 
     The cost is INFINITE if the node must not be saved. Results and inputs belong to the caller, who may mutate them
-    before the backward, as an optimizer does with parameters. They are saved only where eager would also save them, and
-    raise.
+    before the backward, as an optimizer does with parameters. They are saved only where eager also saves them, and would
+    raise after such a mutation.
     """
     free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
     given = (n for node in parts.checkpointed for n in node.all_input_nodes if n not in parts.checkpointed)
@@ -439,7 +439,7 @@ def _record(
             n.name, "recomputed", 0 if _is_view_or_item(n) else _bytes(n), _why_recomputed(n), _traced_node_ids(n)
         )
         for n in recomputed
-        if not is_backward_node(n) or takes_rng_state(n)  # what only the backward computes is computed once
+        if not is_backward_node(n) or takes_rng_state(n)  # a backward node runs once: nothing is recomputed
     ]
     return PartitionRecord(
         method,

@@ -1,4 +1,4 @@
-"""Cost model of the partitioner: may a value be recomputed, and how many bytes it takes."""
+"""Cost model of the partitioner: which values may be recomputed, and their sizes in bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WINDOWS = frozenset(
         "upsample_bilinear2d upsample_trilinear3d"
     ).split()
 )
-"""Operators that ATen runs on a CPU, fused with nothing: they walk windows of the input."""
+"""Operators on windows of the input. On a CPU, ATen runs each without fusion."""
 
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 
@@ -62,7 +62,7 @@ def why_not_recomputable(node: torch.fx.Node) -> str:
         return "it may have side effects, which must happen only once"
     facts = facts_of_overload(called)
     if called.namespace not in ("aten", "prims"):
-        return "a composite operator is expensive"
+        return "an operator outside of ATen is assumed to be expensive"
     if facts.name in _EXPENSIVE or facts.is_linear_algebra or facts.is_backward:
         return "it is expensive"
     made = tensor_meta(node)
@@ -76,7 +76,7 @@ def is_view(node: torch.fx.Node) -> bool:
     called = called_overload(node.target)
     if called is None or not (called is _UNSAFE_VIEW or facts_of_overload(called).is_view):
         return False
-    return bool(node.all_input_nodes)  # not of a constant
+    return bool(node.all_input_nodes)  # a view of a constant has no input nodes
 
 
 def view_base_node(node: torch.fx.Node) -> torch.fx.Node:

@@ -1,4 +1,4 @@
-"""Give results a freed history, where the graph called ``autograd.grad`` on them."""
+"""Give a freed autograd history to results that the graph passed to ``autograd.grad``."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ NAME = ""
 
 
 class FreedHistory(torch.autograd.Function):
-    """Result of a graph; a backward from it raises what torch raises."""
+    """Identity whose backward raises torch's error for a freed graph."""
 
     @staticmethod
     def forward(ctx: Any, result: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        """Return the result as one that depends on the leaves."""
+        """Return the result; autograd then connects it with the leaves."""
         return result.detach()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:  # noqa: ARG004
-        """Raise the error that torch raises."""
+        """Raise torch's error for a freed graph."""
         raise RuntimeError(ALREADY_FREED_MESSAGE)
 
 
 def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None:
-    """Return no action; None if no result has a freed history."""
+    """Return a change without actions; None if no result has a freed history."""
     return PreCompileResult(call, ()) if call.metadata.freed_results else None
 
 
 def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
-    """Return code that connects such results with the inputs they depend on."""
+    """Return code that connects these results with the inputs that they depend on."""
     lines = [
         f"    r{n} = freed_history(r{n}, {', '.join(f'i{k}' for k in inputs) or 'hidden_leaf'})"
         for n, inputs in change.call.metadata.freed_results

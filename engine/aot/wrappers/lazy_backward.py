@@ -61,7 +61,7 @@ class _TangentVariant:
     fills_zeros: bool
     """True if ``run`` takes zeros for undefined tangents; else it takes only defined ones."""
     undefined_grads: tuple[bool, ...] = ()
-    """Per gradient, True if it is undefined; used where zeros were filled in."""
+    """True for each gradient that is undefined, if ``run`` takes zero-filled tangents."""
     saved_used: frozenset[int] | None = None
     """Positions of the saved values that ``run`` reads and is called with; None for all."""
 
@@ -96,7 +96,7 @@ class LazyBackward:
     """Eager rerun, for gradients that must be differentiable themselves."""
     probe: BackwardProbe | None = None
     describe: Describe | None = None
-    """Returns statistics of the nodes of ``graph`` for its inputs."""
+    """Returns statistics of each node of ``graph`` for given input values."""
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _lock: threading.RLock = field(default_factory=make_rlock)
     _all_defined: Run | None = None
@@ -104,7 +104,7 @@ class LazyBackward:
     _variants: dict[tuple[TangentSet, bool], _TangentVariant] = field(default_factory=dict)
     _dependencies: frozenset[TangentSet] | None = None
     _still_needed: dict[TangentSet, frozenset[int] | None] = field(default_factory=dict)
-    """Saved tensors still needed after backward ran for some tangents; None for none."""
+    """Saved tensors still needed, by the set of tangents whose backward ran; None if none are."""
 
     def __call__(
         self, ctx: Any, values: list[Any], tangents: list[Any], layouts: Sequence[TangentLayout]
@@ -161,7 +161,7 @@ class LazyBackward:
     def on_all_undefined(self, ctx: Any) -> None:
         """Handle a backward without any defined tangent.
 
-        Eager's nodes would not run, and would still hold their saved tensors.
+        In eager mode no node runs then, and all nodes keep their saved tensors.
         """
         if not _is_autograd_node(ctx):
             return
@@ -179,7 +179,7 @@ class LazyBackward:
         return [ctx.held.unpack(n) for n in range(self.metadata.num_saved_tensors)]
 
     def _retain(self, ctx: Any, left: Collection[int] | None) -> None:
-        """Retain the saved tensors in ``left`` when autograd frees all; None for none."""
+        """Retain the saved tensors at positions ``left``, as autograd frees all; None: no tensor."""
         own = self.metadata.saved_results
         read = partial(unpack_saved_tensor, ctx, returned=own) if ctx.held is None else ctx.held.unpack
         ctx.held = None if left is None else retain_tensors(read, left, own)
@@ -192,13 +192,13 @@ class LazyBackward:
                 yield value
 
     def through_aten(self) -> LazyBackward:
-        """Return an equal backward that runs through ATen, with nothing compiled yet."""
+        """Return an equivalent backward that runs through ATen; nothing is compiled yet."""
         return LazyBackward(self.graph, self.metadata, self.compile_to_aten, self.compile_to_aten, self.rerun)
 
     def unpack_saved(self, ctx: Any, tangents: Sequence[Any]) -> Sequence[Any]:
         """Return the saved tensors if some tangents are undefined; None for those not needed.
 
-        As in eager, those may have been mutated since.
+        As in eager, tensors that are not needed may have been mutated since.
         """
         if _is_autograd_node(ctx):
             there = self._defined_tangents(ctx, tangents)
@@ -236,7 +236,7 @@ class LazyBackward:
     ) -> Sequence[Any]:
         """Return gradients under ``create_graph``.
 
-        If the call cannot be rerun, they raise when they are differentiated again.
+        If the call cannot be rerun, the gradients raise when they are differentiated.
         """
         try:
             if self.rerun.why_unsupported:
@@ -256,9 +256,9 @@ class LazyBackward:
         return [None if g is None else next(guarded) for g in found]
 
     def take_scalars(self, ctx: Any, there: tuple[int, ...]) -> tuple[Any, ...]:
-        """Return saved scalars and symbolic tangent layouts, for a graph inlined in another one.
+        """Return saved scalars and symbolic tangent layouts, to inline the graph in another one.
 
-        Releases all else that the call saved. ``there`` are the positions of the defined tangents.
+        Releases everything else that the call saved. ``there`` are the positions of the defined tangents.
         """
         came = frozenset(there)
         if self.metadata.tracks_freed_tangents:
@@ -293,7 +293,7 @@ class LazyBackward:
     def _release_saved(self, ctx: Any, there: TangentSet) -> None:
         """Free the saved values of the call that eager would free, unless the graph is retained.
 
-        If eager's nodes save nothing either, the call may be differentiated any number of times.
+        A call that saved nothing can be differentiated any number of times, as in eager.
         """
         if _retains_graph():
             return
@@ -313,7 +313,7 @@ class LazyBackward:
     def _saved_needed_after(self, freed: TangentSet) -> frozenset[int] | None:
         """Return positions of saved tensors that eager may still read after ``freed`` tangents.
 
-        None if eager would raise for every tangent.
+        None if eager would raise for every further tangent.
         """
         with self._lock:
             if freed not in self._still_needed:
@@ -327,7 +327,7 @@ class LazyBackward:
             return self._still_needed[freed]
 
     def _saved_used_by(self, tangents: TangentSet) -> frozenset[int]:
-        """Return positions of saved tensors that these tangents need, together or one by one."""
+        """Return positions of saved tensors that a backward of all or one of these tangents reads."""
         read: set[int] = set()
         for some in (tangents, *(frozenset((n,)) for n in tangents)):
             graph = self._specialized_graph(some)

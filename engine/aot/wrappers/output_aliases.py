@@ -167,7 +167,7 @@ def _called(make: Callable[[], torch.Tensor]) -> torch.Tensor:
 
 
 def _view_geometry_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str:
-    if view.detach_kind:  # first: a view with an invalidated grad_fn cannot be viewed again
+    if view.detach_kind:  # detach first: torch rejects a view of a view whose grad_fn is invalid
         base = f"{base}.detach()"
     if view.is_contiguous_view:
         text = f"{base}.view({sizes_expr(view.sizes)})"

@@ -22,7 +22,7 @@ class AotGraph:
     compilation_id: str
     stage: str = "aten"
     is_boxed: bool = False
-    """True if it takes one list of inputs and empties it.
+    """True if the graph takes one list of inputs and empties it (boxed call).
 
     Each input is then freed after its last use.
     """
@@ -41,7 +41,7 @@ class AotGraph:
     """
 
     passes: PassSet = PassSet()
-    """Passes of users that run before lowering."""
+    """Passes that the user registered; they run before lowering."""
 
     @property
     def node_id_prefix(self) -> str:

@@ -1,4 +1,4 @@
-"""Lines of instructions that lost their own: those that use their results.
+"""Source lines of instructions; one without a line gets that of its result's next use.
 
 LLVM gives hoisted constants and merged instructions line 0, or the line of the branch before the loop.
 """
@@ -22,7 +22,7 @@ _LEGACY = {f"{c}l": f"{c}x" for c in "abcd"}
 def lines_by_use(
     places: Sequence[InstructionLocation], weak_lines: frozenset[int], *, destination_first: bool
 ) -> list[InstructionLocation]:
-    """Return the instructions; one without its own line has that of the next use.
+    """Return the instructions; one without a line has that of the next use of its result.
 
     ``weak_lines``: lines of the kernel's text that hold control flow; only branches really come from them.
     """
@@ -48,7 +48,7 @@ def lines_by_use(
 
 
 def values_by_use(places: Iterable[InstructionLocation]) -> list[InstructionLocation]:
-    """Return LLVM instructions; one without a line has that of the next use."""
+    """Return LLVM instructions; one without a line has that of the next use of its result."""
     next_use: dict[str, InlineChain] = {}
     found: list[InstructionLocation] = []
     for place in reversed(list(places)):

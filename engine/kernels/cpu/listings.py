@@ -20,8 +20,8 @@ from engine.ir.kernels.llvm_machine import (
     parse_module,
     why_llvm_is_missing,
 )
+from engine.kernels.cpu.instruction_lines import lines_by_use, values_by_use
 from engine.kernels.cpu.line_tables import function_at_line, with_line_table
-from engine.kernels.cpu.register_uses import lines_by_use, values_by_use
 from engine.kernels.debug_locations import InstructionLocation, aarch64_locations, llvm_locations, x86_locations
 from engine.kernels.link_listings import MOVED_LABEL, NO_LOCATION_LABEL, listing_of_links
 from engine.records.kernels import KernelResources, LineLink, Listing, TargetRecord

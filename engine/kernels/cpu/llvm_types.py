@@ -31,7 +31,7 @@ def value_type(dtype: torch.dtype) -> str:
     """Return the scalar type of a compute dtype.
 
     Raises:
-        NotPrintable: the dtype has no values in LLVM IR here.
+        NotPrintable: CPU kernels do not support the dtype.
     """
     if dtype not in SCALAR_TYPES:
         raise NotPrintable(f"{dtype} has no CPU kernels")

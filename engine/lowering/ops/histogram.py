@@ -18,7 +18,10 @@ from engine.lowering.registry import register_lowering
 
 @register_lowering(aten.histc.default)
 def histc(low: LoweringContext, a: LoweredTensor, bins: int = 100, min: float = 0, max: float = 0) -> LoweredTensor:
-    """Count the elements in bins of equal width; without bounds, between the data's extremes."""
+    """Count the elements in bins of equal width between ``min`` and ``max``.
+
+    If both are 0, the bounds are the data's minimum and maximum. Equal bounds are widened by 1 on each side.
+    """
     check_supported_dtype(a)
     if not all(isinstance(v, (int, float)) for v in (min, max)) or 0 in a.shape:
         raise NotLowered(

@@ -56,7 +56,7 @@ class PoolWindow:
         return window * self.stride - self.padding
 
     def length(self, b: LoopBuilder, window: IndexExpr, *, with_padding: bool) -> LoopIROp:
-        """Return the number of elements of a window that count."""
+        """Return the number of elements of a window, with or without those in the padding."""
         if self.is_in_bounds:
             return b.index_value(IndexExpr({}, self.kernel_size))
         begin = self.start(window)
@@ -90,7 +90,10 @@ def _pool_windows(
 
 
 def _in_bounds_test(b: LoopBuilder, places: Iterable[tuple[IndexExpr, Size, bool]]) -> LoopIROp | None:
-    """Test if each ``(index, size, is_known)`` is in bounds; ``is_known`` needs no test."""
+    """Test if each ``(index, size, is_known)`` is in bounds; None if no index needs a test.
+
+    ``is_known``: the index is known to be in bounds.
+    """
     test: LoopIROp | None = None
     for place, size, is_known in places:
         for part in () if is_known else (b.index_ge(place, 0), b.index_lt(place, size)):
@@ -242,7 +245,7 @@ def max_pool_with_indices_backward(
 def max_pool_backward(
     low: LoweringContext, grad: LoweredTensor, a: LoweredTensor, indices: LoweredTensor, rank: int
 ) -> LoweredTensor:
-    """Scatter-add a gradient at flat indices into planes of the last ``rank`` dimensions."""
+    """Scatter-add ``grad`` at flat ``indices`` into each plane (the last ``rank`` dimensions)."""
     check_supported_dtype(grad, a)
     sizes = a.shape[-rank:]
     math_dtype = compute_dtype(grad.dtype)
@@ -266,7 +269,7 @@ def max_pool_with_indices(
     dilation: Any = (1,),
     ceil_mode: bool = False,
 ) -> tuple[LoweredTensor, LoweredTensor]:
-    """Return the maximum of each window (NaN if there is one) and its flat index in the plane."""
+    """Return each window's maximum (NaN if it contains NaN) and its flat index in the plane."""
     shape = symbolic_shape(fake_result(low)[0])
     rank = pool_rank(low)
     sides = _pool_windows(a, shape, kernel, stride, padding, rank, dilation)
@@ -303,7 +306,7 @@ def _masked_load(b: LoopBuilder, a: LoweredTensor, place: Coordinates, inside: L
 def _first_index_in_plane(b: LoopBuilder, sides: Sequence[PoolWindow], windows: Coordinates) -> LoopIROp:
     """Return the flat index in the plane of a window's first element in bounds.
 
-    It is the result where no element exceeds the lowest number.
+    It is the index of the maximum if all elements equal the lowest number of the dtype.
     """
     first, *rest = (_first_in_bounds(b, s, w) for s, w in zip(sides, windows, strict=True))
     for side, place in zip(sides[1:], rest, strict=True):

@@ -52,8 +52,8 @@ NEG_INF = float("-inf")
 def fuse_attention(module: torch.fx.GraphModule) -> tuple[FusionDecision, ...]:
     """Replace attention by attention calls, in place; return the decisions with their reasons.
 
-    The idea comes from ``torch._inductor.fx_passes.fuse_attention``. That has a list of patterns; here scores are
-    matched as a formula.
+    The idea comes from ``torch._inductor.fx_passes.fuse_attention``, which has a list of patterns. Here the scores
+    are matched as a formula.
     """
     work = _AttentionFuser(module.graph)
     for node in list(module.graph.nodes):
@@ -184,7 +184,7 @@ class _AttentionFuser:
         last.replace_all_uses_with(seen)
         self.graph.erase_node(last)
         if by_heads:
-            found.name = last.name  # Recorded values are compared by this name.
+            found.name = last.name  # Keep the name: recorded values are compared by it.
             self._remove_head_copies(seen)
 
     def _remove_head_copies(self, seen: torch.fx.Node) -> None:

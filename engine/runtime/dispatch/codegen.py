@@ -56,7 +56,7 @@ class Signature:
     """Code of the dispatcher; it reads no globals.
 
     Its free variables: the slow-dispatch tokens, the (check, run) pairs, the closure cells, the function that strips
-    dispatcher frames from tracebacks, the miss handler, the owner of the stance, and the usual stance.
+    dispatcher frames from tracebacks, the miss handler, the object that holds torch's stance, and the default stance.
     """
     call_positional: Callable[..., Any]
     """``call_positional(run, *values)``: call ``run`` with values in ``co_varnames`` order."""
@@ -69,7 +69,7 @@ def signature_of(code: CodeType) -> Signature:
 
 def _generate(code: CodeType) -> Signature:
     parameters = Parameters.of(code)
-    # Neutral parameter names in the text, renamed afterwards, so that none clashes with names in the text.
+    # Generate with names p0, p1, ... that cannot clash with other names in the text; rename them afterwards.
     plain = [f"p{i}" for i in range(len(parameters.names))]
     heading, call = _header_and_call(parameters, plain)
     values = "".join(f"{p}, " for p in plain)

@@ -26,5 +26,5 @@ class InstructionCounter:
         """Hook called around each instruction if steps are recorded."""
 
     def release(self) -> None:
-        """Release the callback, which holds the attempt."""
+        """Release the callback, which references the tracing attempt."""
         self.on_breakpoint = _do_nothing

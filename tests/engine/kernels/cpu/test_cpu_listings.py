@@ -14,11 +14,11 @@ from torch import nn
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.host_vectors import AVX2, AVX512, NEON
 from engine.ir.kernels.llvm_machine import function_attributes, llvm, optimize, parse_module
+from engine.kernels.cpu.instruction_lines import lines_by_use
 from engine.kernels.cpu.line_ops import complete_line_ops
 from engine.kernels.cpu.line_tables import with_line_table
 from engine.kernels.cpu.listings import CpuMachine, compile_for_cpu
 from engine.kernels.cpu.printer import print_llvm
-from engine.kernels.cpu.register_uses import lines_by_use
 from engine.kernels.debug_locations import InlineFrame, InstructionLocation, aarch64_locations, x86_locations
 from engine.lowering.driver import lower
 from engine.records.kernels import Listing, TargetRecord
