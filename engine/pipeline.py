@@ -47,7 +47,7 @@ def _describe_inputs(request: CompileRequest) -> dict[str, str]:
 
 
 class Pipeline:
-    """Implements ``Compiler`` for one set of options."""
+    """Implementation of ``Compiler`` for one set of options."""
 
     guard_queries = EntryGuardQueries()
 
@@ -68,7 +68,9 @@ class Pipeline:
         return self._with_backends[backend]
 
     def compile_frame(self, request: CompileRequest) -> CacheEntry:
-        """Trace, compile and link one frame; on an internal error, record it and run as Python.
+        """Trace, compile and link one frame, and compile its guards.
+
+        After an internal error the frame runs as Python; the error is recorded.
 
         Raises:
             errors.GraphBreak: under ``fullgraph``, the frame has a graph break.
@@ -99,7 +101,7 @@ class Pipeline:
             return entry
 
     def _trace(self, request: CompileRequest, work: Compilation) -> TracedFrame:
-        """Trace the frame; a frame whose compilation the user cancelled runs as Python."""
+        """Trace the frame; return a frame that runs as Python if the user cancelled compilation."""
         traced = TracedFrame(None, (), TraceRecord())
         try:
             with work.end_if_cancelled():
@@ -114,7 +116,7 @@ class Pipeline:
         return traced
 
     def _trace_options(self) -> Options:
-        """Return the options, with every size a symbol if ``torch._dynamo.config`` asks for that."""
+        """Return the options; all sizes are symbols if ``torch._dynamo.config`` requires it."""
         is_dynamic = self.options.dynamic is None and changed_setting("assume_static_by_default") is False
         return replace(self.options, dynamic=True) if is_dynamic else self.options
 

@@ -58,7 +58,7 @@ class AutogradMetadata:
     saved_results: frozenset[int] = frozenset()
     """Saved tensors that are results too; autograd unpacks them only together with all others."""
     weakref_inputs: tuple[int, ...] = ()
-    """Inputs held by weak reference, as eager would have freed them.
+    """Inputs held by weak reference, because eager would free them.
 
     A rerun (``EagerRerun``) may need them.
     """
@@ -82,8 +82,8 @@ def build_autograd_metadata(
 ) -> AutogradMetadata:
     """Build the autograd node's metadata from a joint graph and its partitioned graphs.
 
-    ``requiring`` are the inputs that require grad. ``inputs_are_callers``: the inputs are the caller's tensors, not
-    derived from them.
+    ``requiring`` are the positions of inputs that require grad. ``is_given``: the inputs are the caller's tensors, not
+    tensors derived from them.
     """
     nodes = output_args(halves.forward.graph)
     tensors = [k for k, n in enumerate(nodes[: halves.num_results]) if tensor_meta(n) is not None]

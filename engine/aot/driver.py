@@ -123,7 +123,7 @@ def compile_graph(
     """Functionalize ``graph`` and compile it, with its backward if gradients are needed.
 
     A graph that cannot be functionalized runs as traced, under eager autograd if needed; the record has the reason.
-    Errors of ``settings.lower`` propagate. The last three parameters are fields of ``TracedGraph``.
+    Errors of ``settings.lower`` propagate. ``TracedGraph`` documents the last three parameters.
     """
     traced = graph_records((graph, "fx", "FX graph"), compilation=compilation)
     outside_inference_mode = strip_inference_mode(graph, inputs)
@@ -178,7 +178,7 @@ def _functionalize_call(
     changes_objects: bool,
     asking: str,
 ) -> _FunctionalCall:
-    """Run the outer wrappers' first halves and the checks; trace the functional graphs.
+    """Run ``pre_compile`` of the outer wrappers and the checks; trace the functional graphs.
 
     Raises:
         FallbackRequired: the call must run as traced.
@@ -195,7 +195,7 @@ def _functionalize_call(
         assumed = _assumption_guards(shape_env_assumptions(graph, inputs)[known:], settings)
     except FallbackRequired:
         raise
-    except Exception as error:  # a failure to trace to ATen must not stop the user's code
+    except Exception as error:  # if tracing to ATen fails, the user's code must still run
         text = str(error).strip()
         reason = f"it cannot be traced to ATen ({type(error).__name__}: {text.splitlines()[0] if text else ''})"
         raise FallbackRequired(AotFallback.CANNOT_TRACE, reason) from error
@@ -292,7 +292,10 @@ def _build_inference(
     settings: AotSettings,
     trains: bool,
 ) -> AotResult:
-    """Build a call without a backward; ``trains``: an input requires grad, but no result does."""
+    """Build a call without a backward.
+
+    ``trains``: the call needed autograd, but no result requires grad.
+    """
     graphs = graph_records((functional.module, "aten", "functional ATen graph"), compilation=compilation)
     graph = AotGraph(
         functional.module,
@@ -309,8 +312,8 @@ def _build_inference(
 def _check_versions_of_saved_inputs(joint: JointGraph, halves: PartitionedGraphs) -> None:
     """Raise if a saved input gets a new version, but no new data.
 
-    The input is saved with its version before the call, eager saves it with a later one. Where the data changes,
-    the original data is saved instead of the input.
+    The compiled call saves the input at its version before the call; eager saves it at a later version. If the data
+    changes too, a copy of the original data is saved instead of the input.
     """
     saved = set(halves.saved_tensor_names)
     placeholders = [n.name for n in halves.forward.graph.nodes if n.op == "placeholder"]
@@ -362,7 +365,7 @@ def _build_training(
 def _wrap_call(
     call: FunctionalCall, wrapped: WrapperStack[TracedCall], graph: AotGraph, settings: AotSettings, result: AotResult
 ) -> AotResult:
-    """Lower a graph and put all wrappers around it; complete ``result``."""
+    """Lower a graph and put all wrappers around it; return ``result`` with run and record."""
     around = wrapped.without_real_inputs()
 
     def wrap(run: Run, call: FunctionalCall, probe: ValueProbe | None) -> Run:
@@ -384,9 +387,9 @@ def _wrap_call(
 
 
 def _inputs_to_write(plan: AotMetadata, requiring: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:
-    """Return the inputs that kernels may write, each after the position of its value.
+    """Return ``(result index, input index)`` of each mutated input that kernels may write.
 
-    Inputs without a version counter are left out: after an error, it would not be known that they were written.
+    Inputs without a version counter are left out: after an error, it would not be known if they were written.
     """
     return tuple(
         (i.result_index, n)

@@ -72,7 +72,7 @@ class TracedValues:
         return made is None or made._is_view()
 
     def version_in_eager(self, fake: torch.Tensor) -> int:
-        """Return how often eager's operators mutated a tensor, inside the one that created it too."""
+        """Return how often eager mutates a tensor, including inside the operator that creates it."""
         writes = write_count(fake)
         maker = self.creators.get(storage_id(fake))
         if maker is None or facts_of_node(maker).name not in _MUTATING_THEIR_RESULT:

@@ -225,7 +225,7 @@ def symbol_sources(fakes: Sequence[Any]) -> tuple[tuple[str, int, int], ...]:
 def copy_with_provenance(graph: torch.fx.GraphModule, compilation: str) -> torch.fx.GraphModule:
     """Copy a graph; the provenance of each node names the node itself.
 
-    Nodes derived from it then point back at it.
+    Nodes that are derived from a node then point back to it.
     """
     copied = torch.fx.Graph()
     values: dict[torch.fx.Node, Any] = {}
@@ -343,7 +343,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         return self._replace_value(args[0], torch.ops.aten.resize(args[0], _resize_sizes(args), **kwargs))
 
     def _check_as_strided_layouts(self, n: torch.fx.Node) -> None:
-        """Raise if memory that ``as_strided`` reads is laid out otherwise than in eager."""
+        """Raise if memory that ``as_strided`` reads has another layout than in eager."""
         nodes = (*self.env, n)
         current = {node: self.functional_by_fake.get(id(node.meta.get("example_value"))) for node in nodes}
         for traced, value in _traced_and_functional(current):

@@ -345,7 +345,7 @@ class _JointTracer(FunctionalTracer):
 
 
 def _copy_overlaps(gradients: list[Any]) -> list[Any]:
-    """Copy each gradient that is another tensor over memory of an earlier one.
+    """Copy each gradient that shares memory with an earlier one, but is another tensor.
 
     Autograd stores both in ``grad`` without a copy, and then an update of one in place would change the other.
     """

@@ -48,7 +48,7 @@ _MAX_ENUMERATED_ELEMENTS = 1 << 16
 
 
 def is_disjoint(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return True if two tensors over one storage surely share no element.
+    """Return True if two tensors over one storage certainly share no element.
 
     Symbolic sizes are replaced by their size hints.
     """

@@ -23,7 +23,7 @@ MAX_COMBINED_BYTES = 1 << 25
 MAX_DELAYED_BYTES = 1 << 20
 """Bytes of memory that a launch may keep alive while it waits for the others."""
 MAX_EARLY_SHARE = 1 / 32
-"""Part of the peak by which results that are computed early may raise it, as casts do."""
+"""Fraction by which results that are computed early, such as casts, may raise peak memory."""
 MAX_POINTERS = 240
 """Pointers of one launch, whose parameters take at most 4 KB."""
 ANY_SIZE = LoopVar("any", 1 << 30)

@@ -107,9 +107,9 @@ def run_passes(
     left_whole: Collection[str] = (),
     known_parts: KnownParts | None = None,
 ) -> RewrittenGraph:
-    """Run the graph passes that precede lowering; return pass records and fusion decisions.
+    """Run the graph passes that precede lowering; return their recorder and fusion decisions.
 
-    ``watch.module`` is the rewritten graph. ``left_whole``, ``known_parts``: see ``decompose``.
+    The recorder has the rewritten graph as ``module``. ``left_whole``, ``known_parts``: see ``decompose``.
     """
     watch = PassRecorder(graph.module)
     # The other passes are for tensor cores and attention templates.

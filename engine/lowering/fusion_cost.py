@@ -33,7 +33,7 @@ It is that of a store and a load.
 
 
 MIN_VECTOR_COST = 8
-"""Least cost of an op that is worth a kernel of its own, whose vectors compute it."""
+"""Minimum cost of an op for which a separate, vectorized kernel pays off."""
 
 
 def row_major_strides(variables: Iterable[LoopVar]) -> tuple[Size, ...]:

@@ -66,9 +66,10 @@ def schedule_to_program(
     cutter: BlockTuner,
     mutated: Sequence[tuple[int, int]] = (),
 ) -> LoweredProgram:
-    """Build the program of a schedule; ``cutter`` chooses the block sizes of its kernels.
+    """Build the program of a schedule.
 
-    ``mutated``: see ``AotGraph.mutated_inputs``.
+    ``emit`` prints a kernel, ``cutter`` chooses the block sizes of a kernel. ``mutated``: see
+    ``AotGraph.mutated_inputs``.
     """
     buffers = _make_buffers(walk, schedule)
     printed = KernelDeduplicator(emit, target, _kernel_letters(walk.stage, target))

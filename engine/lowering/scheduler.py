@@ -1,8 +1,8 @@
 """Scheduler: fuses definitions into kernels, from the last definition to the first.
 
-Each definition joins a kernel that reads it, or starts a new kernel. Going backward, the reading kernel already
-knows the index of each element, so fusing means evaluating the body at that index. Every decision is recorded
-with its reason.
+A definition (``TensorDef``) is one tensor with its loop body; a ``FusionGroup`` is one kernel. Each definition joins a
+kernel that reads it, or starts a new kernel. In this backward order, the reading kernel already has the index of each
+element that it reads, so fusing means evaluating the body at that index. Every decision is recorded with its reason.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ from engine.torch_private.pytree import tree_leaves
 SCAN_IS_SCALAR = "A CPU scans a row one element at a time, and computes costly arithmetic many elements at a time."
 
 MAX_MEMBERS = 48
-
+"""Maximum number of definitions that one kernel computes."""
 
 MAX_READS = 20
-
+"""Maximum number of tensors that one kernel reads."""
 
 MIN_REDUCTION_ROWS = 64
-
+"""Minimum number of rows of a large kernel that reduces each row in one program."""
 
 LARGE_KERNEL_ELEMENTS = 1 << 14
-
+"""Elements from which on a kernel counts as large."""
 
 MAX_HELD_RATIO = 4
-"""Results that wait for readers may take this many times the bytes of a saved load."""
+"""Maximum bytes of results computed long before use, as a multiple of a saved load's."""
 
 
 @dataclass(eq=False)
@@ -120,9 +120,9 @@ class FusionGroup:
             self.reads.setdefault(demand.source, []).append(demand)
 
     def reduction_index(self) -> IndexExpr:
-        """Return the position in a row: in the order of the dimensions of a result, not of memory.
+        """Return the flat index in a row; reduced dimensions are in the order of a result's.
 
-        So a reduction visits the elements that the results are computed from, if these have channels last.
+        That order may differ from the memory order of the loops, for example if the results are channels-last.
         """
         inner = self.reduction_vars or ()
         for index in () if self.has_scan or len(inner) < 2 else self.stores.values():
@@ -207,7 +207,7 @@ class Scheduler:
             id(e): {*e.input_defs(), *self._symbol_definitions(_symbols_of_call(e), e)} for e in externs
         }
         draws = [e for e in externs if facts_of(e.target).draws_random]
-        for earlier, later in pairwise(draws):  # the generator gives its numbers in program order
+        for earlier, later in pairwise(draws):  # calls that share a generator must run in program order
             self.extern_inputs[id(later)].update(earlier.output_defs)
         for extern in externs:
             for base in self.extern_inputs[id(extern)]:
@@ -323,8 +323,8 @@ class Scheduler:
     def _inline_into_sparse_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
         """Inline a definition into its sparse readers; return the others.
 
-        Sparse readers of a residual sum load it where others need all of it. A chain of such sums would keep all their
-        summands in memory.
+        If other kernels read all of a residual sum, its sparse readers load it too. Recomputing a chain of such sums
+        would keep all of its summands in memory.
         """
         sparse = [g for g in readers if reads_sparsely(made, g)]
         rest = [g for g in readers if g not in sparse]
@@ -341,10 +341,10 @@ class Scheduler:
         return rest
 
     def _cheaper_stored_source(self, made: TensorDef, group: FusionGroup) -> TensorDef | None:
-        """Return a stored source in whose kernel ``made`` is cheaper to compute than in ``group``.
+        """Return a stored source whose kernel should compute ``made``, instead of ``group``.
 
-        The source is stored for an ATen call that ``group`` waits for, so ``group`` would have to load it again. That
-        costs more bytes than to load ``made``.
+        An ATen call reads the source before ``group`` runs. If ``group`` computed ``made``, it would load the source
+        again, which costs more bytes than loading ``made``.
         """
         own = stored_bytes(made)
         if made.kind not in ("pointwise", "reduction") or own is None or not self.extern_readers:
@@ -397,7 +397,7 @@ class Scheduler:
             return None
         values, alike = loop_mapping(first, second), "have the same loops"
         if values is None or not _read_same_elements(first, second, shared, values):
-            # On a CPU, the bytes saved are few beside the memory of a result that is stored earlier than it is read.
+            # On a CPU, the bytes saved do not pay for storing a result long before it is read.
             values, alike = None if self._is_cpu else element_mapping(first, second, shared), "visit the same elements"
         if values is None or self.has_path(first, second) or self.has_path(second, first):
             return None
@@ -434,7 +434,7 @@ class Scheduler:
     def _would_wait(self, early: FusionGroup, late: FusionGroup, shared: TensorDef) -> bool:
         """Return True if large results of ``late`` are needed after steps that read ``early``.
 
-        In one kernel with ``early`` they would take memory for long, to load a small tensor once less.
+        Merging ``late`` into ``early`` would keep them in memory for long, only to save one load of a small tensor.
         """
         held = sum(stored_bytes(made) or 0 for made in late.stores)
         if held <= MAX_HELD_RATIO * (stored_bytes(shared) or held):
@@ -658,9 +658,9 @@ def add_reduction_vars(
 def split_loop_vars(made: TensorDef, group: FusionGroup) -> None:
     """Split loop variables where the kernel reads ``made`` at their quotient or remainder.
 
-    Afterward the rows of ``made`` correspond to variables.
+    Afterward the kernel reads ``made`` at an index of plain loop variables.
     """
-    for _ in range(4):
+    for _ in range(4):  # a variable may have to be split several times
         found = next((c for d in group.reads_of(made) for c in map(_find_div_or_mod, d.index) if c is not None), None)
         if found is None or found[0] not in group.loop_vars:
             return

@@ -139,7 +139,7 @@ class Autotuner:
             return None, f"it cannot be built: {_first_line(error.__cause__ or error)}"
 
     def _why_wrong(self, program: LoweredProgram, work: Callable[[], Any], wanted: dict[str, Any]) -> str:
-        """Return why a candidate is no choice; empty if its results are close to the first one's."""
+        """Return why a candidate is rejected; empty if its results are close to the first one's."""
         try:
             results = dict(zip((r.buffer for r in buffer_refs(program.outputs)), work(), strict=True))
         except torch.OutOfMemoryError:

@@ -29,11 +29,11 @@ Run = Callable[..., Any]
 Collective = tuple[str, str]
 """Text and user line: ``("all_reduce(float32[4], sum)", "train.py:12")``."""
 INTERVAL_SECONDS = 1.0
-"""Seconds between two looks of the watching thread."""
+"""Seconds between two comparisons by the watcher's thread."""
 WAITING_SECONDS = 60.0
-"""Seconds without the next rank's collective until a sentence says so."""
+"""Seconds without a collective of the next rank after which that is reported."""
 WINDOW = 256
-"""Latest collectives that ranks compare: seldom is one ahead by more."""
+"""Number of latest collectives that ranks compare; a rank is rarely further ahead."""
 SHOWN = 4
 """Collectives of each rank that a report shows up to the first difference."""
 
@@ -167,7 +167,7 @@ class CollectiveWatcher:
             self._thread.join(5.0)
 
     def _watch(self) -> None:
-        # The store goes with the process that hosts it: its end is none of this rank's errors.
+        # The store ends with the process that hosts it, which is no error of this rank.
         with contextlib.suppress(RuntimeError):
             while not self._ended.wait(INTERVAL_SECONDS) and self.is_current():
                 with self._lock:

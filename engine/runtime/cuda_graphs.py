@@ -40,7 +40,7 @@ MAX_SHAPES = 16
 CHEAP_COPY_BYTES = 256 << 20
 """Bytes of inputs with changing addresses that are copied at each call without waiting."""
 CHEAP_COPIES = 2
-"""Number of such inputs. Those of a backward move until its forward is recorded."""
+"""Maximum number of them; those of a backward move until its forward is recorded."""
 STABLE_ADDRESS_WAIT = 2
 """Calls that wait for stable addresses of more or larger inputs before those are copied."""
 MAX_COPIED_OUTPUT_BYTES = 4 << 20
@@ -153,7 +153,10 @@ class ReplayInstance:
         return all(use_count(storage) == count for storage, count in self.output_storages)
 
     def is_replaced_by(self, copied: set[int], addresses: Sequence[int]) -> bool:
-        """Return True if one that copies these inputs serves its calls, and no output lives."""
+        """Return True if a recording that copies ``copied`` can replay all calls of this one.
+
+        False while an output of this one is alive.
+        """
         shared = [(n, a) for n, a in zip(self.static_inputs, self.static_addresses, strict=True) if n not in copied]
         return (
             copied > set(self.copied_inputs)
@@ -203,7 +206,7 @@ class _ShapeState:
         return old is not None
 
     def drop_replaced(self, addresses: tuple[int, ...] | list[int]) -> None:
-        """Free the memory of recordings whose calls the next recording serves too."""
+        """Free the memory of recordings whose calls the next recording can replay too."""
         self.instances = [i for i in self.instances if not i.is_replaced_by(self.changing_inputs, addresses)]
 
 
@@ -379,7 +382,7 @@ class CudaGraphReplay:
                     tensor, is_copied=is_seen and not self._is_boxed and storage.nbytes() <= MAX_COPIED_OUTPUT_BYTES
                 )
             )
-        # Nothing can overwrite an empty storage; and it is the recorded output's own, whose use count falls.
+        # Empty storages are not watched: nothing can overwrite them, and their use count falls with ``memory``.
         watched = [s._cdata for s in memory.values() if s.nbytes()]
         memory.clear()
         return tuple(kept), tuple((s, use_count(s)) for s in watched)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 MIN_BYTES = 1 << 23
-"""Least bytes of a result in huge pages; the C library maps new memory for each."""
+"""Minimum bytes of a result in huge pages; the C library maps new memory for each one."""
 
 
 def empty_in_huge_pages(size: tuple[int, ...], stride: tuple[int, ...], **options: Any) -> torch.Tensor:

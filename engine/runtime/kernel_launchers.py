@@ -24,8 +24,8 @@ _log = logging.getLogger("engine")
 Launcher = Callable[..., Any]
 """``launch(grid x, grid y, grid z, stream, *arguments)``.
 
-One argument per kernel parameter, constexprs included. That of a CPU kernel takes only these, with addresses for
-pointers, and returns the number of the bounds check that failed, or 0.
+It takes one argument per kernel parameter, constexprs included. The launcher of a CPU kernel takes only ``arguments``,
+with addresses for pointers, and returns the number of the bounds check that failed, or 0.
 """
 
 

@@ -284,7 +284,7 @@ class _ProgramWriter:
         return {n for n, node in nodes.items() if node in output.all_input_nodes and facts_of_node(node).is_view}
 
     def _output(self, out: Any, is_view: bool) -> str:
-        """Return the text of an output; autograd takes it for a view only where ATen's is one."""
+        """Return the text of an output; autograd sees a view only where ATen returns one."""
         for ref in buffer_refs(out):
             if ref.buffer in self._returned_complex_inputs and ref.is_complex and _is_whole(ref):
                 return f"given_{self._names[ref.buffer]}"

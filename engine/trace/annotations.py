@@ -1,6 +1,6 @@
-"""Classes that annotations throughout the tracer name; they import without a cycle.
+"""Classes for type annotations in the tracer, imported from here to avoid import cycles.
 
-The modules of these classes import the variables and opcode handlers, which name them in their signatures only.
+The modules of these classes import the variables and opcode handlers, which need the classes only in annotations.
 """
 
 from __future__ import annotations

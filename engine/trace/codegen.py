@@ -164,7 +164,7 @@ class PyCodegen:
         return f"__{prefix}{self._count}"
 
     def load_const(self, value: Any) -> None:
-        """Push a constant of any type; a class that traced code creates is the one of this call."""
+        """Push a constant of any type, such as the class that traced code creates in this call."""
         classes = self.tx.objects.new_classes
         made = [variable for cls, variable in classes.items() if cls is value] if classes else []
         if made:

@@ -1,6 +1,7 @@
-"""State of tracing one frame, in one owner for each concern.
+"""State of tracing one frame: Dynamo's OutputGraph and InstructionTranslator.
 
-``Tracer`` holds the owners, and has the methods that need several of them.
+Each part of the state is an object of its own: graph, guards, side effects, call stack and others. ``Tracer`` holds
+these objects, and has the methods that need several of them. ``interpreter_loop`` runs the instructions.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Tracer:
         self._module_states: dict[type, Any] = {}
 
     def state_of(self, kind: type[_State]) -> _State:
-        """Return this trace's instance of a class of state that one module owns."""
+        """Return this trace's instance of ``kind``, a class of state that only one module uses."""
         found: _State | None = self._module_states.get(kind)
         if found is None:
             found = self._module_states[kind] = kind()
@@ -74,9 +75,10 @@ class Tracer:
     # Release and current position.
 
     def release(self) -> None:
-        """Release the call's objects.
+        """Release references to the objects of the call.
 
-        Variables that read items on demand hold the tracer, and a backend may query the tracer for guards later.
+        The tracer itself may live longer: variables that read items on demand reference it, and a backend may query it
+        for guards.
         """
         self.request = replace(self.request, arguments={})
         self.objects.release()
@@ -117,7 +119,7 @@ class Tracer:
     # Guards and wrapping.
 
     def guard(self, kind: Callable[..., Guard], *facts: Any, why: str) -> None:
-        """Add a guard of this kind: ``facts`` are its source and what is expected there."""
+        """Add a guard of class ``kind``; ``facts`` are its source and the expected value."""
         self.guards.add(kind(*facts, cause=self.guard_cause(why)))
 
     def guard_type(self, real: Any, origin: Source, why: str) -> None:
@@ -178,7 +180,7 @@ class Tracer:
         return build_sourceless(self, value)
 
     def fold_constant(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Variable:
-        """Run a pure function on Python constants now; its exception is raised in the traced code."""
+        """Call a pure function on Python constants; the traced code raises its exception."""
         try:
             return self.from_python(fn(*args, **kwargs))
         except (RecursionError, MemoryError, NotPythonConstant, TracerException):

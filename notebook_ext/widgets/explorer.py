@@ -48,8 +48,8 @@ class Explorer(anywidget.AnyWidget):
 
     ``view`` is the initial view, in the form of the summary's links: ``guards|0/1``,
     ``linked|0/0|line=12``; the linked view if empty. ``others`` are sessions by name for comparison; this
-    session is called ``name`` there. ``hypothetical_call`` explains a call that is not executed: the guards
-    view shows which guards it would pass. ``on_verify`` is called without arguments when the user requests a
+    session is called ``name`` there. The call explanation is of a call that is not executed: the guards view
+    shows which guards it would pass. ``on_verify`` is called without arguments when the user requests a
     check. It may take long; the session's changes are shown as they happen. ``on_replay`` runs the cell and
     an edited version of it; ``editor`` answers the view of edits.
     """

@@ -1,4 +1,4 @@
-"""Signature of the eligibility checks: what a check is given, and what it returns."""
+"""Arguments and result of the eligibility checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.ir.traced_frame import GraphInput
 class CheckedCall:
     """A traced graph with its inputs, before it is functionalized.
 
-    ``graph`` and ``inputs`` are as the first halves of the wrappers changed them; ``traced`` is the graph as traced.
+    ``graph`` and ``inputs`` are those after ``pre_compile`` of the wrappers; ``traced`` is the graph as traced.
     """
 
     graph: torch.fx.GraphModule

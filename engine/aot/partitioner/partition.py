@@ -64,8 +64,8 @@ def partition_joint_graph(
 ) -> PartitionedGraphs:
     """Split ``joint`` into forward and backward.
 
-    ``is_parameter`` marks inputs that are in memory anyway, so that saving them is free. ``recompute_random``: random
-    numbers may be recomputed from their RNG state where that takes less memory.
+    ``is_free`` marks inputs that stay in memory anyway (parameters), so that saving them costs nothing.
+    ``draws_again``: random numbers may be recomputed from their RNG state where that takes less memory.
     """
     masks = pack_masks(joint.module.graph) if method == "min-cut" else ()
     make_rng_state_explicit(joint.module.graph, outside_checkpoints_too=draws_again)

@@ -1,1 +1,1 @@
-"""AOT runtime wrappers; order: ``driver.OUTER_WRAPPERS``, ``driver.INNER_WRAPPERS``."""
+"""AOT runtime wrappers, one per module; ``order`` lists them."""

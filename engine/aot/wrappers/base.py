@@ -1,7 +1,7 @@
 """Protocol and stack of the AOT runtime wrappers.
 
-A wrapper has a compile-time half, ``pre_compile``, and a run-time half, ``post_compile``, which writes Python. The
-wrappers and their order stand in ``engine.aot.wrappers.order``.
+A wrapper has a compile-time half, ``pre_compile``, and a run-time half, ``post_compile``, which writes
+Python. ``engine.aot.wrappers.order`` lists the wrappers in order.
 """
 
 from __future__ import annotations

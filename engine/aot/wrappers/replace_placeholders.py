@@ -17,10 +17,10 @@ def replace_placeholders(
     before: Callable[[torch.fx.Graph], None] | None = None,
     returned: Callable[[torch.fx.Graph, list[Any]], list[Any]] | None = None,
 ) -> torch.fx.GraphModule:
-    """Copy ``graph``; ``replace(copy, position, placeholder, known)`` replaces each input.
+    """Copy ``graph``; ``place(copy, position, placeholder, known)`` replaces each input.
 
-    ``outputs`` are the positions of the outputs to return (None: all). ``add_placeholders`` may first add placeholders;
-    ``rewrite_outputs`` changes the returned values.
+    ``outputs`` are the positions of the outputs to return (None: all). ``before`` may first add placeholders to the
+    copy; ``returned`` changes the returned values.
     """
     copied = torch.fx.Graph()
     if before is not None:

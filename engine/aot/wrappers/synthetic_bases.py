@@ -333,8 +333,8 @@ def _as_strided_view(dtype: torch.dtype, sizes: Any, strides: Any, start: int, f
 def _slice_view(sizes: Sequence[int], strides: Sequence[int], start: int, whole: torch.Tensor) -> torch.Tensor:
     """Return a member built from its base by views that autograd and functionalization track.
 
-    The flat memory is split into rows as long as the widest stride, or a divisor of it. The visible rows are selected,
-    and so on inside of them.
+    The flat memory is split into rows as long as the widest stride, or a divisor of it. The rows that the member shows
+    are selected, and split further in the same way.
     """
     seen, first = whole.view(-1), start
     order = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: -strides[d])

@@ -82,13 +82,13 @@ EXTREME_SCANS = frozenset(("aten::cummax", "aten::cummin"))
 ROW_OPERATORS = frozenset(
     f"aten::{name}" for name in ("index_add", "scatter_add", "index_put", "embedding_dense_backward")
 )
-"""Operators that add rows: a kernel adds one in few vectors, ATen one by one."""
+"""Operators that add rows: a kernel adds a row as a few vectors, ATen element by element."""
 MIN_ROW = 8
-"""Fewest elements of a row that is added as vectors."""
+"""Minimum number of elements of a row that is added as vectors."""
 SCATTER_OPERATORS = frozenset(f"aten::{name}" for name in ("scatter", "scatter_add", "index_put", "index_add"))
-"""Operators that write element by element: kernels on one thread, ATen on several.
+"""Operators that write element by element: a kernel on one thread, ATen on several.
 
-ATen uses several from ``MIN_SHARED`` elements on.
+ATen uses several threads from ``MIN_SHARED`` elements on.
 """
 MIN_SHARED = 1 << 15
 

@@ -1,7 +1,7 @@
 """Build the loop kernel of a fusion group for a CPU: a nest of few loops.
 
-A loop variable is split where an index has its quotient or remainder, and two neighbors are merged where every index
-moves as one.
+A loop variable is split where an index has its quotient or remainder, and two adjacent
+variables are merged where every index treats them as one.
 """
 
 from __future__ import annotations

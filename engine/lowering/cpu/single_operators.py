@@ -1,7 +1,7 @@
-"""Leaves an operator that is fused with nothing to ATen, unless its kernel is faster.
+"""Leaves operators that are not fused to ATen, unless their kernels are faster.
 
-A kernel of one operator moves the bytes that ATen's own loop moves, so it gains only by better arithmetic or by a
-better order of the loops, or if it stores a new value of an input, which ATen computes first and copies then.
+A kernel of a single operator moves as many bytes as ATen's loop. It is faster only by better arithmetic, by a better
+loop order, or if it stores the new value of an input directly, which ATen computes first and then copies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from engine.ir.node_values import called_overload
 from engine.ir.static_sizes import static_size
 
 MIN_BYTES = 1 << 16
-"""Below this, the cost of a call decides, which is the same for a kernel and for ATen."""
+"""Below this, most of the time is the call itself, which takes ATen as long as a kernel."""
 
 NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 FASTER_IN_KERNELS = frozenset(

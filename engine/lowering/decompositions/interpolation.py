@@ -21,7 +21,7 @@ CUBIC_COEFFICIENT, ANTIALIAS_CUBIC_COEFFICIENT = -0.75, -0.5
 """Keys' cubic convolution coefficient (1981), as in eager: plain and anti-aliased."""
 
 MAX_GATHERED_SIDE = 1 << 14
-"""Largest side of a picture whose positions have two decimals in float32."""
+"""Largest side of an image for which float32 positions are exact to two decimals."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def _nearest_taps(grad: torch.Tensor, size: Any, count: Any, scale: float | None
 def adds_whole_blocks(shape: Any, counts: Any, scales: Sequence[Any]) -> bool:
     """Return True if nearest interpolation repeats each element as a block, exactly.
 
-    ``shape`` is that of its input. The sides are powers of two: a position divided by another may round wrongly.
+    ``shape`` is the input's. The sides of a block must be powers of two: dividing a position by another number may
+    round wrongly.
     """
     sizes = list(shape)[-len(counts) :]
     given = [*scales, *[None] * (len(counts) - len(scales))]

@@ -62,7 +62,7 @@ def _is_elementwise(node: torch.fx.Node) -> bool:
 
 
 def _suits_any_layout(node: torch.fx.Node, user: torch.fx.Node) -> bool:
-    """Return True if a reader is a kernel, or a library call that takes each layout alike."""
+    """Return True if a reader is a kernel, or a library call that is as fast in any layout."""
     if user.target is aten.convolution_backward.default:
         return node not in user.args[1:]
     if user.target in STRIDED_VIEWS:

@@ -67,7 +67,7 @@ class Neighbor:
 class GridSampler:
     """Reads an input (N, C, sizes) at a grid (N, positions, rank).
 
-    The last dimension of the grid names the coordinate of the last size first.
+    The grid's last dimension has the coordinates in reverse order of ``sizes``: x, y and then z.
     """
 
     sizes: tuple[Size, ...]

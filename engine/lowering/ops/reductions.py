@@ -72,7 +72,7 @@ MIN_ROWS = 8
 
 
 MAX_FUSIBLE = 32
-"""Most definitions behind a reduction whose reads decide how it is split."""
+"""Maximum number of definitions fused into a reduction whose reads decide how it is split."""
 
 
 def _split_count(outputs: Size, count: Size, *, is_columns: bool) -> int:
@@ -114,9 +114,9 @@ def _reads_columns(a: LoweredTensor, dims: tuple[int, ...]) -> bool:
 
 
 def _outer_split(a: LoweredTensor, dims: tuple[int, ...]) -> int:
-    """Return how many of the reduced dimensions the parts of a split are.
+    """Return the number of outer reduced dimensions whose rows are the parts of a split.
 
-    It is 0 to split at any element. Parts are whole rows where the rows are not one run of memory, as those of a slice.
+    Parts must be whole rows if the rows are not contiguous in memory, as in a slice. 0: split at any element.
     """
     shape = static_sizes(a.shape[d] for d in dims)
     if shape is None:

@@ -210,7 +210,7 @@ def ndtri(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 
 @register_lowering(aten.frexp.Tensor)
 def frexp(low: LoweringContext, a: LoweredTensor) -> tuple[LoweredTensor, LoweredTensor]:
-    """Return a fraction of magnitude 0.5 to 1, and the exponent of two of its factor."""
+    """Return ``(fraction, exponent)`` of ``fraction * 2 ** exponent``; 0.5 <= fraction < 1."""
     math_dtype = compute_dtype(a.dtype)
     whole, bits, most, scale = (
         (torch.int32, 23, 0xFF, 32) if math_dtype == torch.float32 else (torch.int64, 52, 0x7FF, 64)

@@ -39,7 +39,7 @@ _CPU_ONLY = frozenset(
         aten._weight_int4pack_mm_for_cpu.default,
     )
 )
-"""Operators of CPUs alone."""
+"""Operators that exist only on the CPU."""
 
 
 @functools.cache

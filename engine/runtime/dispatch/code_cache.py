@@ -1,6 +1,7 @@
 """Code caches: the cache entries of one code object with one globals dict, per compiler.
 
-A cache lives as long as a dispatcher has it, or it is one of those used last; and no longer than its code object.
+A cache lives while a dispatcher references it or it is one of the most recently used, and no longer than its code
+object.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ class CodeCache:
         self._globals = function.__globals__
 
     def is_replaced_by(self, function: FunctionType) -> bool:
-        """Return True if the cell of this cache's function was run again and made another.
+        """Return True if ``function`` is this cache's function, defined again by a rerun cell.
 
-        Functions of one name at other lines of the same file stand side by side: getters and setters.
+        Functions of the same name at other lines of a file, such as getter and setter, do not replace each other.
         """
         code, frame = function.__code__, self.frame
         is_namesake = frame.role != "resume" and frame.name == function.__qualname__
@@ -144,9 +145,9 @@ MAX_RECENT_CACHES = 256
 class CompilerCaches:
     """All code caches of one compiler, by code object and globals.
 
-    A dispatcher holds its cache. The caches used last are held, too: a function may be compiled at each call. A cache
-    refers to classes and globals, by guards, and these refer to the function whose code keeps the cache: without a
-    limit, no class of a notebook cell that is run again would be freed.
+    A dispatcher references its cache. The most recently used caches are also referenced here, because a program may
+    create the dispatcher of a function again at each call. Their number is limited: the guards of a cache reference
+    classes and globals, which reference the function, so that classes of a rerun notebook cell would never be freed.
     """
 
     def __init__(self) -> None:
@@ -175,8 +176,8 @@ class CompilerCaches:
         self._recent.pop(id(self._by_code.pop(key, None)), None)
 
     def _drop_replaced(self, function: FunctionType) -> None:
-        """Drop the caches of functions that this one replaces: its cell was run again."""
-        if "<" not in function.__qualname__:  # neither a lambda nor a function within a function
+        """Drop the caches of functions that this one replaces, because its cell was rerun."""
+        if "<" not in function.__qualname__:  # neither a lambda nor a nested function
             for cache in tuple(self._recent.values()):
                 if cache.is_replaced_by(function):
                     self._recent.pop(id(cache), None)

@@ -145,7 +145,7 @@ def _outermost_call(frame: FrameType | None) -> tuple[CodeType, int] | None:
     while frame is not None:
         code = frame.f_code
         if code.co_filename == DISPATCH_FILE:
-            found = None  # what was met runs inside a compiled frame
+            found = None  # the code found so far runs inside a compiled frame
         elif found is None and not code.co_filename.startswith((_ENGINE, _TORCH, "<frozen", "<engine")):
             found = code, frame.f_lasti
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Forks of this process that outlive no call: each child computes one answer and exits."""
+"""Short-lived forks of this process: each child computes one result and exits."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NO_BACKWARD_IN_FORK = "this build of torch runs no backward in a fork of a proce
 
 
 def is_fork_backward_error(error: object) -> bool:
-    """Return True for an error, or its text, about a backward in a fork after another one.
+    """Return True for torch's error, or its text, about a backward in a forked process.
 
-    CUDA builds of torch raise it. It says nothing about the program that ran.
+    CUDA builds of torch raise it if the parent process ran a backward before. The program that ran is not at fault.
     """
     return "fork-based multiprocessing" in str(error)

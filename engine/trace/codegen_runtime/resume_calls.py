@@ -10,8 +10,8 @@ from typing import Any
 class ResumeCall:
     """Constant that calls a resume function's dispatcher, which the cache entry holds.
 
-    The dispatcher refers to the globals of the code, and the garbage collector does not look into code objects: as
-    a constant, a dispatcher would hold a namespace that was made for ``exec`` forever.
+    The reference is weak. A dispatcher references the globals of its code, and the garbage collector does not traverse
+    code objects: a dispatcher among the constants would keep a namespace created for ``exec`` alive forever.
     """
 
     __slots__ = ("_dispatcher",)
@@ -20,7 +20,7 @@ class ResumeCall:
         self._dispatcher = weakref.ref(dispatcher)
 
     def __call__(self, *args: Any) -> Any:
-        """Call the dispatcher; code that runs belongs to a function that holds it."""
+        """Call the dispatcher, which is alive: the function that runs this code references it."""
         return self.held_dispatcher(*args)
 
     @property
@@ -34,19 +34,19 @@ class ResumeCall:
 class TailCall:
     """Call of the next resume function, returned to the root's code, which runs it.
 
-    Therefore loops do not nest Python frames.
+    Python frames therefore do not nest when a loop breaks the graph in each iteration.
     """
 
     __slots__ = ("arguments", "function")
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self.function = getattr(function, "held_dispatcher", function)  # the code that held it has returned
+        self.function = getattr(function, "held_dispatcher", function)  # strong: the caller that references it returns
         self.arguments = arguments
 
     def take_arguments(self) -> tuple[Any, ...]:
         """Return the arguments and release them.
 
-        Afterwards only the call holds them: an exception may reference the frame of the caller.
+        Afterwards only the call references them, even if an exception keeps the frame of the caller alive.
         """
         arguments, self.arguments = self.arguments, ()
         return arguments

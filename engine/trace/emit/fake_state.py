@@ -93,7 +93,7 @@ def repair_versions(operation: Operation, arguments: OperationArguments, state: 
     for fake in _custom_op_writes(operation.target, arguments):
         torch.autograd.graph.increment_version(fake)
     for fake in [fake for fake, version in state.written_list if fake._version == version]:
-        torch.autograd.graph.increment_version(fake)  # each view of one tensor counts
+        torch.autograd.graph.increment_version(fake)  # each view in the list bumps the version once
     if (
         _is_composite_write_in_inference_mode(operation.target, arguments, result)
         and _versions_of(state.tensors) == state.versions

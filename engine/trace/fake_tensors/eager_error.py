@@ -12,14 +12,15 @@ from engine.ir.static_sizes import static_sizes
 from engine.torch_private.fake_tensors import unset_fake_temporarily
 
 MAX_BYTES = 1 << 24
-"""Largest size of the operands that are made to ask eager."""
+"""Maximum bytes of the operands that are created to reproduce eager's exception."""
 
 
 def eager_error_text(op: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any], error: BaseException) -> str:
     """Return the text of eager's exception; that of ``error`` if none is of its type.
 
-    Fake tensors check shapes and dtypes by other code than kernels do, in other words. So the call is made once more,
-    on zeros of the same layout. A function that is not torch's own may have side effects, and is not called.
+    Fake tensors check shapes and dtypes with other code than kernels, and report errors with other texts. Therefore the
+    call is repeated on zeros of the same layout. Functions that are not torch's own may have side effects, and are not
+    called.
     """
     if op != "call_method" and not _is_from_torch(target):
         return str(error)

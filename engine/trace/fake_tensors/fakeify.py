@@ -1,4 +1,4 @@
-"""Prepare tensors that torch cannot fakeify: their data was exchanged.
+"""Fake tensors of inputs, also of those that torch cannot fakeify after a data swap.
 
 Such a tensor has a gradient or a base that does not match its new data.
 """

@@ -1,8 +1,8 @@
 """Catalog of graph break reasons, and the records made from it.
 
-A site raises ``Unsupported(id, sentence)``. The id is of a page in ``catalog/<topic>.md`` that states the
-cause and what to do; the sentence names the user's values. Ids are stable: a page is never given another
-meaning. Records contain the text of the page, so saved sessions do not need the catalog.
+Code that cannot trace something raises ``Unsupported(id, sentence)``. The id selects a page in
+``catalog/<topic>.md`` with the cause and what to do; the sentence names the user's values. An id never changes
+its meaning. Records contain the text of the page, so saved sessions do not need the catalog.
 """
 
 from __future__ import annotations

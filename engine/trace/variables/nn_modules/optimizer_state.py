@@ -1,7 +1,7 @@
 """Creation of an optimizer's state before its first traced step.
 
-``torch.optim`` creates moments and step counters in the first ``step``. Traced, that step would be a graph of its own, and the
-second step, which finds the state, would recompile. As torch's own tracer does, the state is created while the step is traced.
+``torch.optim`` creates moments and step counters in the first ``step``. If that were traced, the second step, which
+finds the state, would be another graph and recompile. As in Dynamo, the state is created while the step is traced.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def create_class_by_type_call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variabl
 
 
 class LibraryClassVariable(Variable):
-    """A class of a class statement in library code, which uses some in rare cases only."""
+    """A class created by a class statement in library code, which often does not use it."""
 
     __slots__ = ()
 

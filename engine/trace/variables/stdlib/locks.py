@@ -1,4 +1,4 @@
-"""``threading.Lock`` and ``RLock``: Python runs what is done with them."""
+"""``threading.Lock`` and ``RLock``: Python runs all operations on them."""
 
 from __future__ import annotations
 

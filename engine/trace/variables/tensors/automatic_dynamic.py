@@ -41,7 +41,7 @@ _MARKS = (
 )
 """Attributes of tensors in which ``torch._dynamo`` keeps the marked dimensions."""
 SPECIALIZATIONS_ATTR = "_specialize_on"
-"""Attribute of a tensor: dict of dimension -> conditions of sizes that are compiled alone."""
+"""Attribute of a tensor: dict of dimension -> conditions on sizes that get a compilation."""
 _STATIC_MARKS = (STATIC_DIMS_ATTR, global_state.STATIC_DIMS_ATTR)
 _LISTED = "the user listed it as dynamic"
 
@@ -256,7 +256,7 @@ def _dim_constraints(tx: Tracer, tensor: torch.Tensor, origin: Source, dims: Map
 def follow_specializations(tensor: torch.Tensor, fake: torch.Tensor) -> None:
     """Evaluate the user's conditions for each size (``specialize_on=``) until one is true.
 
-    The answers become guards: sizes of the condition that is true get a compilation of their own.
+    The results become guards, so that sizes for which a condition is true are compiled separately.
     """
     for dim, conditions in getattr(tensor, SPECIALIZATIONS_ATTR, {}).items():
         if hasattr(fake.shape[dim], "node"):

@@ -114,7 +114,7 @@ RULES_BY_NAME["torch._dynamo.decorators", "patch_dynamo_config"] = null_context
 
 @register_rule(torch.compiler.cudagraph_mark_step_begin)
 def _mark_step_begin(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    """Trace the mark as nothing: CUDA graphs of this engine find their steps without it."""
+    """Trace the mark as a no-op: CUDA graphs of this engine do not need marked steps."""
     return NONE
 
 
