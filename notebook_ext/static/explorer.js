@@ -113,11 +113,18 @@ export class Frame {
     this.drawSummary();
     this.goTo(model.get("view") || this.shownTabs()[0]);
     // A view that is drawn before its element is on the page has no height and cannot scroll.
-    requestAnimationFrame(() => this.view.draw());
+    requestAnimationFrame(() => { this.view.draw(); this.sendMargin(this.overview.margin); });
+  }
+
+  /** Tell JupyterLab's extension what to mark beside the cells' code. @param {any[]} [files] */
+  sendMargin(files = []) {
+    const open = (/** @type {string} */ target) => { this.goTo(target); this.root.scrollIntoView({ block: "nearest" }); this.focus(); };
+    document.dispatchEvent(new CustomEvent("compile-explorer-margin", { detail: { root: this.root, files, open } }));
   }
 
   /** Stop listening. */
   close() {
+    this.sendMargin();
     clearTimeout(this.resting);
     this.hiding.remove();
     this.model.off("change:parts", this.onParts);
@@ -202,6 +209,7 @@ export class Frame {
   /** The session changed: show the new summary. Changed parts are sent again. */
   renew() {
     this.overview = this.model.get("overview");
+    this.sendMargin(this.overview.margin);
     this.drawSummary();
     this.drawTabs();
     this.view.draw();

@@ -84,7 +84,13 @@ export class PaneView {
   #note(at) {
     const { view, pane } = this, broken = pane.id === "source" && view.part.breaks[at];
     const library = view.library ? view.part.library[pane.first + at] : undefined;
-    return (library === undefined ? "" : "   ‹ " + view.part.strings[library]) + (broken ? "   ✗ graph break: " + broken : "");
+    return (library === undefined ? "" : "   ‹ " + view.part.strings[library]) + (broken ? "   ✗ graph break: " + broken : "") + this.#recompiles(at);
+  }
+
+  /** Recompiles of the function that starts in a source line, or of what follows its graph break. @param {number} at */
+  #recompiles(at) {
+    const count = this.pane.id === "source" && this.view.part.costs?.[at]?.[0];
+    return count ? "   ↻ " + plural(count, "recompile") : "";
   }
 
   /** CSS classes of a row; equal strings mean equal looks. @param {number} at row of the pane */
@@ -119,12 +125,13 @@ export class PaneView {
     const text = this.texts[at] || "";
     const library = view.library && part.library[r] !== undefined ? h("span", { class: "lib" }, "   ‹ " + part.strings[part.library[r]]) : null;
     const broken = pane.id === "source" && part.breaks[at] ? h("span", { class: "lib bad" }, "   ✗ graph break: " + part.breaks[at]) : null;
+    const cost = pane.id === "source" ? part.costs?.[at] : null;
     return h(
       "div",
       { class: look, role: "listitem", "data-row": at, "aria-current": me ? "true" : null, title: text.length > 40 ? text.trim().slice(0, 400) : null, onclick: () => view.choose(this.slot, at) },
       h("span", { class: "g" }, ordinal >= 0 && (ordinal !== before || me) ? badge(ordinal) : null),
-      h("span", { class: "n" }, pane.numbers ? pane.numbers[at] : String(at + 1)),
-      h("span", { class: "x" }, pane.heads.includes(at) ? text : this.#code(text, at), library, broken),
+      h("span", { class: "n", title: cost?.[2], style: cost?.[1] ? `box-shadow:inset -${1 + Math.round(5 * cost[1])}px 0 var(--h)` : null }, pane.numbers ? pane.numbers[at] : String(at + 1)),
+      h("span", { class: "x" }, pane.heads.includes(at) ? text : this.#code(text, at), library, broken, cost?.[0] ? h("span", { class: "lib" }, this.#recompiles(at)) : null),
     );
   }
 

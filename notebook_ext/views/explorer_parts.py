@@ -24,6 +24,7 @@ from notebook_ext.views.graph.node_table import graph
 from notebook_ext.views.guards import guards, names_entry
 from notebook_ext.views.home import home
 from notebook_ext.views.kernels import kernels
+from notebook_ext.views.linked.margin_marks import margin
 from notebook_ext.views.linked.row_links import (
     default_target,
     linked,
@@ -70,6 +71,7 @@ def overview(
         "empty": empty_views(session, others or (), can_edit=can_edit),
         "device": one_line(session.device, 40),
         "words": terms_by_view(),
+        "margin": margin(session),
     }
 
 

@@ -52,6 +52,9 @@ class Lab:
         overrides = self.home / "config" / "labconfig"
         overrides.mkdir(parents=True)
         (overrides / "default_setting_overrides.json").write_text(json.dumps(QUIET), encoding="utf-8")
+        extensions = self.home / "data" / "labextensions"
+        extensions.mkdir(parents=True)
+        (extensions / "compile-explorer").symlink_to(ROOT / "notebook_ext" / "labextension")
         self._log = (self.home / "server.log").open("w")
         self._process = subprocess.Popen(
             [

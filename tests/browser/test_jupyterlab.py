@@ -128,6 +128,9 @@ total(torch.ones(3))
 ]
 
 
+MARKED = [BREAKING[0], BREAKING[1].replace("--backend eager", "")]
+
+
 def write_notebook(path: pathlib.Path, cells: list[str]) -> None:
     """A notebook with these code cells."""
     made = [
@@ -159,6 +162,7 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
     write_notebook(folder / "tuned.ipynb", [TUNING, TUNED])
     write_notebook(folder / "aot_wrappers.ipynb", AOT_WRAPPERS)
     write_notebook(folder / "breaking.ipynb", BREAKING)
+    write_notebook(folder / "marked.ipynb", MARKED)
     (folder / "trace.log").write_bytes(session_and_log()[1])
     write_notebook(folder / "log.ipynb", ["%load_ext notebook_ext", "%explore trace.log"])
     started = Lab(folder)
@@ -365,6 +369,28 @@ def test_a_verified_fix_goes_into_a_new_cell(lab: Lab, tab: Callable[..., Any]) 
     made = page.locator(".jp-CodeCell").nth(2).locator(".cm-content").inner_text()
     assert made.startswith("%%compile --backend eager")
     assert "print" not in made
+    assert opened.errors == []
+
+
+def test_marks_stand_beside_the_code_of_a_cell(lab: Lab, tab: Callable[..., Any]) -> None:
+    """Breaks and kernels are in the margin; a mark opens its view, and an edit removes it."""
+    opened = tab(1400)
+    page = opened.page
+    open_notebook(page, lab, "marked.ipynb")
+    run_all(page, 90)
+    cell = page.locator(".jp-CodeCell").nth(1)
+    cell.locator(".lm .say").wait_for(timeout=60_000)
+    marks = cell.locator(".ce-margin .ce-mark")
+    marks.first.wait_for(timeout=30_000)
+    titles = [m.get_attribute("title") for m in marks.all()]
+    assert len(titles) == 3
+    assert titles[1].startswith("graph break: ")
+    assert [t.startswith("part of 1 kernel, which moves ") for t in titles] == [True, False, True]
+    marks.nth(1).click()
+    cell.locator('.lm .tabs [data-view="breaks"][aria-selected="true"]').wait_for()
+    cell.locator(".cm-line", has_text="summing").click()
+    page.keyboard.type("x")
+    page.wait_for_function("document.querySelectorAll('.ce-mark').length === 2")
     assert opened.errors == []
 
 

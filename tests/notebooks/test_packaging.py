@@ -79,7 +79,12 @@ def test_the_wheel_holds_what_runs(built: pathlib.Path) -> None:
     ):
         assert name in names
     assert len([name for name in names if name.startswith("notebook_ext/static/")]) == 3
-    tops = {name.split("/")[0] for name in names}
+    data = [name for name in names if ".data/data/" in name]
+    assert {name.partition(".data/data/")[2] for name in data} == {
+        "share/jupyter/labextensions/compile-explorer/package.json",
+        "share/jupyter/labextensions/compile-explorer/static/remoteEntry.js",
+    }
+    tops = {name.split("/")[0] for name in names if name not in data}
     assert {t for t in tops if not t.endswith(".dist-info")} == {"engine", "notebook_ext", "compile_explorer"}
     assert wheel.stat().st_size < MOST_BYTES
     clone = ("notebook_ext/alias", "notebook_ext/site", "notebook_ext/reference_docs")

@@ -8,6 +8,7 @@ from typing import Any
 from engine.records.lowering import LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.format_text import one_line, sanitize
+from notebook_ext.views.linked.margin_marks import line_marks
 from notebook_ext.views.linked.pane_rows import LinkedPanes, Pane, PaneRow
 
 CPU = "cpu"
@@ -44,7 +45,7 @@ def linked_with_long_texts(
     found = LinkedPanes(session, for_target(record, target), target)
     small = {p.id: _texts(p) for p in found.panes if _is_small(p)}
     long = {p.id: _texts(p) for p in found.panes if p.id not in small}
-    return _structure(found, targets_of(record)) | {"texts": small}, long
+    return _structure(session, found, targets_of(record)) | {"texts": small}, long
 
 
 def pane_text(session: Session, compilation: str, target: str, pane: str) -> list[str]:
@@ -90,7 +91,7 @@ def _is_small(pane: Pane) -> bool:
     return sum(len(row.text) for row in pane.rows) <= INLINE_TEXT_LIMIT
 
 
-def _structure(found: LinkedPanes, targets: list[str]) -> dict[str, Any]:
+def _structure(session: Session, found: LinkedPanes, targets: list[str]) -> dict[str, Any]:
     rows = [row for pane in found.panes for row in pane.rows]
     strings: dict[str, int] = {}
     record = found.compilation
@@ -112,6 +113,7 @@ def _structure(found: LinkedPanes, targets: list[str]) -> dict[str, Any]:
             if place in found.ordinals.numbers
         },
         "breaks": _breaks(found),
+        "costs": _costs(session, found),
         "strings": list(strings),
     }
 
@@ -171,4 +173,14 @@ def _breaks(found: LinkedPanes) -> dict[str, str]:
         str(places[b.span.file, b.span.line]): one_line(b.title)
         for b in (trace.breaks if trace else ())
         if b.span and (b.span.file, b.span.line) in places
+    }
+
+
+def _costs(session: Session, found: LinkedPanes) -> dict[str, list[Any]]:
+    """Return by source row its recompiles, its share of the kernels' bytes, and both in words."""
+    marks, total = line_marks(session)
+    return {
+        str(row): [mark.recompiles, mark.bytes / total if total else 0, mark.text(total)]
+        for place, row in found.row_of_place.items()
+        if (mark := marks.get(place)) and (mark.recompiles or mark.kernels)
     }
