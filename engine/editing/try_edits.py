@@ -102,11 +102,11 @@ def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> E
     """
     edits = [GraphEdit(text, f"<edit {name}>") for name, text in texts.items()]
     try:
-        dispatch, calls = _calls_of(session, compilation)
+        dispatch, calls = calls_of(session, compilation)
         arguments = [{n: resolve_argument(v) for n, v in c.arguments.items()} for c in calls]
     except ValueUnavailable as error:
         return EditTrial(problem=f"The call cannot be replayed: {error}.")
-    trial = _Trial(dispatch, calls[-1], arguments, with_target(dispatch.compiler.options))
+    trial = Trial(dispatch, calls[-1], arguments, with_target(dispatch.compiler.options))
     found = run_in_fork(lambda: trial.run(edits), uses_gpu=graphs_use_gpu(session))
     if found.problem:
         return EditTrial(problem=f"The edited call has no result: {found.problem}.")
@@ -124,7 +124,7 @@ def editable_call(session: Session, compilation: str) -> str:
         BadArgument: there is no such compilation.
     """
     try:
-        dispatch, calls = _calls_of(session, compilation)
+        dispatch, calls = calls_of(session, compilation)
     except ValueUnavailable:
         return ""
     return call_text(dispatch.function.__name__, calls[-1].arguments, dispatch.compiler.options)
@@ -133,7 +133,7 @@ def editable_call(session: Session, compilation: str) -> str:
 def code_of_call(session: Session, compilation: str, text: str) -> str:
     """Return Python that makes an edited call; empty if it cannot be read."""
     try:
-        dispatch, calls = _calls_of(session, compilation)
+        dispatch, calls = calls_of(session, compilation)
         edited = read_call(text, calls[-1].arguments, dispatch.compiler.options)
     except (ValueUnavailable, UnreadableCall):
         return ""
@@ -154,7 +154,7 @@ def try_call(session: Session, compilation: str, text: str) -> EditTrial:
         BadArgument: there is no such compilation.
     """
     try:
-        dispatch, calls = _calls_of(session, compilation)
+        dispatch, calls = calls_of(session, compilation)
         edited = read_call(text, calls[-1].arguments, dispatch.compiler.options)
         given = [*(c.arguments for c in calls[:-1]), edited.arguments]
         arguments = [{n: resolve_argument(v) for n, v in one.items()} for one in given]
@@ -162,7 +162,7 @@ def try_call(session: Session, compilation: str, text: str) -> EditTrial:
         return EditTrial(problem=f"Line {error.line}: {error}.", edit=CALL, line=error.line)
     except ValueUnavailable as error:
         return EditTrial(problem=f"The call cannot be replayed: {error}.")
-    trial = _Trial(dispatch, calls[-1], arguments, with_target(edited.options))
+    trial = Trial(dispatch, calls[-1], arguments, with_target(edited.options))
     found = run_in_fork(trial.run_call, uses_gpu=graphs_use_gpu(session))
     if found.problem:
         line = edited.lines.get("fullgraph", 0) if found.error == "GraphBreak" else 0
@@ -194,7 +194,7 @@ def counterpart(session: Session, compilation: str, other: Session) -> Compilati
     return found[-1] if found else None
 
 
-def _calls_of(session: Session, compilation: str) -> tuple[DispatcherState, list[RecordedCall]]:
+def calls_of(session: Session, compilation: str) -> tuple[DispatcherState, list[RecordedCall]]:
     """Return the calls of the root function that led to a compilation, up to its own.
 
     Raises:
@@ -228,7 +228,7 @@ def with_target(options: Options) -> Options:
 
 
 @dataclass(frozen=True)
-class _Trial:
+class Trial:
     """Calls to replay, in the forked process."""
 
     dispatch: DispatcherState
@@ -238,13 +238,17 @@ class _Trial:
 
     def run_call(self) -> dict[str, Any]:
         """Compile for the calls and compare the last one with eager; return JSON values."""
+        return self.run_wrapped(lambda function: function)
+
+    def run_wrapped(self, wrap: Callable[[Run], Run]) -> dict[str, Any]:
+        """Compile what ``wrap`` makes of the function; compare with eager; return JSON values."""
         function = self._callable(self.dispatch.function)
         try:
             with self.call.modes.active():
                 function(*self._inputs())
         except Exception as error:
             return {"problem": f"In eager this call raises {type(error).__name__}: {str(error).rstrip('.')}."}
-        after, edited = self._compile(())
+        after, edited = self._compile((), wrap(self.dispatch.function))
         with self.call.modes.active():
             difference = difference_of_calls(function, self._callable(edited), self._inputs)
         return {"after": after.to_dict(), "difference": difference}
@@ -270,11 +274,11 @@ class _Trial:
             seconds = _interleaved_times([self._callable(plain), self._callable(edited)], self._inputs)
         return found | {"difference": difference, "seconds": seconds, "after": after.to_dict()}
 
-    def _compile(self, edits: tuple[UserPass, ...]) -> tuple[Session, Run]:
+    def _compile(self, edits: tuple[UserPass, ...], function: Run | None = None) -> tuple[Session, Run]:
         """Record a compilation of the calls; kernels for a GPU are not compiled further."""
         pipeline = Pipeline(self.options)
         pipeline.edits = edits
-        compiled = make_dispatcher(self.dispatch.function, pipeline)
+        compiled = make_dispatcher(function or self.dispatch.function, pipeline)
         with api.record() as session, self.call.modes.active():
             session_jobs.stop_event_of(session).set()
             for number in range(len(self.arguments)):

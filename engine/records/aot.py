@@ -69,6 +69,22 @@ class PartitionRecord(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointTrial(Record):
+    """Memory of a training call that was compiled again under an activation checkpoint.
+
+    ``code`` is what a user writes for it. ``peaks`` are those of the forward and the backward, in bytes. ``difference``
+    is the first one from eager, empty if results and gradients agree; ``problem`` says why there is no result.
+    """
+
+    policy: str
+    code: str
+    saved_bytes: int = 0
+    peaks: tuple[int, ...] = ()
+    difference: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WrapperValuesRecord(Record):
     """Values of a call at one wrapper boundary.
 

@@ -23,6 +23,7 @@ class MemoryView {
       key("Home End", "first or last step", (k) => this.go(k === "Home" ? 0 : Infinity)),
       key("p", "the step with the most live bytes", () => this.part && this.go(this.part.peak)),
       key("Enter", "show its line in the linked view", () => this.link()),
+      key("c", "compile the call again under activation checkpoints", () => this.try()),
     ];
   }
 
@@ -44,6 +45,23 @@ class MemoryView {
     if (!this.part?.steps.length) return;
     this.at = Math.max(0, Math.min(this.part.steps.length - 1, at));
     this.draw();
+  }
+
+  /** Compile the call again under activation checkpoints. */
+  try() {
+    if (!this.part?.recompute) return this.frame.say("This entry has no backward: a checkpoint would change nothing.");
+    this.frame.say("Compiling the call under activation checkpoints, in another process …");
+    this.frame.send({ type: "checkpoints", entry: this.entry });
+  }
+
+  /** The memory of the call under each checkpoint policy. @param {any} part */
+  #checkpoints({ checkpoints }) {
+    const heads = ["Activation checkpoint", "Saved for backward", "Forward peak", "Backward peak", "Results and gradients"];
+    return checkpoints.length ? [
+      h("table", { class: "t" },
+        h("thead", {}, h("tr", {}, heads.map((t, i) => h("th", { class: i && i < 4 ? "num" : "" }, t)))),
+        h("tbody", {}, checkpoints.map((/** @type {any} */ c) => h("tr", {}, h("td", {}, c.code ? h("details", {}, h("summary", {}, c.policy), h("pre", { class: "code" }, c.code)) : c.policy), ...[c.saved, c.forward, c.backward].map((t) => h("td", { class: "num" }, t)), h("td", {}, c.verdict))))),
+    ] : null;
   }
 
   /** Open the linked view at the first source line of the selected step. */
@@ -108,11 +126,11 @@ class MemoryView {
         h("tbody", {}, live.map((/** @type {any} */ b) => h("tr", {}, h("td", {}, h("code", {}, b.name), b.first === this.at ? h("span", { class: "new" }, " allocated here") : null), h("td", { class: "num" }, b.text), h("td", { class: "meter" }, h("i", { class: KINDS.find(([k]) => k === b.kind)?.[2], style: `width:${(b.bytes / Math.max(1, step.bytes)) * 100}%` })), h("td", { class: "mut" }, b.why), h("td", {}, lines(b.lines)))))),
       h("h4", {}, "Programs"),
       h("ul", {}, part.programs.map((/** @type {any} */ p) => h("li", {}, h("b", {}, p.name), `: ${plural(p.count, "step")}, peak ${p.peak}. Its caller holds ${p.held} of inputs, which do not count.`))),
-      part.recompute ? h("p", {}, part.recompute) : null,
+      part.recompute ? [h("p", {}, part.recompute + " ", this.frame.model.hasKernel === false || part.checkpoints.length ? null : button("Try checkpoints", "c", () => this.try(), { title: "Compile the call again under activation checkpoints, and compare memory and gradients. Key: c" })), this.#checkpoints(part)] : null,
       h("p", { class: "mut" }, "Sizes are those of the compiled call. Temporary memory inside ATen calls is unknown."),
     );
     const first = part.source[step.lines[0]];
-    this.frame.say(h("b", {}, `Step ${this.at + 1} `), h("code", {}, step.name), `: ${bytesText(step.bytes)} live in ${plural(live.length, "tensor")}. `, first ? [badge(step.lines[0]), ` ${first[1]} `, first[2] ? h("code", {}, first[2]) : null, ". "] : null, h("span", { class: "mut" }, part.outcome));
+    this.frame.say(h("b", {}, `Step ${this.at + 1} `), h("code", {}, step.name), `: ${bytesText(step.bytes)} live in ${plural(live.length, "tensor")}. `, first ? [badge(step.lines[0]), ` ${first[1]}`, first[2] ? [" ", h("code", {}, first[2])] : null, ". "] : null, h("span", { class: "mut" }, part.outcome));
   }
 }
 

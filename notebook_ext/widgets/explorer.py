@@ -19,6 +19,7 @@ from notebook_ext.views.explorer_parts import DEFAULT_NAME, OtherSessions, initi
 from notebook_ext.views.format_text import pluralize
 from notebook_ext.views.guards import hypothetical_case, what_if
 from notebook_ext.views.home import Replay, replay_edit
+from notebook_ext.views.performance.memory import checkpoint_trials
 from notebook_ext.widgets.bundle_assets import initial_module_text, lazy_view_text, style_text
 
 log = logging.getLogger(__name__)
@@ -148,6 +149,8 @@ class Explorer(anywidget.AnyWidget):
             self._tune(content)
         elif content.get("type") == "script":
             self._script(str(content.get("entry")), str(content.get("what")))
+        elif content.get("type") == "checkpoints":
+            self._try_checkpoints(str(content.get("entry")))
         elif content.get("type") == "cancel":
             self._cancel()
 
@@ -318,6 +321,19 @@ class Explorer(anywidget.AnyWidget):
             return
         self._send_part("home")
         self._say(f"The edit is {result.text}." if result else "The session changed: this edit is no longer offered.")
+
+    def _try_checkpoints(self, entry: str) -> None:
+        from engine.editing.try_checkpoints import try_checkpoints
+        from engine.errors import EngineError
+
+        try:
+            trials = tuple(try_checkpoints(self.session, entry))
+        except EngineError as error:
+            self._say(str(error))
+            return
+        checkpoint_trials.setdefault(self.session, {})[entry] = trials
+        self._send_part(f"memory|{entry}")
+        self._say(f"Compiled the call under {pluralize(len(trials), 'policy')} and compared it with eager.")
 
     def _edit(self, content: dict[str, Any]) -> None:
         if self._editor is None:

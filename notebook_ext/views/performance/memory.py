@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from engine.records.amounts import format_bytes
+from engine.records.aot import CheckpointTrial
 from engine.records.graph import NodeRecord
 from engine.records.lowering import MemoryBlock, MemoryRecord
 from engine.records.session import CompilationRecord, Session
@@ -14,6 +17,11 @@ from notebook_ext.views.format_text import one_line, pluralize, sanitize
 
 HELD = {"saved": "saved by the forward", "tangent": "gradient of an output", "output": "returned"}
 """Why a block of this kind is live, if not for a later step."""
+
+checkpoint_trials: weakref.WeakKeyDictionary[Session, dict[str, tuple[CheckpointTrial, ...]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Trials of activation checkpoints, by session and compilation."""
 
 
 def memory(session: Session, entry: str) -> dict[str, Any]:
@@ -32,7 +40,8 @@ def memory(session: Session, entry: str) -> dict[str, Any]:
         steps += [
             {"name": one_line(s.name, 60), "bytes": s.live_bytes, "lines": lines.of(s.nodes)} for s in record.steps
         ]
-        blocks += [_block(b, start, record, lines, entry) for b in record.blocks if b.kind != "input" and b.bytes]
+        saved = _saved_names(compilation) if record.stage == "forward" else set()
+        blocks += [_block(b, start, record, lines, saved) for b in record.blocks if b.kind != "input" and b.bytes]
         programs.append(_program(record, start))
     peak = max(range(len(steps)), key=lambda n: steps[n]["bytes"], default=-1)
     return {
@@ -45,6 +54,7 @@ def memory(session: Session, entry: str) -> dict[str, Any]:
         "source": lines.texts if steps else {},
         "outcome": _outcome(compilation, steps, peak),
         "recompute": _recompute(compilation),
+        "checkpoints": _checkpoint_rows(compilation, checkpoint_trials.get(session, {}).get(entry, ())),
     }
 
 
@@ -59,17 +69,19 @@ def _program(record: MemoryRecord, start: int) -> dict[str, Any]:
     }
 
 
-def _block(block: MemoryBlock, start: int, record: MemoryRecord, lines: _NodeLines, entry: str) -> dict[str, Any]:
+def _block(block: MemoryBlock, start: int, record: MemoryRecord, lines: _NodeLines, saved: set[str]) -> dict[str, Any]:
     last = record.steps[block.last].name if 0 <= block.last < len(record.steps) else ""
     return {
         "name": one_line(block.name, 40),
         "bytes": block.bytes,
         "text": format_bytes(block.bytes),
         "kind": block.kind,
-        "why": HELD.get(block.kind, "") or one_line(f"read by {last}", 60),
+        "why": "saved for the backward"
+        if block.name in saved
+        else HELD.get(block.kind, "") or one_line(f"read by {last}", 60),
         "first": start + block.first,
         "last": start + max(block.first, block.last),
-        "lines": lines.of((block.node or f"aten:{entry}:{block.name}",)),
+        "lines": lines.of((block.node or f"aten:{lines.entry}:{block.name}",)),
     }
 
 
@@ -92,6 +104,12 @@ def _outcome(compilation: CompilationRecord, steps: list[dict[str, Any]], peak: 
     return ""
 
 
+def _saved_names(compilation: CompilationRecord) -> set[str]:
+    """Return the names of the values that the forward saves."""
+    partition = compilation.aot.partition if compilation.aot else None
+    return {v.name for v in partition.values if v.action == "saved"} if partition else set()
+
+
 def _recompute(compilation: CompilationRecord) -> str:
     """Return what recomputing values in the backward saves; empty without a backward."""
     partition = compilation.aot.partition if compilation.aot else None
@@ -101,6 +119,28 @@ def _recompute(compilation: CompilationRecord) -> str:
     if without <= saved:
         return f"The forward saves {format_bytes(saved)} for the backward, which recomputes nothing."
     return f"The forward saves {format_bytes(saved)} for the backward; without recomputing it would save {format_bytes(without)}."
+
+
+def _checkpoint_rows(compilation: CompilationRecord, trials: Iterable[CheckpointTrial]) -> list[dict[str, str]]:
+    """Return one row for the compiled call and one for each trial; none without trials."""
+    partition = compilation.aot.partition if compilation.aot else None
+    rows = [_checkpoint_row(trial) for trial in trials]
+    if not rows or partition is None:
+        return []
+    peaks = tuple(record.peak_bytes for record in compilation.memory)
+    return [_checkpoint_row(CheckpointTrial("As compiled", "", partition.saved_bytes, peaks)) | {"verdict": ""}, *rows]
+
+
+def _checkpoint_row(trial: CheckpointTrial) -> dict[str, str]:
+    forward, backward = (*map(format_bytes, trial.peaks), "–", "–")[:2]
+    return {
+        "policy": trial.policy,
+        "code": trial.code,
+        "saved": "–" if trial.problem else format_bytes(trial.saved_bytes),
+        "forward": forward,
+        "backward": backward,
+        "verdict": sanitize(trial.problem or trial.difference) or "✓ those of eager",
+    }
 
 
 def _place(file: str, line: int) -> str:
@@ -116,6 +156,7 @@ class _NodeLines:
     def __init__(self, session: Session, compilation: CompilationRecord) -> None:
         self._session = session
         self._compilation = compilation
+        self.entry = compilation.id
         self._files = {f.id for f in session.files}
 
     @functools.cached_property

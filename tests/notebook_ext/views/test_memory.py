@@ -6,10 +6,12 @@ import torch
 from torch import nn
 
 import engine
+from engine.editing.try_checkpoints import try_checkpoints
 from engine.records.session import Session
 from notebook_ext.views.empty_views import empty_views
-from notebook_ext.views.performance.memory import memory
+from notebook_ext.views.performance.memory import checkpoint_trials, memory
 from notebook_ext.views.static_snapshot.stage_tables import detail_tables
+from tests.forked_backwards import skip_if_forks_run_no_backward
 
 
 def test_forward_and_backward_share_one_row_of_steps() -> None:
@@ -34,6 +36,27 @@ def test_forward_and_backward_share_one_row_of_steps() -> None:
     (table,) = [t for t in detail_tables(session, session.compilation(entry)) if t[0].startswith("Live memory")]
     assert [row[0] for row in table[2]] == ["forward", "backward"]
     assert "memory" not in empty_views(session)
+
+
+def test_checkpoints_are_tried_and_compared_with_eager() -> None:
+    """Trials say what a checkpoint would save for the backward, and the peaks."""
+    skip_if_forks_run_no_backward()
+    net = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32), nn.GELU())
+    with engine.record() as session:
+        engine.compile(net)(torch.randn(16, 32)).sum().backward()
+    entry = session.compilations[0].id
+    assert "saved for the backward" in {b["why"] for b in memory(session, entry)["blocks"]}
+    everything, selective = trials = tuple(try_checkpoints(session, entry))
+    assert [(t.problem, t.difference) for t in trials] == [("", "")] * 2
+    before = session.compilations[0].aot.partition.saved_bytes
+    assert everything.saved_bytes < before
+    assert everything.saved_bytes <= selective.saved_bytes <= before
+    assert len(everything.peaks) == 2
+    checkpoint_trials[session] = {entry: trials}
+    rows = memory(session, entry)["checkpoints"]
+    assert [r["policy"] for r in rows] == ["As compiled", everything.policy, selective.policy]
+    assert rows[1]["verdict"] == "✓ those of eager"
+    assert "checkpoint(" in rows[1]["code"]
 
 
 def test_a_session_without_programs_says_what_fills_the_view() -> None:
