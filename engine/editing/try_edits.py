@@ -240,7 +240,7 @@ class Trial:
         """Compile for the calls and compare the last one with eager; return JSON values."""
         return self.run_wrapped(lambda function: function)
 
-    def run_wrapped(self, wrap: Callable[[Run], Run]) -> dict[str, Any]:
+    def run_wrapped(self, wrap: Callable[[Run], Any]) -> dict[str, Any]:
         """Compile what ``wrap`` makes of the function; compare with eager; return JSON values."""
         function = self._callable(self.dispatch.function)
         try:
@@ -274,7 +274,7 @@ class Trial:
             seconds = _interleaved_times([self._callable(plain), self._callable(edited)], self._inputs)
         return found | {"difference": difference, "seconds": seconds, "after": after.to_dict()}
 
-    def _compile(self, edits: tuple[UserPass, ...], function: Run | None = None) -> tuple[Session, Run]:
+    def _compile(self, edits: tuple[UserPass, ...], function: Any = None) -> tuple[Session, Run]:
         """Record a compilation of the calls; kernels for a GPU are not compiled further."""
         pipeline = Pipeline(self.options)
         pipeline.edits = edits

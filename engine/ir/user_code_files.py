@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import linecache
 import os
+import pathlib
 import re
 import sysconfig
 
@@ -65,7 +66,17 @@ _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 @functools.lru_cache(maxsize=1024)
 def is_installed_file(file: str) -> bool:
     """Return True for a file of Python, torch or another installed package."""
-    return bool(_INSTALLED.search(file)) or is_library_file(file)
+    return bool(_INSTALLED.search(file)) or is_library_file(file) or _is_beside_metadata(file)
+
+
+def _is_beside_metadata(file: str) -> bool:
+    """Return True if an installer's metadata is beside the package of the file."""
+    folder = pathlib.Path(file).parent
+    if not folder.is_absolute() or not (folder / "__init__.py").exists():
+        return False
+    while (folder.parent / "__init__.py").exists():
+        folder = folder.parent
+    return any(folder.resolve().parent.glob("*.dist-info"))
 
 
 _TRACEABLE_TORCH_MODULES = ("torch.optim", "torch.amp.grad_scaler", "torch.distributions", "torch.nn.utils.clip_grad")

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Literal
 
 from engine.records.amounts import format_bytes, format_seconds
+from engine.records.aot import NodeValuesRecord
 from engine.records.base import Record
 from engine.records.bytecode import Span
 from engine.records.counts import (
@@ -416,7 +417,7 @@ def _values_not_finite(session: Session) -> Iterator[Finding]:
             if not is_first or (not found.nans and name in _INFINITE_ON_PURPOSE):
                 continue
             what, count = ("NaN", found.nans) if found.nans else ("infinite", found.infinities)
-            ranges = [f"{i.rpartition(':')[2]} from {values[i].low:.4g} to {values[i].high:.4g}" for i in node.inputs if i in values and values[i].low is not None]  # fmt: skip
+            ranges = [_range_text(values[i]) for i in node.inputs if i in values and values[i].low is not None]
             yield Finding(
                 "values-not-finite", "error", f"{node.name} computes the first {what} values: {count:,} of {found.count:,}",
                 f"it is computed as {_clean(node.text)}{', of ' if ranges else ''}{' and '.join(ranges[:3])}",
@@ -424,6 +425,12 @@ def _values_not_finite(session: Session) -> Iterator[Finding]:
                 view=f"graph|{compilation.id}|{_stage_of(compilation, id)}|node={node.name}", compilation=compilation.id, count=count,
             )  # fmt: skip
             break
+
+
+def _range_text(values: NodeValuesRecord) -> str:
+    """Return the range of an operand's finite elements, and how many are infinite."""
+    text = f"{values.node.rpartition(':')[2]} from {values.low:.4g} to {values.high:.4g}"
+    return f"{text} ({values.infinities:,} infinite)" if values.infinities else text
 
 
 def _stage_of(compilation: CompilationRecord, node: str) -> str:

@@ -103,7 +103,7 @@ export class GraphView {
     this.list = h("div", { class: "gtable", role: "grid", "aria-label": "Nodes as a table", hidden: true }, this.head, this.table.el);
     this.side = h("div", { class: "side", tabindex: "0", "aria-label": "Selected node" });
     this.search = /** @type {HTMLInputElement} */ (h("input", { type: "search", placeholder: "Search nodes  /", "aria-label": "Search nodes", onkeydown: (/** @type {KeyboardEvent} */ e) => e.key === "Enter" && this.find() }));
-    this.el = h("div", { class: "graph" }, this.context, this.strip, h("div", { class: "two" }, h("div", { class: "gwrap" }, this.box, this.map.el, this.list), this.side));
+    this.el = h("div", { class: "graph" }, this.context, this.strip, h("div", { class: "two" }, h("div", { class: "gwrap" }, this.box, this.list), h("div", { class: "gside" }, this.side, this.map.el)));
     this.keys = [
       key("ArrowDown ArrowUp", "to a user or an input of the node", (k) => this.follow(k === "ArrowDown" ? 1 : -1)),
       key("ArrowRight ArrowLeft", "next or previous box", (k) => this.next(k === "ArrowRight" ? 1 : -1)),

@@ -190,6 +190,9 @@ def outcome(session: Session, found: Iterable[Finding]) -> str:
     )
     if number.errors:
         return f"{text}; then it raised an exception."
+    wrong = next((f.title for f in found if not f.urgency), "")
+    if wrong:
+        return f"{text}; {wrong}."
     return text + (": nothing to do." if not said and all(f.urgency >= NO_ACTION for f in found) else ".")
 
 

@@ -20,7 +20,8 @@ class GetItemSource(Source):
     key: Any
 
     def module_path_part(self, *, is_above_member: bool) -> str:
-        return str(self.key) if is_above_member else ""
+        # An argument of a wrapped function, such as its `self` in `*args`, is the root module.
+        return str(self.key) if is_above_member and not self.base.item_name(self) else ""
 
     @property
     def expr(self) -> str:

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import engine
 from tests.engine.trace.harness import compare_with_eager
 
 X = torch.arange(12.0).reshape(3, 4) / 7 - 0.5
@@ -306,6 +307,25 @@ def test_nodes_say_where_they_came_from() -> None:
     assert len(origin.stack) > 2
     assert origin.stack[0].file == __file__
     assert linear.meta["example_value"].shape == (3, 8)
+
+
+def test_a_wrapped_forward_has_the_same_module_paths() -> None:
+    """A decorator that takes ``*args`` adds nothing to the paths below its module."""
+
+    def wrapped(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> torch.Tensor:
+            return function(*args, **kwargs)
+
+        return call
+
+    class Wrapped(Net):
+        forward = wrapped(Net.forward)
+
+    with engine.record() as session:
+        engine.compile(Wrapped(), backend="eager")(X)
+    paths = {n.module for n in session.compilations[0].graphs[0].nodes}
+    assert "blocks.0.net.0" in paths
 
 
 def test_what_is_not_looked_at_is_not_guarded() -> None:

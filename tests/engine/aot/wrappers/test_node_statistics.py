@@ -10,6 +10,7 @@ from engine.records.aot import NodeValuesRecord
 from engine.records.findings import find_problems
 from engine.records.session import Session
 from notebook_ext.views.graph.node_table import graph
+from notebook_ext.views.home import home
 
 
 def values_of(session: Session) -> dict[str, NodeValuesRecord]:
@@ -47,6 +48,15 @@ def test_first_nan_is_named_with_its_line() -> None:
     assert shown["stage"] == "fx"
     marked = {shown["nodes"]["name"][n] for n, v in shown["values"].items() if v["bad"] == "NaN"}
     assert marked == {"sqrt", "mul", "sum_1"}
+
+
+def test_a_nan_of_an_infinite_operand_is_explained() -> None:
+    """The cause counts the operand's infinite elements, and the outcome names the operator."""
+    with engine.record(level="steps") as session:
+        engine.compile(lambda p: (p * p.log()).sum(-1))(torch.tensor([[0.5, 0.0], [0.2, 0.8]]))
+    (finding,) = (f for f in find_problems(session) if f.kind == "values-not-finite")
+    assert "log from -1.609 to -0.2231 (1 infinite)" in finding.cause
+    assert home(session)["outcome"].endswith("; mul computes the first NaN values: 1 of 4.")
 
 
 def test_a_nan_of_the_backward_is_named() -> None:
