@@ -26,6 +26,7 @@ from engine.expectations import check_expectations
 from engine.ir.annotations import DYNAMIC_DIMS_ATTR, STATIC_DIMS_ATTR
 from engine.ir.current_session import current_session, set_current_session
 from engine.ir.introspection.autograd_apply_method import applied_function
+from engine.ir.introspection.calling_frames import make_calling_frame
 from engine.ir.unwrap_compiled import unwrap_torch_disable
 from engine.kernels.targets import default_target, parse_target
 from engine.observe.dynamo_guards import explain_torch_call, is_torch_compiled, torch_guards_of
@@ -237,7 +238,7 @@ def compile_with(subject: Any, pipeline: Pipeline) -> Any:
     if isinstance(subject, torch.nn.Module):
         return compiled_module(subject, pipeline)
     if applied_function(subject) is not None:
-        return compile_with(_wrap_callable(subject), pipeline)
+        return compile_with(make_calling_frame(subject), pipeline)
     if isinstance(subject, types.MethodType):
         return types.MethodType(compile_with(subject.__func__, pipeline), subject.__self__)
     subject = unwrap_torch_disable(subject)
@@ -261,7 +262,7 @@ def compile_with(subject: Any, pipeline: Pipeline) -> Any:
     if not isinstance(subject, type) and isinstance(call, types.FunctionType):
         return types.MethodType(compile_with(call, pipeline), subject)
     if not isinstance(subject, type) and callable(subject):
-        return compile_with(_wrap_callable(subject), pipeline)
+        return compile_with(make_calling_frame(subject), pipeline)
     raise errors.BadArgument(
         f"engine.compile takes a Python function, a method or an nn.Module, not {describe_subject(subject)}: wrap it in a function."
     )
@@ -270,17 +271,6 @@ def compile_with(subject: Any, pipeline: Pipeline) -> Any:
 def backend_is_named(options: Options) -> bool:
     """Return True if the backend is given by its name."""
     return options.backend in BACKENDS
-
-
-def _wrap_callable(subject: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a callable without bytecode in a Python function."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return subject(*args, **kwargs)
-
-    call.__name__ = getattr(subject, "__name__", call.__name__)
-    call.__doc__ = subject.__doc__
-    return call
 
 
 def describe_subject(value: object) -> str:

@@ -15,6 +15,7 @@ from bytecode import Bytecode, Instr
 from engine.bytecode.decode import DecodedCode, DecodedInstruction, ExceptionHandler, decode
 from engine.bytecode.editable_instructions import EditableItem, editable_instructions
 from engine.bytecode.opcodes import RULES
+from engine.ir.introspection.calling_frames import is_calling_frame
 
 NullStack = tuple[bool, ...]
 """For each stack entry, True if it is NULL."""
@@ -28,9 +29,9 @@ def intercept_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
     """Return ``code`` with each call ``f(...)`` replaced by ``callee(f)(...)``.
 
     Lines, columns and exception handlers do not change. Code that sets the recursion limit is returned unchanged:
-    it may leave no room for additional calls.
+    it may leave no room for additional calls. So is a calling frame, which ``callee`` made for what it calls.
     """
-    if "setrecursionlimit" in code.co_names:
+    if "setrecursionlimit" in code.co_names or is_calling_frame(code):
         return code
     source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
     positions = _callable_depths(decode(code))

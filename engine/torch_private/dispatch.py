@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch._C import _get_dispatch_mode as get_dispatch_mode
     from torch._C import _get_dispatch_stack_at as get_dispatch_stack_at
     from torch._C import _len_torch_dispatch_stack as len_torch_dispatch_stack
+    from torch._C import _PreserveDispatchKeyGuard as PreserveDispatchKeyGuard
     from torch._C import _TorchDispatchModeKey as TorchDispatchModeKey
     from torch._dispatch.python import enable_python_dispatcher
     from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -93,6 +94,14 @@ ENTRIES = (
         "Runs C++ composites instead of Python decompositions.",
         without="graphs are not functionalized",
         off=Feature.FUNCTIONAL_GRAPHS,
+        calls=("()",),
+    ),
+    Entry(
+        "torch._C:_PreserveDispatchKeyGuard",
+        Kind.CLASS,
+        "Restores the dispatch keys of the thread after frames with guards are freed.",
+        without="an exception inside torch could leave dispatch keys excluded",
+        off=Feature.COMPILATION,
         calls=("()",),
     ),
     Entry(

@@ -24,6 +24,7 @@ from engine.ir.traced_frame import TracedFrame
 from engine.options import Options
 from engine.process_state import FAKE_TENSOR_LOGGER, higher_recursion_limit, silence_logger
 from engine.records.trace import DiscardedAttempt, TraceRecord
+from engine.torch_private.dispatch import PreserveDispatchKeyGuard
 from engine.torch_private.fake_tensors import TracingContext, tracing
 from engine.trace.attempt import TraceAttempt
 from engine.trace.exc import RestartTracing, SkipFrame, TracerException, TracingFinished
@@ -82,7 +83,8 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
                 request, options, _skip_for_internal_error(error), attempt.inlined_calls_and_steps()
             )
         finally:
-            attempt.release()
+            with PreserveDispatchKeyGuard():
+                attempt.release()
     return _make_skipped_frame(
         request,
         options,
@@ -94,10 +96,12 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
 def _clear_tracebacks(*errors: TracerException) -> None:
     """Clear the tracebacks.
 
-    Their frames would hold the call's arguments until the next garbage collection.
+    Their frames would hold the call's arguments until the next garbage collection. Torch's frames may also hold guards
+    (printing a tensor does), and a guard restores the dispatch keys of the moment of its creation whenever it is freed.
     """
-    for error in errors:
-        error.__traceback__ = error.__cause__ = error.__context__ = None
+    with PreserveDispatchKeyGuard():
+        for error in errors:
+            error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 def _run_attempt(attempt: TraceAttempt, given_up: list[DiscardedAttempt]) -> TracedFrame:

@@ -279,6 +279,63 @@ def test_what_has_no_bytecode_compiles() -> None:
         assert [len(c.trace.breaks) for c in session.compilations if c.trace] == [0]
 
 
+def test_each_callable_without_bytecode_has_its_own_cache() -> None:
+    """More such callables than the recompile limit are each compiled once, with no recompile."""
+    with engine.record() as session:
+        for subject in (torch.sin, torch.cos, torch.tan, torch.exp, torch.sqrt, torch.abs, torch.neg, torch.ceil, torch.floor, torch.tanh):  # fmt: skip
+            assert engine.compile(subject, backend="eager")(X).equal(subject(X))
+    assert len(session.frames) == len(session.compilations) == 10
+
+
+def _cubes(x: torch.Tensor) -> torch.Tensor:
+    return (x**3).sum() + (x[0] * x[1]).sin()
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        torch.func.vmap(torch.func.grad(_cubes), out_dims=1),
+        torch.func.hessian(lambda x: _cubes(x[0])),
+        torch.func.jacrev(torch.func.vmap(_cubes)),
+        torch.func.jacfwd(torch.func.vmap(_cubes)),
+        torch.func.vmap(torch.func.grad_and_value(_cubes)),
+        torch.func.vmap(torch.nn.Linear(3, 2)),
+        functools.partial(torch.utils.checkpoint.checkpoint, torch.func.vmap(_cubes), use_reentrant=False),
+    ],
+    ids=["grad", "hessian", "jacrev", "jacfwd", "grad_and_value", "module", "checkpoint"],
+)
+def test_a_transformed_function_is_one_graph(subject: Any) -> None:
+    """Transformed functions and checkpoints are one graph, compiled once."""
+    x = torch.arange(12.0).reshape(4, 3) / 10
+    with engine.record() as session:
+        for _ in range(2):
+            torch.testing.assert_close(engine.compile(subject, backend="aot_eager")(x), subject(x))
+    assert [len(c.trace.breaks) for c in session.compilations if c.trace] == [0]
+    assert [g.stage for c in session.compilations for g in c.graphs if g.stage == "fx"] == ["fx"]
+
+
+def test_an_exception_of_torch_leaves_no_dispatch_key_excluded() -> None:
+    """Eager code works after torch raised inside a transform while tracing."""
+    curvature = torch.func.vmap(torch.func.hessian(_cubes))
+    x = torch.arange(12.0).reshape(4, 3) / 10
+    expected = curvature(x)
+    assert engine.compile(curvature, backend="eager")(x).equal(expected)
+    assert curvature(x).equal(expected)
+
+
+def test_a_python_frame_compiles_the_transformed_functions_that_it_calls() -> None:
+    """A generator runs as Python; the transformed functions that it calls are compiled whole."""
+
+    def derivatives(x: torch.Tensor) -> Iterator[torch.Tensor]:
+        for transform in (torch.func.grad, torch.func.jacrev):
+            yield transform(_cubes)(x)
+
+    with engine.record() as session:
+        torch.testing.assert_close(list(engine.compile(derivatives, backend="eager")(X)), list(derivatives(X)))
+    assert [g.stage for c in session.compilations for g in c.graphs if g.stage == "fx"] == ["fx", "fx"]
+    assert not [record for c in session.compilations if c.trace for record in c.trace.breaks]
+
+
 class _Doubled(torch.autograd.Function):
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:

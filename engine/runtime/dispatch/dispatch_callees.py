@@ -25,6 +25,7 @@ from engine.bytecode.intercept_calls import intercept_calls
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import Compiler
 from engine.ir.introspection.autograd_apply_method import APPLY, applied_function, bind_apply
+from engine.ir.introspection.calling_frames import is_traced_as_one_call
 from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, unwrap_torch_compile
 from engine.ir.user_code_files import is_traceable_torch_module
 from engine.runtime.dispatch.codegen import DISPATCH_FILE
@@ -148,7 +149,7 @@ class CalleeDispatcher:
         behind = unwrap_torch_compile(function)
         if behind is not None:
             return self(behind)
-        if is_library_function(function):
+        if is_library_function(function) and not is_traced_as_one_call(function):
             return self._library(function)
         compiler = self._compiler()
         if compiler is None:

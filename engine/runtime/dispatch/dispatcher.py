@@ -24,6 +24,7 @@ from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
 from engine.ir.guards.base import STACK_VALUE_TEXT
+from engine.ir.introspection.calling_frames import is_traced_as_one_call, make_calling_frame
 from engine.ir.pass_set import active_passes
 from engine.ir.sources.base import FrameScope
 from engine.ir.unwrap_compiled import DISPATCHER_ORIGINALS, unwrap_compiled
@@ -570,6 +571,8 @@ def make_dispatcher(
     function = unwrap_compiled(function)
     if is_disabled(function):
         return function
+    if is_traced_as_one_call(function):
+        function = make_calling_frame(function)
     flags = function.__code__.co_flags
     if flags & inspect.CO_ASYNC_GENERATOR or (flags & _GENERATOR_FLAGS and role != "root"):
         return _python_dispatcher(function, compiler, role)
