@@ -101,7 +101,9 @@ class CallRecorder:
         if len(self.calls) >= MAX_CALLS:
             self.stop_reason = f"only the first {MAX_CALLS} calls are recorded"
         elif any(version_counter(t) != version for t, version in self._versions[id(root)]):
-            self.stop_reason = "parameters changed between the calls (a training step), and only calls are repeated"
+            self.stop_reason = (
+                "parameters changed between the calls (a training step), but a replay repeats only the calls"
+            )
         if self.stop_reason:
             return None
         try:

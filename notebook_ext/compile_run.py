@@ -158,7 +158,7 @@ class CompileRun:
         return CellReplay(self._shell, self._compiler, self._names, self._text) if self._text is not None else None
 
     def _make_replay(self, cell: CellReplay | None) -> Replay | None:
-        """Return the function that runs the cell beside an edited text of it; None without a cell."""
+        """Return the function that replays the cell and an edited text of it; None without a cell."""
         if cell is None:
             return None
 

@@ -57,7 +57,7 @@ def show_session(
 
     With ``static`` off, the notebook stores only the summary line, no tables and pictures. ``others`` are
     sessions by name that the explorer can compare with this one, which is called ``name`` there. The view
-    that was open on ``after``, the session of the previous run, opens again. ``replay`` runs the cell beside
+    that was open on ``after``, the session of the previous run, opens again. ``replay`` runs the cell and
     an edited text of it; ``editor`` is the explorer's.
     """
     if os.environ.get(DETERMINISTIC_ENV) and session.compiler == "engine":

@@ -72,7 +72,7 @@ def _write_trace_report(log: Path, page: Path, *, read_sources: bool) -> int:
 
 @contextlib.contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Leave memory to reference counts.
+    """Disable the garbage collector: reference counts free the memory.
 
     A page has no cycles, and looking for them takes a tenth of the time.
     """
@@ -86,7 +86,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _rank_lines(session: Session) -> Iterator[str]:
-    """Yield how many ranks the page is of, and what differs between them or is missing."""
+    """Yield how many ranks the page covers, and what differs between them or is missing."""
     if session.ranks is None:
         return
     count, groups = len(session.ranks.ranks), len(session.ranks.groups)

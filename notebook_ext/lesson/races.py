@@ -19,7 +19,7 @@ __all__ = ["count_operators", "race", "show_times"]
 
 BAR_WIDTH = 40
 NOT_SAVED = "as measured on your machine"
-"""Text in the place of a time where a notebook runs for its saved output."""
+"""Text instead of a time when a notebook runs to produce its saved outputs."""
 
 
 def race(

@@ -53,7 +53,7 @@ class StageEditor:
         self.tried: dict[str, Session] = {}
 
     def answer(self, action: str, entry: str, stage: str, text: str) -> dict[str, Any]:
-        """Do what a message requests, and return what the view shows.
+        """Execute the action of a message, and return the data that the view shows.
 
         ``action``: "open", "apply", "undo" or "keep". An unknown entry or stage is replaced by the first one.
         """
@@ -191,7 +191,7 @@ class StageEditor:
         return None
 
     def _carried(self, entry: str, stage: str, text: str) -> str:
-        """Return an edited text under the head of another entry's graph; empty without one."""
+        """Return an edited text with the header of an entry's own graph; empty if it has none."""
         own = self._graphs(self._session.compilation(entry)).get(stage, "")
         return own.partition("\n")[0] + "\n" + text.partition("\n")[2] if own else ""
 

@@ -12,10 +12,10 @@ from notebook_ext.views.format_text import pluralize
 
 
 def tune_kernel(session: Session, content: dict[str, Any]) -> str:
-    """Do what a message of the view requests, and return what the view says.
+    """Execute the action of a message, and return the text that the view shows.
 
     Raises:
-        BadArgument: the kernel cannot be tuned, or not so.
+        BadArgument: the kernel cannot be tuned, or not with these values.
     """
     action, entry, kernel = (str(content.get(name, "")) for name in ("action", "entry", "kernel"))
     values = _values(content.get("values"))
@@ -45,7 +45,7 @@ def _values(sent: Any) -> dict[str, tuple[int, ...]]:
     """Return the values of a message by setting.
 
     Raises:
-        BadArgument: it has no such form.
+        BadArgument: the message has another form.
     """
     try:
         return {str(name): tuple(int(v) for v in tried) for name, tried in sent.items()}

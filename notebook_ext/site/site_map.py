@@ -28,7 +28,7 @@ class Text:
     """Path in the repository."""
     only: tuple[str, ...] = ()
     shift: int = 0
-    """Levels by which headings become smaller; -1 makes the title of a page of its section's."""
+    """Levels by which headings become smaller; -1 turns a section's heading into a page title."""
 
     def read(self) -> str:
         """Return the Markdown."""

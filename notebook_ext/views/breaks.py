@@ -69,7 +69,7 @@ def _attempts(session: Session, compilation: CompilationRecord) -> list[str]:
 
 
 def _attempt_text(session: Session, record: DiscardedAttempt) -> str:
-    """Return how far an attempt came, why it was discarded, and what was undone."""
+    """Return how far an attempt got, why it was discarded, and what was undone."""
     place = source_lines.line_name(session, record.span)
     came = f"after {pluralize(record.operations, 'operation')} and {pluralize(record.guards, 'guard')}"
     parts = [f"{f'At {place}, ' if place else ''}{came}: {sanitize(record.context).rstrip('.')}"]

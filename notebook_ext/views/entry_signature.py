@@ -67,7 +67,7 @@ def _inputs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
 
 def _symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
     traced = compilation.trace.symbols if compilation.trace else ()
-    computed = {s.name for s in traced if s.specialized_to}  # As strides are from sizes; no input shows them.
+    computed = {s.name for s in traced if s.specialized_to}  # computed from other symbols, like strides from sizes
     for s in traced:
         if s.name not in computed:
             texts = (a.text for a in s.assumptions if computed.isdisjoint(_WORD.findall(a.text)))

@@ -59,9 +59,9 @@ _FACTS = ("cache-miss", "cache-bypass")
 """Kinds of advice that concern later processes only."""
 _URGENCY = {"error": 0, "warning": 4, "advice": 5}
 NO_ACTION = 8
-"""Urgency from which a finding is a fact that asks for nothing."""
+"""Urgency from which on a finding is information that needs no action."""
 MIN_TRAFFIC = 1_000_000
-"""Bytes between kernels from which the traffic is worth a line."""
+"""Minimum bytes between kernels for which the traffic is listed."""
 DYNAMIC_OPTION = "--dynamic"
 _SIZE_KINDS = ("shape", "tensor size", "size")
 _ALL_CALLS = "torch.tensor("
@@ -213,7 +213,7 @@ def _figures(session: Session) -> list[dict[str, str]]:
         rows.append((f"Kernels for {one_line(_target(session), 20)}", f"{number.kernels:,}", "kernels"))
     else:
         rows.append((_kernel_title(session), f"{kernels:,}", "kernels"))
-        if calls or not _is_only_compiled(session):  # None of a program that did not run is not none that ran.
+        if calls or not _is_only_compiled(session):  # a program that did not run made no calls: do not show 0
             rows.append(("ATen calls", f"{calls:,}", "kernels"))
     roots = {f.id for f in session.frames if not f.parent}
     calls_of_roots = sum(c.frame in roots for c in session.calls) + session.calls_dropped
@@ -264,7 +264,7 @@ def _exceptions(session: Session) -> Iterator[Finding]:
     for group in groups(session):
         seen: set[str] = set()
         for compilation, record in errors_of(group.compilations):
-            if record.context and record.context in seen:  # A callee raised it, and then its caller.
+            if record.context and record.context in seen:  # the callee's record precedes that of its caller
                 continue
             seen.add(record.context)
             yield _of_stop(

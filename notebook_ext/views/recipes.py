@@ -1,4 +1,4 @@
-"""Recipes of the reference pages, by the view that they go on from."""
+"""Recipes of the reference pages, by the view that they apply to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EDIT = ("Edit a graph as text", "Keep an edited graph in a file", "A file that 
 
 def recipes(session: Session) -> dict[str, Any]:
     """Return the page of recipes, and the titles that apply to each view of a session."""
-    del session  # as for other parts
+    del session  # all parts take a session
     return {"page": PAGE, "titles": recipes_by_view()}
 
 

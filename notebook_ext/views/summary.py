@@ -343,7 +343,9 @@ def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryI
             yield SummaryItem(_place(session, stops[0][1].span) + break_text(session, stops[0][1]), "breaks", "link")
             yield SummaryItem(")")
     elif any(c.outcome == "python" for c in session.calls):
-        yield SummaryItem(": the called functions run as Python since an earlier cell; its summary gives the reason")
+        yield SummaryItem(
+            ": the called functions run as Python because of an earlier cell; its summary gives the reason"
+        )
     elif not session.skipped:
         yield SummaryItem(": no function or module that computes with tensors was called")
     if spent:

@@ -153,7 +153,7 @@ def _pack_in_two_processes(
         done: list[int] = []
         yield from packer.pack_groups(_take_numbers(queue, done), progress)
         _, status = os.waitpid(child, 0)
-        if status:  # If the child failed, do its work here: an error then shows.
+        if status:  # The child failed: do its work here, so that its error is raised.
             yield from packer.pack_groups(sorted({*numbers} - {*done}), progress)
             return
         other.seek(0)

@@ -92,7 +92,7 @@ def _target(session: Session, compilation: CompilationRecord) -> str:
 def _outcome(compilation: CompilationRecord, steps: list[dict[str, Any]], peak: int) -> str:
     """Return one sentence: the peak, where it is, and what it consists of."""
     if peak < 0:
-        return "No program was recorded: nothing is known of its memory."
+        return "No program was recorded, so its memory is not known."
     start = 0
     for record in compilation.memory:
         if peak < start + len(record.steps):

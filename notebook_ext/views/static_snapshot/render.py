@@ -23,7 +23,7 @@ from notebook_ext.views.static_snapshot.stage_tables import Table, backward_tabl
 from notebook_ext.views.summary import summary
 
 UNFOLDED = ("Graph breaks (", "Compilations (", "Kernels")
-"""Starts of the titles of sections that are open where no explorer lives."""
+"""Starts of the titles of sections that are open if there is no live explorer."""
 MAX_ROWS = 60
 """Maximum number of rows in one table."""
 MAX_STAGE_ROWS = 24

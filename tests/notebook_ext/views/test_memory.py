@@ -65,7 +65,6 @@ def test_a_session_without_programs_says_what_fills_the_view() -> None:
         engine.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     assert "backend triton" in empty_views(session)["memory"]
     assert (
-        memory(session, session.compilations[0].id)["outcome"]
-        == "No program was recorded: nothing is known of its memory."
+        memory(session, session.compilations[0].id)["outcome"] == "No program was recorded, so its memory is not known."
     )
     assert "memory" in empty_views(Session())
