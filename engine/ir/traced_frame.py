@@ -16,6 +16,9 @@ from engine.records.bytecode import Span
 from engine.records.trace import TraceRecord
 from engine.torch_private.autograd import set_grad_enabled
 
+ALL_NUMBERS = -2
+"""Among the varying dimensions of a value: all numbers in it, as -1 is the number itself."""
+
 
 @dataclass(frozen=True, eq=False)
 class ConstSlot:

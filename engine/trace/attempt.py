@@ -46,6 +46,7 @@ from engine.trace.graph_breaks.nested_breaks import (
     reaches_suspended_generator,
 )
 from engine.trace.graph_breaks.reasons import make_break_record
+from engine.trace.graph_breaks.varying_values import VARYING_RESULTS
 from engine.trace.interpreter_loop import run_instruction
 from engine.trace.library_functions import LibraryFunctions
 from engine.trace.side_effects.aliasing_guards import add_aliasing_guards
@@ -462,7 +463,7 @@ class TraceAttempt:
             raise self._make_skip(reason, spans, "before any tensor operation")
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
         cg.continues_after = True
-        resumption = BreakCodegen(cg, frame, op, stack)
+        resumption = BreakCodegen(cg, frame, op, stack, result_varies=reason.kind in VARYING_RESULTS)
         effects: list[str] = []
         try:
             cg.find_cycles_and_shared(

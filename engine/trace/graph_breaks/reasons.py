@@ -41,6 +41,8 @@ def make_break_record(kind: str, what: str, stack: tuple[Span, ...], *, skipped:
 
 
 _CALL_KINDS = {
+    "_io.BytesIO": "memory-buffer",
+    "_io.StringIO": "memory-buffer",
     "_datetime": "clock",
     "_io": "file-system",
     "_posixsubprocess": "process-or-network",
@@ -64,12 +66,16 @@ _CALL_KINDS = {
     "tempfile": "file-system",
     "threading": "process-or-network",
     "time": "clock",
+    "torch.utils.data": "data-loader",
     "tracemalloc": "interpreter-state",
 }
-"""Top-level module of a callable -> id that says more than "unknown-call"."""
+"""Start of the full name of a callable -> id that says more than "unknown-call"."""
 
 
 def unknown_call_kind(function: Any) -> str:
-    """Return the id for a call that is not inlined, by the module of the function."""
-    module = getattr(function, "__module__", None)
-    return _CALL_KINDS.get(module.partition(".")[0], "unknown-call") if isinstance(module, str) else "unknown-call"
+    """Return the id for a call that is not inlined, by the class or module of the function."""
+    owner = getattr(function, "__objclass__", function)
+    name = f"{getattr(owner, '__module__', None)}.{getattr(owner, '__qualname__', '')}"
+    while name and name not in _CALL_KINDS:
+        name = name.rpartition(".")[0]
+    return _CALL_KINDS.get(name, "unknown-call")

@@ -69,10 +69,12 @@ class ResumeCodegen:
         stack: list[Variable],
         *,
         is_root: bool = True,
+        result_varies: bool = False,
     ) -> None:
         self.cg = cg
         self.frame = frame
         self.is_root = is_root
+        self.result_varies = result_varies
         self.op = op
         self.stack = stack
         self.code: CodeType = frame.code
@@ -225,7 +227,7 @@ class ResumeCodegen:
         """Note what linking needs to make the dispatcher of the resume function."""
         passed = [v for v, kind in zip(outcome.stack, point.stack, strict=True) if kind in (VALUE, HANDLED_EXCEPTION)]
         arguments = [
-            *((name, v) for name, v in zip(stack_parameters(point), passed, strict=True) if not isinstance(v, str)),
+            *zip(stack_parameters(point), passed, strict=True),
             *((name, self.frame.locals[name]) for name in point.locals),
         ]
         self.resume_slots.append(
@@ -235,7 +237,7 @@ class ResumeCodegen:
                 cast("dict[str, Any]", self.frame.globals.values),
                 span_of(self.code, self.op.offset),
                 bool(shared_cell_names(self.code)),
-                varying_dims(self.cg.tx, arguments),
+                varying_dims(self.cg.tx, arguments, result_varies=self.result_varies),
             )
         )
 

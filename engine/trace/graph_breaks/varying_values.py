@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import LocalSource
+from engine.ir.traced_frame import ALL_NUMBERS
 from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Variable
+from engine.trace.variables.tensors.sym_node import varies
 
+VARYING_RESULTS = frozenset(("clock", "data-dependent", "random-generator", "tensor-jump"))
+"""Kinds of breaks at an instruction whose result depends on data, chance or time."""
 _MAX_DEPTH = 3
 _MAX_ITEMS = 16
 """Maximum number of items of a list or tuple that are looked at."""
 
 
-def varying_dims(tx: Tracer, arguments: Iterable[tuple[str, Variable]]) -> Mapping[str, frozenset[int]]:
+def varying_dims(
+    tx: Tracer, arguments: Iterable[tuple[str, Variable | str]], *, result_varies: bool
+) -> Mapping[str, frozenset[int]]:
     """Return the dimensions of a resume function's arguments that vary, by source expression.
 
     They are symbols where the graph breaks. Dimension -1 is the value of a number, or the position of a loop's
     iterator. The first compilation of the resume function makes symbols of them: otherwise it would specialize,
-    and the next call would compile again.
+    and the next call would compile again. A name as value stands for a result of the broken instruction.
     """
     found: dict[str, frozenset[int]] = {}
     for name, value in arguments:
-        _collect(tx, LocalSource(name), value, found, _MAX_DEPTH)
+        if not isinstance(value, str):
+            _collect(tx, LocalSource(name), value, found, _MAX_DEPTH)
+        elif result_varies:
+            found[LocalSource(name).expr] = frozenset((ALL_NUMBERS,))
     return found
 
 
@@ -37,10 +45,10 @@ def _collect(tx: Tracer, source: Source, value: Variable, found: dict[str, froze
     if value.is_lazy:
         dims = tx.request.dynamic_dims.get(value.source.expr, dims) if value.source is not None else dims
     elif value.is_symbolic:
-        dims = frozenset((-1,)) if value.python_type() is not bool and _varies(value.sym) else dims
+        dims = frozenset((-1,)) if value.python_type() is not bool and varies(value.sym) else dims
     elif value.fake is not None:
         is_plain = value.python_type() in (torch.Tensor, torch.nn.Parameter)
-        dims = frozenset(d for d, size in enumerate(value.fake.shape) if _varies(size)) if is_plain else dims
+        dims = frozenset(d for d, size in enumerate(value.fake.shape) if varies(size)) if is_plain else dims
     elif positions := value.position_sources(source):
         found.update((position.expr, frozenset((-1,))) for position in positions)
     elif depth and value.sequence_contents is value and value.load_items is None:
@@ -48,8 +56,3 @@ def _collect(tx: Tracer, source: Source, value: Variable, found: dict[str, froze
             _collect(tx, GetItemSource(source, n), item, found, depth - 1)
     if dims:
         found[source.expr] = dims
-
-
-def _varies(number: Any) -> bool:
-    """Return True for a symbol that no guard has specialized."""
-    return type(number) in (torch.SymInt, torch.SymFloat) and bool(getattr(number.node.expr, "free_symbols", ()))

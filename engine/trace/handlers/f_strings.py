@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
+
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
-from engine.trace.variables.base import ConstantVariable, StringFormatVariable, Variable, realize
+from engine.trace.variables.base import ConstantVariable, FormatPart, StringFormatVariable, Variable, realize
 from engine.trace.variables.callable_registry import find_rule
 
 
@@ -21,6 +23,8 @@ def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str
     value = realize(tx, value)
     if value.is_symbolic:
         return StringFormatVariable([(value, (conversion, spec))])
+    if not spec and (parts := _parts_of_numbers(tx, value)) is not None:
+        return StringFormatVariable(parts)
     made = None if conversion else value.call_user_method(tx, "__format__", [ConstantVariable(spec)])
     if made is not None:
         return made
@@ -35,6 +39,23 @@ def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str
             tx, rule(tx, [value], {}) if rule is not None else tx.fold_constant(fn, value.as_python_constant(tx))
         )
     return tx.fold_constant(format, value.as_python_constant(tx), spec)
+
+
+_BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), torch.Size: ("torch.Size([", "])")}
+
+
+def _parts_of_numbers(tx: Tracer, value: Variable) -> list[FormatPart] | None:
+    """Return the parts of a list or tuple of numbers with a symbol; None for any other value."""
+    cls = value.python_type()
+    if cls not in _BRACKETS or value.sequence_contents is not value:
+        return None
+    items = [realize(tx, item) for item in value.argument_items()]
+    if not any(v.is_symbolic for v in items) or any(v.python_type() not in (int, float) for v in items):
+        return None
+    begin, end = _BRACKETS[cls]
+    texts = [begin, *[", "] * (len(items) - 1), ",)" if cls is tuple and len(items) == 1 else end]
+    fixed = [(ConstantVariable(text), (0, "")) for text in texts]
+    return [part for text, item in zip(fixed, items, strict=False) for part in (text, (item, (0, "")))] + fixed[-1:]
 
 
 @handles("FORMAT_VALUE")

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
+from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.objects.class_lookup import find_in_class
 
@@ -59,7 +60,10 @@ def _check_no_finalizer(cls: builtins.type) -> None:
     if find_in_class(cls, "__del__") is None:
         return
     if not cls.__flags__ & _PYTHON_CLASS:
-        raise SkipFrame("object-creation", f"{cls.__module__}.{cls.__qualname__} is created")
+        kind = unknown_call_kind(cls)
+        raise SkipFrame(
+            "object-creation" if kind == "unknown-call" else kind, f"{cls.__module__}.{cls.__qualname__} is created"
+        )
     raise SkipFrame("finalizer", f"{cls.__qualname__} is created, and its class has a __del__")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import types
 from typing import Any
 
 from engine.ir.guards.aliasing import SameObject
@@ -11,6 +12,7 @@ from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import new_object
 from engine.trace.exc import Unsupported, UserException
+from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.arithmetic import compare_op, identical_or_equal
 from engine.trace.variables.base import (
     Args,
@@ -22,6 +24,7 @@ from engine.trace.variables.base import (
     realize,
 )
 from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.itertools_module import make_getitem_iterator
 from engine.trace.variables.exceptions.type_errors import raise_missing_method
 from engine.trace.variables.exceptions.version_messages import set_to_none_as_bool
@@ -188,6 +191,23 @@ class OpaqueObjectVariable(RealObjectVariable):
 
     def describe(self) -> str:
         return f"{type(self.real_object).__module__}.{type(self.real_object).__qualname__} object"
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        """Return a bound method of the C class, so that the graph breaks once, at its call."""
+        return super().get_attr(tx, name) if self._c_method(name) is None else BuiltinMethodVariable(self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        method = self._c_method(name)
+        if method is None:
+            return super().call_method(tx, name, args, kwargs)
+        kind = unknown_call_kind(method)
+        if kind == "unknown-call":
+            raise self.unsupported_method(name)
+        raise Unsupported(kind, f"{self.describe()}: {name}() is called")
+
+    def _c_method(self, name: str) -> Any:
+        found = find_in_class(type(self.real_object), name)
+        return found[1] if found is not None and isinstance(found[1], types.MethodDescriptorType) else None
 
     def hash_key(self, tx: Tracer) -> Any:
         assert self.source is not None

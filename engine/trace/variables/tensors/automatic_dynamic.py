@@ -16,6 +16,7 @@ from engine.ir.guards.tensors import strides_expr
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
+from engine.ir.traced_frame import ALL_NUMBERS
 from engine.torch_private import global_state
 from engine.torch_private.global_state import is_listed_as_dynamic, is_listed_as_static, listed_range
 from engine.torch_private.operators import torch_check
@@ -120,6 +121,8 @@ def _automatic_dynamic_dims(tx: Tracer, origin: Source) -> frozenset[int]:
     For the next item of an iterator, these are the dims of any item of the underlying sequence.
     """
     seen = tx.request.dynamic_dims.get(origin.expr, frozenset())
+    if any(ALL_NUMBERS in tx.request.dynamic_dims.get(link.expr, ()) for link in origin.chain()):
+        seen |= {-1}
     upcoming = next((link for link in origin.chain() if isinstance(link, IteratorItemSource)), None)
     if upcoming is None:
         return seen

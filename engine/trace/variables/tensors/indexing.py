@@ -110,13 +110,23 @@ def index_by_select(tx: Tracer, of: TensorVariable, key: Variable) -> Variable |
 
 
 def convert_index_arrays(tx: Tracer, key: Variable) -> Variable:
-    """Convert numpy arrays and ranges in a key to tensors and lists, as torch does."""
+    """Convert arrays, ranges and lists of symbols in a key to tensors and lists."""
     key = realize(tx, key)
     if not issubclass(key.python_type(), tuple):
-        return key.as_tensor_index(tx, in_tuple=False)
+        return _index_from_symbols(tx, key.as_tensor_index(tx, in_tuple=False))
     parts = [realize(tx, part) for part in key.argument_items()]
-    converted = [part.as_tensor_index(tx, in_tuple=True) for part in parts]
+    converted = [_index_from_symbols(tx, part.as_tensor_index(tx, in_tuple=True)) for part in parts]
     return TupleVariable(converted) if any(a is not b for a, b in zip(parts, converted, strict=True)) else key
+
+
+def _index_from_symbols(tx: Tracer, key: Variable) -> Variable:
+    """Return a list of ints with symbols as a tensor; torch would specialize them."""
+    if key.python_type() is not list:
+        return key
+    items = [realize(tx, item) for item in key.argument_items()]
+    if not any(map(_is_symint, items)) or any(item.python_type() is not int for item in items):
+        return key
+    return realize(tx, tx.wrap_static(torch.tensor).call(tx, [key], {}))
 
 
 def is_vmapped_index(tx: Tracer, key: Variable) -> bool:

@@ -183,7 +183,7 @@ class NumpyNdarrayVariable(Variable):
         return None
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        as_numbers = name in ("tolist", "item") and not args and not kwargs and can_tolist(self.tensor)
+        as_numbers = name in ("tolist", "item") and not args and not kwargs and can_tolist(tx, self.tensor)
         if as_numbers and (name == "tolist" or self.tensor.fake.numel() == 1):
             return self.tensor.call_method(tx, name, [], {})
         if name in _UNSUPPORTED_METHODS:

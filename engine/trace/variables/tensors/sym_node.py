@@ -243,6 +243,11 @@ def has_hint(number: Any) -> bool:
     return PYTHON_TYPES.get(type(number)) is None or bool(number.node.has_hint())
 
 
+def varies(number: Any) -> bool:
+    """Return True for a symbol that no guard has specialized."""
+    return PYTHON_TYPES.get(type(number)) is not None and bool(getattr(number.node.expr, "free_symbols", ()))
+
+
 def hint(number: Any) -> Any:
     """Return the size hint: the value in this call, without specialization."""
     return number if PYTHON_TYPES.get(type(number)) is None else number.node.hint

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
@@ -15,7 +14,7 @@ from engine.trace.operators.arithmetic import call_special_by_name
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.containers.sequences import ListVariable
-from engine.trace.variables.tensors.sym_node import has_hint, hint
+from engine.trace.variables.tensors.sym_node import has_hint, hint, varies
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
 
@@ -40,19 +39,18 @@ for _name in (
 
 @register_tensor_method("tolist")
 def _tolist(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-    if args or kwargs or not can_tolist(tensor):
+    if args or kwargs or not can_tolist(tx, tensor):
         raise Unsupported("data-dependent", "Tensor.tolist is called")
     return tolist(tx, tensor)
 
 
-def can_tolist(tensor: TensorVariable) -> bool:
-    """Return True if ``tolist()`` can return symbols: real dtype, small known element count."""
+def can_tolist(tx: Tracer, tensor: TensorVariable) -> bool:
+    """Return True if ``tolist()`` can return symbols: real dtype, few elements, fixed sizes."""
     sizes = tensor.fake.shape
     return (
         config.capture_scalar_outputs
-        and not any(has_unbacked_symbols(s) for s in sizes)
         and not tensor.fake.dtype.is_complex
-        and all(map(has_hint, sizes))
+        and all(has_hint(s) if tx.options.fullgraph else not varies(s) for s in sizes)
         and math.prod(map(hint, sizes)) <= _MAX_TOLIST_ELEMENTS
     )
 

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import io
 import linecache
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -390,6 +391,75 @@ def test_values_that_vary_at_a_break_are_symbols_after_it() -> None:
     assert compile_count(number, different) == 2
     assert compile_count(size, different) == 2
     assert compile_count(loop, [(torch.ones(6, 2),)]) == 3  # the frame, a round, the end
+
+
+def test_numbers_that_depend_on_data_or_chance_are_symbols_after_a_break() -> None:
+    """A number that Python computes at the break is expected to differ in the next call."""
+    generator = random.Random(0)
+
+    def branch(x: Any) -> Any:
+        total = x.sum().item()
+        return x * total if total > 0 else x - total
+
+    def drawn(x: Any) -> Any:
+        rows = generator.sample(range(10, 90), 2)
+        return x * rows[0] + rows[1] - x * (rows[0] + rows[1])
+
+    def rows(x: Any, at: Any) -> Any:
+        return x[at.tolist()] * 2
+
+    assert compile_count(branch, [(X + n,) for n in (1, 2, 3)]) == 2
+    compiled = engine.compile(drawn, backend="eager")
+    with engine.record() as session:
+        for _ in range(3):
+            state = generator.getstate()
+            found = compiled(X)
+            generator.setstate(state)
+            torch.testing.assert_close(found, drawn(X))
+    assert len(session.compilations) == 2
+    # One length, any length up to the break, and a list of any length after it.
+    assert compile_count(rows, [(torch.eye(4), torch.arange(n) % 4) for n in (2, 3, 4, 5, 3)]) <= 5
+
+
+def test_methods_of_a_buffer_in_memory_break_once_each() -> None:
+    """Python writes the text; sizes in it stay symbols, and all operations are in graphs."""
+
+    def report(x: Any, log: Any) -> Any:
+        log.write(f"{x.shape} {tuple(x.shape)} {list(x.shape)!r:>8} {(len(x),)} {[x.shape[0] / 2, 'a']}")
+        return x * 2, log.getvalue()
+
+    compiled = engine.compile(report, backend="eager")
+    with engine.record() as session:
+        for n in (3, 4):
+            args = torch.ones(n, 2)
+            assert compiled(args, io.StringIO())[1] == report(args, io.StringIO())[1]
+    breaks = [b for c in session.compilations if c.trace is not None for b in c.trace.breaks]
+    assert {b.kind for b in breaks} == {"memory-buffer"}
+    assert len({b.span for b in breaks}) == 2
+
+
+def test_sizes_in_text_stay_symbols() -> None:
+    """The text of a size, tuple or list of sizes is made after the graph."""
+
+    def describe(x: Any) -> Any:
+        return x * 2, f"{x.shape} {tuple(x.shape)} {list(x.shape)!r} {(len(x),)} {[x.shape[0] / 2]}"
+
+    compiled = engine.compile(describe, backend="eager")
+    with engine.record() as session:
+        for n in (3, 4, 5, 6):
+            assert compiled(torch.ones(n, 2))[1] == describe(torch.ones(n, 2))[1]
+    assert len(session.compilations) == 2
+
+
+def test_lists_of_symbols_index_tensors() -> None:
+    """An index made of numbers that vary is a tensor in the graph."""
+
+    def select(x: Any, first: int, last: int) -> Any:
+        x[[last, first], 1] = 7.0
+        return x[[first, last]], x[:, [last, 0]]
+
+    calls = [(torch.arange(12.0).view(3, 4), *at) for at in ((1, 2), (2, 0), (0, 2), (2, -1))]
+    assert compile_count(select, calls) == 2
 
 
 def test_growing_deques_and_lists_do_not_compile_again() -> None:
