@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from engine.observe.json_values import as_text
 from engine.observe.trace_payloads import strip_tabs
@@ -26,11 +26,16 @@ IGNORED_KINDS = frozenset({"chromium_event"})
 
 They are a quarter of a trace.
 """
+JsonParser = Callable[[bytes], dict[str, Any] | None]
 _YEAR_2000 = 946_684_800
 _RECORD_START = re.compile(rb"\n(?=[^\t])")
 _LOG_PREFIX = re.compile(
     rb"(?P<level>[VIWEC])(?P<date>\d{4}) (?P<time>\d\d:\d\d:\d\d\.\d{1,9}) (?P<process>\d{1,20}) [^\n]{1,400}?:\d{1,9}\] {0,4}(?:\[[^\]\n]{0,80}\] {0,4}){0,3}(?=\{)"
 )
+_USUAL_PREFIX = re.compile(
+    rb"(?P<level>[VIWEC])(?P<date>\d{4}) (?P<time>\d\d:\d\d:\d\d\.\d{1,9}) (?P<process>\d{1,20}) [^\s:]{1,400}:\d{1,9}\] (?=\{)"
+)
+"""The prefix as torch writes it: ``_LOG_PREFIX`` without its variants."""
 
 
 class ByteStream(Protocol):
@@ -41,8 +46,7 @@ class ByteStream(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RawRecord:
+class RawRecord(NamedTuple):
     """A line of the log and its payload: the following lines that start with a tab.
 
     ``start`` is the payload's offset in the file.
@@ -54,8 +58,7 @@ class RawRecord:
     is_truncated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
+class LogRecord(NamedTuple):
     """A parsed trace record: envelope, process id, payload with its tabs, and its offset."""
 
     metadata: dict[str, Any]
@@ -175,29 +178,33 @@ def read_log_records(
     seen: Callable[[int], None] = lambda _: None,
     skipped: tuple[bytes, ...] = (),
     intact: IntactPayloads | None = None,
+    parse: JsonParser | None = None,
 ) -> Iterator[LogRecord]:
     """Yield the parsed records of a trace; count everything else in ``damage``.
 
     Records whose JSON starts with one of ``skipped`` are left out; the first and the last record of a trace
-    are yielded without metadata then. Logs that share ``intact`` share what is known of equal payloads.
+    are yielded without metadata then. Logs that share ``intact`` share what is known of equal payloads;
+    ``parse`` is called with the JSON of each line.
     """
+    parse = parse or parse_json
     intact = IntactPayloads() if intact is None else intact
-    last_left_out: re.Match[bytes] | None = None
+    last_left_out = b""
     for raw in read_raw_records(stream, seen):
         if raw.is_truncated:
             damage.truncated += 1
-        found = _LOG_PREFIX.search(raw.head)
-        if found is None:
-            damage.foreign_lines += bool(raw.head.strip()) or bool(raw.payload)
-            continue
-        text = raw.head[found.end() :]
-        if skipped and text.startswith(skipped) and text.endswith(b"}") and b"] {" not in text:
-            last_left_out = found
+        head = raw.head
+        if skipped and _is_skipped(head, skipped):
+            last_left_out = head
             if not damage.records:
-                yield _without_metadata(found)
+                yield from _without_metadata(head)
             damage.records += 1
             continue
-        metadata = _parse_json(text)
+        found = _USUAL_PREFIX.match(head) or _LOG_PREFIX.search(head)
+        if found is None:
+            damage.foreign_lines += bool(head.strip()) or bool(raw.payload)
+            continue
+        text = head[found.end() :]
+        metadata = parse(text)
         if metadata is None:
             damage.invalid_json += 1
             found, metadata = _interleaved_record(raw.head)
@@ -205,27 +212,35 @@ def read_log_records(
         if found is None or metadata is None:
             continue
         damage.records += 1
-        last_left_out = None
+        last_left_out = b""
         digest = as_text(metadata.get("has_payload"))
         is_wanted = not metadata.keys() & IGNORED_KINDS
         if digest and not raw.is_truncated and is_wanted:
             damage.corrupt_payloads += (digest, raw.payload) not in intact
         yield LogRecord(metadata, int(found["process"]), raw.start, raw.payload, (found["date"], found["time"]))
-    if last_left_out is not None:
-        yield _without_metadata(last_left_out)
+    yield from _without_metadata(last_left_out)
 
 
-def _without_metadata(prefix: re.Match[bytes]) -> LogRecord:
-    return LogRecord({}, int(prefix["process"]), 0, b"", (prefix["date"], prefix["time"]))
+def _is_skipped(head: bytes, kinds: tuple[bytes, ...]) -> bool:
+    """Return True if a whole line is of one of these kinds, and holds no second record."""
+    start = head.find(b"] {")
+    return head.startswith(kinds, start + 2) and head.endswith(b"}") and head.find(b"] {", start + 3) < 0
+
+
+def _without_metadata(head: bytes) -> Iterator[LogRecord]:
+    prefix = _USUAL_PREFIX.match(head) or _LOG_PREFIX.search(head)
+    if prefix is not None:
+        yield LogRecord({}, int(prefix["process"]), 0, b"", (prefix["date"], prefix["time"]))
 
 
 def _interleaved_record(head: bytes) -> tuple[re.Match[bytes] | None, dict[str, Any] | None]:
     """Return a record that starts within a line (two processes wrote to one file)."""
     found = list(_LOG_PREFIX.finditer(head))
-    return (found[-1], _parse_json(head[found[-1].end() :])) if len(found) > 1 else (None, None)
+    return (found[-1], parse_json(head[found[-1].end() :])) if len(found) > 1 else (None, None)
 
 
-def _parse_json(text: bytes) -> dict[str, Any] | None:
+def parse_json(text: bytes) -> dict[str, Any] | None:
+    """Return the object that a line's JSON describes; None if it is damaged."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -11,8 +11,9 @@ from typing import Any
 from engine.observe.event_names import CACHE_EVENT_PATTERN, FAILURE_EVENTS, GRAPH_EVENTS
 from engine.observe.json_values import as_int, as_list, as_object, as_text
 from engine.observe.log_reader import IntactPayloads, LogDamage, LogRecord, read_log_records
+from engine.observe.ranks.known_lines import KnownLines, LineFacts
 from engine.observe.ranks.rank_contents import RankContents, collectives_of, normalized_digest, text_digest
-from engine.observe.trace_events import TraceEvent, parse_event
+from engine.observe.trace_events import TraceEvent
 from engine.observe.trace_files import open_decompressed
 from engine.observe.trace_payloads import BlockReader, TraceFile
 
@@ -64,23 +65,26 @@ class RankLogReader:
         self._texts: dict[tuple[str, str, int], tuple[str, tuple[str, ...]]] = {}
         self._strings: dict[int, str] = {}
         self._intact = IntactPayloads()
+        self._lines = KnownLines()
 
     def read(self, path: Path, rank: int) -> RankContents:
         """Return the contents of one log."""
         found, damage = RankContents(rank, path), LogDamage()
         self._strings = {}
+        self._lines.start_log(rank)
         stream, is_whole = open_decompressed(path)
         with stream:
             file = TraceFile(stream)
         last: LogRecord | None = None
-        for line in read_log_records(BlockReader(file), damage, self._seen, _SKIPPED, self._intact):
+        lines = self._lines
+        for line in read_log_records(BlockReader(file), damage, self._seen, _SKIPPED, self._intact, lines.parse):
             last = line
             found.start = found.start or line.seconds
             if not line.metadata:
                 continue
             if "str" in line.metadata:
                 self._add_string(line.metadata["str"])
-            elif (event := parse_event(line.metadata, None)) is not None:
+            elif (event := lines.event(line.metadata)) is not None:
                 self._add(found, event, line)
         found.end = last.seconds if last is not None else 0.0
         found.damage = (*damage.messages(), *(() if is_whole else ("its compressed data is cut or damaged",)))
@@ -97,25 +101,42 @@ class RankLogReader:
             found.version = _version(line.payload)
         if not compilation:
             return
-        phase = _PHASES.get(name, "forward")
         if name == "dynamo_start":
             found.add(compilation, "compile ids", self._frame(event))
             found.unfinished = compilation
         elif name in ("compilation_metrics", "bwd_compilation_metrics"):
-            found.ready[compilation, phase] = line.seconds
+            found.ready[compilation, _PHASES.get(name, "forward")] = line.seconds
             found.unfinished = "" if found.unfinished == compilation else found.unfinished
-        elif name == "describe_tensor":
+        else:
+            self._add_facts(found, event, line)
+
+    def _add_facts(self, found: RankContents, event: TraceEvent, line: LogRecord) -> None:
+        """Add what a line says by itself: its facts are read once for all ranks."""
+        facts = self._lines.facts(line.metadata, line.length)
+        if facts is None:
+            facts = self._facts(event, line)
+            if event.digest or not line.length:
+                self._lines.add_facts(line.metadata, line.length, facts)
+        if facts.aspects:
+            found.compilations.setdefault(event.compilation, []).extend(facts.aspects)
+        if facts.collectives:
+            phase = _PHASES.get(event.name, "forward")
+            found.collectives.setdefault((event.compilation, phase), facts.collectives)
+
+    def _facts(self, event: TraceEvent, line: LogRecord) -> LineFacts:
+        name = event.name
+        if name == "describe_tensor":
             facts = [event.facts.get(key) for key in _DESCRIBED]
             device = as_text(event.facts.get("device")).partition("index")[0]
-            found.add(compilation, "tensor metadata", text_digest(f"{facts} {device}".encode()))
-        elif CACHE_EVENT_PATTERN.match(name):
-            found.add(compilation, "cache outcomes", name)
-        elif (aspect := _TEXT_ASPECTS.get(name)) is not None:
-            digest, collectives = self._digest(event, line, aspect)
-            found.add(compilation, aspect, f"{name} {digest}")
-            if collectives:
-                found.add(compilation, "collective order", f"{name} {collectives}")
-                found.collectives.setdefault((compilation, phase), collectives)
+            return LineFacts((("tensor metadata", text_digest(f"{facts} {device}".encode())),))
+        if CACHE_EVENT_PATTERN.match(name):
+            return LineFacts((("cache outcomes", name),))
+        aspect = _TEXT_ASPECTS.get(name)
+        if aspect is None:
+            return LineFacts()
+        digest, collectives = self._digest(event, line, aspect)
+        order = (("collective order", f"{name} {collectives}"),) if collectives else ()
+        return LineFacts(((aspect, f"{name} {digest}"), *order), collectives)
 
     def _frame(self, event: TraceEvent) -> str:
         """Return function, file and line of the compiled frame, or of the lines that called it."""

@@ -14,6 +14,7 @@ import pytest
 
 import engine
 from engine.observe.ranks import load_ranks as load_ranks_module
+from engine.observe.ranks.known_lines import KnownLines
 from engine.observe.ranks.load_ranks import LoadedRanks
 from engine.records.findings import find_problems
 from notebook_ext.__main__ import main
@@ -231,3 +232,25 @@ def test_folder_without_ranks(tmp_path: Path) -> None:
         engine.load_ranks(tmp_path)
     with pytest.raises(engine.NotATrace, match="does not exist"):
         engine.load_ranks(tmp_path / "missing")
+
+
+def test_a_line_is_known_whatever_the_rank() -> None:
+    """Lines that differ in the rank alone are parsed once; others are not confused."""
+    lines = KnownLines()
+    parsed = []
+    for rank in (3, 4):
+        lines.start_log(rank)
+        parsed.append(
+            [
+                lines.parse(text % rank)
+                for text in (
+                    b'{"str": ["a", 0], "rank": %d}',
+                    b'{"str": ["b", 0], "rank": %d, "frame_id": 1}',
+                    b'{"str": %d',
+                )
+            ]
+        )
+    assert parsed[0] == [{"str": ["a", 0], "rank": 3}, {"str": ["b", 0], "rank": 3, "frame_id": 1}, None]
+    assert [first is second for first, second in zip(*parsed, strict=True)] == [True, True, True]
+    lines.start_log(5)
+    assert lines.parse(b'{"str": ["a", 0], "rank": 4}') == {"str": ["a", 0], "rank": 4}
