@@ -56,7 +56,7 @@ def _are_errors_suppressed() -> bool:
 
 
 def _backend_error(name: str, error: Exception, stack: tuple[Span, ...]) -> errors.BackendError:
-    """Return the error to raise; a handler of the error of ``torch.compile`` catches it too."""
+    """Return the error to raise; it is also an instance of torch.compile's own error class."""
     stock: Any = getattr(loaded_dynamo_module("exc"), "BackendCompilerFailed", None)
     found = errors.BackendError(name, str(error), stack)
     if stock is None:

@@ -1,4 +1,4 @@
-"""Run a functional graph on the CPU: kernels through LLVM, and ATen for what has none."""
+"""Run a functional graph on the CPU: LLVM kernels, and ATen for operators without one."""
 
 from __future__ import annotations
 

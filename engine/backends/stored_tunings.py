@@ -26,7 +26,7 @@ from engine.options import user_cache_dir
 from engine.records.lowering import AutotuneChoice
 
 _INDEX = hashlib.sha256(b"tunings made by hand").hexdigest()
-"""Name of the text that changes with each tuning; without it there is none."""
+"""Name of a stored text that changes with each tuning; absent if there is no tuning."""
 
 
 def tunings_key() -> str:
@@ -39,7 +39,7 @@ def store_tuning(
 ) -> None:
     """Store the settings of a kernel, with its time and that of the default.
 
-    Without values the default counts again.
+    Empty ``values`` restore the default settings.
 
     Raises:
         BadArgument: the user's cache folder cannot be written.
@@ -53,7 +53,7 @@ def store_tuning(
 
 
 def stored_tunings(target: str) -> FindTuning | None:
-    """Return what finds the tuning of a kernel; None if nothing was ever tuned by hand."""
+    """Return the function that finds a kernel's tuning; None if no kernel was ever tuned."""
     return functools.partial(_find, target) if tunings_key() else None
 
 

@@ -44,10 +44,10 @@ def options_of_torch(
 
 
 def with_dynamic_shapes(options: Options, spec: Any) -> Options:
-    """Return options with the symbols and ranges of a ``dynamic_shapes`` of torch.
+    """Return options with the symbols and ranges of torch's ``dynamic_shapes`` argument.
 
     Raises:
-        errors.BadArgument: it is none.
+        errors.BadArgument: ``spec`` is not such an argument.
     """
     if spec is None:
         return options

@@ -29,7 +29,8 @@ def intercept_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
     """Return ``code`` with each call ``f(...)`` replaced by ``callee(f)(...)``.
 
     Lines, columns and exception handlers do not change. Code that sets the recursion limit is returned unchanged:
-    it may leave no room for additional calls. So is a calling frame, which ``callee`` made for what it calls.
+    it may leave no room for additional calls. So is the code of a ``make_calling_frame`` function, whose call must
+    reach the callable itself.
     """
     if "setrecursionlimit" in code.co_names or is_calling_frame(code):
         return code

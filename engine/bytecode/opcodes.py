@@ -209,7 +209,7 @@ def flags_without_docstring(code: CodeType) -> int:
 def index_after_loop(target: int) -> int:
     """Return the index after a loop, given the jump target of its FOR_ITER.
 
-    What ends the loop there is skipped. The iterator is then off the stack.
+    The instructions that end the loop there are skipped; the iterator is then off the stack.
     """
     return target + len(RULES.loop_end)
 

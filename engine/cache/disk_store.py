@@ -89,8 +89,8 @@ class DiskStore:
     def claim(self, name: str) -> Iterator[None]:
         """Let one process at a time make the text with this name; the others wait, then find it.
 
-        The claim ends with the process that holds it. A claim that cannot be had, or not in time, is done without:
-        the text is then made twice. Names with the same first digits share one lock file, so few files are needed.
+        The claim ends with the process that holds it. If it cannot be obtained in time, the process goes on without it,
+        and the text is made twice. Names with the same first digits share one lock file, so few files are needed.
         """
         handle = -1
         with contextlib.suppress(OSError, DiskStoreError):
@@ -118,7 +118,7 @@ class DiskStore:
             raise DiskStoreError("other users can write to the cache folder")
 
     def _check_parents(self) -> None:
-        """Check that nobody else can replace the folder, or gets what is written to it.
+        """Check that nobody else can replace the folder, or receive what is written to it.
 
         Raises:
             DiskStoreError: the parent is a link, or it or the folder that holds it is another user's.

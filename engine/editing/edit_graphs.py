@@ -1,4 +1,4 @@
-"""Edited graphs: compile a function with the text of a graph in the place of the graph."""
+"""Edited graphs: compile a function with an edited text in place of one of its graphs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def graph_text(session: Session, compilation: str, stage: str = "aten") -> str:
 
 
 class GraphEdit:
-    """A pass that replaces the graphs that print as a text did before its edit."""
+    """A pass that replaces each graph whose text equals the original of an edited text."""
 
     def __init__(self, text: str, file: str) -> None:
         """Read the comment at the head of a text.
@@ -121,7 +121,7 @@ class EditedFunction:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The edits that no compiled graph or kernel was printed like, each as a sentence."""
+        """Edits that replaced nothing: no graph or kernel had the original text. Sentences."""
         return tuple(e.unused for e in self._edits if e.unused)
 
     def keep(self, path: str | pathlib.Path) -> pathlib.Path:
@@ -151,10 +151,11 @@ def edited(
 ) -> EditedFunction:
     """Compile a function with edited text in the place of some of its graphs and kernels.
 
-    A text is that of ``engine.graph_text``, edited. It replaces the graphs or kernels that print as it did before, and
-    later stages go on from there. A kernel runs in this process as it is written, with nothing checked. Unchanged lines keep their source lines, values and symbols. The result's layouts
-    must be those of the graph before, or the edit is undone with a ``PassUndone`` warning that names the line.
-    Values are compared too; a difference is a ``WrongResult`` warning.
+    Each text is an edited copy of what ``engine.graph_text`` returned. It replaces every graph or kernel that had the
+    original text, and later stages continue from it. An edited kernel runs in this process without any checks.
+    Unchanged lines retain their source lines, values and symbols. The results must have the same layouts as before,
+    else the edit is undone with a ``PassUndone`` warning that names the line. Values are compared too; a difference is
+    a ``WrongResult`` warning.
 
     Args:
         fn: a function or a module, compiled or not.

@@ -1,7 +1,7 @@
-"""Run the edited text of a kernel, worker side: check each access, know the line at fault.
+"""Run the edited text of a kernel, worker side: check each access, find the line at fault.
 
-A CPU kernel's arguments end at guard pages, and it notes its line in a file before each access and jump: whoever reads
-the file after a crash or a time limit knows the line. In Triton's interpreter each address is checked before the access.
+The arguments of a CPU kernel end at guard pages. The kernel writes its line to a file before each access and jump, so
+that the line is known after a crash or timeout. In Triton's interpreter each address is checked before the access.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ _POSITION = re.compile(r"<string>:(\d+):\d+: error: (.*)")
 
 
 def _llvm_problem(name: str, text: str, original: str) -> tuple[str, int] | None:
-    """Return why LLVM cannot take a text for another, and the line; None if it can."""
+    """Return why a text cannot replace the original in LLVM, and the line; None if it can."""
     initialize()
     try:
         module = llvm.parse_assembly(text)

@@ -133,7 +133,7 @@ def minimize(
     Raises:
         BadArgument: there is no such failure, ``fn`` cannot be compiled, or this process cannot be forked (no
             Linux, or a GPU in use).
-        NotReproduced: no graph of the call fails so.
+        NotReproduced: no graph of the call fails in this way.
     """
     if fails and fails not in FAILURES:
         raise BadArgument(f"A graph does not fail with {fails!r}: choose one of {', '.join(FAILURES)}.")
@@ -207,7 +207,7 @@ class _Search:
                 return Outcome("exception", found.error, f"{found.problem}.")
 
     def timed_outcome(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Outcome:
-        """Time a graph beside eager, several times; an outcome of no kind if it is not slower.
+        """Time a graph beside eager, several times; an outcome without failure if it is as fast.
 
         Raises:
             NotReproduced: the measurements differ too much.

@@ -74,7 +74,7 @@ class GuardQueries(Protocol):
         ...
 
     def costs(self, entry: CacheEntry, cells: Any, arguments: Mapping[str, Any]) -> tuple[float | None, ...]:
-        """Return the nanoseconds of each guard of an entry: ``measure_guard_costs``."""
+        """Return the nanoseconds that each guard of an entry takes (``measure_guard_costs``)."""
         ...
 
 

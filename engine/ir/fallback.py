@@ -1,4 +1,4 @@
-"""Why a stage runs something another way, as a value, and an exception that carries it.
+"""Reason why a stage does not compile something, and the exception that carries it.
 
 Each stage has its own enumeration of kinds, derived from ``FallbackKind``.
 """

@@ -1,8 +1,8 @@
 """Catalogs of reasons for graph breaks and fallbacks: a Markdown file per topic.
 
-It holds one page per reason, parted by ``---``. A page has the reason's id and title, the cause in one paragraph, a
-list of hints, and two programs ``f(x)``: with and without the reason. ``No fix:`` states why there are no hints or no
-second program.
+A file has one page per reason, separated by ``---``. A page has the reason's id and title, the cause in one paragraph,
+a list of hints, and two programs ``f(x)``: one that has the reason, and one that avoids it. ``No fix:`` states why there
+are no hints or no second program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lead from a dispatcher, compiled module or torch.compile wrapper to the original."""
+"""Return the original of a dispatcher, a compiled module or a torch.compile wrapper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ORIGINAL_MODULE_ATTR = "_engine_original"
 
 
 class OwnedByCompiledModule:
-    """Base of what a module owns because it is compiled in place.
+    """Base class of objects that a module owns because it is compiled in place.
 
     It refers to the compiler, and weakly to the module.
     """

@@ -29,10 +29,10 @@ MAX_CACHED_RESULTS = 20_000
 
 @functools.cache
 def _run_first_backward() -> None:
-    """Run the first backward on a real tensor where torch is for GPUs and there is none.
+    """Run the process's first backward on a real tensor, for a CUDA build without a GPU.
 
-    In its first backward autograd counts the devices. If that one is traced, it counts the device of the fake tensors
-    too and starts a thread for it; then no fork of the process can run a backward.
+    Autograd counts the devices in its first backward. If that backward were traced, autograd would also count the device
+    of the fake tensors and start a thread for it. Forks of the process could then run no backward.
     """
     if torch.backends.cuda.is_built() and not torch.cuda.is_available():
         with torch.inference_mode(False), torch.enable_grad():
@@ -75,7 +75,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     def dispatch_laid_out(
         func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        # A fake tensor mode would run it, and the compiled graph again.
+        # A fake tensor mode would run the operator now, although the compiled graph runs it too.
         only_has_effect, make, correct, rule = _rules_for(func)
         if only_has_effect:
             return None

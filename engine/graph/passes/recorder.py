@@ -53,7 +53,7 @@ class PassRecorder:
             return
         module, before = self.module, _lines(self.module)
         yield notes
-        # A pass of the user gets a copy: without a new module the graph is as it was.
+        # A user's pass gets a copy: if it returned no new module, the graph is unchanged.
         after = before if notes.is_user and self.module is module else _lines(self.module)
         gone = [text for node, text in before.items() if after.get(node) != text]
         made = [text for node, text in after.items() if before.get(node) != text]

@@ -19,8 +19,8 @@ from engine.ir.node_metadata import (
 def set_sources(before: torch.fx.Graph, after: torch.fx.Graph, created: Sequence[torch.fx.Node], name: str) -> None:
     """Set the provenance of created nodes to that of the nodes that they replace.
 
-    Those are the removed nodes that fed the same nodes, else those that read the same; with all removed nodes
-    that they were computed from.
+    Created nodes replace the removed nodes that had the same users, or else the same inputs, and all removed nodes
+    that these were computed from.
     """
     kept = {node.name for node in after.nodes}
     removed = [node for node in before.nodes if node.name not in kept]

@@ -1,4 +1,4 @@
-"""Python frames that call what has no bytecode, or what is traced as one call."""
+"""Python frames that call callables without bytecode, or functions traced as one call."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 THREAD_WORK = 1 << 16
 """Least work per thread, in units of the printer's cost of one element.
 
-On two cores, a kernel of twice this work takes 4 us on one thread and 3.5 on two: with less, starting the second takes
-as long as it saves.
+On two cores, a kernel of twice this work takes 4 us on one thread and 3.5 us on two. With less work, starting the
+second thread takes as long as it saves.
 """
 
 STUB_NAME = "engine_launch"

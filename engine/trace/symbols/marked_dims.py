@@ -19,7 +19,7 @@ _STRICT_MARKS = ("_dynamo_dynamic_indices", "_dynamo_strict_unbacked_indices")
 
 
 class _ConstraintViolation(errors.ConstraintViolation, ConstraintViolationError):
-    """The error that a handler of torch's own class catches too."""
+    """``ConstraintViolation`` that is also an instance of torch's own error class."""
 
 
 def check_marked_dims(tx: Tracer) -> None:

@@ -48,7 +48,7 @@ _LISTED = "the user listed it as dynamic"
 
 
 class _SizeOutOfRange(errors.SizeOutOfRange, ConstraintViolationError):
-    """The error that a handler of torch's own class catches too."""
+    """``SizeOutOfRange`` that is also an instance of torch's own error class."""
 
 
 def check_in_range(origin: Source, value: float, low: int | None, high: int | None, dim: int = -1) -> None:
