@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from engine import session_jobs
-from engine.deferred_interrupts import deliver_interrupts
 from engine.graph.to_records import graph_record
+from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.current_session import current_session
 from engine.ir.guards.base import Guard

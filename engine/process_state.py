@@ -20,9 +20,10 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
+
+from engine.interrupts.weak_tables import WeakTable
 
 __all__ = ["FAKE_TENSOR_LOGGER", "SharedSetting", "higher_recursion_limit", "make_lock", "make_rlock", "silence_logger"]
 
@@ -41,21 +42,21 @@ SECONDS_BETWEEN_LOOKS = 0.005
 
 _REGISTERED_EARLIER = (concurrent.futures.thread, logging)
 
-_locks: weakref.WeakSet[Any] = weakref.WeakSet()
-_settings: weakref.WeakSet[SharedSetting] = weakref.WeakSet()
+_locks: WeakTable[Any, None] = WeakTable()
+_settings: WeakTable[SharedSetting, None] = WeakTable()
 
 
 def make_lock() -> threading.Lock:
     """Return a lock that is free in a forked child. A thread that holds it must not fork."""
     made = threading.Lock()
-    _locks.add(made)
+    _locks[made] = None
     return made
 
 
 def make_rlock() -> threading.RLock:
     """Return a reentrant lock that a forked child gets free unless its own thread holds it."""
     made = threading.RLock()
-    _locks.add(made)
+    _locks[made] = None
     return made
 
 
@@ -70,7 +71,7 @@ class SharedSetting:
         self._lock = make_lock()
         self._owners: list[int] = []
         self._saved: Any = None
-        _settings.add(self)
+        _settings[self] = None
 
     def __enter__(self) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ import torch
 
 from engine.aot.wrappers.value_probe import PLAIN_TENSOR_TYPES, ValueProbe
 from engine.errors import BadArgument
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.current_session import set_current_session
 from engine.ir.introspection.stale_view_grad_fn import is_leaf_without_regeneration
 from engine.ir.introspection.tensor_spec import TensorSpec
@@ -55,7 +56,7 @@ class _ReplayableCall:
     """Tensors as ``_WeakTensor``, numbers as values."""
 
 
-_replayable_calls: weakref.WeakKeyDictionary[Session, dict[str, _ReplayableCall | str]] = weakref.WeakKeyDictionary()
+_replayable_calls: WeakTable[Session, dict[str, _ReplayableCall | str]] = WeakTable()
 
 
 def remember_call(session: Session, compilation: str, noted: RunWithProbe, inputs: Sequence[GraphInput]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.errors import BadArgument
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
@@ -49,7 +50,7 @@ class _SessionJobs:
     """Set when the session's jobs, or its autotuning during compilation, are cancelled."""
 
 
-_session_jobs: weakref.WeakKeyDictionary[Session, _SessionJobs] = weakref.WeakKeyDictionary()
+_session_jobs: WeakTable[Session, _SessionJobs] = WeakTable()
 
 
 def _jobs_of(session: Session) -> _SessionJobs:

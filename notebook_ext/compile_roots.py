@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from IPython.core.error import UsageError
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.annotations import is_disabled
 from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.ir.user_code_files import is_installed_file
@@ -28,7 +29,7 @@ NEVER_COMPILED_TYPES = (type, BuiltinFunctionType, MethodWrapperType)
 MAX_SEARCHED_VALUES = 50_000
 """Maximum number of values that the search for modules in a notebook visits."""
 
-CELL_DISPATCHERS: weakref.WeakSet[Any] = weakref.WeakSet()
+CELL_DISPATCHERS: WeakTable[Any, None] = WeakTable()
 """Dispatchers that some cell created.
 
 Another cell replaces them by dispatchers with its own cache. Dispatchers that the user created with
@@ -289,7 +290,7 @@ class Roots:
 def compile_root(subject: CellCompiler, function: FunctionType) -> Any:
     """Compile a function and register the dispatcher as created by a cell."""
     compiled = subject.compile_function(function)
-    CELL_DISPATCHERS.add(compiled)
+    CELL_DISPATCHERS[compiled] = None
     return compiled
 
 

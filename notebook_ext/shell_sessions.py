@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
-
 from IPython.core.interactiveshell import InteractiveShell
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.records.session import Session
 from notebook_ext.compilers import CellCompiler, CompileSettings, make_compiler
 
@@ -22,7 +21,7 @@ class ShellSessions:
         self._shell = shell
         self._compilers: dict[CompileSettings, CellCompiler] = {}
         self._of_cells: dict[str, Session] = {}
-        self._previous_runs: weakref.WeakKeyDictionary[Session, Session] = weakref.WeakKeyDictionary()
+        self._previous_runs: WeakTable[Session, Session] = WeakTable()
 
     def compiler_for(self, choice: CompileSettings, *, keep: bool) -> CellCompiler:
         """Return a compiler for a cell.

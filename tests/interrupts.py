@@ -1,7 +1,8 @@
 """Forced interrupts: send SIGINT at chosen Python calls of a compilation.
 
 ``python -m tests.interrupts MODEL BACKEND COUNT SEED`` prints one line of JSON per interrupt. It runs in a process of
-its own, because an interrupt at the wrong place ends the process.
+its own, because an interrupt at the wrong place ends the process. ``python -m tests.interrupts timed MODEL BACKEND COUNT
+SEED`` sends them from a timer instead, also while compiled code and inputs are freed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -168,6 +170,38 @@ def interrupt(model: str, backend: str, position: int) -> dict[str, Any]:
     }
 
 
+def run_timed(model: str, backend: str, count: int, seed: int) -> Counter[str]:
+    """Send interrupts at random times while programs are compiled and freed; count them."""
+    rng, main = random.Random(seed), threading.get_ident()
+    found: Counter[str] = Counter()
+
+    def once() -> Subject:
+        engine.reset()
+        subject = MODELS[model](backend)
+        subject.compiled()
+        return subject
+
+    once()
+    start = time.perf_counter()
+    once()
+    seconds = time.perf_counter() - start
+    sys.unraisablehook = lambda at: found.update([f"ignored in {at.object!r}"])
+    for _ in range(count):
+        timer = threading.Timer(rng.random() * seconds, signal.pthread_kill, (main, signal.SIGINT))
+        try:
+            timer.start()
+            while timer.is_alive():
+                subject = once()
+            time.sleep(0.01)
+            found["lost"] += 1
+        except KeyboardInterrupt:
+            found["raised"] += 1
+        timer.join()
+        subject = once()
+        found["wrong"] += not _alike(subject.compiled(), subject.eager())
+    return found
+
+
 def count_calls(model: str, backend: str) -> int:
     """Return the number of Python calls of a compiling call, after everything was imported."""
     for _ in range(2):
@@ -241,6 +275,9 @@ def main(arguments: Sequence[str]) -> None:
                 )
                 for bad in (s for s in seen if not is_good(s)):
                     print("   ", json.dumps(bad), flush=True)
+        return
+    if arguments[0] == "timed":
+        print(run_timed(arguments[1], arguments[2], int(arguments[3]), int(arguments[4])))
         return
     model, backend, positions, seed, *skip = arguments
     run_child(model, backend, int(positions), int(seed), int(skip[0]) if skip else 0)

@@ -46,7 +46,7 @@ layers =
     (bytecode) : (graph)
     ir
     torch_private
-    records : errors : options : supported_versions : deferred_interrupts : process_state : replace_file
+    records : errors : options : supported_versions : interrupts : process_state : replace_file
 exhaustive = True
 
 [importlinter:contract:front]
@@ -147,7 +147,7 @@ def test_the_contract_bites(tmp_path: pathlib.Path) -> None:
         "errors": "",
         "options": "",
         "supported_versions": "",
-        "deferred_interrupts": "",
+        "interrupts": "",
         "process_state": "",
         "replace_file": "",
     }.items():

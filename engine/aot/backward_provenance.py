@@ -11,7 +11,7 @@ import torch.fx
 
 from engine.aot.functional_tensors import functional_tensors
 from engine.aot.gradients.custom_function_outputs import is_user_function
-from engine.deferred_interrupts import deliver_interrupts
+from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.introspection.autograd_nodes import autograd_nodes
 from engine.ir.node_metadata import BACKWARD_KEY, NodeProvenance, set_provenance
 from engine.torch_private.functionalization import from_functional_tensor

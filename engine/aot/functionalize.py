@@ -32,13 +32,13 @@ from engine.aot.output_aliasing import OutputAliasAnalyzer
 from engine.aot.rebind_unbacked import has_unbacked_values, rebind_unbacked
 from engine.aot.storage_geometry import has_internal_overlap, storage_id
 from engine.aot.version_counters import write_count
-from engine.deferred_interrupts import deliver_interrupts
 from engine.graph.device_dependent_composites import replace_composite
 from engine.graph.effect_tokens import set_mode_tokens, thread_tokens
 from engine.graph.fake_tensors.fake_mode import make_fake_mode
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
+from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.aot.aot_metadata import AotMetadata, InputAliasInfo, is_same_layout, view_sizes
 from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import NO_CALLABLE, GraphCallable, graph_callable_of

@@ -15,8 +15,8 @@ from engine.autograd.cache_miss import CaptureKey
 from engine.autograd.capture import BackwardCapture
 from engine.autograd.eager_fallback import make_exit_hook
 from engine.autograd.execution_order import AutogradNode
-from engine.deferred_interrupts import defer_interrupts
 from engine.graph.codegen import generate_function
+from engine.interrupts.deferred_interrupts import defer_interrupts
 from engine.process_state import make_rlock
 
 Run = Callable[..., Any]

@@ -23,8 +23,8 @@ from engine.autograd.segment_inputs import (
     input_spec,
     make_symbolic_inputs,
 )
-from engine.deferred_interrupts import defer_interrupts
 from engine.graph.codegen import EarlyExit, generate_function
+from engine.interrupts.deferred_interrupts import defer_interrupts
 from engine.ir.node_metadata import NodeProvenance, node_id, set_provenance
 from engine.ir.node_values import map_tensors, tensors_by_position
 from engine.process_state import make_rlock

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from engine.graph.fake_tensors.fake_mode import interruptible_fake_mode
 from engine.ir.introspection.symbols import symbols_in
 from engine.ir.sources.roots import LocalSource
 from engine.torch_private.fake_tensors import FakeTensorMode
@@ -91,7 +92,7 @@ def _sizes_and_strides(value: Any) -> Iterator[Any]:
 def make_symbolic_inputs(values: Sequence[Any], key: SegmentKey, before: Sequence[SegmentKey]) -> SymbolicInputs:
     """Return inputs to trace a key with; sizes that differ from ``before`` are symbols."""
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=env)
+    mode = interruptible_fake_mode(env)
     fakes = []
     for n, (value, layout) in enumerate(zip(values, key, strict=True)):
         others = [b[n] for b in before]

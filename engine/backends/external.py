@@ -10,8 +10,8 @@ import torch
 from engine.aot.layout_mutation import is_layout_mutated, original_fake
 from engine.backends.registry import backend_callable, backend_name
 from engine.compilation import Compilation
-from engine.deferred_interrupts import allow_interrupts
 from engine.graph.passes.lift_requires_grad import requires_grad_calls
+from engine.interrupts.deferred_interrupts import allow_interrupts
 from engine.ir.node_values import fake_tensors
 from engine.ir.traced_frame import GraphInput, TracedGraph
 from engine.options import MODES, Options

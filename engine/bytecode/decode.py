@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from engine.bytecode.weak_code_memo import WeakCodeMemo
+from engine.interrupts.weak_tables import WeakMemo
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -76,7 +76,7 @@ def _decode(code: CodeType) -> DecodedCode:
     return DecodedCode(ops, _handlers(code, ops, index_of), index_of)
 
 
-_decoded = WeakCodeMemo(_decode)
+_decoded = WeakMemo(_decode)
 
 
 def _handlers(

@@ -21,7 +21,7 @@ from engine.bytecode.editable_instructions import (
     resume_index,
 )
 from engine.bytecode.opcodes import RULES, flags_without_docstring
-from engine.bytecode.weak_code_memo import WeakCodeMemo
+from engine.interrupts.weak_tables import WeakMemo, WeakTable
 
 NULL = "null"
 INITIAL_YIELD = "nothing"
@@ -83,8 +83,8 @@ class ResumeInfo:
     is_inlined_break: bool = False
 
 
-_resume_codes: WeakCodeMemo[dict[ResumePoint, weakref.ref[CodeType]]] = WeakCodeMemo(lambda code: {})
-_resume_infos: WeakCodeMemo[ResumeInfo | None] = WeakCodeMemo(lambda code: None)
+_resume_codes: WeakMemo[CodeType, dict[ResumePoint, weakref.ref[CodeType]]] = WeakMemo(lambda code: {})
+_resume_infos: WeakTable[CodeType, ResumeInfo] = WeakTable()
 
 
 def resume_info(code: CodeType) -> ResumeInfo | None:

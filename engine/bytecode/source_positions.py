@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from types import CodeType
 
-from engine.bytecode.weak_code_memo import WeakCodeMemo
+from engine.interrupts.weak_tables import WeakMemo
 from engine.records.bytecode import Span
 
 
@@ -17,7 +17,7 @@ class _SourcePositions:
         self.spans: dict[int, Span] = {}
 
 
-_source_positions = WeakCodeMemo(_SourcePositions)
+_source_positions = WeakMemo(_SourcePositions)
 
 
 def span_of(code: CodeType, offset: int) -> Span:

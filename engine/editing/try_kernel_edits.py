@@ -6,7 +6,6 @@ import functools
 import pathlib
 import re
 import tempfile
-import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,6 +20,7 @@ from engine.editing.edited_kernel_worker import (
     read_notes,
 )
 from engine.editing.try_edits import EditTrial
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import CPU_TARGET
 from engine.records.kernels import KernelRecord, TargetRecord
@@ -43,9 +43,9 @@ _pool = WorkerPool(1, {"TRITON_INTERPRET": "1"}, idle_seconds=INTERPRETER_IDLE_S
 """Not the pool of Verify: an edit may end its process."""
 
 
-_finished: weakref.WeakKeyDictionary[Session, dict[tuple[str, str, str], EditedRun]] = weakref.WeakKeyDictionary()
+_finished: WeakTable[Session, dict[tuple[str, str, str], EditedRun]] = WeakTable()
 """Runs without a problem, by session, then by compilation, kernel and text."""
-_prepared: weakref.WeakKeyDictionary[Session, tuple[Any, _Launch]] = weakref.WeakKeyDictionary()
+_prepared: WeakTable[Session, tuple[Any, _Launch]] = WeakTable()
 """The launch of the kernel edited last; the whole graph computes its values."""
 
 

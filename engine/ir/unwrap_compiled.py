@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import MutableMapping
 from typing import Any
 
-DISPATCHER_ORIGINALS: MutableMapping[types.FunctionType, weakref.ref[types.FunctionType]] = weakref.WeakKeyDictionary()
+from engine.interrupts.weak_tables import WeakTable
+
+DISPATCHER_ORIGINALS: WeakTable[types.FunctionType, weakref.ref[types.FunctionType]] = WeakTable()
 """Dispatcher -> the function that it dispatches and holds, for every live dispatcher."""
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.deferred_interrupts import deliver_interrupts
 from engine.errors import EngineError
+from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.kernels.lowered_program import ConstantTensor

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from engine.deferred_interrupts import deliver_interrupts
+from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.kernels.lowered_program import (
     CPU_TARGET,
     AtenCall,

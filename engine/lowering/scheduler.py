@@ -13,7 +13,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from engine.deferred_interrupts import deliver_interrupts
+from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import (

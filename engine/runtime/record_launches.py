@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.introspection.describe_values import describe
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.node_values import tensors_in
@@ -89,7 +89,7 @@ def _with_launch(group: LaunchGroup, seconds: float | None) -> LaunchGroup:
 
 
 _logs: list[_Log] = []
-_programs: weakref.WeakSet[ReportingProgram] = weakref.WeakSet()
+_programs: WeakTable[ReportingProgram, None] = WeakTable()
 
 
 class _Capture(threading.local):
@@ -103,7 +103,7 @@ _capture = _Capture()
 
 def add_program(program: ReportingProgram) -> None:
     """Let a program report its launches to sessions that ask for them, as long as it lives."""
-    _programs.add(program)
+    _programs[program] = None
 
 
 def is_recording_launches() -> bool:

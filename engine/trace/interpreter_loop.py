@@ -6,8 +6,8 @@ import traceback
 from typing import Any
 
 from engine.bytecode.opcodes import unsupported_reason
-from engine.deferred_interrupts import deferral, deliver_interrupts
 from engine.errors import ConstraintViolation
+from engine.interrupts.deferred_interrupts import deferral, deliver_interrupts
 from engine.options import config
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import SkipFrame, TracerException, Unsupported, UserException

@@ -8,10 +8,10 @@ import functools
 import hashlib
 import itertools
 import re
-import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.records.bytecode import Span
 from engine.records.session import Session
 
@@ -38,7 +38,7 @@ class CellText:
         return f"%%compile {self.options}".rstrip() + "\n" + self.body.rstrip("\n") + "\n"
 
 
-cell_texts: weakref.WeakKeyDictionary[Session, CellText] = weakref.WeakKeyDictionary()
+cell_texts: WeakTable[Session, CellText] = WeakTable()
 """Cell of each session that was recorded by this kernel."""
 
 

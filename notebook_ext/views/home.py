@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import is_installed_file
 from engine.records.amounts import format_bytes, format_seconds
 from engine.records.counts import (
@@ -76,7 +76,7 @@ class Replayed:
     helps: bool
 
 
-replayed_edits: weakref.WeakKeyDictionary[Session, dict[str, Replayed]] = weakref.WeakKeyDictionary()
+replayed_edits: WeakTable[Session, dict[str, Replayed]] = WeakTable()
 """Results of replays by session and id of the edit."""
 
 

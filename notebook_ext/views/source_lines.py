@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import weakref
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import display_name, is_installed_file
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import NodeRecord
@@ -134,7 +134,7 @@ class _SessionOrdinals:
     made: dict[str, tuple[CompilationRecord, int, LineOrdinals]] = field(default_factory=dict)
 
 
-_ordinals_cache: weakref.WeakKeyDictionary[Session, _SessionOrdinals] = weakref.WeakKeyDictionary()
+_ordinals_cache: WeakTable[Session, _SessionOrdinals] = WeakTable()
 
 
 def ordinals(session: Session, compilation: CompilationRecord) -> LineOrdinals:

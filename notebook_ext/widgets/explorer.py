@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import anywidget
 import traitlets
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.records.guards import CallExplanation
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.explorer_parts import DEFAULT_NAME, OtherSessions, initial_parts, overview, part
@@ -378,7 +379,7 @@ class Explorer(anywidget.AnyWidget):
 
 
 _last_pane_layout: dict[str, str] = {}
-_last_views: weakref.WeakKeyDictionary[Session, str] = weakref.WeakKeyDictionary()
+_last_views: WeakTable[Session, str] = WeakTable()
 
 
 def _remember_pane_layout(change: Any) -> None:

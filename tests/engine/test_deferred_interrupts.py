@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +15,9 @@ import pytest
 import torch
 
 import engine
-from engine import deferred_interrupts
 from engine.aot.backward_provenance import BackwardProvenance
-from engine.deferred_interrupts import allow_interrupts, defer_interrupts, deliver_interrupts
+from engine.interrupts import deferred_interrupts
+from engine.interrupts.deferred_interrupts import allow_interrupts, defer_interrupts, deliver_interrupts
 from tests import interrupts
 
 
@@ -273,6 +275,51 @@ def test_many_forced_interrupts(model: str, backend: str) -> None:
     assert len(seen) == 300
     assert not [s for s in seen if not interrupts.is_good(s)]
     assert max(s["delay"] for s in seen) < 0.2  # seconds of CPU
+
+
+class _CallNames:
+    """Profile function that notes the names of the Python functions called."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            self.names.append(frame.f_code.co_qualname)
+
+
+def _compiled_objects(backend: str) -> list[Any]:
+    """Return what a user holds: a compiled function with a break, a module and a session."""
+
+    def run(x: torch.Tensor, seen: list[Any]) -> torch.Tensor:
+        y = x.sin()
+        engine.graph_break()
+        seen.append(1)
+        return y + 1
+
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+    compiled, model = engine.compile(run, backend=backend), engine.compile(module, backend=backend)
+    x = torch.randn(4, 3)
+    with engine.record() as session:
+        compiled(x, [])
+    for size in (4, 4, 5):
+        compiled(torch.randn(size, 3), [])
+        model(torch.randn(size, 3)).sum().backward()
+    return [run, module, compiled, model, x, session]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
+def test_no_python_code_runs_while_compiled_objects_are_freed(backend: str) -> None:
+    """Python ignores exceptions in callbacks of weak references: Ctrl-C in one would be lost."""
+    held, calls = _compiled_objects(backend), _CallNames()
+    gc.collect()  # frees torch's tracers, whose callbacks are Python code
+    sys.setprofile(calls)
+    try:
+        held.clear()
+        gc.collect()
+    finally:
+        sys.setprofile(None)
+    assert calls.names == []
 
 
 def test_a_signal_while_the_handler_is_restored_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from engine.aot.saved_tensors import (
 from engine.aot.wrappers.double_backward import EagerRerun
 from engine.aot.wrappers.undefined_grad_hooks import suppress_undefined_grad_hooks
 from engine.aot.wrappers.value_probe import Describe, ProbedCall, ValueProbe
-from engine.deferred_interrupts import defer_interrupts
+from engine.interrupts.deferred_interrupts import defer_interrupts
 from engine.ir.fallback import FallbackRequired
 from engine.process_state import make_rlock
 from engine.torch_private.autograd import (

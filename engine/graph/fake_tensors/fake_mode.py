@@ -17,6 +17,7 @@ from engine.graph.fake_tensors.eager_results import (
     result_rule_for,
 )
 from engine.graph.fake_tensors.eager_stride_rules import StrideRule, eager_strides, stride_rule_for
+from engine.interrupts.weak_tables import WeakTable, WeakValueTable
 from engine.ir.introspection.operator_facts import has_only_effect, memo_by_identity
 from engine.torch_private.fake_tensors import BypassDispatchCache, FakeTensor, FakeTensorMode
 from engine.torch_private.higher_order_ops import with_effects
@@ -50,6 +51,15 @@ def clear_symbol_caches() -> None:
             clear()
 
 
+def interruptible_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
+    """Return a FakeTensorMode that loses no Ctrl-C when a tensor that it saw or made is freed."""
+    mode = FakeTensorMode(shape_env=shape_env)
+    converter: Any = mode.fake_tensor_converter.meta_converter
+    converter.tensor_memo, converter.storage_memo = WeakValueTable(), WeakValueTable()
+    converter.describer.lookup_tensor, converter.describer.lookup_storage = WeakTable(), WeakTable()
+    return mode
+
+
 def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     """Return a FakeTensorMode that excludes unmarked view operators from torch's cache.
 
@@ -61,7 +71,7 @@ def make_fake_mode(shape_env: ShapeEnv) -> FakeTensorMode:
     clear_symbol_caches()
     if len(FakeTensorMode.cache) > MAX_CACHED_RESULTS:  # each constant of each traced function is a new key
         FakeTensorMode.cache_clear()
-    mode = FakeTensorMode(shape_env=shape_env)
+    mode = interruptible_fake_mode(shape_env)
     # Since Python 3.13 a stack summary holds code objects, which the garbage collector does not look into: the compiled
     # code of a caller and the graph of its resume function would keep each other alive. torch reads it in one message.
     mode._stack_trace = traceback.StackSummary()

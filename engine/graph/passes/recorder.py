@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import torch.fx
 
-from engine.deferred_interrupts import deliver_interrupts
 from engine.graph.format_node import format_node
+from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.current_session import current_session
 from engine.records.bytecode import Span
 from engine.records.graph import EditRecord, PassRecord

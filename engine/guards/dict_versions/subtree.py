@@ -66,11 +66,10 @@ class SubtreeVersionGuard:
         self._guards = tuple(guards)
         self._compile_rest = compile_rest
         self._facets = tensor_properties(guards)
-        self._checks: dict[int, tuple[Callable[[], Any], _VersionCheck]] = {}
+        self._checks: dict[int, tuple[Callable[[], Any], Any, int, int]] = {}
+        """Module id -> (reference, check, number of recordings, misses since the last one)."""
         self._writes = ObservedWrites()
         self._rest: tuple[frozenset[Guard], Callable[[Any], bool]] | None = None
-        self._record_counts: dict[int, tuple[int, int]] = {}
-        """Module id -> (number of recordings, number of misses since the last one)."""
 
     def __call__(self, root: Any = None) -> bool:
         """Return True if the guards are known to hold for this module; False means unknown."""
@@ -86,44 +85,25 @@ class SubtreeVersionGuard:
     def record_versions(self, root: Any) -> None:
         """Record the versions for a module for which all guards have just held."""
         key = id(root)
-        if len(self._checks) >= MAX_MODULES and key not in self._checks:
+        gone: Callable[[Any], Any] = partial(self._checks.pop, key)  # built in: a Ctrl-C in Python code would be lost
+        if key not in self._checks:
+            if len(self._checks) >= MAX_MODULES:
+                return
+            self._checks[key] = (_no_module if root is None else weakref.ref(root, gone), always_false, 0, 0)
+        reference, last, learned, waited = self._checks[key]
+        if learned >= MAX_EAGER_RELEARNS and waited < MISSES_BEFORE_RELEARN:
+            self._checks[key] = reference, last, learned, waited + 1
             return
-        learned, waited = self._record_counts.get(key, (0, 0))
-        self._record_counts[key] = (
-            (learned, waited + 1)
-            if learned >= MAX_EAGER_RELEARNS and waited < MISSES_BEFORE_RELEARN
-            else (learned + 1, 0)
-        )
-        if self._record_counts[key][1]:
-            return
-        self._note_writes(key)
+        if last is not always_false:
+            self._writes.add(last.changed_dicts(), last.entry_ids)
         plan, rest = collect_dependencies(self.root, root, self._guards, self._writes)
-        owner = weakref.ref(self)
-
-        def gone(_: Any) -> None:
-            state = owner()
-            if state is not None:
-                state._forget(key)
-                state._record_counts.pop(key, None)
-
         check = self._build_check(plan, rest, root, gone)
-        if check is None or not (
+        if check is not None and (
             _weak_objects_are_freeable(plan) if root is None else _does_not_reach_module(plan, root)
         ):
-            self._forget(key)
-            if learned:  # What references the module, a hook of FSDP2 for example, will do so at the next call too.
-                self._record_counts[key] = (MAX_EAGER_RELEARNS, 0)
-            return
-        self._checks[key] = (_no_module if root is None else weakref.ref(root, gone), check)
-
-    def _forget(self, key: int) -> None:
-        self._checks.pop(key, None)
-
-    def _note_writes(self, key: int) -> None:
-        """Note what was written since the last recording for this module."""
-        if key in self._checks:
-            check = self._checks[key][1]
-            self._writes.add(check.changed_dicts(), check.entry_ids)
+            self._checks[key] = reference, check, learned + 1, 0
+        else:  # What references the module, a hook of FSDP2 for example, will do so at the next call too.
+            self._checks[key] = reference, always_false, MAX_EAGER_RELEARNS if learned else 1, 0
 
     def _build_check(
         self, plan: SubtreeDependencies, rest: Sequence[Guard], root: Any, gone: Callable[[Any], None]

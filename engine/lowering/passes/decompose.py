@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.deferred_interrupts import deliver_interrupts
+from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.introspection.operator_facts import facts_of
 from engine.ir.node_metadata import NodeProvenance, node_id, provenance_of, set_provenance

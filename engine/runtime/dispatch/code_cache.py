@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.compiler_protocol import CacheEntry, Compiler
 from engine.ir.pass_set import active_passes
 from engine.ir.sources.base import FrameScope
@@ -42,6 +44,8 @@ class CodeCache:
 
     def __init__(self, function: FunctionType, role: str, parent: str, after: Span | None) -> None:
         code = function.__code__
+        self.code = weakref.ref(code)
+        """Drops the cache from those used last when the code object is freed."""
         self.frame = FrameRecord(
             str(next(_numbers)), function.__qualname__, code.co_filename, code.co_firstlineno, role, parent, after
         )
@@ -58,7 +62,7 @@ class CodeCache:
         self.version = 0
         self.recorded_hit: Any = None
         """Description of the last recorded hit, which the next one of the same entry shares."""
-        self.announced_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.announced_sessions: WeakTable[Session, None] = WeakTable()
         self._dynamic_dims: dict[str, frozenset[int]] = {}
         self._first_shapes: dict[str, tuple[int, ...]] | None = None
         """Shapes of the arguments of a first call that ran eagerly, by source expression."""
@@ -151,29 +155,28 @@ class CompilerCaches:
     """
 
     def __init__(self) -> None:
-        self._by_code: weakref.WeakValueDictionary[tuple[int, int], CodeCache] = weakref.WeakValueDictionary()
+        self._by_code: WeakTable[CodeType, dict[int, weakref.ref[CodeCache]]] = WeakTable()
+        """Caches of a code object by the id of the globals, which the cache holds."""
         self._recent: dict[int, CodeCache] = {}
         """Caches by id, least recently used first."""
         self._lock = make_rlock()
 
     def cache_of(self, function: FunctionType, role: str, parent: str = "", after: Span | None = None) -> CodeCache:
         """Return the cache of a function's code; create it if there is none."""
-        key = (id(function.__code__), id(function.__globals__))
+        code = function.__code__
         with self._lock:
-            found = self._by_code.get(key)
+            found = self.cache_of_code(code, function.__globals__)
             if found is None:
                 if role != "resume":  # resume functions have the name of what they resume
                     self._drop_replaced(function)
-                found = self._by_code[key] = CodeCache(function, role, parent, after)
-                weakref.finalize(function.__code__, self._drop, key).atexit = False
+                found = CodeCache(function, role, parent, after)
+                found.code = weakref.ref(code, partial(self._recent.pop, id(found)))
+                alive = {g: r for g, r in self._by_code.get(code, {}).items() if r() is not None}
+                self._by_code[code] = {**alive, id(function.__globals__): weakref.ref(found)}
             self._recent[id(found)] = self._recent.pop(id(found), found)
             if len(self._recent) > MAX_RECENT_CACHES:
                 self._recent.pop(next(iter(self._recent)), None)
         return found
-
-    def _drop(self, key: tuple[int, int]) -> None:
-        """Drop the cache of a code object that was freed."""
-        self._recent.pop(id(self._by_code.pop(key, None)), None)
 
     def _drop_replaced(self, function: FunctionType) -> None:
         """Drop the caches of functions that this one replaces, because its cell was rerun."""
@@ -189,14 +192,16 @@ class CompilerCaches:
 
     def cache_of_code(self, code: CodeType, namespace: dict[str, Any]) -> CodeCache | None:
         """Return the cache of a code object; None if it was never dispatched."""
-        return self._by_code.get((id(code), id(namespace)))
+        found = self._by_code.get(code, {}).get(id(namespace))
+        return None if found is None else found()
 
     def all(self) -> Iterable[CodeCache]:
         """Return all live code caches of this compiler."""
-        return tuple(self._by_code.values())
+        found = (reference() for caches in self._by_code.values() for reference in caches.values())
+        return tuple(cache for cache in found if cache is not None)
 
 
-_caches: weakref.WeakKeyDictionary[Any, CompilerCaches] = weakref.WeakKeyDictionary()
+_caches: WeakTable[Any, CompilerCaches] = WeakTable()
 
 
 def caches_of(compiler: Compiler) -> CompilerCaches:

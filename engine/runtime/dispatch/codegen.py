@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from engine.bytecode.weak_code_memo import WeakCodeMemo
+from engine.interrupts.weak_tables import WeakMemo
 from engine.ir.current_session import slow_dispatch_tokens
 from engine.runtime.dispatch.stock_switches import stance_owner_cell, usual_stance_cell
 from engine.torch_private.global_state import STANCE_ATTR
@@ -100,7 +100,7 @@ def _generate(code: CodeType) -> Signature:
     return Signature(parameters, dispatch, space["spread"])
 
 
-_signatures = WeakCodeMemo(_generate)
+_signatures = WeakMemo(_generate)
 _DISPATCH_FILES = frozenset((DISPATCH_FILE, str(Path(__file__).with_name("dispatcher.py"))))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import copyreg
 import weakref
-from collections.abc import MutableMapping
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from engine.errors import BadArgument
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.compiler_protocol import Compiler
 from engine.ir.introspection.python_objects import instance_dict
 from engine.ir.unwrap_compiled import ORIGINAL_MODULE_ATTR, OwnedByCompiledModule, unwrap_compiled
@@ -47,7 +47,7 @@ class _CompiledModuleBase(_SkipInitSubclass):
 
 
 _CLASS: Any = object.__dict__["__class__"]
-_compiled_classes: MutableMapping[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
+_compiled_classes: WeakTable[type, weakref.ref[type]] = WeakTable()
 """Compiled class of each module class; weak, because it refers to its base."""
 
 

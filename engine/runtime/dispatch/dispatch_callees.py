@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from engine.bytecode.intercept_calls import intercept_calls
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import Compiler
 from engine.ir.introspection.autograd_apply_method import APPLY, applied_function, bind_apply
@@ -84,7 +85,7 @@ class CalleeDispatcher:
         # Weak: the compiler owns this object, and a strong reference would make a cycle.
         self._compiler = weakref.ref(compiler)
         self._dispatchers: dict[int, tuple[FunctionType, FunctionType]] = {}
-        self._intercepted_codes: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}
+        self._intercepted_codes: WeakTable[CodeType, CodeType] = WeakTable()
 
     def __call__(self, obj: Any) -> Any:
         """Return the callable to call instead of ``obj``, with the same arguments and result."""
@@ -181,17 +182,14 @@ class CalleeDispatcher:
 
     def intercepted_code(self, code: CodeType) -> CodeType | None:
         """Return ``code`` with its calls intercepted; None if it cannot be rewritten."""
-        key = id(code)
-        found = self._intercepted_codes.get(key)
-        if found is not None and found[0]() is code:
-            return found[1]
-        try:
-            made = intercept_calls(code, self)
-        except Exception:
-            # Code that cannot be rewritten is called unchanged.
-            return None
-        self._intercepted_codes[key] = (weakref.ref(code, lambda _: self._intercepted_codes.pop(key, None)), made)
-        return made
+        found = self._intercepted_codes.get(code)
+        if found is None:
+            try:
+                found = self._intercepted_codes[code] = intercept_calls(code, self)
+            except Exception:
+                # Code that cannot be rewritten is called unchanged.
+                return None
+        return found
 
     def _method(self, method: MethodType) -> Any:
         func: Any = method.__func__

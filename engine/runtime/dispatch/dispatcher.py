@@ -11,15 +11,16 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import FunctionType, MappingProxyType
 from typing import Any, cast
 
 from engine.bytecode.intercept_calls import intercept_calls
-from engine.deferred_interrupts import defer_interrupts
 from engine.errors import EngineError, RecompileForbidden, RecompileLimit
 from engine.graph.fake_tensors.fake_mode import clear_symbol_caches
+from engine.interrupts.deferred_interrupts import defer_interrupts
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
@@ -497,16 +498,16 @@ def mark_changed_dims(cache: CodeCache, scope: FrameScope) -> None:
                 cache.mark_dynamic_dims(guard.dynamic_expr, changed)
 
 
-_dispatcher_states: MutableMapping[FunctionType, weakref.ref[DispatcherState]] = weakref.WeakKeyDictionary()
+_dispatcher_states: WeakTable[FunctionType, weakref.ref[DispatcherState]] = WeakTable()
 """State of each dispatcher, which holds it.
 
 A table that held it would keep a dispatcher in the function's own globals alive.
 """
-_generator_states: MutableMapping[FunctionType, DispatcherState] = weakref.WeakKeyDictionary()
+_generator_states: WeakTable[FunctionType, DispatcherState] = WeakTable()
 """States of dispatchers that run the user's own code, and so hold none."""
 
 
-_resume_states: weakref.WeakSet[DispatcherState] = weakref.WeakSet()
+_resume_states: WeakTable[DispatcherState, None] = WeakTable()
 """States of live dispatchers of resume functions."""
 
 
@@ -583,7 +584,7 @@ def make_dispatcher(
     dispatch = state.make_dispatcher_function()
     if role == "resume":
         # Created at each graph break and never visible to users, so it needs no metadata.
-        _resume_states.add(state)
+        _resume_states[state] = None
         return dispatch
     if role == "root" and compiler.root_wrapper is not None:
         dispatch = cast("FunctionType", compiler.root_wrapper(dispatch))

@@ -44,7 +44,7 @@ def record_frame(session: Session, cache: CodeCache) -> None:
     """Add the frame and its file to the session, once."""
     if session in cache.announced_sessions:
         return
-    cache.announced_sessions.add(session)
+    cache.announced_sessions[session] = None
     if cache.frame.role == "callee" and not cache.frame.parent and active_frames.frames:
         cache.frame = replace(cache.frame, parent=active_frames.frames[-1])
     session.add_file(source_file(cache.frame.file))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.introspection import describe_values, python_objects
 from engine.ir.introspection.tensor_spec import TensorSpec
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
@@ -103,7 +104,7 @@ class RecordedFrame:
     explain: ExplainArguments | None = None
 
 
-_recorded_frames: weakref.WeakKeyDictionary[Session, dict[str, RecordedFrame]] = weakref.WeakKeyDictionary()
+_recorded_frames: WeakTable[Session, dict[str, RecordedFrame]] = WeakTable()
 
 
 def record_arguments(

@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.deferred_interrupts import allow_interrupts
 from engine.errors import EngineError
+from engine.interrupts.deferred_interrupts import allow_interrupts
 from engine.process_state import make_lock
 from engine.runtime.workers.worker_main import TEMP_FOLDER_PREFIX, receive, send
 

@@ -1,0 +1,1 @@
+"""Ctrl-C: when it may be delivered, and tables that lose none."""
