@@ -365,17 +365,14 @@ class TraceAttempt:
             self._check_mutated_inputs()
 
     def _check_mutated_inputs(self) -> None:
-        if (
-            self.tx.fallback.assumed_conditions
-            and mutates_inputs(self.tx)
-            and restorable_mutated_inputs(self.tx) is None
-        ):
-            executed = self.tx.fallback.assumed_conditions[0][2]
-            raise RestartTracing(
-                executed, Unsupported("tensor-jump", "a tensor's value is checked before an argument is mutated")
+        needed_at = self.tx.fallback.needed_at
+        if needed_at is not None and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
+            reason = (
+                Unsupported("tensor-jump", "a tensor's value is checked before an argument is mutated")
+                if self.tx.fallback.assumed_conditions
+                else Unsupported("argument-mutation", "an argument is mutated beside a try block")
             )
-        if self.tx.fallback.op_in_try_block and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
-            raise SkipFrame("argument-mutation", "an argument is mutated inside a try block")
+            raise RestartTracing(needed_at, reason)
         if resizes_leaf_input(self.tx):
             raise SkipFrame(
                 "argument-mutation", "an in-place operation changes the shape of an argument that requires grad"

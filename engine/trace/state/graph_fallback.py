@@ -46,26 +46,32 @@ class GraphFallback:
     def __init__(self, call_stack: CallStack, interpreter: InstructionCounter) -> None:
         self._call_stack = call_stack
         self._interpreter = interpreter
-        self.op_in_try_block = False
-        """True if user code may handle an exception of a graph operation, so a fallback is needed."""
+        self.needed_at: int | None = None
+        """Number of the root instruction of the first operation that needs a fallback."""
         self.assumed_conditions: list[tuple[torch.fx.Node, bool, int]] = []
         """Tensor conditions that are assumed true or false because the other branch only raises.
 
         Each has its node, the assumed value and the number of the root instruction.
         """
 
+    @property
+    def op_in_try_block(self) -> bool:
+        """Return True if user code may handle an exception of a graph operation."""
+        return self.needed_at is not None
+
     def update_op_in_try_block(self) -> None:
         """Record if a user handler covers the operation that joins the graph.
 
         Handlers that only exit contexts of the graph do not count.
         """
-        if not self.op_in_try_block:
-            self.op_in_try_block = any(_has_user_handler(f) for f in self._call_stack.frames)
+        if self.needed_at is None and any(_has_user_handler(f) for f in self._call_stack.frames):
+            self.needed_at = self._interpreter.root_instruction_number
 
     def assume_condition(self, node: torch.fx.Node, *, truth: bool) -> None:
         """Assume that a tensor condition has this value.
 
         Code after the graph checks it. If the check fails, Python runs the original code.
         """
-        self.assumed_conditions.append((node, truth, self._interpreter.root_instruction_number))
-        self.op_in_try_block = True
+        number = self._interpreter.root_instruction_number
+        self.assumed_conditions.append((node, truth, number))
+        self.needed_at = number if self.needed_at is None else self.needed_at

@@ -269,3 +269,44 @@ class GraphClassifier(nn.Module):
         pooled = torch.cat([scatter(x, data.batch, n, "mean"), scatter(x, data.batch, n, "amax")], -1)
         data.pooled = pooled
         return self.head(pooled), data
+
+
+class WeightAverage:
+    """Moving averages of a model's weights, swapped in for evaluation."""
+
+    def __init__(self, model, decay=0.9):
+        self.model, self.decay, self.backup = model, decay, {}
+        self.shadow = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self):
+        for n, p in self.model.named_parameters():
+            self.shadow[n].lerp_(p, 1 - self.decay)
+
+    def swap_in(self):
+        for n, p in self.model.named_parameters():
+            self.backup[n] = p.data
+            p.data = self.shadow[n]
+
+    def restore(self):
+        for n, p in self.model.named_parameters():
+            p.data = self.backup.pop(n)
+
+
+torch.manual_seed(0)
+averaged = nn.Linear(4, 2)
+average = WeightAverage(averaged)
+
+
+@program(*[lambda b=b: (torch.randn(b, 4),) for b in (3, 5, 4)], breaks=1)
+def evaluate_averaged_weights(x):
+    """The weights are swapped back also if the evaluation raises."""
+    with torch.no_grad():
+        averaged.weight.add_(x.mean() * 0.1)
+    average.update()
+    average.swap_in()
+    try:
+        y = averaged(x)
+    finally:
+        average.restore()
+    return y, averaged(x), average.shadow["weight"]
