@@ -25,7 +25,7 @@ from engine.runtime.workers.fork import NO_BACKWARD_IN_FORK, fork_process, is_fo
 MAX_SECONDS = 30.0
 """Seconds that the work may take."""
 STOP_SECONDS = 0.1
-"""Seconds between looks at whether the work should stop."""
+"""Seconds between checks whether the work should stop."""
 MAX_TEXT = 2000
 """Characters of a problem."""
 BLOCKED_AUDIT_EVENTS = (

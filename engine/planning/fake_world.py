@@ -37,7 +37,7 @@ MEMORY_OF_DEVICE = 80 * 2**30
 
 
 class PlannedTensorMode(FakeTensorMode):
-    """Mode of tensors without elements that leaves the machine's own GPU alone."""
+    """Fake tensor mode that never initializes the machine's own GPU."""
 
     @property
     def avoid_device_init(self) -> bool:

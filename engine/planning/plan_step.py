@@ -45,7 +45,7 @@ def plan(
 ) -> Plan:
     """Plan a distributed training step on one machine, without its devices.
 
-    ``target`` runs as one rank of ``world`` ranks on tensors without elements. Its own ``init_process_group``,
+    ``target`` runs as one rank of ``world`` ranks on fake tensors. Its own ``init_process_group``,
     ``init_device_mesh``, ``fully_shard``, ``parallelize_module``, DDP and ``torch.cuda`` calls are answered. The run
     ends after ``steps`` optimizer steps. It runs in a forked process, so nothing of it remains here; what it prints
     is discarded. Operators are observed as eager runs them, without the compiler's fusions. Collectives and bytes of
@@ -53,7 +53,7 @@ def plan(
 
     Args:
         target: a function, or the path of a script for torchrun.
-        args: arguments of the function. Its tensors and modules take part as tensors without elements.
+        args: arguments of the function. Its tensors and modules are replaced by fake ones.
         world: number of ranks, at least two.
         mesh: sizes of the mesh by name, as ``{"dp": 8, "tp": 8}`` or ``"dp=8,tp=8"``. It answers an
             ``init_device_mesh`` with the same names; a function with a parameter ``mesh`` is given the mesh.

@@ -67,7 +67,8 @@ class Entry:
     ``path`` is "module:attribute". ``elsewhere`` are paths of the same object in other versions, tried in order.
     ``calls`` are the forms in which the engine calls it, such as "(tensor, mode, device=)": the signature must take them.
     ``since`` and ``until`` are the first version that has it, if later than the oldest supported one, and the last one:
-    outside of them nothing is turned off for want of it.
+    in other versions
+    nothing is turned off because it is missing.
     """
 
     path: str

@@ -15,7 +15,7 @@ from engine.lowering.fallbacks.kinds import LoweringFallback
 
 NEAREST_BACKWARDS = frozenset(f"aten::{name}{rank}d_backward" for name in NEAREST for rank in (1, 2, 3))
 _REASONS = {
-    "ATen's own loops are as fast on a CPU: each element reads elsewhere.": (
+    "Each element reads scattered memory, for which ATen's loops are as fast on a CPU.": (
         "grid_sampler_2d",
         "grid_sampler_2d_backward",
         "grid_sampler_3d",
@@ -25,7 +25,7 @@ _REASONS = {
         "adaptive_max_pool2d_backward",
         "adaptive_max_pool3d_backward",
     ),
-    "A kernel would multiply an infinite neighbor by a weight of 0, or subtract it.": (
+    "Beside an infinite element, a kernel's result could be NaN where ATen's is not.": (
         "upsample_linear1d",
         "upsample_bilinear2d",
         "upsample_trilinear3d",
@@ -33,7 +33,7 @@ _REASONS = {
         "_upsample_bilinear2d_aa",
         "_upsample_bicubic2d_aa",
     ),
-    "ATen adds the elements of overlapping windows as fast on a CPU.": (
+    "ATen adds the elements of overlapping windows as fast as a kernel on a CPU.": (
         "_adaptive_avg_pool2d_backward",
         "_adaptive_avg_pool3d_backward",
         "col2im",
@@ -45,7 +45,7 @@ _REASONS = {
         "_upsample_bicubic2d_aa_backward",
         *(name.removeprefix("aten::") for name in NEAREST_BACKWARDS),
     ),
-    "ATen writes scattered elements as fast on a CPU, in a fixed order.": (
+    "On a CPU, ATen writes scattered elements as fast as a kernel, and in a fixed order.": (
         "embedding_dense_backward",
         "_embedding_bag",
         "_embedding_bag_forward_only",
@@ -66,8 +66,8 @@ _REASONS = {
         "bincount",
         "index_fill",
     ),
-    "ATen scans a row with a branch that is seldom taken; a kernel waits for each comparison.": ("cummax", "cummin"),
-    "Its series runs as long as an element needs: a vector would wait for its slowest lane.": (
+    "ATen scans a row with a predictable branch; a kernel would wait for each comparison.": ("cummax", "cummin"),
+    "The number of steps differs between elements: a vector would wait for its slowest lane.": (
         "igamma",
         "igammac",
         "special_airy_ai",
@@ -77,7 +77,7 @@ _REASONS = {
 _REASON_OF = {f"aten::{name}": reason for reason, names in _REASONS.items() for name in names}
 
 POOLING_OPERATORS = frozenset(("aten::avg_pool1d", "aten::avg_pool2d", "aten::max_pool2d_with_indices"))
-SYMBOLIC_CHANNEL = "ATen's result has strides of its own: an image of symbolic size has one channel."
+SYMBOLIC_CHANNEL = "ATen chooses other strides for images of symbolic size with one channel."
 EXTREME_SCANS = frozenset(("aten::cummax", "aten::cummin"))
 ROW_OPERATORS = frozenset(
     f"aten::{name}" for name in ("index_add", "scatter_add", "index_put", "embedding_dense_backward")

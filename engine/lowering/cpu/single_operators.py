@@ -38,8 +38,8 @@ FASTER_IN_KERNELS = frozenset(
 )
 """Operators whose kernel needs at most 0.8 of ATen's time on a million elements."""
 
-SAME_BYTES = "Fused with nothing, its kernel would move the bytes that ATen moves."
-SMALL = "Fused with nothing and small, it costs one call in a kernel as in ATen."
+SAME_BYTES = "It is not fused with other operators, so its kernel would move as many bytes as ATen."
+SMALL = "It is small and not fused with other operators: the call takes most of the time, as in ATen."
 
 
 def operators_for_aten(program: LoweredProgram, module: torch.fx.GraphModule) -> dict[str, str]:
