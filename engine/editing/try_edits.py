@@ -61,6 +61,8 @@ class EditTrial:
     edit: str = ""
     line: int = 0
     unused: tuple[str, ...] = ()
+    not_run: tuple[str, ...] = ()
+    """Sentences on edits of kernels that were left out."""
     seconds: tuple[float, ...] = ()
 
     @property
@@ -71,7 +73,8 @@ class EditTrial:
         if self.unused:
             return self.unused[0]
         if self.entry:  # The difference begins with a node's name.
-            return f"{self.difference}." if self.difference else "The kernel's results are those of ATen."
+            found = f"{self.difference}." if self.difference else "The kernel's results are those of ATen."
+            return " ".join((found, *self.not_run))
         text = f"{self.difference[:1].upper()}{self.difference[1:]}"
         return f"{text}." if text else "Results, mutations and gradients are those of eager."
 

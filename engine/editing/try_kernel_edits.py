@@ -82,6 +82,7 @@ def try_kernel_edits(session: Session, compilation: str, texts: Mapping[str, str
     """
     before, after = (Session.from_data(session.to_data()) for _ in range(2))
     trial = EditTrial(before, after, compilation)
+    not_run: dict[str, str] = {}
     for name, text in texts.items():
         edit = KernelTextEdit(text)
         record = _kernel_record(session.compilation(compilation), edit)
@@ -90,7 +91,8 @@ def try_kernel_edits(session: Session, compilation: str, texts: Mapping[str, str
         try:
             found = _run(session, compilation, record, edit)
         except ValueError as error:
-            return replace(trial, problem=f"The kernel cannot be run alone: {error}.", edit=name, line=1)
+            not_run[name] = f"Kernel {record.id} cannot be run alone: {error}."
+            continue
         made = replace(record, text=edit.text, targets=tuple(filter(None, (found.target,))), verify=None)
         after.update_compilation(compilation, functools.partial(_with_kernel, kernel=made))
         if problem := _problem_of(found):
@@ -98,7 +100,10 @@ def try_kernel_edits(session: Session, compilation: str, texts: Mapping[str, str
         if found.comparison is not None and found.comparison.outcome == "different":
             trial = replace(trial, difference=found.comparison.note)
         trial = replace(trial, seconds=found.seconds if len(texts) == 1 else ())
-    return trial
+    if len(not_run) == len(texts):
+        name, problem = next(reversed(not_run.items()))
+        return replace(trial, problem=problem, edit=name, line=1)
+    return replace(trial, not_run=tuple(not_run.values()))
 
 
 def _run(session: Session, compilation: str, record: KernelRecord, edit: KernelTextEdit) -> EditedRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import runpy
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from engine.editing.edit_kernels import KernelTextEdit
 from engine.editing.edited_kernel_worker import EditedRun
 from engine.editing.try_edits import EditTrial
 from engine.editing.try_kernel_edits import try_kernel_edits
+from engine.records.kernels import KernelRecord
 
 
 def scaled(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -46,11 +48,9 @@ def edit(session: engine.Session, language: str, old: str, new: str) -> EditTria
 
 def test_a_right_edit_of_each_language_shows_its_listings(session: engine.Session) -> None:
     """Values are compared with ATen's; machine code differs; a CPU kernel is timed."""
-    cpu = edit(
-        session, "llvm", "fmul <16 x float> %add, splat (float 0x4000000000000000)", "fadd <16 x float> %add, %add"
-    )
-    if cpu.problem:  # another vector width on this machine
-        cpu = edit(session, "llvm", "; sum", "; total")
+    found = re.search(r"fmul (<\d+ x float>) %add, splat \(float 0x4000000000000000\)", kernel_text(session, "llvm"))
+    assert found is not None
+    cpu = edit(session, "llvm", found[0], f"fadd {found[1]} %add, %add")
     assert cpu.sentence == "The kernel's results are those of ATen."
     assert len(cpu.seconds) == 2
     gpu = edit(session, "triton", "add * 2.0", "add + add")
@@ -147,3 +147,27 @@ def test_only_the_kernel_that_changed_runs_again(session: engine.Session, monkey
         wrong = try_kernel_edits(session, session.compilations[0].id, {"cpu": cpu.replace("ret i32", "return i32", 1)})
         assert wrong.line
     assert len(ran) == 5
+
+
+def test_a_kernel_that_cannot_run_alone_stops_no_other_trial(
+    session: engine.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its edit is left out and named; the other kernel's result is there."""
+    launch_of = trials._launch_of
+
+    def without_triton(made: engine.Session, compilation: str, record: KernelRecord) -> object:
+        if record.language == "triton":
+            raise ValueError("no ATen node computes its result")
+        return launch_of(made, compilation, record)
+
+    monkeypatch.setattr(trials, "_launch_of", without_triton)
+    other = kernel_text(session, "triton").replace("add * 2.0", "add * 2")
+    own = kernel_text(session, "llvm") + "\n; a comment"
+    both = try_kernel_edits(session, session.compilations[0].id, {"t": other, "k": own})
+    reason = "cannot be run alone: no ATen node computes its result."
+    assert both.problem == ""
+    assert both.sentence.startswith("The kernel's results are those of ATen. Kernel ")
+    assert both.sentence.endswith(reason)
+    alone = try_kernel_edits(session, session.compilations[0].id, {"t": other})
+    assert alone.problem.endswith(reason)
+    assert alone.edit == "t"
