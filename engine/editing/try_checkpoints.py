@@ -77,5 +77,8 @@ def _try_policy(session: Session, trial: Trial, policy: str, code: str, options:
         partition = made.aot.partition if made.aot else None
         if partition is not None:
             peaks = tuple(record.peak_bytes for record in made.memory)
-            return CheckpointTrial(policy, code, partition.saved_bytes, peaks, found.value["difference"])
+            saved = [v for v in partition.values if v.action == "saved" and v.bytes]
+            largest = max(saved, key=lambda v: v.bytes, default=None)
+            difference = found.value["difference"]
+            return CheckpointTrial(policy, code, partition.saved_bytes, peaks, difference, largest=largest)
     return CheckpointTrial(policy, code, problem="no backward was compiled")

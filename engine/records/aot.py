@@ -72,7 +72,7 @@ class PartitionRecord(Record):
 class CheckpointTrial(Record):
     """Memory of a training call that was compiled again under an activation checkpoint.
 
-    ``code`` is what a user writes for it. ``peaks`` are those of the forward and the backward, in bytes. ``difference``
+    ``code`` is what a user writes for it, ``largest`` the largest saved value. ``peaks`` are those of the forward and the backward, in bytes. ``difference``
     is the first one from eager, empty if results and gradients agree; ``problem`` says why there is no result.
     """
 
@@ -82,6 +82,7 @@ class CheckpointTrial(Record):
     peaks: tuple[int, ...] = ()
     difference: str = ""
     problem: str = ""
+    largest: SavedValue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class NodeValuesRecord(Record):
     """Values of one ATen node in one call: ``count`` elements, some NaN or infinite.
 
     Range and mean are of the finite elements; None without any. ``histogram`` counts them in equal parts of the range.
+    ``heat_map``: rows of cells, the last dimension from left to right, each with the mean of its elements from 0 (lowest)
+    to 9 (highest), or "x" if an element is not finite; empty if all elements are equal.
     """
 
     node: str
@@ -114,6 +117,7 @@ class NodeValuesRecord(Record):
     high: float | None = None
     mean: float | None = None
     histogram: tuple[int, ...] = ()
+    heat_map: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import { sourceLine } from "./shared/reasons.js";
 import { LONG, NODE, boxOf, closedAtFirst, drawnEdges, framed, hiddenIn, nesting, places, rewrites } from "./layered.js";
 import { save } from "./copy.js";
 import { Minimap, dotText, svgText } from "./picture.js";
-import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
+import { badge, button, choice, h, hue, plural, put, valueMap } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { Rows } from "./shared/rows.js";
 import { VIEWS } from "./shared/views.js";
@@ -653,6 +653,7 @@ export class GraphView {
       h("h4", {}, "Values in the first call"), h("p", { class: v.bad ? "bad" : "" }, v.text),
       v.histogram.length > 1 ? h("div", { class: "hist", role: "img", "aria-label": `Histogram from ${number(v.low)} to ${number(v.high)}: ${v.histogram.join(", ")}` }, v.histogram.map((/** @type {number} */ n) => h("i", { style: `height:${(n / most) * 100}%`, title: String(n) }))) : null,
       v.histogram.length > 1 ? h("div", { class: "histends mut" }, h("span", {}, number(v.low)), h("span", {}, number(v.high))) : null,
+      valueMap(v.heat_map ?? []),
     ];
   }
 

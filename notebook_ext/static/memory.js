@@ -56,11 +56,11 @@ class MemoryView {
 
   /** The memory of the call under each checkpoint policy. @param {any} part */
   #checkpoints({ checkpoints }) {
-    const heads = ["Activation checkpoint", "Saved for backward", "Forward peak", "Backward peak", "Results and gradients"];
+    const heads = ["Checkpoint", "Saved", "Forward peak", "Backward peak", "Results, gradients"];
     return checkpoints.length ? [
       h("table", { class: "t" },
         h("thead", {}, h("tr", {}, heads.map((t, i) => h("th", { class: i && i < 4 ? "num" : "" }, t)))),
-        h("tbody", {}, checkpoints.map((/** @type {any} */ c) => h("tr", {}, h("td", {}, c.code ? h("details", {}, h("summary", {}, c.policy), h("pre", { class: "code" }, c.code)) : c.policy), ...[c.saved, c.forward, c.backward].map((t) => h("td", { class: "num" }, t)), h("td", {}, c.verdict))))),
+        h("tbody", {}, checkpoints.map((/** @type {any} */ c) => h("tr", {}, h("td", {}, c.code ? h("details", {}, h("summary", {}, c.policy), h("pre", { class: "code" }, c.code)) : c.policy), h("td", { class: "num" }, c.saved, c.largest ? h("div", { class: "mut" }, c.largest) : null), ...[c.forward, c.backward].map((t) => h("td", { class: "num" }, t)), h("td", {}, c.verdict))))),
     ] : null;
   }
 
@@ -121,7 +121,7 @@ class MemoryView {
     const lines = (/** @type {number[]} */ numbers) => numbers.map((o) => [badge(o), " "]);
     put(
       this.body,
-      h("table", { class: "t" },
+      h("table", { class: "t blocks" },
         h("thead", {}, h("tr", {}, ["Tensor", "Bytes", "", "Live because", "Lines"].map((t, i) => h(t ? "th" : "td", { class: i === 1 ? "num" : "" }, t)))),
         h("tbody", {}, live.map((/** @type {any} */ b) => h("tr", {}, h("td", {}, h("code", {}, b.name), b.first === this.at ? h("span", { class: "new" }, " allocated here") : null), h("td", { class: "num" }, b.text), h("td", { class: "meter" }, h("i", { class: KINDS.find(([k]) => k === b.kind)?.[2], style: `width:${(b.bytes / Math.max(1, step.bytes)) * 100}%` })), h("td", { class: "mut" }, b.why), h("td", {}, lines(b.lines)))))),
       h("h4", {}, "Programs"),

@@ -1,6 +1,6 @@
 // Tracer: every traced instruction, to step through in both directions.
 
-import { badge, button, choice, h, hue, plural, put } from "./shared/dom.js";
+import { badge, button, choice, h, hue, plural, put, valueMap } from "./shared/dom.js";
 import { key } from "./shared/keys.js";
 import { ROW } from "./shared/layout.js";
 import { Rows } from "./shared/rows.js";
@@ -337,9 +337,9 @@ class TracerView {
 
   /** @param {number} i */
   #nodeRow(i) {
-    const { part } = this, [step, text] = part.nodes[i], name = part.strings[text], [words, type, ordinal] = part.described[name] || ["removed by dead code elimination", "", 0];
-    return h("div", { class: `r ${hue(ordinal)}${ordinal ? " own" : ""}${step === this.at ? " fresh" : ""}`, role: "listitem", title: `${name} = ${words}`, onclick: () => { this.go(step); this.frame.focus(); } },
-      h("span", { class: "g" }, ordinal ? badge(ordinal) : null), h("span", { class: "nn" }, name), h("span", { class: "x" }, words), h("span", { class: "ty" }, type));
+    const { part } = this, [step, text] = part.nodes[i], name = part.strings[text], [words, type, ordinal, values] = part.described[name] || ["removed by dead code elimination", "", 0];
+    return h("div", { class: `r ${hue(ordinal)}${ordinal ? " own" : ""}${step === this.at ? " fresh" : ""}`, role: "listitem", title: `${name} = ${words}${values ? "\n" + values.text : ""}`, onclick: () => { this.go(step); this.frame.focus(); } },
+      h("span", { class: "g" }, ordinal ? badge(ordinal) : null), h("span", { class: "nn" }, name), h("span", { class: "x" }, words), h("span", { class: "ty" }, values?.bad ? h("b", { class: "bad" }, values.bad + " ") : null, valueMap(values?.heat_map ?? []), " ", type));
   }
 
   /** @param {"guards" | "effects"} kind @param {number} i */

@@ -15,6 +15,7 @@ from engine.records.session import CompilationRecord, Session
 from engine.records.trace import StepRecord
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import one_line, sanitize, shorten_paths, tensor_type
+from notebook_ext.views.graph.node_table import node_values
 
 HOW_TO_RECORD = (
     'No steps were recorded. Run the cell with %%compile --steps, or record with engine.record(level="steps").'
@@ -158,7 +159,7 @@ class _StepColumns:
         return sorted(changes, key=lambda change: change[0])
 
     def _nodes(self, steps: tuple[StepRecord, ...]) -> dict[str, list[Any]]:
-        """Return expression, type and line ordinal by node name.
+        """Return expression, type, line ordinal and recorded values by node name.
 
         A node that is missing was removed as unused.
         """
@@ -166,7 +167,9 @@ class _StepColumns:
         known: dict[str, NodeRecord] = {n.name: n for n in graph.nodes} if graph else {}
         files = {f.id for f in self.session.files}
         made = dict.fromkeys(name for s in steps for name in s.nodes)
-        return {sanitize(name): self._node(known[name], files) for name in made if name in known}
+        values = node_values(self.record, graph) if graph else {}
+        of_name = {n.name: values[i] for i, n in enumerate(graph.nodes) if i in values} if graph else {}
+        return {sanitize(n): [*self._node(known[n], files), of_name.get(n)] for n in made if n in known}
 
     def _node(self, node: NodeRecord, files: set[str]) -> list[Any]:
         ordinal = self.ordinals.of(source_lines.node_spans(node, files).span)

@@ -1,4 +1,4 @@
-"""Statistics of each node's values in one call: range, NaN, histogram."""
+"""Statistics of each node's values in one call: range, NaN, histogram, heat map."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from engine.torch_private.dispatch import disable_current_modes
 from engine.torch_private.torch_function import DisableTorchFunction
 
 BINS = 16
+HEAT_MAP_CELLS = (8, 24)
+"""Maximum number of rows and columns of a heat map."""
 MAX_NODES = 5_000
 """Maximum number of nodes of a graph whose values are recorded."""
 MAX_ELEMENTS = 1 << 24
@@ -81,6 +83,20 @@ def _statistics(node: str, value: torch.Tensor) -> Iterator[NodeValuesRecord]:
         return
     low, high = finite.min().item(), finite.max().item()
     bins = torch.histc(finite.cpu(), BINS, low, high) if high > low else torch.tensor([finite.numel()])
-    yield NodeValuesRecord(
-        node, flat.numel(), nans, infinities, low, high, finite.mean().item(), tuple(int(b) for b in bins.tolist())
+    counted = tuple(int(b) for b in bins.tolist())
+    picture = _heat_map(flat.reshape(-1, value.shape[-1] if value.dim() else 1), low, high)
+    yield NodeValuesRecord(node, flat.numel(), nans, infinities, low, high, finite.mean().item(), counted, picture)
+
+
+def _heat_map(rows: torch.Tensor, low: float, high: float) -> tuple[str, ...]:
+    """Return the rows of a coarse picture of a matrix; none if its finite elements are equal."""
+    if not high > low:
+        return ()
+    cells = [min(most, size) for most, size in zip(HEAT_MAP_CELLS, rows.shape, strict=True)]
+    scaled = ((rows - low) / (high - low)).nan_to_num(0, 0, 0)
+    means = torch.nn.functional.adaptive_avg_pool2d(scaled[None], cells)[0]
+    bad = torch.nn.functional.adaptive_max_pool2d((~rows.isfinite()).to(rows.dtype)[None], cells)[0]
+    return tuple(
+        "".join("x" if is_bad else str(round(9 * mean)) for mean, is_bad in zip(line, bads, strict=True))
+        for line, bads in zip(means.tolist(), bad.tolist(), strict=True)
     )

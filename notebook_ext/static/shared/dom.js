@@ -112,3 +112,11 @@ export function ms(seconds) {
   if (value < 0.1) return twoDigits(value * 1000) + " µs";
   return seconds >= 1 ? twoDigits(seconds) + " s" : twoDigits(value) + " ms";
 }
+
+/**
+ * Heat map of a tensor's values; null without one.
+ * @param {string[]} rows a digit for each cell, or x where an element is not finite
+ */
+export function valueMap(rows) {
+  return rows.length ? h("span", { class: "vmap", role: "img", "aria-label": `Heat map of ${rows.length} × ${rows[0].length} cells: ${rows.join(", ")}`, title: "Values from low (pale) to high; red: not finite" }, rows.map((row) => h("span", {}, [...row].map((c) => h("i", c === "x" ? { class: "x" } : { style: `opacity:${0.1 + +c / 10}` }))))) : null;
+}

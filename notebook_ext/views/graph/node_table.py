@@ -254,10 +254,10 @@ def _columns(session: Session, record: CompilationRecord, chosen: GraphRecord) -
 
     columns = map(list, zip(*map(row, chosen.nodes), strict=True))
     nodes = dict(zip(NODE_COLUMNS, columns, strict=True))
-    return {"nodes": nodes, "strings": list(strings), "values": _values(record, chosen)}
+    return {"nodes": nodes, "strings": list(strings), "values": node_values(record, chosen)}
 
 
-def _values(record: CompilationRecord, chosen: GraphRecord) -> dict[int, dict[str, Any]]:
+def node_values(record: CompilationRecord, chosen: GraphRecord) -> dict[int, dict[str, Any]]:
     """Return the recorded values by node number.
 
     A node of an earlier graph has those of the last ATen node that comes from it.
@@ -274,6 +274,7 @@ def _values(record: CompilationRecord, chosen: GraphRecord) -> dict[int, dict[st
             "histogram": list(v.histogram),
             "low": v.low,
             "high": v.high,
+            "heat_map": list(v.heat_map),
         }
         for number, v in found.items()
         if v is not None

@@ -132,10 +132,12 @@ def _checkpoint_rows(compilation: CompilationRecord, trials: Iterable[Checkpoint
 
 
 def _checkpoint_row(trial: CheckpointTrial) -> dict[str, str]:
+    largest = trial.largest
     forward, backward = (*map(format_bytes, trial.peaks), "–", "–")[:2]
     return {
         "policy": trial.policy,
         "code": trial.code,
+        "largest": f"{one_line(largest.name, 40)} {format_bytes(largest.bytes)}" if largest else "",
         "saved": "–" if trial.problem else format_bytes(trial.saved_bytes),
         "forward": forward,
         "backward": backward,

@@ -79,7 +79,7 @@ def test_source_lines_nodes_and_instructions_are_at_hand() -> None:
     assert told["source"] == SOURCE.splitlines()
     assert told["lines"] == list(range(1, 8))
     assert [(k, told["strings"][name]) for k, name in told["nodes"]] == [(8, "x"), (8, "mul")]
-    assert told["described"]["mul"] == ["x * 2", "f32[4]", 2]
+    assert told["described"]["mul"] == ["x * 2", "f32[4]", 2, None]
     assert [(k, told["strings"][g]) for k, g in told["guards"]] == [(1, "G['scaled']: code"), (8, "L['x']: tensor")]
     assert "RETURN_VALUE" in [told["strings"][op[2]] for op in told["ops"] if op[0] == told["ops"][told["op"][0]][0]]
 

@@ -11,6 +11,7 @@ from engine.records.findings import find_problems
 from engine.records.session import Session
 from notebook_ext.views.graph.node_table import graph
 from notebook_ext.views.home import home
+from notebook_ext.views.tracer_steps import tracer_steps
 
 
 def values_of(session: Session) -> dict[str, NodeValuesRecord]:
@@ -26,6 +27,11 @@ def test_range_and_histogram_are_those_of_the_values() -> None:
     found = values_of(session)
     assert (found["add"].low, found["add"].high, found["add"].mean) == (1.0, 5.0, 2.75)
     assert sum(found["add"].histogram) == 4
+    assert found["add"].heat_map == ("02", "49")
+    assert found["div"].heat_map[0][0] == "x"
+    described = tracer_steps(session, session.compilations[0].id)["described"]
+    assert described["add"][3]["heat_map"] == ["02", "49"]
+    assert described["truediv"][3]["bad"] == "NaN"
     assert (found["div"].nans, found["div"].infinities, found["div"].count) == (1, 0, 4)
     assert torch.equal(result.isnan(), torch.tensor([[True, False], [False, False]]))
     assert "div: 4 elements" in str(session.aot)
