@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -38,6 +38,8 @@ class SubclassSpec:
     """Attributes by name that are not tensors, for instance a device mesh."""
     is_dynamic: bool = False
     """True if sizes have symbols, here or in an inner spec."""
+    placement_specs: list[Any] = field(default_factory=list, repr=False, compare=False)
+    """Placements, sizes and mesh of the first ``DTensor`` built; later ones share them."""
 
     @classmethod
     def from_tensor(cls, name: str, whole: Any) -> SubclassSpec:
@@ -75,6 +77,7 @@ class SubclassSpec:
             stride=tuple(map(number, self.stride)),
             inner_specs=tuple(i if i is None else i.with_sizes(known) for i in self.inner_specs),
             is_dynamic=False,
+            placement_specs=[],
         )
 
     def symbols(self) -> set[sympy.Symbol]:
@@ -97,6 +100,10 @@ class SubclassSpec:
             for rest in ((),) if inside is None else inside.inner_paths():
                 yield (name, *rest)
 
+    def count_inner(self) -> int:
+        """Return the number of plain inner tensors."""
+        return sum(1 if inside is None else inside.count_inner() for inside in self.inner_specs)
+
     def unflatten(self, *plain: Any) -> Any:
         """Return the subclass instance built from plain tensors."""
         return self._build(iter(plain))
@@ -106,7 +113,12 @@ class SubclassSpec:
             name: next(plain) if inside is None else inside._build(plain)
             for name, inside in zip(self.inner_names, self.inner_specs, strict=True)
         }
-        return self.type.__tensor_unflatten__(parts | dict(self.constant_attrs), self.context, self.size, self.stride)
+        if self.placement_specs:
+            return self.type(*parts.values(), self.placement_specs[0], requires_grad=False)
+        made = self.type.__tensor_unflatten__(parts | dict(self.constant_attrs), self.context, self.size, self.stride)
+        if _is_dtensor(self.type) and not self.is_dynamic and not made.requires_grad:
+            self.placement_specs.append(made._spec)
+        return made
 
     def matches(self, value: Any) -> bool:
         """Return True if ``value`` has this spec; its strides may differ."""
@@ -173,6 +185,10 @@ def _is_shape(given: Sequence[Any], expected: Sequence[Any]) -> bool:
     if len(given) != len(expected):
         return False
     return all(_is_size(g, e) for g, e in zip(given, expected, strict=True))
+
+
+def _is_dtensor(cls: type) -> bool:
+    return cls.__name__ == "DTensor" and cls.__module__ == "torch.distributed.tensor"
 
 
 def _is_size(given: Any, expected: Any) -> bool:

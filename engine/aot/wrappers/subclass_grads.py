@@ -22,6 +22,10 @@ UNEXPECTED_TANGENT_MESSAGE = (
 )
 
 
+FlattenSpecs = tuple[SubclassSpec, SubclassSpec, bool]
+"""Specs of an instance and of its gradient; True if the backward reads the instance."""
+
+
 @dataclass
 class SubclassGradient:
     """Spec of the gradient of a subclass input; known once the backward is traced."""
@@ -52,15 +56,25 @@ class SubclassGradient:
             self.grad_spec = SubclassSpec.from_tensor(self.name, gradient)
         return self.grad_spec
 
-    def flatten_input(self, whole: Any, known: Mapping[sympy.Symbol, int]) -> tuple[Any, ...]:
-        """Return the inner tensors of the input, outside of the compiled graph.
+    def specs(self, known: Mapping[sympy.Symbol, int]) -> FlattenSpecs:
+        """Return the specs of the input and of its gradient, and True if the backward reads it.
 
-        Their gradients become one subclass gradient. ``known`` are the sizes of the call.
+        ``known`` are the sizes of the call.
         """
         given = self.input_spec.with_sizes(known)
         found = given if self.grad_spec is None else self.grad_spec.with_sizes(known)
-        taken: tuple[Any, ...] = _FlattenFunction.apply(given, found, whole, self.is_saved_for_backward)  # type: ignore[no-untyped-call, unused-ignore]
-        return taken
+        return given, found, self.is_saved_for_backward
+
+
+def flatten_inputs(
+    gradients: Sequence[SubclassGradient], wholes: Sequence[Any], known: Mapping[sympy.Symbol, int]
+) -> tuple[Any, ...]:
+    """Return the inner tensors of inputs that require grad, outside of the compiled graph.
+
+    The gradients of one input's inner tensors become one subclass gradient. All inputs share one autograd node.
+    """
+    taken: tuple[Any, ...] = _FlattenFunction.apply([g.specs(known) for g in gradients], *wholes)  # type: ignore[no-untyped-call, unused-ignore]
+    return taken
 
 
 def flatten_with_grad(parts: SubclassSpec, whole: Any) -> tuple[Any, ...]:
@@ -68,7 +82,7 @@ def flatten_with_grad(parts: SubclassSpec, whole: Any) -> tuple[Any, ...]:
 
     Their gradients become one subclass gradient.
     """
-    taken: tuple[Any, ...] = _FlattenFunction.apply(parts, parts, whole, True)  # type: ignore[no-untyped-call, unused-ignore]
+    taken: tuple[Any, ...] = _FlattenFunction.apply([(parts, parts, True)], whole)  # type: ignore[no-untyped-call, unused-ignore]
     return taken
 
 
@@ -77,25 +91,36 @@ def _spec_of_gradient(gradient: Any) -> SubclassSpec:
 
 
 class _FlattenFunction(torch.autograd.Function):
-    """Flattens a subclass; the backward unflattens the gradients of the inner tensors."""
+    """Flattens subclass instances; the backward unflattens the gradients of the inner tensors."""
 
     @staticmethod
-    def forward(ctx: Any, parts: SubclassSpec, gradient: SubclassSpec, whole: Any, is_read: bool) -> tuple[Any, ...]:
+    def forward(ctx: Any, specs: Sequence[FlattenSpecs], *wholes: Any) -> tuple[Any, ...]:
         ctx.set_materialize_grads(False)
-        plain = tuple(p.detach() for p in parts.flatten(whole))
-        ctx.gradient, ctx.like = gradient, tuple((p.shape, p.dtype, p.device) for p in plain)
-        ctx.whole, ctx.version = (whole, whole._version) if is_read else (None, 0)
-        return plain
+        ctx.inputs, flat = [], []
+        for (parts, gradient, is_read), whole in zip(specs, wholes, strict=True):
+            plain = [p.detach() for p in parts.flatten(whole)]
+            flat += plain
+            like = tuple((p.shape, p.dtype, p.device) for p in plain)
+            ctx.inputs.append((gradient, like, *((whole, whole._version) if is_read else (None, 0))))
+        return tuple(flat)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        if all(g is None for g in grads):
-            return None, None, None, None
-        if ctx.whole is not None:
-            _check_version(ctx.whole, ctx.version)
-        pairs = zip(grads, ctx.like, strict=True)
-        filled = [torch.zeros(size, dtype=d, device=on) if g is None else g for g, (size, d, on) in pairs]
-        return None, None, _UnflattenFunction.apply(ctx.gradient, _spec_of_gradient, *filled), None  # type: ignore[no-untyped-call, unused-ignore]
+        left = iter(grads)
+        return None, *(_joined(*i, [next(left) for _ in i[1]]) for i in ctx.inputs)
+
+
+def _joined(spec: SubclassSpec, like: Sequence[Any], whole: Any, version: int, grads: Sequence[Any]) -> Any:
+    """Return the gradient of one subclass input; None if no inner tensor has a gradient."""
+    if all(g is None for g in grads):
+        return None
+    if whole is not None:
+        _check_version(whole, version)
+    pairs = zip(grads, like, strict=True)
+    filled = [torch.zeros(size, dtype=d, device=on) if g is None else g for g, (size, d, on) in pairs]
+    if torch.is_grad_enabled():
+        return _UnflattenFunction.apply(spec, _spec_of_gradient, *filled)  # type: ignore[no-untyped-call, unused-ignore]
+    return spec.unflatten(*(g.detach() for g in filled))
 
 
 def _check_version(tensor: torch.Tensor, version: int) -> None:

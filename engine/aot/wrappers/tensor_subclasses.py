@@ -10,6 +10,7 @@ import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import sympy
@@ -28,7 +29,7 @@ from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode
 from engine.aot.wrappers.double_backward import EagerRerun, current_autocast, rng_devices_of
 from engine.aot.wrappers.replace_placeholders import replace_placeholders
-from engine.aot.wrappers.subclass_grads import RerunContext, SubclassGradient, flatten_with_grad
+from engine.aot.wrappers.subclass_grads import RerunContext, SubclassGradient, flatten_inputs, flatten_with_grad
 from engine.ir.fallback import FallbackRequired
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.aliasing import DisjointStorage
@@ -404,15 +405,18 @@ def _flatten_inputs(
     """
     plain: list[Any] = []
     known = plan.read_sizes(inputs) if varies else {}
+    pairs = [(g, i) for g, i in zip(plan.gradients, inputs, strict=True) if g is not None]
+    flat = iter(flatten_inputs(*zip(*pairs, strict=True), known) if pairs else ())
     for value, parts, gradient in zip(inputs, plan.input_specs, plan.gradients, strict=True):
         if parts is None:
             plain.append(value)
         else:
-            plain += parts.flatten(value) if gradient is None else gradient.flatten_input(value, known)
+            plain += parts.flatten(value) if gradient is None else islice(flat, parts.count_inner())
     versions = [(inputs[n], inputs[n]._version) for n, _ in plan.version_writes]
+    ids = frozenset(map(id, inputs))
     for parts, whole in zip(plan.input_specs, inputs, strict=True):
         if parts is not None:
-            versions += [(p, p._version) for p in _inner_tensors_not_inputs(parts, whole, inputs)]
+            versions += [(p, p._version) for p in _inner_tensors_not_inputs(parts, whole, ids)]
     born = RerunContext.capture(plan.rerun, inputs) if trains else None
 
     def finish(results: Sequence[Any]) -> tuple[Any, ...]:
@@ -425,10 +429,10 @@ def _flatten_inputs(
     return plain, finish
 
 
-def _inner_tensors_not_inputs(parts: SubclassSpec, whole: Any, inputs: Sequence[Any]) -> Iterator[Any]:
-    """Yield the inner tensors that are not inputs themselves."""
+def _inner_tensors_not_inputs(parts: SubclassSpec, whole: Any, inputs: Collection[int]) -> Iterator[Any]:
+    """Yield the inner tensors that are not inputs themselves, given the ids of the inputs."""
     for plain in parts.flatten(whole):
-        if not plain.is_inference() and all(plain is not i for i in inputs):
+        if id(plain) not in inputs and not plain.is_inference():
             yield plain
 
 
@@ -445,7 +449,7 @@ def _output(
     if output.spec is None:
         return results[output.first_result]
     parts = output.spec.with_sizes(known)
-    count = len(list(parts.inner_paths()))
+    count = parts.count_inner()
     plain = results[output.first_result : output.first_result + count]
     made = (
         born.unflatten_output(number, parts, plain)

@@ -9,7 +9,7 @@ import torch
 
 from engine.ir.node_values import called_overload
 
-ResultRule = Callable[[Mapping[str, Any], Any], tuple[Any, ...]]
+ResultRule = Callable[[Mapping[str, Any], Any], Any]
 """Corrects the fake results of a call, given its arguments by name."""
 
 
@@ -26,6 +26,18 @@ def _int64_indices(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
     """Return indices and counts as int64; for an empty input, fakes have the input's dtype."""
     values, *rest = found
     return (values, *(t if t.dtype == torch.int64 else torch.empty_like(t, dtype=torch.int64) for t in rest))
+
+
+def _counts_of_weights(given: Mapping[str, Any], found: Any) -> Any:
+    """Return sums of weights as float32 or float64, as in eager.
+
+    Before torch 2.13 the fake result is int64.
+    """
+    weights = given.get("weights")
+    if weights is None:
+        return found
+    wanted = torch.float32 if weights.dtype == torch.float32 else torch.float64
+    return found if found.dtype == wanted else torch.empty_like(found, dtype=wanted)
 
 
 def _with_mask(given: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -54,6 +66,7 @@ _FAKES: dict[str, FakeResults] = {
 
 _RULES: dict[str, ResultRule] = {
     "_native_multi_head_attention": _attention_without_weights,
+    "bincount": _counts_of_weights,
     **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _int64_indices),
 }
 """Rules by operator name without overload."""

@@ -29,6 +29,7 @@ from engine.ir.guards.python_values import (
     LengthMatch,
     TypeMatch,
 )
+from engine.ir.guards.tensors import TensorSubclassMatch
 from engine.ir.introspection import python_objects
 from engine.ir.sources.attributes import (
     AttrSource,
@@ -67,6 +68,15 @@ class ReplacedTensor(NotCovered):
         self.key = key
 
 
+class InnerTensor(NotCovered):
+    """The value is in a slot of a tensor subclass: checks read it again."""
+
+    def __init__(self, outer: Any, name: str) -> None:
+        super().__init__()
+        self.outer = outer
+        self.name = name
+
+
 @dataclass
 class SubtreeDependencies:
     """Dependencies of the guards below one module, collected while the guards hold."""
@@ -95,6 +105,8 @@ class SubtreeDependencies:
     tensors: dict[Source, Any] = field(default_factory=dict)
     replaced_tensors: dict[Source, tuple[Any, Any]] = field(default_factory=dict)
     """(dict or list, key) of replaced tensors: only their metadata is compared."""
+    inner_tensors: dict[Source, tuple[Any, str]] = field(default_factory=dict)
+    """(tensor subclass, slot) of inner tensors: only their metadata is compared."""
 
     def held_containers(self) -> list[Any]:
         """Return the dicts and lists of instances, modules and tables that a check refers to."""
@@ -133,7 +145,7 @@ def collect_dependencies(
             walk.add_guard(guard)
         except (NotCovered, LookupError, AttributeError, TypeError):
             rest.append(guard)
-    spoilt = {o for o in walk.plan.tensors for g in rest if g.source == o}
+    spoilt = {g.source for g in rest if type(g) is not TensorSubclassMatch} & walk.plan.tensors.keys()
     for origin in spoilt:
         del walk.plan.tensors[origin]
         rest += [g for g in guards if g.source == origin and g not in rest]
@@ -174,6 +186,9 @@ class _DependencyCollector:
         except ReplacedTensor as found:
             self.plan.replaced_tensors[source] = (found.space, found.key)
             self.plan.tensors[source] = found.space[found.key]
+        except InnerTensor as found:
+            self.plan.inner_tensors[source] = (found.outer, found.name)
+            self.plan.tensors[source] = getattr(found.outer, found.name)
 
     def _add_same_object(self, guard: SameObject) -> None:
         self._value(guard.source), self._value(guard.other)
@@ -286,6 +301,8 @@ class _DependencyCollector:
                     return _own_dict(base)
                 if type(base) is property and origin.attribute == "fget":
                     return base.fget
+                if isinstance(base, torch.Tensor) and self._reads_slot(type(base), origin.attribute):
+                    raise InnerTensor(base, origin.attribute)
                 self._require_plain_lookup(base, origin.attribute)
                 return self._entry(_own_dict(base), origin.attribute)
             case InstanceDictGetSource():
@@ -377,6 +394,16 @@ class _DependencyCollector:
                 self._add_class_dict(space)
         if base is not self._module:
             self._add_object_class(base)
+
+    def _reads_slot(self, cls: type, name: str) -> bool:
+        """Return True if attribute access reads a slot of the class; record what this needs."""
+        space = _dict_of_class(cls)
+        if cls.__getattribute__ is not object.__getattribute__:
+            return False
+        if type(space.get(name)) is not types.MemberDescriptorType:
+            return False
+        self._add_class_dict(space)
+        return True
 
     def _add_object_class(self, value: Any) -> None:
         if self._may_hold(value):

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import compress
-from operator import call, getitem, is_, itemgetter, ne
+from operator import attrgetter, call, getitem, is_, itemgetter, ne
 from typing import Any
 
 from engine.guards.dict_versions.check import make_unchanged_check
@@ -173,10 +173,7 @@ class _VersionCheck:
         self._weak_objects = [weakref.ref(o, gone) for o in plan.weak_objects.values()]
         self._classes = list(map(type, plan.weak_objects.values()))
         # Hold tensors weakly: a replaced parameter must be freed.
-        self._tensors: list[Callable[[], Any]] = [
-            partial(getitem, *plan.replaced_tensors[o]) if o in plan.replaced_tensors else weakref.ref(t)
-            for o, t in plan.tensors.items()
-        ]
+        self._tensors = [_tensor_reader(plan, o, t) for o, t in plan.tensors.items()]
         self._helper = helper
         self._rest = rest
         self._root = root
@@ -219,6 +216,17 @@ class _VersionCheck:
                 return False
             self._entry_versions = versions
         return True
+
+
+def _tensor_reader(plan: SubtreeDependencies, source: Source, tensor: Any) -> Callable[[], Any]:
+    """Return a function that reads the current tensor of a source, and holds none."""
+    if source in plan.replaced_tensors:
+        return partial(getitem, *plan.replaced_tensors[source])
+    if source not in plan.inner_tensors:
+        return weakref.ref(tensor)
+    outer, name = plan.inner_tensors[source]
+    find, read = weakref.ref(outer), attrgetter(name)
+    return lambda: read(find())
 
 
 def _entries_unchanged(space: Any, wanted: dict[Any, Any], weak_objects: dict[int, Any]) -> Callable[[], bool]:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import engine
+from engine.graph.fake_tensors.eager_results import result_rule_for
 from engine.graph.fake_tensors.fake_mode import make_fake_mode
 from engine.torch_private.symbolic_shapes import ShapeEnv
 
@@ -29,6 +30,18 @@ def test_indices_of_nothing_are_integers(function):
     assert all((a.dtype, a.shape) == (b.dtype, b.shape) for a, b in pairs)
     compiled = engine.compile(function, backend="aot_eager")(x)
     torch.testing.assert_close(compiled, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.float16])
+def test_weighted_counts_have_the_dtype_of_eager(dtype):
+    """Counts with weights are float32 or float64, whatever a torch's own fake result says."""
+    x, weights = torch.tensor([0, 2, 2]), torch.ones(3, dtype=dtype)
+    with make_fake_mode(ShapeEnv()):
+        fake = torch.empty(3, dtype=torch.int64)
+        found = result_rule_for(torch.ops.aten.bincount.default)({"self": x, "weights": weights}, fake)
+    wanted = torch.bincount(x, weights)
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(engine.compile(torch.bincount)(x, weights), wanted)
 
 
 def test_attention_without_weights_returns_none():

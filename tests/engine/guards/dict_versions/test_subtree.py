@@ -184,6 +184,57 @@ def test_each_change_is_seen(change: str) -> None:
     agree(entry, plain, model, change)
 
 
+class Slotted(torch.Tensor):
+    """A tensor subclass whose inner tensor is in a slot, like that of a ``DTensor``."""
+
+    __slots__ = ("inner",)
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        made: Any = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, strides=inner.stride())
+        made.inner = inner
+        return made
+
+    def __tensor_flatten__(self) -> Any:
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Any:
+        return Slotted(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [a.inner if isinstance(a, Slotted) else a for a in args]
+        found = func(*plain, **(kwargs or {}))
+        return Slotted(found) if isinstance(found, torch.Tensor) else found
+
+
+SLOT_CHANGES: dict[str, Callable[[Any], Any]] = {
+    "another inner tensor": lambda m: setattr(m.parts[0].mask, "inner", torch.ones(4)),
+    "another inner dtype": lambda m: setattr(m.parts[0].mask, "inner", torch.ones(4).double()),
+    "other inner strides": lambda m: setattr(m.parts[0].mask, "inner", torch.ones(8)[::2]),
+    "another inner shape": lambda m: setattr(m.parts[1].mask, "inner", torch.ones(1, 4)),
+    "no inner tensor": lambda m: delattr(m.parts[1].mask, "inner"),
+    "another subclass instance": lambda m: setattr(m.parts[1], "mask", Slotted(torch.ones(4))),
+    "a plain buffer": lambda m: setattr(m.parts[1], "mask", torch.ones(4)),
+    "an attribute": lambda m: setattr(m.parts[1], "flag", True),
+}
+
+
+@pytest.mark.parametrize("change", SLOT_CHANGES)
+def test_a_change_of_an_inner_tensor_in_a_slot_is_seen(change: str) -> None:
+    """The one check, which covers inner tensors in slots, agrees with the guards one by one."""
+    model = Model()
+    for part in model.parts:
+        part.mask = Slotted(torch.ones(4))
+    entry, plain = traced(model)
+    assert agree(entry, plain, model, "nothing")
+    assert all(g(model if g.root else None) for g in subtree_guards(entry))
+    SLOT_CHANGES[change](model)
+    agree(entry, plain, model, change)
+
+
 def test_changes_in_any_order() -> None:
     """Both checks agree over long histories of changes, even of values mutated every call."""
     pick = random.Random(5)
