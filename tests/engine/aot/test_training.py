@@ -504,6 +504,18 @@ def test_attention_without_a_batch_trains(mask: torch.Tensor | None) -> None:
         torch.testing.assert_close(a, b)
 
 
+def error_of(step: Callable[[Run], object], run: Run) -> str:
+    """Text of the error that a step raises; empty if it raises none.
+
+    oneDNN has no LSTM in bfloat16 for processors without AVX-512, and eager raises there.
+    """
+    try:
+        step(run)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_train_under_autocast(kind: Any, given: torch.dtype) -> None:
@@ -518,6 +530,9 @@ def test_recurrent_layers_train_under_autocast(kind: Any, given: torch.dtype) ->
         out.float().sin().sum().backward()
         return [out.detach(), *(p.grad for p in layer.parameters())]
 
+    if error := error_of(step, layer):
+        assert error_of(step, compiled(layer)) == error
+        return
     with engine.record() as session:
         found = step(compiled(layer))
     assert [(c.aot.mode, c.aot.note) for c in session.compilations if c.aot] == [("training", "")]
@@ -628,6 +643,9 @@ def test_stacked_recurrent_layers_drop_as_in_eager(kind: Any, options: dict[str,
     engine.reset()
     compiled_layer = engine.compile(layer, backend="aot_eager")
     tolerance = 2e-2 if autocast else 1e-5
+    if error := error_of(step, layer):
+        assert error_of(step, compiled_layer) == error
+        return
     for expected, found in zip(step(layer), step(compiled_layer), strict=True):
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
