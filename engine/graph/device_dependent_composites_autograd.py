@@ -85,7 +85,8 @@ def _recurrent(
 
 
 def _recurrent_backward(
-    grads: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+    wanted: Sequence[int],
     carrier: torch.Tensor,
     kind: str,
     x: torch.Tensor,
@@ -93,14 +94,19 @@ def _recurrent_backward(
     params: Sequence[torch.Tensor],
     *flags: Any,
 ) -> list[torch.Tensor]:
+    """Return the gradients of the ``wanted`` tensors among the input, the states and the parameters."""
     with torch.enable_grad():
         history = getattr(carrier, HISTORY_ATTR, None)  # lost if a hook of saved tensors copied them
         if history is None:
             leaves = _leaves(x, hidden, params)
             history = _outputs(kind, *leaves, *flags), leaves
         outputs, (x, hidden, params) = history
-        inputs = (x, *hidden, *params)
-        found = torch.autograd.grad(outputs, inputs, list(grads), retain_graph=True, allow_unused=True)
+        given = (x, *hidden, *params)
+        inputs = [given[n] for n in wanted]
+        defined = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if grad is not None]
+        found = torch.autograd.grad(
+            [out for out, _ in defined], inputs, [grad for _, grad in defined], retain_graph=True, allow_unused=True
+        )
     return [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, found, strict=True)]
 
 
@@ -108,6 +114,8 @@ def _outputs(
     kind: str, x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], *flags: Any
 ) -> tuple[torch.Tensor, ...]:
     *flags, autocast = flags  # type: ignore[assignment]
+    if autocast is None and not torch.is_autocast_enabled(x.device.type):
+        return run_recurrent(kind, x, list(hidden) if kind == "lstm" else hidden[0], list(params), *flags)
     with torch.autocast(x.device.type, dtype=autocast, enabled=autocast is not None):
         return run_recurrent(kind, x, list(hidden) if kind == "lstm" else hidden[0], list(params), *flags)
 
@@ -123,7 +131,10 @@ TRAINING_OPS: dict[str, tuple[str, Function]] = {
     "attention_with_backward": (_ATTENTION, _attention),
     "attention_backward": (_ATTENTION_BACKWARD, _attention_backward),
     "recurrent": (f"({_RNN_ARGUMENTS}) -> Tensor[]", _recurrent),
-    "recurrent_backward": (f"(Tensor[] grads, Tensor carrier, {_RNN_ARGUMENTS}) -> Tensor[]", _recurrent_backward),
+    "recurrent_backward": (
+        f"(Tensor?[] grads, int[] wanted, Tensor carrier, {_RNN_ARGUMENTS}) -> Tensor[]",
+        _recurrent_backward,
+    ),
     **cudnn_recurrent.CUDNN_OPS,
 }
 
@@ -169,9 +180,10 @@ def _autocast_result_dtypes(
 
 
 def _fake_recurrent_backward(
-    grads: Sequence[torch.Tensor], carrier: Any, kind: str, x: Any, hidden: Any, params: Any, *flags: Any
+    grads: Any, wanted: Sequence[int], carrier: Any, kind: str, x: Any, hidden: Any, params: Any, *flags: Any
 ) -> Any:
-    return [torch.empty_like(t) for t in (x, *hidden, *params)]
+    given = (x, *hidden, *params)
+    return [torch.empty_like(given[n]) for n in wanted]
 
 
 FAKE_IMPLEMENTATIONS: dict[str, Function] = {
@@ -204,6 +216,7 @@ class _Recurrent(torch.autograd.Function):
     def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], x: Any, *rest: Any) -> Any:
         *found, carrier = composite_op("recurrent")(kind, x, list(rest[:hidden]), list(rest[hidden:]), *flags)
         ctx.save_for_backward(carrier, x, *rest)
+        ctx.set_materialize_grads(False)
         ctx.options = (kind, hidden, flags)
         return tuple(found)
 
@@ -211,8 +224,13 @@ class _Recurrent(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         kind, hidden, flags = ctx.options
         carrier, x, *rest = ctx.saved_tensors
-        found = composite_op("recurrent_backward")(list(grads), carrier, kind, x, rest[:hidden], rest[hidden:], *flags)
-        return None, None, None, *found
+        needed: tuple[bool, ...] = ctx.needs_input_grad[3:]
+        wanted = [n for n, is_needed in enumerate(needed) if is_needed]
+        states, params = rest[:hidden], rest[hidden:]
+        found = iter(
+            composite_op("recurrent_backward")(list(grads), wanted, carrier, kind, x, states, params, *flags)
+        )
+        return None, None, None, *(next(found) if is_needed else None for is_needed in needed)
 
 
 def _sdpa(

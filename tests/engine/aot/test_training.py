@@ -789,3 +789,18 @@ def test_gradients_do_not_share_memory() -> None:
     for given in (found, wanted):
         given[1].mul_(0.5)  # type: ignore[union-attr]
     assert same(found, wanted)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_the_backward_of_a_recurrent_layer_computes_wanted_gradients_only(kind: Any) -> None:
+    """Neither zeros for final states that nothing reads, nor gradients of an input without one."""
+    layer, x = kind(4, 5), torch.randn(3, 2, 4)
+    with engine.record() as session:
+        compiled(layer)(x)[0].sin().sum().backward()
+    found = [p.grad for p in layer.parameters()]
+    layer.zero_grad()
+    layer(x)[0].sin().sum().backward()
+    assert same([p.grad for p in layer.parameters()], found)
+    backward = next(g for c in session.compilations for g in c.graphs if g.stage == "backward")
+    assert not any("zeros_like" in n.target for n in backward.nodes)
+    assert sum("getitem" in n.target for n in backward.nodes if n.op == "call_function") == len(found)
