@@ -94,7 +94,7 @@ def _recurrent_backward(
     params: Sequence[torch.Tensor],
     *flags: Any,
 ) -> list[torch.Tensor]:
-    """Return the gradients of the ``wanted`` tensors among the input, the states and the parameters."""
+    """Return the gradients of the ``wanted`` ones of input, states and parameters."""
     with torch.enable_grad():
         history = getattr(carrier, HISTORY_ATTR, None)  # lost if a hook of saved tensors copied them
         if history is None:
@@ -227,9 +227,7 @@ class _Recurrent(torch.autograd.Function):
         needed: tuple[bool, ...] = ctx.needs_input_grad[3:]
         wanted = [n for n, is_needed in enumerate(needed) if is_needed]
         states, params = rest[:hidden], rest[hidden:]
-        found = iter(
-            composite_op("recurrent_backward")(list(grads), wanted, carrier, kind, x, states, params, *flags)
-        )
+        found = iter(composite_op("recurrent_backward")(list(grads), wanted, carrier, kind, x, states, params, *flags))
         return None, None, None, *(next(found) if is_needed else None for is_needed in needed)
 
 

@@ -67,6 +67,11 @@ def _decode_boxes(x: Any) -> Any:
     return torch.cat([x[..., :2].sigmoid() * 2 - 0.5, (x[..., 2:4].sigmoid() * 2) ** 2, x[..., 4:].sigmoid()], -1)
 
 
+def _rotary_pairs(x: Any, c: Any, s: Any) -> Any:
+    a, b = x[..., ::2], x[..., 1::2]
+    return torch.stack([a * c - b * s, a * s + b * c], -1).flatten(-2)
+
+
 KERNELS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
     "gelu chain": (lambda x: torch.sigmoid(torch.sin(F.gelu(x))), lambda: (r(1024, 1024),)),
     "rms norm with residual": (_rms_residual, lambda: (r(1024, 1024), r(1024, 1024), r(1024))),
@@ -123,6 +128,12 @@ KERNELS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ..
         lambda: (r(512, 512),),
     ),
     "box decoding": (_decode_boxes, lambda: (r(8, 85, 40, 40),)),
+    "rotary pairs": (_rotary_pairs, lambda: (r(2, 8, 128, 64), r(128, 32), r(128, 32))),
+    "complex product and sum": (
+        lambda a, b: a * b + a.conj(),
+        lambda: (torch.complex(r(300, 300), r(300, 300)), torch.complex(r(300, 300), r(300, 300))),
+    ),
+    "stack of three": (lambda a, b: torch.stack([a + b, a - b, a * b], -1), lambda: (r(256, 256), r(256, 256))),
     "large in place": (lambda x, b: x.mul_(0.5).add_(b), lambda: (r(4096, 4096), r(4096))),
     "large chain": (lambda x, y: torch.relu(x * 2 + y), lambda: (r(1 << 24), r(1 << 24))),
     "large sum": (lambda x: (x * x).sum(), lambda: (r(1 << 24),)),

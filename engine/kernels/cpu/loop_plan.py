@@ -36,7 +36,8 @@ class LoopPlan:
     is the loop whose iterations are vector lanes; None for a scalar kernel. ``copies`` are the vectors per iteration.
     ``tile_var`` is the loop along which the transposed loads are contiguous: they are read in square tiles of
     ``lanes`` vectors, ``tiles`` beside each other. None without such loads. It is an inner loop if the lanes are short
-    rows that are reduced.
+    rows that are reduced. ``unrolled_var`` is a loop of few iterations that are adjacent in memory, such as the parts of a
+    complex number: each is printed inside the vector loop, and one store writes them all.
     """
 
     parallel: tuple[LoopVar, ...]
@@ -48,6 +49,7 @@ class LoopPlan:
     is_serial: bool = False
     tile_var: LoopVar | None = None
     tiles: int = 1
+    unrolled_var: LoopVar | None = None
 
     @property
     def shares_lanes(self) -> bool:
@@ -77,7 +79,8 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
     short_row = None
     if lane_var in nest.inner and not scans and not is_serial and _reduces_short_rows(kernel, live, nest, lanes):
         lane_var, short_row = nest.outer[-1], lane_var
-    around = [v for v in nest.outer if v not in (lane_var, tile_var)]
+    unrolled_var = None if scans or is_serial or nest.inner or tile_var else _choose_unrolled_var(live, nest, lane_var)
+    around = [v for v in nest.outer if v not in (lane_var, tile_var, unrolled_var)]
     parallel: list[LoopVar] = []
     while around and not is_serial and (not parallel or not _has_enough_iterations(parallel)):
         parallel.append(around.pop(0))
@@ -98,8 +101,21 @@ def make_plan(kernel: LoopKernel, live: Sequence[LoopIROp], unit: VectorUnit) ->
         copies = kernel.vector_config.copies
     if lane_var in nest.outer:
         around.append(lane_var)
+    if unrolled_var is not None:
+        around.append(unrolled_var)
+        copies = max(1, copies // (static_size(unrolled_var.size) or 1))
     is_serial = is_serial and lane_var is None
-    return LoopPlan(tuple(parallel), tuple(around), inner, lane_var, lanes, copies, is_serial, tile_var=short_row)
+    return LoopPlan(
+        tuple(parallel),
+        tuple(around),
+        inner,
+        lane_var,
+        lanes,
+        copies,
+        is_serial,
+        tile_var=short_row,
+        unrolled_var=unrolled_var,
+    )
 
 
 def loop_vars_of(ops: tuple[LoopIROp, ...], nest: LoopNest) -> Mapping[int, frozenset[LoopVar]]:
@@ -142,6 +158,20 @@ def _choose_tile_var(live: Sequence[LoopIROp], nest: LoopNest, lane_var: LoopVar
     counts = {v: sum(is_transposed(op, lane_var, v) for op in live) for v in nest.outer if v != lane_var and is_long(v)}
     best = max(counts, key=lambda v: counts[v], default=None)
     return best if best is not None and counts[best] and lane_var in nest.outer and is_long(lane_var) else None
+
+
+def _choose_unrolled_var(live: Sequence[LoopIROp], nest: LoopNest, lane_var: LoopVar | None) -> LoopVar | None:
+    """Return the last loop if it is short and contiguous in all results; else None.
+
+    The stride of the lanes must be its size.
+    """
+    if lane_var is None or len(nest.outer) < 2 or nest.outer[-1] == lane_var:
+        return None
+    var, stores = nest.outer[-1], [op for op in live if op.name in WRITE_OPS]
+    if static_size(var.size) not in SHORT_STRIDES or len({op.buffer for op in stores}) < len(stores):
+        return None
+    strides = [(lane_stride(op.index, lane_var), lane_stride(op.index, var)) for op in stores if op.index is not None]
+    return var if all(found == (var.size, 1) for found in strides) else None
 
 
 def _reduces_short_rows(kernel: LoopKernel, live: Sequence[LoopIROp], nest: LoopNest, lanes: int) -> bool:

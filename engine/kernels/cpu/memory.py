@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from engine.ir.static_sizes import static_size
@@ -151,6 +153,31 @@ class Memory:
         write.declare(function, "void", f"{kind}, <{self._lanes} x ptr>, <{self._lanes} x i1>")
         masked = f"<{self._lanes} x i1> {mask or splat('i1', 'true', self._lanes)}"
         write.line(f"call void @{function}({kind} {value}, <{self._lanes} x ptr> align {size} {places}, {masked})")
+
+    def store_interleaved(self, pointer: str, dtype: torch.dtype, at: Address, vectors: Sequence[str]) -> None:
+        """Store two to four vectors whose elements alternate in memory.
+
+        ``at`` is the address of the last one.
+        """
+        scalar, lanes, write, count = _memory_type(dtype), self._lanes, self._writer, len(vectors)
+        kind, long = wide(scalar, lanes), wide(scalar, count * lanes)
+        pairs = [vectors[n : n + 2] for n in range(0, count, 2)]
+        if count > 2:
+            kind, joined = wide(scalar, 2 * lanes), iota(2 * lanes, "i32")
+            pairs = [[self._joined(pair, scalar, joined) for pair in pairs]]
+        places = ", ".join(f"i32 {n % count * lanes + n // count}" for n in range(count * lanes))
+        (first, second), length = pairs[0], count * lanes
+        row = write.assign("rows", f"shufflevector {kind} {first}, {kind} {second}, <{length} x i32> <{places}>")
+        place = self._place(self._place(pointer, scalar, at.base), scalar, str(1 - count))
+        write.line(f"store {long} {row}, ptr {place}, align {dtype.itemsize}")
+
+    def _joined(self, pair: Sequence[str], scalar: str, places: str) -> str:
+        """Return one vector with the elements of one or two."""
+        kind, second = wide(scalar, self._lanes), pair[1] if len(pair) > 1 else "poison"
+        length = 2 * self._lanes
+        return self._writer.assign(
+            "both", f"shufflevector {kind} {pair[0]}, {kind} {second}, <{length} x i32> {places}"
+        )
 
     def _store_every(self, stride: int, place: str, scalar: str, value: str) -> None:
         """Store elements at a short stride, as long vectors with a mask."""

@@ -13,6 +13,7 @@ from engine.ir.loop_ir.ops import WRITE_OPS, LoopIROp, compute_dtype
 from engine.kernels.cpu.addresses import Addresses, LaneContext
 from engine.kernels.cpu.arithmetic import Arithmetic, Operands
 from engine.kernels.cpu.ir_writer import IrWriter
+from engine.kernels.cpu.known_conditions import value_at
 from engine.kernels.cpu.lane_values import ScopedValues, Value
 from engine.kernels.cpu.llvm_types import NotPrintable, literal, splat, value_type, wide
 from engine.kernels.cpu.loop_plan import LoopPlan, loop_vars_of
@@ -48,6 +49,8 @@ class OpPrinter:
         """Mask of the lanes that exist in each copy, at the end of the vector loop; empty for all."""
         self.tiles: dict[int, tuple[str, str]] = {}
         """Transposed tiles by load: the stack slot, and the number of the vector."""
+        self._interleaved: dict[tuple[int, int], list[str]] = {}
+        """Vectors of the printed iterations of the unrolled loop, by store and copy."""
         self.checks: list[LoopIROp] = []
         """The bounds checks that were printed, each by the status it sets, less one."""
         self._commented = ""
@@ -161,6 +164,9 @@ class OpPrinter:
         if op.number in self.tiles:
             made = self.memory.load_from_tile(dtype, *self.tiles[op.number], self.hint(op))
             return self.arithmetic.from_memory(made, dtype, lanes, self.hint(op))
+        if op.mask is not None and self._known_condition(op.mask) is False:
+            kind = compute_dtype(dtype)
+            return splat(value_type(kind), literal(0, kind), lanes)
         at = self.addresses.address(op.index, copy)
         is_vector = lanes > 1
         mask = self.mask(op, copy, is_vector=is_vector)
@@ -185,11 +191,22 @@ class OpPrinter:
     def mask(self, op: LoopIROp, copy: int, *, is_vector: bool) -> str:
         """Return the mask of a memory access: its condition and the existing lanes."""
         lanes = self.plan.lanes if is_vector else 1
-        own = "" if op.mask is None else self.lane_name(op.mask, copy, lanes)
+        is_free = op.mask is None or self._known_condition(op.mask) is True
+        own = "" if is_free or op.mask is None else self.lane_name(op.mask, copy, lanes)
         rest = self.lane_mask(copy) if is_vector else ""
         if own and rest:
             return self.writer.assign("mask", f"and {wide('i1', lanes)} {own}, {rest}")
         return own or rest
+
+    def _known_condition(self, op: LoopIROp) -> object:
+        """Return the value of a condition in this iteration of the unrolled loop.
+
+        None if it is not known.
+        """
+        var = self.plan.unrolled_var
+        if var is None or self.vars_of[op.number] != {var}:
+            return None
+        return value_at(op, var, int(self.variables[var][0]))
 
     def _index(self, op: LoopIROp, copy: int, lanes: int) -> str:
         assert op.index is not None
@@ -223,6 +240,13 @@ class OpPrinter:
             held = self.arithmetic.from_memory(before, dtype, lanes, "before")
             name = self.arithmetic.combine("sum", compute_dtype(dtype), lanes, held, name)
         stored = self.arithmetic.to_memory(name, dtype, lanes, "stored")
+        if self.plan.unrolled_var is not None and not mask:
+            vectors = self._interleaved.setdefault((op.number, copy), [])
+            vectors.append(stored)
+            if len(vectors) == self.plan.unrolled_var.size:
+                self.memory.store_interleaved(pointer, dtype, at, vectors)
+                vectors.clear()
+            return
         self.memory.store(pointer, dtype, at, mask, stored, is_vector=is_vector)
 
     def _print_check(self, op: LoopIROp, copy: int, lanes: int) -> None:

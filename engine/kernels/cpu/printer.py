@@ -172,6 +172,9 @@ class NestPrinter:
                 self._print_ready(now)
                 self._print_outer(rest, now)
             return
+        if var == self.plan.unrolled_var:
+            self._print_unrolled(var, now)
+            return
         size = self.printer.addresses.size_name(var.size)
         if var == self.plan.tile_var:
             self._print_tile_loops(rest, opened, "0", size)
@@ -180,6 +183,13 @@ class NestPrinter:
             self.printer.variables[var] = (name,)
             self._print_ready(now)
             self._print_outer(rest, now)
+
+    def _print_unrolled(self, var: LoopVar, opened: frozenset[LoopVar]) -> None:
+        """Print the iterations of a short loop one after the other."""
+        for position in range(static_size(var.size) or 0):
+            with self.printer.values.scope():
+                self.printer.variables[var] = (str(position),)
+                self._print_ready(opened)
 
     def _print_tile_loops(self, loops: tuple[LoopVar, ...], opened: frozenset[LoopVar], start: str, stop: str) -> None:
         """Print the loop over whole tiles, and the loop over the rest, with the loops inside."""

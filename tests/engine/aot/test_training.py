@@ -793,7 +793,7 @@ def test_gradients_do_not_share_memory() -> None:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_the_backward_of_a_recurrent_layer_computes_wanted_gradients_only(kind: Any) -> None:
-    """Neither zeros for final states that nothing reads, nor gradients of an input without one."""
+    """No zeros for unread final states, no gradient of an input that needs none."""
     layer, x = kind(4, 5), torch.randn(3, 2, 4)
     with engine.record() as session:
         compiled(layer)(x)[0].sin().sum().backward()

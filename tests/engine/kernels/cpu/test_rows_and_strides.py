@@ -38,6 +38,45 @@ ADDED: dict[str, Callable[..., Any]] = {
 }
 
 
+def _rotary_pairs(x: torch.Tensor) -> torch.Tensor:
+    a, b = x[:, :94:2], x[:, 1:94:2]
+    return torch.stack([a * b.cos() - b * a.sin(), a * b.sin() + b], -1).flatten(-2)
+
+
+ALTERNATING: dict[str, Callable[..., Any]] = {
+    "rotary pairs": _rotary_pairs,
+    "complex": lambda x: torch.complex(x[:, :47], x[:, 1:48]) * torch.complex(x[:, 1:48], x[:, :47]),
+    "three": lambda x: torch.stack([x + 1, x * 2, x.exp()], -1),
+    "three, in bfloat16": lambda x: torch.stack([x + 1, x * 2, x.exp()], -1).bfloat16(),
+    "four, from two parts": lambda x: torch.cat([torch.stack([x + 1, -x], -1), torch.stack([x * 2, x.sin()], -1)], -1),
+    "padded": lambda x: torch.nn.functional.pad((x + 1)[..., None], (1, 0)) * 2,
+    "integers": lambda x: torch.stack([(x * 9).to(torch.uint8), (x * 5).to(torch.uint8)], -1).flip(-1),
+    "doubles": lambda x: torch.stack([x.double() + 1, x.double() * 2], -1),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
+@pytest.mark.parametrize("name", ALTERNATING)
+def test_results_whose_elements_alternate(name: str, unit: VectorUnit) -> None:
+    """Alternating results are eager's, for NaN, infinities and a rest of a vector too."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 95).abs()
+    if name != "integers":
+        x[0, 3], x[2, 5], x[5, 94] = torch.inf, torch.nan, -torch.inf
+    _, found = run_on_cpu(ALTERNATING[name], (x,), unit)
+    assert_same(found, ALTERNATING[name](x))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_alternating_results_are_stored_as_whole_vectors(count: int) -> None:
+    """The kernel stores all that a vector of iterations computes at once."""
+    unit = UNITS[0]
+    program, _ = run_on_cpu(
+        lambda x: torch.stack([x * (n + 2) for n in range(count)], -1), (torch.randn(64, 64),), unit
+    )
+    assert any(f"store <{count * unit.lanes(4)} x float>" in kernel.text for kernel in program.kernels)
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
 @pytest.mark.parametrize("width", [8, 37, 300])
 @pytest.mark.parametrize("name", ADDED)
