@@ -15,7 +15,6 @@ from engine.backends.record_program import record_cpu_program, record_no_cpu_pro
 from engine.backends.stored_tunings import stored_tunings
 from engine.cache.disk_store import DiskStore
 from engine.compilation import Compilation
-from engine.graph.effect_tokens import is_with_effects
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.kernel_edits import with_edited_kernels
 from engine.ir.kernels.llvm_machine import why_llvm_is_missing
@@ -59,14 +58,8 @@ def cpu_executor(graph: AotGraph, options: Options, work: Compilation) -> Run:
 
 def _why_no_kernels(graph: AotGraph) -> str:
     """Return one sentence why ATen runs a graph as a whole; empty if kernels may."""
-    if not all(value.device.type == "cpu" for value in _tensors(graph)):
-        return "The graph has tensors that are not on the CPU."
-    return "An operator of the graph only has an effect, such as an error." if _has_ordered_effects(graph) else ""
-
-
-def _has_ordered_effects(graph: AotGraph) -> bool:
-    """Return True if a node only has an effect, such as raising an error."""
-    return any(is_with_effects(node) for node in graph.module.graph.nodes)
+    is_on_cpu = all(value.device.type == "cpu" for value in _tensors(graph))
+    return "" if is_on_cpu else "The graph has tensors that are not on the CPU."
 
 
 def _tensors(graph: AotGraph) -> Iterator[torch.Tensor]:

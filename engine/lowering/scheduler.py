@@ -13,8 +13,10 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from engine.interrupts.deferred_interrupts import deliver_interrupts
-from engine.ir.introspection.operator_facts import facts_of
+from engine.ir.introspection.operator_facts import facts_of, runs_for_effect
 from engine.ir.loop_ir.builder import LoopBuilder
 from engine.ir.loop_ir.index_expr import (
     IndexExpr,
@@ -209,6 +211,10 @@ class Scheduler:
         draws = [e for e in externs if facts_of(e.target).draws_random]
         for earlier, later in pairwise(draws):  # calls that share a generator must run in program order
             self.extern_inputs[id(later)].update(earlier.output_defs)
+        for earlier, later in pairwise(e for e in externs if runs_for_effect(e.target)):
+            mark = TensorDef(f"after_{earlier.node.name}", torch.int64, (), (), "effect", earlier.origins)
+            self.owner[mark] = earlier
+            self.extern_inputs[id(later)].add(mark)
         for extern in externs:
             for base in self.extern_inputs[id(extern)]:
                 self.extern_readers.setdefault(base, []).append(extern)

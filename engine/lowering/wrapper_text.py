@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import AtenCall, BufferRef, LoweredProgram
 from engine.ir.kernels.symbol_places import place_expr
 from engine.ir.node_values import called_overload
-
-if TYPE_CHECKING:
-    pass
 
 
 def _op_name(target: Any) -> str:
@@ -96,4 +93,4 @@ def _value_text(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         inside = ", ".join(_value_text(v) for v in value)
         return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
-    return str(value)
+    return repr(value) if type(value) is str else str(value)

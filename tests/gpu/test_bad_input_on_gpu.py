@@ -34,6 +34,14 @@ def limit_to(count: int) -> None:
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + count) / whole)
 
 
+def test_a_factorization_raises_among_kernels() -> None:
+    """A matrix without a Cholesky factor raises as in eager; kernels run around the call."""
+    compiled = engine.compile(lambda x: torch.linalg.cholesky(x * 2).sin() + 1)
+    compiled(torch.eye(3, device="cuda"))
+    with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
+        compiled(-torch.eye(3, device="cuda"))
+
+
 HOLDER = """
 import sys, torch
 free, _ = torch.cuda.mem_get_info()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from engine.ir.introspection.operator_facts import facts_of_overload
+from engine.ir.introspection.operator_facts import facts_of_overload, runs_for_effect
 from engine.ir.node_values import called_overload
 
 
@@ -30,6 +30,4 @@ def is_removable(node: torch.fx.Node) -> bool:
     if node.op == "get_attr" or target is None:
         return node.op == "get_attr" or getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
     facts = facts_of_overload(target)
-    if facts.writes or not target._schema.returns:
-        return False
-    return target.namespace in ("aten", "prims", "engine") and not facts.draws_random
+    return not (facts.writes or facts.draws_random or runs_for_effect(target))

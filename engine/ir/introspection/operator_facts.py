@@ -212,6 +212,16 @@ def has_only_effect(target: Any) -> bool:
     return isinstance(target, (OpOverload, OpOverloadPacket)) and _has_only_effect(target)
 
 
+def runs_for_effect(target: Any) -> bool:
+    """Return True if a call of an operator stays in the graph though nothing uses its results.
+
+    Such operators return nothing (they raise an error, or print), or the user defined them.
+    """
+    if not isinstance(target, OpOverload):
+        return False
+    return not target._schema.returns or target.namespace not in ("aten", "prims", "engine")
+
+
 @memo_by_identity
 def _has_only_effect(op: Any) -> bool:
     overloads = getattr(op, "overloads", None)

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.graph.effect_tokens import is_with_effects
 from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.aot.aot_graph import AotGraph
-from engine.ir.introspection.operator_facts import facts_of
+from engine.ir.introspection.operator_facts import facts_of, runs_for_effect
 from engine.ir.node_metadata import NodeProvenance, node_id, provenance_of, set_provenance
 from engine.ir.node_values import called_overload, results_of, tensor_meta, tensors_by_position
 from engine.ir.static_sizes import static_sizes
@@ -92,6 +93,9 @@ def decompose(
         elif node.target is operator.getitem and isinstance(made[node.args[0]], (tuple, list)):
             made[node] = made[node.args[0]][node.args[1]]
             continue
+        elif is_with_effects(node):
+            made[node] = _call_without_token(new, node, made.__getitem__, here)
+            continue
         elif draws is not None and (drawn := draws.decompose(node)) is not None:
             seeds = draws.seeds_node(new, node)
             set_provenance(seeds, here)
@@ -116,13 +120,30 @@ def decompose(
 
 def _has_effect(node: torch.fx.Node) -> bool:
     """Return True if a node does something without a result, such as raising an error."""
-    return bool(node.is_impure() or _only_raises(node.target))
+    return bool(node.is_impure() or runs_for_effect(called_overload(node.target)))
 
 
-def _only_raises(target: Any) -> bool:
-    """Return True if an operator returns nothing: it checks its operands."""
-    called = called_overload(target)
-    return called is not None and not called._schema.returns
+def _call_without_token(
+    new: torch.fx.Graph, node: torch.fx.Node, copy_of: Callable[[torch.fx.Node], Any], provenance: NodeProvenance
+) -> tuple[Any, ...]:
+    """Copy the operator that a token orders; return the missing token and the results.
+
+    The scheduler keeps the order of such operators.
+    """
+    _, target, *args = node.args
+    called = new.call_function(target, torch.fx.map_arg(tuple(args), copy_of), torch.fx.map_arg(node.kwargs, copy_of))
+    called._rename(node.name)
+    results = tuple(node.meta["val"][1:])
+    several = len(results) > 1
+    called.meta = {**node.meta, "val": results if several else results[0]}
+    set_provenance(called, provenance)
+    if not several:
+        return None, called
+    items = [new.call_function(operator.getitem, (called, k)) for k in range(len(results))]
+    for item, value in zip(items, results, strict=True):
+        item.meta = {"val": value}
+        set_provenance(item, provenance)
+    return None, *items
 
 
 def _get_attribute(module: torch.nn.Module, path: str) -> Any:
@@ -133,7 +154,8 @@ def _get_attribute(module: torch.nn.Module, path: str) -> Any:
 
 
 def _can_decompose(target: Any) -> bool:
-    if called_overload(target) is None or has_lowering(target) or is_library_op(target) or _only_raises(target):
+    called = called_overload(target)
+    if called is None or has_lowering(target) or is_library_op(target) or not called._schema.returns:
         return False
     return target in all_decompositions() or facts_of(target).is_composite
 
@@ -183,7 +205,7 @@ def _is_computable(target: Any) -> bool:
 
     Otherwise the whole operator is better left to ATen.
     """
-    if called_overload(target) is None or has_lowering(target) or is_library_op(target) or _only_raises(target):
+    if called_overload(target) is None or has_lowering(target) or is_library_op(target) or runs_for_effect(target):
         return True
     return facts_of(target).draws_random or facts_of(target).returns_sizes
 

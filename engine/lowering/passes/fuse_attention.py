@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from engine.graph.device_dependent_composites import composite_op
+from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.ir.loop_ir.index_expr import as_size, static_product
 from engine.ir.node_metadata import provenance_of, set_provenance
 from engine.ir.node_values import tensor_meta
@@ -60,7 +61,7 @@ def fuse_attention(module: torch.fx.GraphModule) -> tuple[FusionDecision, ...]:
         if node.target is aten._softmax.default:
             work.try_fuse(node)
     if work.decisions:
-        module.graph.eliminate_dead_code()
+        eliminate_dead_code(module)
         module.recompile()
     return tuple(work.decisions)
 

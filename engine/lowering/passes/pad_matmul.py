@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.ir.node_metadata import provenance_of, set_provenance
 from engine.ir.node_values import tensor_meta
 from engine.ir.static_sizes import are_positive_sizes
@@ -44,7 +45,7 @@ def pad_matmul(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         if node.target in (aten.mm.default, aten.addmm.default):
             padding.pad_if_faster(node)
     if padding.is_changed:
-        module.graph.eliminate_dead_code()
+        eliminate_dead_code(module)
         module.recompile()
     return module
 
