@@ -54,7 +54,7 @@ def _parts_of_numbers(tx: Tracer, value: Variable) -> list[FormatPart] | None:
         return None
     begin, end = _BRACKETS[cls]
     texts = [begin, *[", "] * (len(items) - 1), ",)" if cls is tuple and len(items) == 1 else end]
-    fixed = [(ConstantVariable(text), (0, "")) for text in texts]
+    fixed: list[FormatPart] = [(ConstantVariable(text), (0, "")) for text in texts]
     return [part for text, item in zip(fixed, items, strict=False) for part in (text, (item, (0, "")))] + fixed[-1:]
 
 
