@@ -170,13 +170,58 @@ def _autocast_result_dtypes(
 
     Autocast does not work on fake tensors.
     """
+    found = _recurrent(*_minimal_layer(kind, given, state, weight, has_biases, device, autocast))
+    return [t.dtype for t in found[:-1]]
+
+
+def _minimal_layer(
+    kind: str,
+    given: torch.dtype,
+    state: torch.dtype,
+    weight: torch.dtype,
+    has_biases: bool,
+    device: str,
+    autocast: torch.dtype | None,
+) -> tuple[Any, ...]:
+    """Return the arguments of a recurrent layer whose sizes are all 1."""
     gates = {"lstm": 4, "gru": 3}.get(kind, 1)
     weights = [torch.zeros(gates, 1, dtype=weight, device=device)] * 2
     biases = [torch.zeros(gates, dtype=weight, device=device)] * (2 if has_biases else 0)
     hidden = [torch.zeros(1, 1, 1, dtype=state, device=device)] * (2 if kind == "lstm" else 1)
     x = torch.zeros(1, 1, 1, dtype=given, device=device)
-    flags = (has_biases, 1, 0.0, True, False, False, autocast)
-    return [t.dtype for t in _recurrent(kind, x, hidden, [*weights, *biases], *flags)[:-1]]
+    return kind, x, hidden, [*weights, *biases], has_biases, 1, 0.0, True, False, False, autocast
+
+
+def _saves_output(kind: str, x: torch.Tensor, rest: Sequence[torch.Tensor], flags: tuple[Any, ...]) -> bool:
+    """Return True if torch's graph of this layer saves the output, as that of oneDNN does."""
+    has_biases, layers, _, _, is_bidirectional, _, autocast = flags
+    hidden = 2 if kind == "lstm" else 1
+    has_projection = len(rest) - hidden > layers * (4 if has_biases else 2)
+    if is_bidirectional or has_projection:
+        return False
+    with disable_current_modes():
+        return _minimal_layer_saves_output(kind, x.dtype, rest[0].dtype, rest[-1].dtype, has_biases, autocast)
+
+
+@functools.cache
+def _minimal_layer_saves_output(
+    kind: str,
+    given: torch.dtype,
+    state: torch.dtype,
+    weight: torch.dtype,
+    has_biases: bool,
+    autocast: torch.dtype | None,
+) -> bool:
+    layer, x, hidden, params, *flags = _minimal_layer(kind, given, state, weight, has_biases, "cpu", autocast)
+    with torch.enable_grad():
+        x, hidden, params = _leaves(x, hidden, params)
+        output = _outputs(layer, x, hidden, params, *flags)[0]
+        output.detach().zero_()  # shares the version counter
+        try:
+            torch.autograd.grad(output.sum(), x)
+        except RuntimeError:
+            return True
+    return False
 
 
 def _fake_recurrent_backward(
@@ -215,7 +260,9 @@ class _Recurrent(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kind: str, hidden: int, flags: tuple[Any, ...], x: Any, *rest: Any) -> Any:
         *found, carrier = composite_op("recurrent")(kind, x, list(rest[:hidden]), list(rest[hidden:]), *flags)
-        ctx.save_for_backward(carrier, x, *rest)
+        # The backward reads no output, but autograd checks that those which torch's own graph saves are not written.
+        saved = found[:1] if x.device.type == "cpu" and _saves_output(kind, x, rest, flags) else []
+        ctx.save_for_backward(carrier, x, *rest, *saved)
         ctx.set_materialize_grads(False)
         ctx.options = (kind, hidden, flags)
         return tuple(found)
@@ -223,7 +270,7 @@ class _Recurrent(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         kind, hidden, flags = ctx.options
-        carrier, x, *rest = ctx.saved_tensors
+        carrier, x, *rest = ctx.saved_tensors[: len(ctx.needs_input_grad) - 2]
         needed: tuple[bool, ...] = ctx.needs_input_grad[3:]
         wanted = [n for n, is_needed in enumerate(needed) if is_needed]
         states, params = rest[:hidden], rest[hidden:]

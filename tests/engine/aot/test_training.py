@@ -574,6 +574,25 @@ def test_the_backward_of_a_recurrent_layer_runs_no_second_forward(kind: Any, op:
         assert same(expected, found)
 
 
+@pytest.mark.parametrize("is_bidirectional", [False, True])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrent_output_written_in_place_raises_as_in_eager(kind: Any, is_bidirectional: bool) -> None:
+    """The backward raises where torch's own graph saves the output that was written."""
+    layer, x = kind(4, 5, bidirectional=is_bidirectional, batch_first=True), leaf(3, 2, 4)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return layer(x)[0].mul_(2)
+
+    def outcome(run: Run) -> Any:
+        try:
+            return torch.autograd.grad(run(x).sum(), [x, *layer.parameters()])
+        except RuntimeError as error:
+            return str(error).partition(":")[0]
+
+    expected, found = outcome(fn), outcome(compiled(fn))
+    assert expected == found if isinstance(expected, str) else same(expected, found)
+
+
 def test_tangents_may_be_lazily_conjugated_or_negated() -> None:
     """A lazily conjugated or negated tangent is materialized before the backward reads it.
 
