@@ -401,7 +401,7 @@ class GuardsView {
       g.line ? [h("h4", {}, "Because of ", g.ordinal ? badge(g.ordinal) : null, " " + g.place), sourceLine(g.source), g.callers.length ? h("p", { class: "mut" }, "called from " + g.callers.join(", from ")) : null, button("Show in linked view", "Enter", () => this.link())] : null,
       g.why ? [h("h4", {}, "Why it exists"), h("p", {}, sentence(g.why))] : null,
       g.cost != null ? h("p", { class: "mut" }, `${Math.round(g.cost)} ns measured separately, including the read of the value`) : null,
-      failed ? [h("h4", {}, "Fixes, best first"), fixList(found.fixes), failureHint(found.lesson), found.call && found.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason) ? button("Try the fixes", "", () => this.frame.act("try")) : null] : null,
+      failed ? [h("h4", {}, "Fixes, best first"), fixList(found.fixes, this.frame.overview.is_observed), failureHint(found.lesson), !this.frame.overview.is_observed && found.call && found.fixes.some((/** @type {any} */ f) => f.code && !f.verified && !f.unverified_reason) ? button("Try the fixes", "", () => this.frame.act("try")) : null] : null,
     );
     const told = verdict === "fail" ? `fails: expected ${g.expected}, got ${actual || "another value"}.` : verdict === "pass" ? `passes: ${g.expected}.` : verdict ? `${verdict}: expected ${g.expected}.` : `expects ${g.expected}.`;
     this.frame.say(`Guard ${this.at + 1}: `, h("code", {}, g.origin), ` ${g.kind} ${told} `, failed && found.sentence ? h("span", { class: "mut" }, found.sentence) : null, verdict.startsWith("would") ? h("span", { class: "hyp" }, "Hypothetical: the check stops at an earlier guard.") : null);

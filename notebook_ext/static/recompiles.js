@@ -135,7 +135,7 @@ class RecompilesView {
       column.rejections.map((/** @type {any} */ r) => [
         h("div", { class: "rej" }, h("b", {}, this.entryName(r.entry)), h("span", { class: "bad" }, " ✗ guard failed: "), h("code", {}, r.short), h("p", {}, r.sentence)),
         r.place ? [h("p", { class: "mut" }, "Because of " + r.place), sourceLine(r.source)] : null,
-        r.fixes.length ? fixList(r.fixes) : null,
+        r.fixes.length ? fixList(r.fixes, this.part.is_observed) : null,
         failureHint(r.lesson),
         h("p", {}, button("Show the guard", "Enter", () => this.frame.open("guards", this.fullId(r.entry), "call=" + column.first)), " ", column.outcome === "compiled" ? [button("Compare the two entries", "d", () => this.diff()), " ", this.frame.scriptButton(this.fullId(column.entry), "recompile")] : null),
       ]),

@@ -72,6 +72,7 @@ def overview(
         "device": one_line(session.device, 40),
         "words": terms_by_view(),
         "margin": margin(session),
+        "is_observed": session.compiler == "torch",
     }
 
 

@@ -3,8 +3,8 @@ import { readFileSync } from "node:fs";
 
 const STATIC = new URL("../../notebook_ext/static/", import.meta.url);
 
-/** Import one module that imports nothing itself. */
-export async function load(name) {
-  const text = readFileSync(new URL(name, STATIC), "utf8");
+/** Import one module, with the text of the modules that it imports before its own. */
+export async function load(name, ...imported) {
+  const text = [...imported, name].map((file) => readFileSync(new URL(file, STATIC), "utf8").replace(/^import .*;\n/gm, "")).join("\n");
   return import("data:text/javascript," + encodeURIComponent(text));
 }

@@ -92,7 +92,7 @@ def _heat_map(rows: torch.Tensor, low: float, high: float) -> tuple[str, ...]:
     """Return the rows of a coarse picture of a matrix; none if its finite elements are equal."""
     if not high > low:
         return ()
-    cells = [min(most, size) for most, size in zip(HEAT_MAP_CELLS, rows.shape, strict=True)]
+    cells = (min(HEAT_MAP_CELLS[0], rows.shape[0]), min(HEAT_MAP_CELLS[1], rows.shape[1]))
     scaled = ((rows - low) / (high - low)).nan_to_num(0, 0, 0)
     means = torch.nn.functional.adaptive_avg_pool2d(scaled[None], cells)[0]
     bad = torch.nn.functional.adaptive_max_pool2d((~rows.isfinite()).to(rows.dtype)[None], cells)[0]
