@@ -73,7 +73,9 @@ def plan_buffer_reuse(
 def returns_fresh_memory(step: AtenCall) -> bool:
     """Return True if a call returns one new tensor that shares no memory with its arguments."""
     called = called_overload(step.target)
-    if called is None or not step.is_library_call or len(step.result_buffers) != 1:
+    if called is None or len(step.result_buffers) != 1:
+        return False
+    if not step.is_library_call and called._schema.name != "aten::clone":
         return False
     return called.namespace == "aten" and all(value.alias_info is None for value in called._schema.returns)
 

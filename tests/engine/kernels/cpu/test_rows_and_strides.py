@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import engine
 from engine.ir.kernels.host_vectors import VectorUnit
 from tests.engine.kernels.cpu.test_cpu_kernels import UNITS, assert_same, run_on_cpu
 
@@ -88,6 +89,23 @@ def test_rows_are_added_in_kernels(name: str, width: int, unit: VectorUnit) -> N
         program, found = run_on_cpu(ADDED[name], args, unit, is_dynamic=is_dynamic)
         assert_same(found, ADDED[name](*args))
         assert not any(call for step in program.steps for call in step.calls)
+
+
+def test_a_clone_is_written_in_place() -> None:
+    """Rows written into a clone are not written into a copy of the clone; the original stays."""
+
+    def fn(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        made = x.clone()
+        made[i] = v
+        return made * 2
+
+    args = (torch.randn(2048, 64), torch.randint(0, 2048, (512,)), torch.ones(512, 64))
+    original, run = args[0].clone(), engine.compile(fn)
+    assert_same((run(*args),), fn(*args))
+    with torch.profiler.profile() as profiler:
+        run(*args)
+    assert [event.name for event in profiler.events()].count("aten::copy_") == 1
+    assert torch.equal(args[0], original)
 
 
 @pytest.mark.parametrize(("count", "is_in_aten"), [(40, False), (12000, True)])
