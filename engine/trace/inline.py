@@ -17,7 +17,6 @@ from engine.trace.variables.base import Variable
 from engine.trace.variables.callables.generators import GeneratorVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
-from engine.trace.variables.exceptions.type_errors import raise_binding_error
 
 if TYPE_CHECKING:
     from engine.trace.variables.callables.functions import FunctionVariable
@@ -87,22 +86,26 @@ def bind_arguments(
     for name in (*positional[code.co_posonlyargcount :], *keyword_only):
         if name in left:
             if name in bound:
-                raise_binding_error(tx, function, args, kwargs)
+                _raise_binding_error(tx, function)
             bound[name] = left.pop(name)
     _fill_defaults(tx, function, positional, keyword_only, bound)
     if len(bound) < count + only:
-        raise_binding_error(tx, function, args, kwargs)
+        _raise_binding_error(tx, function)
     next_name = count + only
     if code.co_flags & inspect.CO_VARARGS:
         bound[names[next_name]] = TupleVariable(list(args[count:]))
         next_name += 1
     elif len(args) > count:
-        raise_binding_error(tx, function, args, kwargs)
+        _raise_binding_error(tx, function)
     if code.co_flags & inspect.CO_VARKEYWORDS:
         bound[names[next_name]] = DictVariable.from_str_keys(left)
     elif left:
-        raise_binding_error(tx, function, args, kwargs)
+        _raise_binding_error(tx, function)
     return bound
+
+
+def _raise_binding_error(tx: Tracer, function: FunctionVariable) -> None:
+    tx.raise_error(TypeError, f"the arguments do not match the parameters of {function.describe()}", is_exact=False)
 
 
 def _fill_defaults(

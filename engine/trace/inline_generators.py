@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.bytecode.opcodes import RULES
 from engine.trace.annotations import Frame, Tracer
@@ -115,9 +115,7 @@ def _check_throw_arguments(tx: Tracer, args: list[Variable]) -> None:
     real = None if first is None else first.as_class()
     is_class = real is not None and issubclass(real, BaseException)
     if first is None or len(args) > 3 or not (is_class or issubclass(first.python_type(), BaseException)):
-        stands = object() if first is None or issubclass(first.python_type(), type) else first.error_stand_in()
-        none: Any = (n for n in range(0))
-        tx.fold_constant(lambda: none.throw(*[stands if real is None else real] * len(args)))
+        tx.raise_error(TypeError, "throw() takes an exception, and at most a value and a traceback", is_exact=False)
 
 
 def _exception_to_throw(tx: Tracer, args: list[Variable]) -> Variable:

@@ -251,14 +251,17 @@ class Tracer:
         """Return a StopIteration for the traced code, with a generator's return value."""
         return UserException(ExceptionVariable(StopIteration, [] if value is None else [value]))
 
-    def raise_error(self, kind: type[BaseException], text: str) -> Any:
-        """Raise ``kind(text)`` in the traced code."""
-        error = kind(text)
-        if isinstance(error, AttributeError) and text.endswith("'"):
-            error.name = text.rpartition(" attribute '")[2].removesuffix("'")
-        elif type(error) is NameError:
-            error.name = text.split("'")[1]
-        raise self.make_user_exception(error)
+    def raise_error(self, kind: type[BaseException], text: str, *, is_exact: bool = True) -> Any:
+        """Raise ``kind(text)`` in the traced code.
+
+        ``is_exact`` is False if Python words the error in its own way. Code that reads the text breaks the graph.
+        """
+        raised = self.make_user_exception(kind(text))
+        if not is_exact:
+            made = ExceptionVariable(kind, [ConstantVariable(text)])
+            made.has_unknown_text = True
+            raised = UserException(made)
+        raise raised
 
     def raise_key_error(self, key: Variable) -> Any:
         """Raise KeyError(key) in the traced code."""

@@ -6,7 +6,6 @@ from engine.bytecode.opcodes import RULES
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import NULL, Variable, realize
-from engine.trace.variables.exceptions.exceptions import get_attr_with_error_context, set_attr_with_error_context
 from engine.trace.variables.objects.super_objects import SuperVariable
 
 
@@ -17,7 +16,7 @@ def push_method(frame: Frame, value: Variable) -> None:
 
 @handles("LOAD_ATTR")
 def _load(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    value = get_attr_with_error_context(tx, realize(tx, frame.stack.pop()), op.argval)
+    value = realize(tx, frame.stack.pop()).get_attr(tx, op.argval)
     if RULES.load_attr_has_flag and op.arg & 1:
         push_method(frame, value)
     else:
@@ -26,7 +25,7 @@ def _load(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("LOAD_METHOD")
 def _load_method(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    push_method(frame, get_attr_with_error_context(tx, realize(tx, frame.stack.pop()), op.argval))
+    push_method(frame, realize(tx, frame.stack.pop()).get_attr(tx, op.argval))
 
 
 @handles("LOAD_SUPER_ATTR")
@@ -44,9 +43,9 @@ def _load_super(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("STORE_ATTR")
 def _store(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     of = realize(tx, frame.stack.pop())
-    set_attr_with_error_context(tx, of, op.argval, frame.stack.pop())
+    of.set_attr(tx, op.argval, frame.stack.pop())
 
 
 @handles("DELETE_ATTR")
 def _delete(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    set_attr_with_error_context(tx, realize(tx, frame.stack.pop()), op.argval, None)
+    realize(tx, frame.stack.pop()).del_attr(tx, op.argval)

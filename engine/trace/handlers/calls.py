@@ -13,8 +13,6 @@ from engine.trace.variables.callables.cells import CellVariable
 from engine.trace.variables.callables.functions import NestedUserFunctionVariable
 from engine.trace.variables.containers.dicts import mapping_entries
 from engine.trace.variables.containers.sequences import sequence_items
-from engine.trace.variables.exceptions.stand_ins import has_method
-from engine.trace.variables.exceptions.type_errors import callable_display_name, is_iterable
 
 
 def pop_call(frame: Frame, count: int) -> tuple[Variable, list[Variable]]:
@@ -53,17 +51,17 @@ def _call_ex(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     mapping = frame.stack.pop() if RULES.mapping_is_optional or op.arg & 1 else NULL
     if mapping is not NULL:
         words = realize(tx, mapping)
-        if not has_method(words.python_type(), "keys"):
-            name = callable_display_name(tx, realize(tx, frame.stack[-3 if RULES.null_above_callable else -2]))
-            tx.raise_type_error(f"{name} argument after ** must be a mapping, not {words.python_type().__name__}")
+        if words.lacks_methods("keys"):
+            kind = words.python_type().__name__
+            tx.raise_error(TypeError, f"argument after ** must be a mapping, not {kind}", is_exact=False)
         for key, value in mapping_entries(tx, words):
             if not issubclass(realize(tx, key).python_type(), str):
                 tx.raise_type_error("keywords must be strings")
             kwargs[realize(tx, key).as_python_constant(tx)] = value
     given = realize(tx, frame.stack.pop())
-    if not is_iterable(given):
-        name = callable_display_name(tx, realize(tx, frame.stack[-2 if RULES.null_above_callable else -1]))
-        tx.raise_type_error(f"{name} argument after * must be an iterable, not {given.python_type().__name__}")
+    if given.lacks_methods("__iter__", "__getitem__"):
+        kind = given.python_type().__name__
+        tx.raise_error(TypeError, f"argument after * must be an iterable, not {kind}", is_exact=False)
     args = list(sequence_items(tx, given))
     above, below = frame.stack.pop(), frame.stack.pop()
     fn = below if RULES.null_above_callable else above

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from engine.bytecode.opcodes import RULES
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.opcode_registry import handles
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.containers.dicts import DictVariable, mapping_entries
 from engine.trace.variables.containers.sequences import ListVariable, SliceVariable, TupleVariable, sequence_items
 from engine.trace.variables.containers.sets import SetVariable
-from engine.trace.variables.exceptions.stand_ins import has_method
-from engine.trace.variables.exceptions.type_errors import callable_display_name, is_iterable
-from engine.trace.variables.exceptions.version_messages import too_many_values
 
 
 @handles("BUILD_TUPLE")
@@ -64,7 +60,7 @@ def _append(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 @handles("LIST_EXTEND")
 def _extend(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     given = realize(tx, frame.stack[-1])
-    if not is_iterable(given):
+    if given.lacks_methods("__iter__", "__getitem__"):
         tx.raise_type_error(f"Value after * must be an iterable, not {given.python_type().__name__}")
     items = list(sequence_items(tx, given))
     target = cast("ListVariable", realize(tx, frame.stack[-op.arg - 1]))
@@ -107,35 +103,31 @@ def _update(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _merge(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     other = realize(tx, frame.stack.pop())
     target = cast("DictVariable", realize(tx, frame.stack[-op.arg]))
-    function = realize(tx, frame.stack[-op.arg - (3 if RULES.null_above_callable else 2)])
-    if not has_method(other.python_type(), "keys"):
+    if other.lacks_methods("keys"):
         kind = other.python_type().__name__
-        tx.raise_type_error(f"{callable_display_name(tx, function)} argument after ** must be a mapping, not {kind}")
+        tx.raise_error(TypeError, f"argument after ** must be a mapping, not {kind}", is_exact=False)
     for key, value in mapping_entries(tx, other):
         forced = realize(tx, key)
         if forced.hash_key(tx) in target.entries:
             word = forced.as_python_constant(tx)
-            tx.raise_type_error(
-                f"{callable_display_name(tx, function)} got multiple values for keyword argument '{word}'"
-            )
+            tx.raise_error(TypeError, f"got multiple values for keyword argument '{word}'", is_exact=False)
         target.set_item(tx, forced, value)
 
 
 def _unpack_items(tx: Tracer, value: Variable) -> list[Variable]:
     value = realize(tx, value)
-    if not is_iterable(value):
+    if value.lacks_methods("__iter__", "__getitem__"):
         tx.raise_type_error(f"cannot unpack non-iterable {value.python_type().__name__} object")
     return list(sequence_items(tx, value))
 
 
 @handles("UNPACK_SEQUENCE")
 def _unpack(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    value = realize(tx, frame.stack.pop())
-    items = _unpack_items(tx, value)
-    if len(items) != op.arg:
-        few = f"not enough values to unpack (expected {op.arg}, got {len(items)})"
-        many = too_many_values(op.arg, len(items), value.python_type())
-        tx.raise_error(ValueError, few if len(items) < op.arg else many)
+    items = _unpack_items(tx, frame.stack.pop())
+    if len(items) < op.arg:
+        tx.raise_error(ValueError, f"not enough values to unpack (expected {op.arg}, got {len(items)})")
+    if len(items) > op.arg:
+        tx.raise_error(ValueError, f"too many values to unpack (expected {op.arg})", is_exact=False)
     frame.stack.extend(reversed(items))
 
 

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from engine.bytecode.opcodes import EXIT_FROM_TOP, RULES, unsupported_reason
+from engine.bytecode.opcodes import EXIT_FROM_TOP, unsupported_reason
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.handlers.attributes import push_method
 from engine.trace.opcode_registry import handles
-from engine.trace.variables.base import (
-    NONE,
-    ConstantVariable,
-    NotPythonConstant,
-    Variable,
-    full_type_name,
-    is_none,
-    realize,
-)
+from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
 from engine.trace.variables.exceptions.exceptions import (
     ExcInfoVariable,
     current_exception,
@@ -105,21 +97,15 @@ def _load_special(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 def _check_manager(tx: Tracer, manager: Variable, name: str) -> None:
     """Raise Python's TypeError if the class of a context manager lacks one of its methods."""
-    if not _lacks_special_method(tx, manager, name):
-        return
     cls = manager.python_type()
-    text = f"'{full_type_name(cls) if RULES.exit_is_pair else cls.__name__}' object does not support the context manager protocol"
-    if name == "__exit__" or RULES.exit_is_pair:
-        text += f" (missed {name} method)"
-    if RULES.exit_is_pair and not any(_lacks_special_method(tx, manager, n) for n in ("__aenter__", "__aexit__")):
-        text += " but it supports the asynchronous context manager protocol. Did you mean to use 'async with'?"
-    tx.raise_type_error(text)
-
-
-def _lacks_special_method(tx: Tracer, of: Variable, name: str) -> bool:
-    if of.is_user_object:
-        return of.lookup_special_method(tx, name) is None
-    return of.python_type().__module__ == "builtins" and of.lacks_methods(name)
+    is_builtin = cls.__module__ == "builtins" and not manager.is_user_object
+    if (
+        manager.lookup_special_method(tx, name) is None
+        if manager.is_user_object
+        else is_builtin and manager.lacks_methods(name)
+    ):
+        text = f"'{cls.__name__}' object does not support the context manager protocol"
+        tx.raise_error(TypeError, text, is_exact=False)
 
 
 @handles("WITH_EXCEPT_START")

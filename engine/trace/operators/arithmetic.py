@@ -22,11 +22,6 @@ from engine.trace.variables.base import (
     is_none,
     realize,
 )
-from engine.trace.variables.exceptions.type_errors import (
-    check_argument_count,
-    check_operand_types,
-    returns_not_implemented,
-)
 
 
 def binary_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable:
@@ -76,10 +71,7 @@ def _call_sequence_methods(tx: Tracer, op: Operator, left: Variable, right: Vari
 
 
 def _operate_on_constants(tx: Tracer, op: Operator, left: Variable, right: Variable) -> Variable:
-    """Compute an operator that no class implements on known operands.
-
-    Otherwise raise the TypeError of CPython.
-    """
+    """Compute an operator that no class implements on known operands."""
     try:
         classes: dict[type, type] = {}
         values = [v.as_operator_value(tx, classes) for v in (left, right)]
@@ -87,7 +79,6 @@ def _operate_on_constants(tx: Tracer, op: Operator, left: Variable, right: Varia
         pass
     else:
         return tx.fold_constant(op.function, *values)
-    check_operand_types(tx, op.function, left, right)
     raise Unsupported("unsupported-operation", f"{left.describe()} {op.symbol} {right.describe()}")
 
 
@@ -166,14 +157,11 @@ def call_special_by_name(
         return tx.raise_error(AttributeError, f"'{of.python_type().__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
     if of.python_type() in (tuple, frozenset) or name in _FOLDED_METHODS:
         return fold_constant_call(tx, method, [of, *args], kwargs, f"{of.describe()}.{name}")
-    check_argument_count(tx, of.python_type(), name, len(args), list(kwargs))
     raise of.unsupported_method(name)
 
 
 def _call_operator_method(tx: Tracer, of: Variable, name: str, other: Variable) -> Variable:
     """Call a special method of two operands; NotImplemented is a result like any other."""
-    if returns_not_implemented(tx, of, name, other):
-        return ConstantVariable(NotImplemented)
     kind, op = METHODS[name]
     other = realize(tx, other)
     result: Variable = getattr(of, kind)(tx, op, other)

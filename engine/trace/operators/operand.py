@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.table import Operator
-from engine.trace.variables.exceptions.stand_ins import sample_of
 from engine.trace.variables.node_argument import NodeArgument
 
 if TYPE_CHECKING:
@@ -101,11 +99,3 @@ class Operand(NodeArgument):
     def as_graph_operand(self, tx: Tracer) -> Variable | None:
         """Return the operand that a tensor's operator takes into the graph, or None."""
         return None
-
-    def error_stand_in(self) -> Any:
-        """Return an object that causes the same TypeErrors as this value, or ``NO_STAND_IN``."""
-        return sample_of(self.python_type())
-
-    def operand_stand_in(self, function: Callable[..., Any]) -> Any:
-        """Return the stand-in for an operand of this operator, or ``NO_STAND_IN``."""
-        return self.error_stand_in()

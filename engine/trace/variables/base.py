@@ -10,7 +10,6 @@ import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from engine.bytecode.opcodes import VERSION
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
@@ -33,14 +32,9 @@ def type_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__name__}"
 
 
-def full_type_name(cls: type) -> str:
-    """Return the class name that some messages qualify with the module since Python 3.13.
-
-    Before 3.13 the name is bare. Classes of ``builtins`` and ``__main__`` never show their module.
-    """
-    if VERSION < (3, 13):
-        return cls.__name__
-    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+def raise_missing_method(tx: Tracer, cls: type, name: str) -> Any:
+    """Raise Python's TypeError for an operation whose special method the class lacks."""
+    return tx.raise_error(TypeError, f"'{cls.__name__}' object has no {name}", is_exact=False)
 
 
 class _NoConstant:
@@ -52,13 +46,6 @@ NO_CONSTANT = _NoConstant()
 
 _HEAPTYPE_FLAG = 1 << 9
 """The flag ``Py_TPFLAGS_HEAPTYPE`` of ``type.__flags__``."""
-
-
-NO_DICT_SUFFIX = " and no __dict__ for setting new attributes" if VERSION >= (3, 13) else ""
-"""End of the error message for an attribute write on an object without ``__dict__``."""
-
-NO_CONTAINER = f"argument of type '{{}}' is not {'a container or ' if VERSION >= (3, 14) else ''}iterable"
-"""Error message for ``in`` an object that cannot be searched, with {} for its class."""
 
 
 class MutatedObject:
@@ -197,10 +184,10 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
         """Return True if the value's class defines none of these special methods."""
         return not any(name in base.__dict__ for base in self.python_type().__mro__ for name in names)
 
-    def _require_method(self, tx: Tracer, name: str, text: str, *instead: str) -> None:
+    def _require_method(self, tx: Tracer, name: str, *instead: str) -> None:
         """Raise the user's TypeError if the class has neither this method nor an alternative."""
         if self.lacks_methods(name, *instead):
-            tx.raise_type_error(text.format(type_name(self.python_type())))
+            raise_missing_method(tx, self.python_type(), name)
 
     def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
         """Return a builtin container of format proxies, or None if the type is not supported.
@@ -240,9 +227,8 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         """Trace ``self.name = value``."""
         if self.lacks_methods(name, "__getattr__") and self.python_type().__dictoffset__ == 0:
-            tx.raise_error(
-                AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'{NO_DICT_SUFFIX}"
-            )
+            text = f"'{type_name(self.python_type())}' object has no attribute '{name}'"
+            tx.raise_error(AttributeError, text, is_exact=False)
         raise self.unsupported_attribute("setting", name)
 
     def del_attr(self, tx: Tracer, name: str) -> None:
@@ -271,12 +257,12 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
 
     def length(self, tx: Tracer) -> Variable:
         """Return the variable of ``len(self)``."""
-        self._require_method(tx, "__len__", "object of type '{}' has no len()")
+        self._require_method(tx, "__len__")
         raise self.unsupported("len()")
 
     def get_iterator(self, tx: Tracer) -> Variable:
         """Return the variable of ``iter(self)``."""
-        self._require_method(tx, "__iter__", "'{}' object is not iterable", "__getitem__")
+        self._require_method(tx, "__iter__", "__getitem__")
         raise self.unsupported("iteration")
 
     def iterated_items(self, tx: Tracer) -> list[Variable]:
@@ -289,27 +275,27 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
 
     def next_item(self, tx: Tracer) -> Variable | None:
         """Return the variable of ``next(self)``, or None when the iterator is exhausted."""
-        self._require_method(tx, "__next__", "'{}' object is not an iterator")
+        self._require_method(tx, "__next__")
         raise self.unsupported("next()")
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         """Return the variable of ``self[key]``."""
-        self._require_method(tx, "__getitem__", "'{}' object is not subscriptable")
+        self._require_method(tx, "__getitem__")
         raise self.unsupported("indexing")
 
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
         """Trace ``self[key] = value``."""
-        self._require_method(tx, "__setitem__", "'{}' object does not support item assignment")
+        self._require_method(tx, "__setitem__")
         raise self.unsupported("item assignment")
 
     def del_item(self, tx: Tracer, key: Variable) -> None:
         """Trace ``del self[key]``."""
-        self._require_method(tx, "__delitem__", "'{}' object doesn't support item deletion")
+        self._require_method(tx, "__delitem__")
         raise self.unsupported("item deletion")
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
         """Return ``item in self``."""
-        self._require_method(tx, "__contains__", NO_CONTAINER, "__iter__", "__getitem__")
+        self._require_method(tx, "__contains__", "__iter__", "__getitem__")
         raise self.unsupported("a membership test")
 
     def unary(self, tx: Tracer, op: Operator) -> Variable:
@@ -332,7 +318,7 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
         """Return a hashable object for use as a dict key. Equal values have equal keys."""
         method: Any = self.python_type().__hash__
         if method is None:
-            tx.raise_type_error(f"unhashable type: '{type_name(self.python_type())}'")
+            tx.raise_error(TypeError, f"unhashable type: '{type_name(self.python_type())}'", is_exact=False)
         if method is object.__hash__:
             return tx.objects.as_identity_key(self)
         raise self.unsupported("hashing")
@@ -619,9 +605,6 @@ class ConstantVariable(Variable):
 
     def as_graph_operand(self, tx: Tracer) -> Variable | None:
         return self
-
-    def error_stand_in(self) -> Any:
-        return self.value
 
     def is_truthy(self, tx: Tracer) -> bool:
         return bool(self.value)

@@ -336,3 +336,30 @@ def types_refused_in_place(x, noted):
     noted.append(2)
     x -= x
     return x
+
+
+@program(lambda: (torch.ones(2),))
+def caught_and_not_read(x):
+    """Only the class of an error matters to a handler that does not read it."""
+    y = x + 1
+    for wrong in (lambda: len(3), lambda: divmod(), lambda: [] in 3, lambda: {[]: 1}):
+        try:
+            wrong()
+        except TypeError:
+            y = y * 2
+    return y
+
+
+@program(lambda: (torch.ones(2),), breaks=1)
+def text_that_python_words(x):
+    """Python raises an error whose text is read, and its text, name and object are Python's."""
+
+    def doubled(of):
+        return of * 2
+
+    y = x + 1
+    try:
+        doubled(y, y)
+    except TypeError as error:
+        return y, str(error), error.args
+    return x

@@ -22,7 +22,6 @@ from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Va
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.exceptions.type_errors import is_iterable
 from engine.trace.variables.higher_order.pytrees import TreeSpec, unflatten_python
 from engine.trace.variables.higher_order.subgraph import (
     SubgraphBuilder,
@@ -74,7 +73,7 @@ def _is_intermediate(value: Variable) -> bool:
 def _as_tuple(tx: Tracer, given: Variable) -> Variable:
     """Convert an iterable of tensors to a tuple, as ``torch.autograd.grad`` does."""
     given = realize(tx, given)
-    if given.fake is not None or given.argument_items() or not is_iterable(given):
+    if given.fake is not None or given.argument_items() or given.lacks_methods("__iter__", "__getitem__"):
         return given
     return TupleVariable(sequence_items(tx, given))
 

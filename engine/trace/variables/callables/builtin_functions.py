@@ -22,7 +22,6 @@ from engine.trace.variables.callable_registry import (
     find_rule,
 )
 from engine.trace.variables.callables.builtin_arity import check_arity, check_method_arity
-from engine.trace.variables.exceptions.type_errors import check_unbound_receiver
 from engine.trace.variables.torch_api.trace_rules import can_constant_fold, is_in_graph_function
 
 if TYPE_CHECKING:
@@ -155,7 +154,6 @@ def call_unbound_method(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> Va
     owner = getattr(held, "__objclass__", None)
     if owner is None:
         return None
-    check_unbound_receiver(tx, held, [realize(tx, a) for a in args[:1]])
     if not args:
         return None
     of = realize(tx, args[0])

@@ -65,7 +65,7 @@ def _bind_property(held: property, tx: Tracer, of: Variable, name: str, args: Ar
         return of
     which, word = {"__get__": ("fget", "getter"), "__set__": ("fset", "setter")}.get(name, ("fdel", "deleter"))
     if getattr(held, which) is None:
-        raise_missing_accessor(tx, held, instance.python_type(), word)
+        raise_missing_accessor(tx, instance.python_type(), word)
     value = args[1:2] if name == "__set__" else []
     done = _wrapped_function(tx, of, which).call(tx, [instance, *value], {})
     return realize(tx, done) if name == "__get__" else NONE

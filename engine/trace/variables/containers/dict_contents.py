@@ -9,7 +9,6 @@ from typing import Any
 from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.variables.base import AttributeDictVariable, ConstantVariable, Variable
-from engine.trace.variables.exceptions.version_messages import dict_key
 from engine.trace.variables.objects.id_and_hash import mark_stored
 
 DictEntry = tuple[Variable, Variable]
@@ -126,7 +125,7 @@ class DictContents(AttributeDictVariable):
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
         """Remove a key and return its value or the default; raise KeyError without either."""
-        stands_for = dict_key(tx, key)
+        stands_for = key.hash_key(tx)
         if stands_for not in self.entries:
             if default is not None:
                 return default

@@ -27,8 +27,6 @@ from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.iterators import iterator_of
 from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.exceptions.type_errors import is_iterable
-from engine.trace.variables.exceptions.version_messages import IS_3_14, dict_key
 from engine.trace.variables.objects.id_and_hash import (
     UserHashKey,
     check_keys_rebuildable,
@@ -114,10 +112,10 @@ class DictVariable(DictContents):
         return ConstantVariable(_equal_dicts(tx, self, other) == (op.symbol == "=="))
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
-        return self.pending_store(item) is not None or dict_key(tx, item) in self.entries
+        return self.pending_store(item) is not None or item.hash_key(tx) in self.entries
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
-        found = self.pending_store(key) or self.entries.get(dict_key(tx, key))
+        found = self.pending_store(key) or self.entries.get(key.hash_key(tx))
         if found is not None:
             return found[1]
         return self.call_default_factory(tx, key, self)
@@ -134,7 +132,7 @@ class DictVariable(DictContents):
         return made
 
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
-        self.set_hashed_item(tx, dict_key(tx, key), key, value)
+        self.set_hashed_item(tx, key.hash_key(tx), key, value)
 
     def del_item(self, tx: Tracer, key: Variable) -> None:
         self.pop(tx, key)
@@ -272,7 +270,7 @@ _register_views()
 
 @DICT_METHODS.method("get")
 def _get(self: DictVariable, tx: Tracer, key: Variable, default: Variable = NONE, /) -> Variable:
-    found = self.entries.get(dict_key(tx, key))
+    found = self.entries.get(key.hash_key(tx))
     return default if found is None else found[1]
 
 
@@ -300,7 +298,7 @@ def _popitem_at(self: DictVariable, tx: Tracer, last: Variable) -> Variable:
 
 @DICT_METHODS.method("setdefault")
 def _setdefault(self: DictVariable, tx: Tracer, key: Variable, default: Variable = NONE) -> Variable:
-    stands_for = dict_key(tx, key)
+    stands_for = key.hash_key(tx)
     if stands_for not in self.entries:
         self.set_hashed_item(tx, stands_for, key, default)
     return self.entries[stands_for][1]
@@ -360,7 +358,7 @@ def _move_to_end(self: DictVariable, tx: Tracer, *args: Variable, **kwargs: Vari
         tx.fold_constant(collections.OrderedDict({None: 1}).move_to_end, *[None] * len(args), **dict.fromkeys(kwargs))
     key = realize(tx, given["key"])
     at_end = realize(tx, given.get("last", ConstantVariable(True))).is_truthy(tx)
-    stands_for = dict_key(tx, key)
+    stands_for = key.hash_key(tx)
     if stands_for not in self.entries:
         tx.raise_key_error(key)
     if stands_for == (next(reversed(self.entries)) if at_end else next(iter(self.entries))):
@@ -431,21 +429,14 @@ def has_instance_keys_attr(tx: Tracer, of: Any) -> bool:
 
 
 def _unpack_pair(tx: Tracer, index: int, value: Variable) -> DictEntry:
-    if not is_iterable(value):
-        _raise_no_pair(tx, f"annot convert dictionary update sequence element #{index} to a sequence")
+    if value.lacks_methods("__iter__", "__getitem__"):
+        text = f"cannot convert dictionary update sequence element #{index} to a sequence"
+        tx.raise_error(TypeError, text, is_exact=False)
     parts = list(sequence_items(tx, value))
     if len(parts) != 2:
         text = f"dictionary update sequence element #{index} has length {len(parts)}; 2 is required"
         tx.raise_error(ValueError, text)
     return parts[0], parts[1]
-
-
-def _raise_no_pair(tx: Tracer, text: str) -> None:
-    if not IS_3_14:
-        tx.raise_type_error(f"c{text}")
-    error = TypeError("object is not iterable")
-    error.add_note(f"C{text}")
-    raise tx.make_user_exception(error)
 
 
 def _build_key(tx: Tracer, real: Any, key: Any, index: int, origin: Source) -> Variable:

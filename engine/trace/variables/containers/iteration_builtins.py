@@ -15,7 +15,16 @@ import torch
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
+from engine.trace.variables.base import (
+    NONE,
+    Args,
+    ConstantVariable,
+    Kwargs,
+    Variable,
+    is_none,
+    raise_missing_method,
+    realize,
+)
 from engine.trace.variables.callable_registry import CallRule, register_rule
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
@@ -26,8 +35,6 @@ from engine.trace.variables.containers.sequences import (
     TupleVariable,
     sequence_items,
 )
-from engine.trace.variables.exceptions.stand_ins import has_method
-from engine.trace.variables.exceptions.type_errors import raise_missing_method
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
@@ -51,11 +58,7 @@ def _length_hint(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _iter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if len(args) != 1:
         if realize(tx, args[0]).lacks_methods("__call__"):
-            wrong: Any = None
-            try:
-                iter(wrong, None)
-            except TypeError as error:  # the message differs between Python versions
-                tx.raise_type_error(str(error))
+            tx.raise_error(TypeError, "iter(v, w): v must be callable", is_exact=False)
         return make_iterator(tx, iter, args, kwargs)
     return realize(tx, args[0]).get_iterator(tx)
 
@@ -88,9 +91,7 @@ def _reversed(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     made = of.call_user_method(tx, "__reversed__", [])
     if made is not None:
         return made
-    if not has_method(of.python_type(), "__reversed__") and not (
-        has_method(of.python_type(), "__len__") and has_method(of.python_type(), "__getitem__")
-    ):
+    if of.lacks_methods("__reversed__") and (of.lacks_methods("__len__") or of.lacks_methods("__getitem__")):
         raise_missing_method(tx, of.python_type(), "__reversed__")
     return _reverse(of, tx)
 

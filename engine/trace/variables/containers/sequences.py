@@ -20,7 +20,6 @@ from engine.ir.sources.containers import HasItemsSource, LengthSource, item_sour
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.containers import extend_deque, refill_deque, refill_list
 from engine.trace.emit.node_results import build_node_result, wrap_items
-from engine.trace.exc import UserException
 from engine.trace.operators.arithmetic import binary_op, compare_op, identical_or_equal, sort_items
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
@@ -29,7 +28,6 @@ from engine.trace.variables.base import (
     ConstantVariable,
     Kwargs,
     NotPythonConstant,
-    StringFormatVariable,
     UserErrors,
     Variable,
     realize,
@@ -38,7 +36,6 @@ from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import RangeIteratorVariable, SequenceIteratorVariable
 from engine.trace.variables.containers.method_table import MethodTable
-from engine.trace.variables.exceptions.type_errors import index_error_stand_in, is_iterable
 from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.stdlib.string_format import ReprText, format_proxy
 from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number
@@ -232,40 +229,13 @@ def _index(self: SequenceVariable, tx: Tracer, wanted: Variable, *bounds: Variab
             break
         if identical_or_equal(tx, realize(tx, self.items[n]), wanted):
             return ConstantVariable(n)
-    return _raise_not_found(tx, wanted, self.builtin_class, "index")  # type: ignore[no-any-return]
+    return tx.raise_error(ValueError, f"{wanted.describe()} is not in {self.python_type().__name__}", is_exact=False)  # type: ignore[no-any-return]
 
 
 @SEQUENCE_METHODS.method("count")
 def _count(self: SequenceVariable, tx: Tracer, wanted: Variable) -> Variable:
     return ConstantVariable(sum(identical_or_equal(tx, realize(tx, i), wanted) for i in self.items))
 
-
-class _Absent:
-    """An item that no container holds."""
-
-    def __repr__(self) -> str:
-        return "<absent>"
-
-
-def _raise_not_found(tx: Tracer, wanted: Variable, kind: Any, method: str) -> Any:
-    """Raise the ValueError of ``index`` or ``remove``; some messages show the wanted item."""
-    message = ""
-    try:
-        getattr(kind(), method)(_Absent())
-    except ValueError as error:  # the message differs between Python versions
-        message = str(error)
-    before, *after = message.split("<absent>")
-    if not after:
-        return tx.raise_error(ValueError, before)
-    if wanted.is_symbolic:
-        text = StringFormatVariable([(wanted, (_REPR_CONVERSION, "")), *ConstantVariable(after[0]).format_parts(tx)])
-        raise UserException(realize(tx, tx.wrap_static(ValueError).call(tx, [text], {})))
-    shown = realize(tx, tx.wrap_static(repr).call(tx, [wanted], {})).as_python_constant(tx)
-    return tx.raise_error(ValueError, f"{before}{shown}{after[0]}")
-
-
-_REPR_CONVERSION = 2
-"""Conversion code of ``!r`` in an f-string."""
 
 _OPEN_SLICE_END: dict[int, tuple[None, ...]] = {0: (None,), 1: (None,), 2: ()}
 """Bounds that complete the search slice of ``index``, by the number of its bounds."""
@@ -297,16 +267,19 @@ def _index_in_input(tx: Tracer, key: Variable) -> int:
 
 
 def as_index(tx: Tracer, key: Variable) -> Any:
-    """Return an index as a Python int if it has one; otherwise a stand-in for error messages.
+    """Return an index as a Python int if it has one, else the constant.
 
-    The number in a tensor that the call passes is guarded. Other tensors are unsupported.
+    The number in a tensor that the call passes is guarded.
+
+    Raises:
+        Unsupported: the index is another tensor, or an object without ``__index__``.
     """
     if key.fake is not None:
         return _index_in_input(tx, key)
     if key.is_user_object:
         key = key.call_user_method(tx, "__index__", []) or key
     if key.is_user_object and not tx.is_python_constant(key):
-        return index_error_stand_in(key)
+        raise key.unsupported("using it as an index")
     value = key.as_python_constant(tx)
     return int(value) if isinstance(value, bool) else value
 
@@ -405,23 +378,6 @@ class TupleVariable(SequenceVariable):
         elif self.cls.__module__ == "torch.return_types" and (index := _structseq_index(self.cls, name)) is not None:
             return self.items[index]
         return super().get_attr(tx, name)
-
-    def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
-        self._raise_if_field_readonly(tx, lambda of: setattr(of, name, None))
-        super().set_attr(tx, name, value)
-
-    def del_attr(self, tx: Tracer, name: str) -> None:
-        self._raise_if_field_readonly(tx, lambda of: delattr(of, name))
-        super().del_attr(tx, name)
-
-    def _raise_if_field_readonly(self, tx: Tracer, change: Callable[[Any], None]) -> None:
-        """Raise Python's AttributeError for a write to a namedtuple without ``__dict__``."""
-        if not self.is_namedtuple() or self.cls.__dictoffset__:
-            return
-        try:
-            change(tuple.__new__(self.cls, [None] * len(self.items)))
-        except AttributeError as error:
-            raise tx.make_user_exception(error) from error
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if self.is_namedtuple() and (name == "__getnewargs__" or not hasattr(tuple, name)):
@@ -544,7 +500,8 @@ class ListVariable(SequenceVariable):
     def set_item(self, tx: Tracer, key: Variable, value: Variable) -> None:
         new: Any = value
         if key.python_type() is slice:  # Python words the error for a value that is not iterable
-            new = list(sequence_items(tx, value)) if is_iterable(realize(tx, value)) else None
+            is_iterable = not realize(tx, value).lacks_methods("__iter__", "__getitem__")
+            new = list(sequence_items(tx, value)) if is_iterable else None
         self.change(tx, operator.setitem, as_index(tx, key), new)
 
     def del_item(self, tx: Tracer, key: Variable) -> None:
@@ -682,7 +639,7 @@ def _remove(self: ListVariable, tx: Tracer, wanted: Variable) -> None:
         if identical_or_equal(tx, realize(tx, item), wanted):
             del self.items[n]
             return
-    _raise_not_found(tx, wanted, self.builtin_class, "remove")
+    tx.raise_error(ValueError, f"{wanted.describe()} is not in {self.python_type().__name__}", is_exact=False)
 
 
 @LIST_METHODS.method("sort", mutates=True, condition=lambda of: not _is_deque(of))

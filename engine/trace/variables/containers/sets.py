@@ -26,7 +26,6 @@ from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable, iterator_of
 from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.exceptions.version_messages import set_element
 from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable, mark_stored
 from engine.trace.variables.stdlib.string_format import format_proxy, hashable_proxy
 
@@ -80,7 +79,7 @@ class SetVariable(Variable):
         forced = [realize(tx, i) for i in items]
         elements: dict[Any, Variable] = {}
         for item in forced:
-            elements.setdefault(stands_for := set_element(tx, item), item)
+            elements.setdefault(stands_for := item.hash_key(tx), item)
             mark_stored(stands_for)
         return cls(elements, None, kind)
 
@@ -113,7 +112,7 @@ class SetVariable(Variable):
 
     def hash_key(self, tx: Tracer) -> Any:
         if self.builtin_class is set:
-            tx.raise_type_error("unhashable type: 'set'")
+            tx.raise_error(TypeError, "unhashable type: 'set'", is_exact=False)
         return frozenset(self.elements)
 
     def child_variables(self) -> list[Variable]:
@@ -285,7 +284,7 @@ def _is_mutable_set(of: SetVariable) -> bool:
 
 @SET_METHODS.method("add", condition=_is_mutable_set)
 def _add(self: SetVariable, tx: Tracer, item: Variable) -> None:
-    stands_for = set_element(tx, item)
+    stands_for = item.hash_key(tx)
     if stands_for not in self.elements:
         tx.side_effects.record_mutation(self)
         self.elements[stands_for] = item
@@ -318,7 +317,7 @@ def _update(self: SetVariable, tx: Tracer, *others: Variable) -> None:
                 self.elements.setdefault(stands_for, item)
             continue
         for item in sequence_items(tx, given or other):
-            self.elements.setdefault(stands_for := set_element(tx, realize(tx, item)), item)
+            self.elements.setdefault(stands_for := realize(tx, item).hash_key(tx), item)
             mark_stored(stands_for)
 
 
@@ -410,7 +409,7 @@ def _lookup_key(tx: Tracer, item: Variable) -> Any:
     given = item.set_contents
     if given is not None and given.builtin_class is set:
         return frozenset(given.elements)
-    return set_element(tx, item)
+    return item.hash_key(tx)
 
 
 def _hashes_by_new_identity(key: Any, value: Variable) -> bool:

@@ -22,9 +22,8 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import new_exception
-from engine.trace.exc import SkipFrame, Unsupported, UserException
+from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import (
-    NO_DICT_SUFFIX,
     NONE,
     Args,
     AttributeDictVariable,
@@ -195,28 +194,64 @@ def resolve_exception_class(tx: Tracer, cls: type[BaseException], args: list[Var
 
 
 class ExceptionVariable(AttributeDictVariable):
-    """An exception; ``real_exception`` is the Python object if constant folding raised one."""
+    """An exception; ``real_exception`` is the Python object if constant folding raised one.
 
-    __slots__ = ("args", "attributes", "cls", "raise_line", "real_exception", "source", "traceback", "was_raised")
+    An error that Python words itself has ``has_unknown_text``: only its class is known while tracing.
+    """
+
+    __slots__ = (
+        "attributes",
+        "cls",
+        "has_unknown_text",
+        "known_args",
+        "raise_line",
+        "raised_at",
+        "real_exception",
+        "source",
+        "traceback",
+    )
 
     is_mutable = True
 
     def __init__(self, cls: type[BaseException], args: list[Variable], error: BaseException | None = None) -> None:
         self.source: Source | None = None
         self.cls = cls
-        self.args = args
+        self.known_args = args
+        self.has_unknown_text = False
         self.real_exception = error
         self.attributes: dict[str, Variable] = {}
-        self.was_raised = False
+        self.raised_at = 0
+        """Number of the root frame's instruction that raised it first; 0 if not raised."""
         self.traceback: Variable | None = None
         self.raise_line = 0
         """Line of the root frame that raised it or called the raising function; 0 if not raised."""
+
+    @property
+    def args(self) -> list[Variable]:
+        """The arguments.
+
+        Raises:
+            Unsupported: only Python knows the text.
+        """
+        if self.has_unknown_text:
+            raise self._known_to_python("the text")
+        return self.known_args
+
+    @args.setter
+    def args(self, args: list[Variable]) -> None:
+        self.known_args, self.has_unknown_text = args, False
+
+    def _known_to_python(self, what: str) -> Unsupported:
+        """Return the graph break before the instruction that raised it: Python raises it instead."""
+        error = Unsupported("exception-handling", f"reading {what} of a {self.cls.__name__} that Python itself raises")
+        error.created_at = self.raised_at
+        return error
 
     def as_exception(self) -> ExceptionVariable:
         return self
 
     def describe(self) -> str:
-        return f"{self.cls.__name__}({', '.join(a.describe() for a in self.args)})"
+        return f"{self.cls.__name__}({', '.join(a.describe() for a in self.known_args)})"
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in self.attributes:
@@ -252,8 +287,8 @@ class ExceptionVariable(AttributeDictVariable):
             tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
         own = find_in_class(self.cls, name)
         if own is not None and is_data_descriptor(own[1]) and not is_heap_type(own[0]):
-            if name == "obj" and self.real_exception is not None:
-                raise self.unsupported_attribute("reading", name)
+            if self._has_context_of_python():
+                raise self._known_to_python(name)
             return tx.from_python(getattr(self.to_real_exception(tx), name))
         found = class_attribute(tx, self.cls, name, self)
         if found is None:
@@ -269,7 +304,7 @@ class ExceptionVariable(AttributeDictVariable):
 
         Otherwise ``__context__`` would depend on the caller.
         """
-        if self.was_raised:
+        if self.raised_at:
             guard_not_in_except_block(tx)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
@@ -373,7 +408,7 @@ class ExceptionVariable(AttributeDictVariable):
         return made
 
     def child_variables(self) -> list[Variable]:
-        return [*self.args, *self.attributes.values()]
+        return [*self.known_args, *self.attributes.values()]
 
     def get_iterator(self, tx: Tracer) -> Variable:
         return call_python_method(tx, self.cls, "__iter__", [self]) or super().get_iterator(tx)
@@ -381,7 +416,13 @@ class ExceptionVariable(AttributeDictVariable):
     def length(self, tx: Tracer) -> Variable:
         return call_python_method(tx, self.cls, "__len__", [self]) or super().length(tx)
 
+    def _has_context_of_python(self) -> bool:
+        """Return True if Python may have set ``name`` and ``obj`` of an error about a name."""
+        return bool(self.raised_at) and issubclass(self.cls, (AttributeError, NameError))
+
     def reconstruct(self, cg: PyCodegen) -> None:
+        if self._has_context_of_python():
+            raise self._known_to_python("the context")
         cg.call(new_exception, self.cls, self.raise_line, *self.args)
         cg.cache_top(self)
         emit_store_attributes(cg, (*self._folded_attributes(), *self.attributes.items()))
@@ -391,9 +432,6 @@ class ExceptionVariable(AttributeDictVariable):
         own = vars(self.real_exception) if self.real_exception is not None else {}
         if not all(is_literal(v) for v in own.values()):
             raise self.unsupported("rebuilding its attributes", "rebuild-value")
-        name = getattr(self.real_exception, "name", None) if issubclass(self.cls, (AttributeError, NameError)) else None
-        if name is not None and self.source is None:
-            own = {**own, "name": name}
         return [(name, ConstantVariable(value)) for name, value in own.items()]
 
 
@@ -425,80 +463,6 @@ def _exception_new(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 for _, _cls in inspect.getmembers(builtins, inspect.isclass):
     if issubclass(_cls, BaseException) and "__new__" in vars(_cls):
         register_rule(_cls.__new__)(_exception_new)
-
-
-def set_attribute_error_context(error: Variable, of: Variable, name: str) -> None:
-    """Set ``obj`` and ``name`` of an AttributeError that an attribute read raised.
-
-    Implements ``set_attribute_error_context`` of CPython.
-    """
-    own = error.as_exception()
-    if own is None or not issubclass(own.cls, AttributeError) or own.source is not None:
-        return
-    if "obj" in own.attributes or "name" in own.attributes:
-        return
-    noted = getattr(own.real_exception, "obj", None)
-    if noted is not None and not _is_real_object_of(of, noted):
-        return
-    own.attributes["obj"] = of
-    if getattr(own.real_exception, "name", None) is None:
-        own.attributes["name"] = ConstantVariable(name)
-
-
-def _is_real_object_of(value: Variable, real: Any) -> bool:
-    return getattr(value, "value", getattr(value, "real_object", None)) is real
-
-
-def get_attr_with_error_context(tx: Tracer, of: Variable, name: str) -> Variable:
-    """Read ``of.name``; an AttributeError gets its ``obj`` and ``name``."""
-    try:
-        return of.get_attr(tx, name)
-    except UserException as error:
-        set_attribute_error_context(error.exception, of, name)
-        raise
-
-
-def set_attr_with_error_context(tx: Tracer, of: Variable, name: str, value: Variable | None) -> None:
-    """Set ``of.name``, or delete it if ``value`` is None.
-
-    An AttributeError gets the context that this Python version sets.
-    """
-    try:
-        if value is None:
-            of.del_attr(tx, name)
-        else:
-            of.set_attr(tx, name, value)
-    except UserException as error:
-        _set_write_error_context(error.exception, of, name)
-        raise
-
-
-def _set_write_error_context(error: Variable, of: Variable, name: str) -> None:
-    own = error.as_exception()
-    if _WRITES_SET_ERROR_CONTEXT or (
-        NO_DICT_SUFFIX and own is not None and str(own.real_exception).endswith(NO_DICT_SUFFIX)
-    ):
-        set_attribute_error_context(error, of, name)
-        return
-    if own is None or own.source is not None or "obj" in own.attributes:
-        return
-    real: Any = own.real_exception
-    if real is not None and issubclass(own.cls, AttributeError) and real.obj is None:
-        real.name = None
-        own.attributes["obj"] = NONE
-
-
-def _writes_set_error_context() -> bool:
-    class Plain: ...
-
-    try:
-        del Plain().missing  # type: ignore[attr-defined]
-    except AttributeError as error:
-        return error.name is not None
-    return False
-
-
-_WRITES_SET_ERROR_CONTEXT = _writes_set_error_context()
 
 
 @register_subclass_builder(15, BaseException)

@@ -18,7 +18,7 @@ from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, ConstantVariable, Variable, full_type_name, realize
+from engine.trace.variables.base import NONE, ConstantVariable, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.objects.class_lookup import (
@@ -159,7 +159,7 @@ def _bind_property(tx: Tracer, read: AttributeRead) -> Variable:
     if read.instance is None:
         return _read_entry(tx, read)
     if read.found.fget is None:
-        return raise_missing_accessor(tx, read.found, read.cls, "getter")  # type: ignore[no-any-return]
+        return raise_missing_accessor(tx, read.cls, "getter")  # type: ignore[no-any-return]
     return tx.wrap(read.found.fget, AttrSource(read.source, "fget")).call(tx, [read.instance], {})
 
 
@@ -198,17 +198,17 @@ def _bind_slot(tx: Tracer, read: AttributeRead) -> Variable:
     if instance is None:
         return _read_entry(tx, read)
     real = instance.as_python_object()
-    absent = f"'{full_type_name(instance.python_type())}' object has no attribute '{name}'"
+    absent = f"'{instance.python_type().__name__}' object has no attribute '{name}'"
     is_new = real is NotImplemented or instance.source is None
     if is_new and name == "__weakref__":
         return NONE
     if instance.source is not None and not is_new and not hasattr(real, name):
         tx.guard(HasAttrGuard, instance.source, name, False, why=f"it has no attribute {name!r}")
-        tx.raise_error(AttributeError, absent)
+        tx.raise_error(AttributeError, absent, is_exact=False)
     if name == "__dict__":
         raise instance.unsupported_attribute("reading", "__dict__")
     if instance.source is None or is_new:
-        return tx.raise_error(AttributeError, absent)  # type: ignore[no-any-return]
+        return tx.raise_error(AttributeError, absent, is_exact=False)  # type: ignore[no-any-return]
     return tx.wrap(getattr(real, name), AttrSource(instance.source, name))
 
 

@@ -14,7 +14,6 @@ from engine.trace.variables.containers.sequences import (
     ListVariable,
     sequence_items,
 )
-from engine.trace.variables.exceptions.exceptions import get_attr_with_error_context, set_attr_with_error_context
 
 
 def _attribute_name(tx: Tracer, value: Variable) -> str:
@@ -28,7 +27,7 @@ def _attribute_name(tx: Tracer, value: Variable) -> str:
 def _getattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     name = _attribute_name(tx, args[1])
     if len(args) == 2:
-        return get_attr_with_error_context(tx, realize(tx, args[0]), name)
+        return realize(tx, args[0]).get_attr(tx, name)
     return _getattr_with_default(tx, realize(tx, args[0]), name, args[2])
 
 
@@ -54,13 +53,13 @@ def _hasattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(setattr)
 def _setattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    set_attr_with_error_context(tx, realize(tx, args[0]), _attribute_name(tx, args[1]), args[2])
+    realize(tx, args[0]).set_attr(tx, _attribute_name(tx, args[1]), args[2])
     return NONE
 
 
 @register_rule(delattr)
 def _delattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    set_attr_with_error_context(tx, realize(tx, args[0]), _attribute_name(tx, args[1]), None)
+    realize(tx, args[0]).del_attr(tx, _attribute_name(tx, args[1]))
     return NONE
 
 

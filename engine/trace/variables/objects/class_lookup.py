@@ -13,9 +13,8 @@ from engine.ir.sources.attributes import AttrSource, InstanceDictGetSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import Tracer
-from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import Args, Kwargs, UserErrors, Variable, realize
+from engine.trace.variables.base import Args, Kwargs, Variable, realize
 
 ABSTRACT_CLASS_FLAG = 1 << 20
 """Py_TPFLAGS_IS_ABSTRACT: set for classes with unimplemented abstract methods."""
@@ -168,21 +167,9 @@ def guard_no_class_attribute(tx: Tracer, cls: builtins.type, name: str) -> None:
         tx.guard(HasAttrGuard, class_source(cls), name, False, why=f"it has no attribute {name!r}")
 
 
-def raise_missing_accessor(tx: Tracer, found: property, cls: builtins.type, word: str) -> Any:
-    """Raise Python's AttributeError for a property without this accessor.
-
-    The message depends on whether the property knows its name.
-    """
-    of = builtins.type(cls.__name__, (), {"__qualname__": cls.__qualname__})()
-    with UserErrors(tx, AttributeError):
-        match word:
-            case "getter":
-                found.__get__(of)
-            case "setter":
-                found.__set__(of, None)
-            case _:
-                found.__delete__(of)
-    raise Unsupported("descriptor", f"a property without a {word}")
+def raise_missing_accessor(tx: Tracer, cls: builtins.type, word: str) -> Any:
+    """Raise Python's AttributeError for a property without a getter, setter or deleter."""
+    return tx.raise_error(AttributeError, f"a property of '{cls.__qualname__}' object has no {word}", is_exact=False)
 
 
 _NO_INSTANTIATION_FLAG = 1 << 7

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import enum
-import sys
 from typing import Any
 
 from engine.ir.introspection.python_objects import is_dtensor_placement_class
@@ -117,13 +116,7 @@ def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Va
         built = call_builtin_new(tx, cls, base, args, kwargs)
         return _run_init(tx, cls, built, args, kwargs)
     if is_plain_class(cls) and cls.__flags__ & ABSTRACT_CLASS_FLAG:
-        abstract = cls.__dict__["__abstractmethods__"]
-        methods = f"method{'s' * (len(abstract) > 1)} {', '.join(sorted(abstract))}"
-        if sys.version_info >= (3, 12):
-            names = ", ".join(f"'{n}'" for n in sorted(abstract))
-            methods = f"an implementation for abstract method{'s' * (len(abstract) > 1)} {names}"
-            tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} without {methods}")
-        tx.raise_type_error(f"Can't instantiate abstract class {cls.__name__} with abstract {methods}")
+        tx.raise_error(TypeError, f"Can't instantiate abstract class {cls.__name__}", is_exact=False)
     if (not is_plain_class(cls) and base is None) or not cls.__module__:
         raise Unsupported("object-creation", f"{cls.__module__}.{cls.__qualname__} is created")
     new = find_in_class(cls, "__new__")

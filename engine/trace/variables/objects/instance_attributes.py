@@ -14,10 +14,9 @@ from engine.ir.sources.containers import GetItemSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import choose_attribute_setter, delete_attributes, set_instance_dict
 from engine.trace.exc import UserException
-from engine.trace.variables.base import NO_DICT_SUFFIX, Args, ConstantVariable, Variable, realize
+from engine.trace.variables.base import Args, ConstantVariable, Variable, realize
 from engine.trace.variables.callables.methods import BoundMethodVariable
 from engine.trace.variables.containers.sequences import TupleVariable
-from engine.trace.variables.exceptions.exceptions import set_attribute_error_context
 from engine.trace.variables.objects.attribute_binding import NAMEDTUPLE_FIELD_TYPE, bind_attribute
 from engine.trace.variables.objects.class_lookup import (
     ClassEntry,
@@ -90,16 +89,12 @@ class InstanceVariable(Variable):
 
     def object_getattribute(self, tx: Tracer, name: str) -> Variable:
         """Trace ``object.__getattribute__(self, name)``."""
+        if name in ("__class__", "__dict__"):
+            return self._get_class_or_dict(tx, name)
         try:
-            if name in ("__class__", "__dict__"):
-                return self._get_class_or_dict(tx, name)
-            try:
-                return self._generic_get_attr(tx, name)
-            except _AttributeNotFound:
-                return self._raise_no_attribute(tx, name)
-        except UserException as error:
-            set_attribute_error_context(error.exception, self, name)
-            raise
+            return self._generic_get_attr(tx, name)
+        except _AttributeNotFound:
+            return self._raise_no_attribute(tx, name)
 
     def _raise_no_attribute(self, tx: Tracer, name: str) -> Variable:
         self._guard_no_attribute(tx, name)
@@ -258,9 +253,8 @@ class InstanceVariable(Variable):
         if name in ("__class__", "__dict__"):
             raise self.unsupported(f"setting {name}", "attribute-write")
         if self.has_no_dict() and not is_in_slot:
-            words = "has no attribute" if found is None else "attribute"
-            end = NO_DICT_SUFFIX if found is None else " is read-only"
-            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {words} '{name}'{end}")
+            words = "has no attribute" if found is None else "cannot set attribute"
+            tx.raise_error(AttributeError, f"'{self.cls.__name__}' object {words} '{name}'", is_exact=False)
         self.write_attr(tx, name, value)
 
     def _write_by_descriptor(self, tx: Tracer, found: ClassEntry, name: str, value: Variable | None) -> bool:
@@ -308,9 +302,8 @@ class InstanceVariable(Variable):
         by_slot = found is not None and found.is_slot
         by_descriptor = found is not None and not by_slot and hasattr(type(found.raw), "__delete__")
         if not by_descriptor and self.get_instance_attr(tx, name) is None:
-            end = NO_DICT_SUFFIX if self.has_no_dict() else ""
-            text = name if by_slot else f"'{self.cls.__name__}' object has no attribute '{name}'{end}"
-            tx.raise_error(AttributeError, text)
+            text = f"'{self.cls.__name__}' object has no attribute '{name}'"
+            tx.raise_error(AttributeError, text, is_exact=False)
         self.generic_set_attr(tx, name, None)
 
     def fill_or_defer(self, cg: PyCodegen) -> None:
@@ -359,7 +352,7 @@ def _write_through_property(entry: property, tx: Tracer, source: Source, args: A
     which, word = ("fdel", "deleter") if len(args) == 1 else ("fset", "setter")
     function = getattr(entry, which)
     if function is None:
-        raise_missing_accessor(tx, entry, args[0].python_type(), word)
+        raise_missing_accessor(tx, args[0].python_type(), word)
     tx.wrap(function, AttrSource(source, which)).call(tx, args, {})
     return True
 

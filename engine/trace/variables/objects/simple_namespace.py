@@ -45,7 +45,7 @@ class SimpleNamespaceVariable(UserDefinedObjectVariable):
         return ConstantVariable(equal == (name == "__eq__"))
 
     def hash_key(self, tx: Tracer) -> Any:
-        return tx.raise_type_error("unhashable type: 'types.SimpleNamespace'")
+        return tx.raise_error(TypeError, "unhashable type: 'types.SimpleNamespace'", is_exact=False)
 
     def as_python_constant(self, tx: Tracer) -> Any:
         found = realize(tx, self.get_attr(tx, "__dict__")).as_python_constant(tx)

@@ -21,13 +21,12 @@ from engine.trace.variables.base import (
     RealObjectVariable,
     Variable,
     describe_attribute_writes,
+    raise_missing_method,
     realize,
 )
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.itertools_module import make_getitem_iterator
-from engine.trace.variables.exceptions.type_errors import raise_missing_method
-from engine.trace.variables.exceptions.version_messages import set_to_none_as_bool
 from engine.trace.variables.objects.attribute_binding import bind_attribute
 from engine.trace.variables.objects.class_lookup import find_in_class, is_plain_class
 from engine.trace.variables.objects.id_and_hash import HashVariable, UserHashKey
@@ -37,16 +36,6 @@ from engine.trace.variables.objects.user_operators import UserOperators
 
 _DISABLED_BY_NONE = frozenset(("__iter__", "__contains__", "__hash__", "__reversed__"))
 """Special methods that None disables; another special method set to None is called."""
-
-
-class _FakeLength:
-    """Returns a given length, so that Python checks it and converts it to an int."""
-
-    def __init__(self, length: Any) -> None:
-        self.length = length
-
-    def __len__(self) -> Any:
-        return self.length
 
 
 class UserDefinedObjectVariable(UserOperators, InstanceVariable):
@@ -99,7 +88,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
 
     def is_truthy(self, tx: Tracer) -> bool:
         if self._is_set_to_none("__bool__"):
-            tx.raise_type_error(set_to_none_as_bool(self.cls))
+            raise_missing_method(tx, self.cls, "__bool__")
         found = self.call_user_method(tx, "__bool__", [])
         if found is not None:
             if not issubclass(found.python_type(), bool):
@@ -114,11 +103,10 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
 
     def length(self, tx: Tracer) -> Variable:
         found = self.call_special_method(tx, "__len__", [])
-        if found.is_symbolic and not realize(tx, compare_op(tx, ">=", found, ConstantVariable(0))).is_truthy(tx):
-            return tx.fold_constant(len, _FakeLength(-1))
-        if found.is_constant and (found.python_type() is not int or found.constant < 0):
-            return tx.fold_constant(len, _FakeLength(found.constant))
-        return found
+        is_number = found.is_symbolic or found.python_type() is int
+        if is_number and realize(tx, compare_op(tx, ">=", found, ConstantVariable(0))).is_truthy(tx):
+            return found
+        raise self.unsupported("a __len__ that returns no plain, positive number")
 
     def get_iterator(self, tx: Tracer) -> Variable:
         if self._is_set_to_none("__iter__"):
@@ -155,7 +143,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
         if found is not None:
             return found.is_truthy(tx)
         if self._is_set_to_none("__contains__"):
-            tx.raise_type_error(f"'{self.cls.__name__}' object is not a container")
+            raise_missing_method(tx, self.cls, "__contains__")
         if all(self.lookup_special_method(tx, name) is None for name in ("__iter__", "__getitem__")):
             raise_missing_method(tx, self.cls, "__contains__")
         return any(identical_or_equal(tx, realize(tx, i), item) for i in tx.unpack_iterable(self))
@@ -165,7 +153,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
         if found is not None and found[1] is not object.__dict__["__hash__"]:
             method = self.lookup_special_method(tx, "__hash__")
             if method is None:
-                return tx.raise_type_error(f"unhashable type: '{self.cls.__name__}'")
+                return tx.raise_error(TypeError, f"unhashable type: '{self.cls.__name__}'", is_exact=False)
             before = tx.side_effects.mutation_count
             found_hash = realize(tx, method.call(tx, [], {}))
             number = (

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from engine.trace.annotations import Tracer
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator
 from engine.trace.variables.base import ConstantVariable, Variable, unwrap_not_implemented
-from engine.trace.variables.exceptions.stand_ins import (
-    CONVERSION_METHODS,
-    NO_STAND_IN,
-    OPERATORS_NAMING_TYPES_ONLY,
-    has_method,
-    instance_of_class_named,
-)
 
 
 class UserOperators(Variable):
@@ -52,13 +42,3 @@ class UserOperators(Variable):
     def as_graph_operand(self, tx: Tracer) -> Variable | None:
         """Return the object if its class handles torch functions: the operator dispatches to it."""
         return self if self.has_torch_function else None
-
-    def error_stand_in(self) -> Any:
-        is_plain = not has_method(self.cls, *CONVERSION_METHODS)
-        return instance_of_class_named(self.cls.__name__) if is_plain else super().error_stand_in()
-
-    def operand_stand_in(self, function: Callable[..., Any]) -> Any:
-        found = self.error_stand_in()
-        if found is NO_STAND_IN and function in OPERATORS_NAMING_TYPES_ONLY:
-            return instance_of_class_named(self.cls.__name__)
-        return found

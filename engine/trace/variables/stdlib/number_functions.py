@@ -30,7 +30,6 @@ from engine.trace.variables.base import (
 )
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.exceptions.type_errors import check_operand_types
 from engine.trace.variables.objects.id_and_hash import HashVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.tensors.sym_node import SymNodeVariable, has_hint
@@ -143,8 +142,8 @@ def _divmod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         found: Variable = arithmetic.call_operator_methods(tx, DIVMOD, left, right)
         if found is not NotImplemented:
             return found
-        check_operand_types(tx, divmod, left, right)
-    elif left.fake is not None or right.fake is not None:
+        raise Unsupported("unsupported-operation", f"divmod() of {left.describe()} and {right.describe()}")
+    if left.fake is not None or right.fake is not None:
         kinds = f"'{type_name(left.python_type())}' and '{type_name(right.python_type())}'"
         tx.raise_type_error(f"unsupported operand type(s) for divmod(): {kinds}")
     return TupleVariable([arithmetic.binary_op(tx, "//", left, right), arithmetic.binary_op(tx, "%", left, right)])
@@ -177,7 +176,7 @@ def _hash(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if (made := of.call_user_method(tx, "__hash__", [])) is not None:
         return made
     if of.python_type().__hash__ is None:
-        tx.raise_type_error(f"unhashable type: '{type_name(of.python_type())}'")
+        tx.raise_error(TypeError, f"unhashable type: '{type_name(of.python_type())}'", is_exact=False)
     if of.is_constant or of.sequence_contents is of or of.python_type() is frozenset:
         try:
             return tx.fold_constant(hash, of.as_python_constant(tx))

@@ -12,7 +12,6 @@ from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.functions import FunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
-from engine.trace.variables.exceptions.stand_ins import has_method
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 from engine.trace.variables.stdlib.string_format import container_repr
@@ -64,7 +63,8 @@ def _format(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if (made := of.call_user_method(tx, "__format__", [spec])) is not None:
         return made
     is_formatted_by_value = of.is_constant or of.is_graph_value
-    if not is_formatted_by_value and not has_method(of.python_type(), "__format__", below=object):
+    method: Any = of.python_type().__format__
+    if not is_formatted_by_value and method is object.__format__:
         if spec.is_constant and spec.constant == "":
             return realize(tx, tx.wrap_static(str).call(tx, [of], {}))
         if spec.is_constant and issubclass(spec.python_type(), str):
