@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.fx
 
+from engine.ir.graph_callable import GraphCallable
 from engine.trace.annotations import Tracer
+from engine.trace.exc import Unsupported
+from engine.trace.variables.base import Variable
 
 
 def append_node(tx: Tracer, target: Any, args: Sequence[Any] = (), example: Any = None) -> torch.fx.Node:
@@ -22,3 +25,29 @@ def emit_effect(tx: Tracer, target: Any, args: Sequence[Any] = (), example: Any 
     node = append_node(tx, target, args, example)
     tx.fallback.update_op_in_try_block()
     return node
+
+
+class _Undo:
+    """Calls a function when tracing ends."""
+
+    def __init__(self, undo: Callable[[], Any]) -> None:
+        self._undo = undo
+
+    def __exit__(self, *_: object) -> None:
+        self._undo()
+
+
+def undo_after_tracing(tx: Tracer, undo: Callable[[], Any]) -> None:
+    """Call ``undo`` when tracing ends."""
+    tx.torch_state.contexts_to_exit.append(_Undo(undo))
+
+
+def switch_state(tx: Tracer, name: str, switch: Callable[[], Any], undo: Callable[[], Any]) -> Variable:
+    """Switch a state of torch now and in the graph; ``undo`` is called when tracing ends."""
+    if tx.in_subgraph():
+        raise Unsupported("higher-order-side-effect", f"{name} is called in the body of a higher-order operator")
+    undo_after_tracing(tx, undo)
+    result = tx.fold_constant(switch)
+    emit_effect(tx, GraphCallable(name, switch, changes_state=True))
+    tx.side_effects.mutation_count += 1
+    return result

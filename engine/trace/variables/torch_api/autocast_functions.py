@@ -14,8 +14,7 @@ import torch
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.torch_global_state import AUTOCAST_DEVICES, GLOBAL_STATES
 from engine.trace.annotations import Tracer
-from engine.trace.emit.effects import emit_effect
-from engine.trace.exc import Unsupported
+from engine.trace.emit.effects import emit_effect, switch_state
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.torch_api.torch_functions import guard_global_state
@@ -23,50 +22,30 @@ from engine.trace.variables.torch_api.torch_functions import guard_global_state
 _STATES = ("autocast", "autocast_settings", "autocast_nesting")
 
 
-class _RestoreAutocast:
-    """Restores the state of autocast when tracing ends."""
+def _restorer() -> Callable[[], None]:
+    """Return a function that restores the present state of autocast."""
+    devices = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
+    is_cache_enabled = torch.is_autocast_cache_enabled()
 
-    def __init__(self) -> None:
-        self._devices = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
-        self._is_cache_enabled = torch.is_autocast_cache_enabled()
-
-    def __exit__(self, *_: object) -> None:
-        for device, enabled, dtype in self._devices:
+    def restore() -> None:
+        for device, enabled, dtype in devices:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
-        torch.set_autocast_cache_enabled(self._is_cache_enabled)
+        torch.set_autocast_cache_enabled(is_cache_enabled)
+
+    return restore
 
 
-class _Undo:
-    """Calls a function when tracing ends."""
+def _register_switch(switch: Callable[..., Any], undo: Callable[[], Any] | None = None) -> None:
+    """Register a function that changes the state; ``undo`` reverts it if it is a counter."""
 
-    def __init__(self, undo: Callable[[], Any]) -> None:
-        self._undo = undo
-
-    def __exit__(self, *_: object) -> None:
-        self._undo()
-
-
-def _run_now_and_in_graph(tx: Tracer, switch: Callable[..., Any], undo: Any, args: Args, kwargs: Kwargs) -> Variable:
-    """Call a function now and in the graph; ``undo`` is exited when tracing ends."""
-    if tx.in_subgraph():
-        raise Unsupported("higher-order-side-effect", f"{switch.__name__} is called in a higher-order operator's body")
-    given, named = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
-    for state in _STATES:
-        value = tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
-        guard_global_state(tx, state, value)
-    tx.torch_state.contexts_to_exit.append(undo)
-    found = tx.fold_constant(switch, *given, **named)
-    run = functools.partial(switch, *given, **named)
-    emit_effect(tx, GraphCallable(switch.__name__, run, changes_state=True))
-    tx.side_effects.mutation_count += 1
-    return found
-
-
-def _register_setter(switch: Callable[..., None]) -> None:
     @register_rule(switch)
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return _run_now_and_in_graph(tx, switch, _RestoreAutocast(), args, kwargs)
+        run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
+        for state in _STATES:
+            value = tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
+            guard_global_state(tx, state, value)
+        return switch_state(tx, switch.__name__, run, undo or _restorer())
 
 
 for _switch in (
@@ -77,19 +56,9 @@ for _switch in (
     torch.set_autocast_gpu_dtype,
     torch.set_autocast_cache_enabled,
 ):
-    _register_setter(_switch)
-
-
-@register_rule(torch.autocast_increment_nesting)
-def _increment(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    undo = _Undo(torch.autocast_decrement_nesting)
-    return _run_now_and_in_graph(tx, torch.autocast_increment_nesting, undo, args, kwargs)
-
-
-@register_rule(torch.autocast_decrement_nesting)
-def _decrement(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    undo = _Undo(torch.autocast_increment_nesting)
-    return _run_now_and_in_graph(tx, torch.autocast_decrement_nesting, undo, args, kwargs)
+    _register_switch(_switch)
+_register_switch(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+_register_switch(torch.autocast_decrement_nesting, torch.autocast_increment_nesting)
 
 
 @register_rule(torch.clear_autocast_cache)

@@ -11,13 +11,11 @@ from typing import Any
 
 import torch.backends
 
-from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import Tracer
-from engine.trace.emit.effects import emit_effect
-from engine.trace.exc import Unsupported
+from engine.trace.emit.effects import switch_state
 from engine.trace.variables.base import ConstantVariable, Variable
 
 
@@ -46,34 +44,16 @@ def _name(holder: Any) -> str:
     return getattr(holder, "__name__", "torch.backends.cuda.matmul")
 
 
-class _RestoreFlag:
-    """Restores a flag when tracing ends."""
-
-    def __init__(self, holder: Any, name: str) -> None:
-        self._put = functools.partial(setattr, holder, name, getattr(holder, name))
-
-    def __exit__(self, *_: object) -> None:
-        self._put()
-
-
 def write_flag(tx: Tracer, holder: Any, name: str, value: Variable) -> None:
     """Trace ``holder.name = value``.
 
     Raises:
-        Unsupported: the value is not constant.
+        Unsupported: the value is not constant, or a higher-order operator's body sets it.
     """
-    if tx.in_subgraph():
-        raise Unsupported(
-            "higher-order-side-effect", f"{_name(holder)}.{name} is set in the body of a higher-order operator"
-        )
-    real = tx.as_python_constants([value])[0]
+    put = functools.partial(setattr, holder, name, *tx.as_python_constants([value]))
     read_flag(tx, holder, name, getattr(holder, name))
-    tx.torch_state.contexts_to_exit.append(_RestoreFlag(holder, name))
-    tx.fold_constant(setattr, holder, name, real)
+    switch_state(tx, f"set_{name}", put, functools.partial(setattr, holder, name, getattr(holder, name)))
     tx.state_of(_BackendFlagWrites).flags.add((holder, name))
-    target = GraphCallable(f"set_{name}", functools.partial(setattr, holder, name, real), changes_state=True)
-    emit_effect(tx, target)
-    tx.side_effects.mutation_count += 1
 
 
 def guard_all_flags(tx: Tracer, holder: Any) -> None:

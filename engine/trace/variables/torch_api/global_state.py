@@ -24,7 +24,6 @@ from engine.torch_private.global_state import get_deterministic_algorithms_warn_
 from engine.trace.annotations import Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
-from engine.trace.state.torch_state_snapshot import TorchStateSnapshot
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
@@ -160,16 +159,6 @@ def _matmul_flags(tx: Tracer, real: Any, origin: Source) -> Variable:
 # Writes.
 
 
-class _RestoreTorchState:
-    """Restores torch's global state when tracing ends."""
-
-    def __init__(self) -> None:
-        self._before = TorchStateSnapshot.capture()
-
-    def __exit__(self, *_: object) -> None:
-        self._before.restore()
-
-
 _SETTABLE_STATES = (
     "default_dtype",
     "deterministic",
@@ -183,7 +172,7 @@ _SETTABLE_STATES = (
 def register_state_setter(switch: Callable[..., None]) -> None:
     """Register a function that sets a piece of torch's global state to a constant.
 
-    It takes effect while tracing and in the graph.
+    It takes effect while tracing, at whose end the snapshot of the state is restored, and in the graph.
     """
 
     @register_rule(switch)
@@ -191,7 +180,6 @@ def register_state_setter(switch: Callable[..., None]) -> None:
         given, named = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
         for state in _SETTABLE_STATES:
             tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
-        tx.torch_state.contexts_to_exit.append(_RestoreTorchState())
         tx.fold_constant(switch, *given, **named)
         run = functools.partial(switch, *given, **named)
         emit_effect(tx, GraphCallable(switch.__name__, run, changes_state=True))

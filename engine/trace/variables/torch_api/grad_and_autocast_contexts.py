@@ -17,7 +17,7 @@ from engine.torch_private.autograd import enter_autocast, set_grad_enabled
 from engine.torch_private.autograd import exit_autocast as exit_autocast_node
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.torch_contexts import exit_autocast, make_grad_context, wrap_in_grad_mode
-from engine.trace.emit.effects import append_node
+from engine.trace.emit.effects import append_node, undo_after_tracing
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
@@ -259,15 +259,8 @@ class _EnteredAutocastVariable(AutocastModeVariable):
         run = functools.partial(exit_autocast, *self.previous_state)
         append_node(tx, GraphCallable("exit_autocast", run, changes_state=True))
         run()
-        tx.torch_state.contexts_to_exit.append(_RestoreAutocastNesting())
+        undo_after_tracing(tx, torch.autocast_increment_nesting)
         return NONE
-
-
-class _RestoreAutocastNesting:
-    """Restores autocast's nesting counter when tracing ends."""
-
-    def __exit__(self, *_: object) -> None:
-        torch.autocast_increment_nesting()
 
 
 for _name in ("__enter__", "__exit__"):
