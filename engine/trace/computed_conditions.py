@@ -1,6 +1,6 @@
-"""Branch conditions on small state tensors: evaluated while tracing and guarded.
+"""Conditions and numbers that small state tensors decide: evaluated and guarded.
 
-Without this, the graph would break at the branch. The guard computes the condition again at each call.
+Without this, the graph would break where Python needs the value.
 """
 
 from __future__ import annotations
@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from engine.ir.guards.computed_condition import ComputedCondition, ConditionOp, ValueRef, evaluate_condition
+from engine.ir.guards.computed_condition import (
+    ComputedCondition,
+    ConditionOp,
+    ValueRef,
+    evaluate_condition,
+    evaluate_number,
+)
+from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.base import Source
 from engine.ir.sources.stdlib import RandomDrawSource
+from engine.ir.sources.tensors import TensorItemSource
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.annotations import Tracer
-from engine.trace.fold_buffers import counts_writes, is_pure_node
+from engine.trace.pure_nodes import counts_writes, is_pure_node
 
 if TYPE_CHECKING:
     from engine.ir.traced_frame import GraphInput
@@ -46,18 +54,13 @@ class _BackwardSlice:
 def fold_condition(tx: Tracer, node: torch.fx.Node) -> bool | None:
     """Evaluate a condition that depends only on small state tensors, and guard its value.
 
-    The tensors have their values from the start of the call. Return None if the condition depends on anything
-    else.
+    The tensors have their values from the start of the call; the guard computes the condition again at each call.
+    Return None if the condition depends on anything else.
     """
-    if tx.in_subgraph():
+    sliced = _slice_of(tx, node)
+    if sliced is None:
         return None
-    program = _BackwardSlice()
-    try:
-        _collect_slice(tx, program, node)
-        _check_no_other_writes(tx, program)
-        steps = _to_guard_steps(tx, program)
-    except _NotComputable:
-        return None
+    program, steps = sliced
     given = list(program.inputs.values())
     found = evaluate_condition(steps, *(g.example_value for g in given))
     if found is None or not given:
@@ -66,6 +69,46 @@ def fold_condition(tx: Tracer, node: torch.fx.Node) -> bool | None:
     cause = tx.guard_cause("its value decided a branch")
     tx.guards.add(ComputedCondition(first, tuple(others), steps, found, cause=cause))
     return found
+
+
+def fold_number(tx: Tracer, node: torch.fx.Node) -> Any:
+    """Return the number in a tensor that depends only on small integer buffers; guard them.
+
+    Return None if it depends on anything else, or if a buffer is written or known to change between calls.
+    """
+    sliced = _slice_of(tx, node)
+    if sliced is None:
+        return None
+    program, steps = sliced
+    given = list(program.inputs.values())
+    if not given or any(program.write_counts.values()) or not all(_is_integer_buffer(tx, g) for g in given):
+        return None
+    for buffer in given:
+        why = "its value decided what was traced"
+        tx.guard(EqualsMatch, TensorItemSource(buffer.source), int(buffer.example_value), why=why)
+    return evaluate_number(steps, *(g.example_value for g in given))
+
+
+def _slice_of(tx: Tracer, node: torch.fx.Node) -> tuple[_BackwardSlice, tuple[ConditionOp, ...]] | None:
+    """Return the slice of a node and its operations; None if a guard cannot compute it."""
+    if tx.in_subgraph():
+        return None
+    program = _BackwardSlice()
+    try:
+        _collect_slice(tx, program, node)
+        _check_no_other_writes(tx, program)
+        return program, _to_guard_steps(tx, program)
+    except _NotComputable:
+        return None
+
+
+def _is_integer_buffer(tx: Tracer, given: GraphInput) -> bool:
+    real = given.example_value
+    return (
+        given.source.member_table == "_buffers"
+        and not real.is_floating_point()
+        and -1 not in tx.request.dynamic_dims.get(TensorItemSource(given.source).expr, frozenset())
+    )
 
 
 def _collect_slice(tx: Tracer, program: _BackwardSlice, node: torch.fx.Node) -> None:

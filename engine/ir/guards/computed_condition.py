@@ -37,10 +37,18 @@ class ConditionOp:
 
 
 def evaluate_condition(steps: tuple[ConditionOp, ...], *inputs: Any) -> bool | None:
-    """Evaluate the operations and return the last result as a bool; None if one of them fails.
+    """Evaluate the operations and return the last result as a bool; None if one of them fails."""
+    found: bool | None = _evaluate(bool, steps, inputs)
+    return found
 
-    Tensors are cloned first, because operations may mutate them.
-    """
+
+def evaluate_number(steps: tuple[ConditionOp, ...], *inputs: Any) -> Any:
+    """Evaluate the operations and return the last result as a number; None if one fails."""
+    return _evaluate(torch.Tensor.item, steps, inputs)
+
+
+def _evaluate(finish: Callable[[Any], Any], steps: tuple[ConditionOp, ...], inputs: tuple[Any, ...]) -> Any:
+    """Evaluate the operations. Tensors are cloned first, because operations may mutate them."""
     with torch.no_grad(), DisableTorchFunction():
         try:
             known = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
@@ -49,7 +57,7 @@ def evaluate_condition(steps: tuple[ConditionOp, ...], *inputs: Any) -> bool | N
                 words = {k: known[a.index] if type(a) is ValueRef else a for k, a in step.kwargs}
                 run = step.target if callable(step.target) else getattr(args.pop(0), step.target)
                 known.append(run(*args, **words))
-            return bool(known[-1])
+            return finish(known[-1])
         except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError):
             return None
 

@@ -17,13 +17,12 @@ from engine.torch_private.tensors import NestedTensor, TensorBase
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.codegen_runtime.objects import set_attributes
-from engine.trace.computed_conditions import fold_condition
+from engine.trace.computed_conditions import fold_condition, fold_number
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.emit.torch_function import dispatch_torch_function
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
-from engine.trace.fold_buffers import fold_from_buffers
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 from engine.trace.variables.base import ConstantVariable, Variable, describe_attribute_writes, realize
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
@@ -130,8 +129,8 @@ class TensorVariable(TensorOperators):
 
     def known_scalar(self, tx: Tracer) -> ConstantVariable | None:
         """Return the element of a one-element CPU tensor if the tracer knows its value, else None."""
-        found = fold_from_buffers(tx, self.node(tx)) if _is_cpu_scalar(self.fake) else None
-        return None if found is None else ConstantVariable(found.item())
+        found = fold_number(tx, self.node(tx)) if _is_cpu_scalar(self.fake) else None
+        return None if found is None else ConstantVariable(found)
 
     def size(self, tx: Tracer, dim: int) -> Variable:
         """Return the size of one dimension as a constant or a symbol."""

@@ -1,0 +1,51 @@
+"""Nodes that the tracer may compute again: pure operations on tensors of one element."""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+from engine.ir.introspection.operator_facts import facts_of_node
+
+_PURE_OPS = frozenset(
+    "abs add all any bitwise_and bitwise_not bitwise_or bitwise_xor bool ceil clamp clip div eq float floor floor_divide ge "
+    "getitem __getitem__ gt int item le logical_and logical_not logical_or logical_xor long lt max maximum min minimum mul "
+    "multiply ne neg not_ pow remainder reshape round rsub sub subtract sum to true_divide trunc unsqueeze squeeze view".split()
+)
+"""Pure operations, by their names in ATen."""
+
+
+def is_pure_node(node: torch.fx.Node) -> bool:
+    """Return True if the operation is pure and its result was not mutated."""
+    if not all(map(counts_writes, node.users)):
+        return False
+    is_method = node.op == "call_method"
+    name = node.target if is_method else getattr(node.target, "__name__", "")
+    module = "torch" if is_method else str(getattr(node.target, "__module__", None))
+    fake = node.meta.get("example_value")
+    is_as_made = not isinstance(fake, torch.Tensor) or (
+        _has_one_element(fake) and not fake.is_inference() and fake._version == 0 and fake.device.type == "cpu"
+    )
+    facts = facts_of_node(node)
+    is_pure = not facts.writes and (facts.name or name) in _PURE_OPS
+    return is_pure and is_as_made and module.partition(".")[0] in _PURE_OP_MODULES
+
+
+def counts_writes(user: torch.fx.Node) -> bool:
+    """Return True if the operation counts all its writes in tensor versions.
+
+    torch operations do, except those that update running statistics or check gradients for infinities.
+    """
+    if user.op == "call_method":
+        return True
+    home = str(getattr(user.target, "__module__", None)).partition(".")[0]
+    facts = facts_of_node(user)
+    return home in _PURE_OP_MODULES and not (facts.running_stats or facts.has_uncounted_writes)
+
+
+def _has_one_element(fake: torch.Tensor) -> bool:
+    """Return True if the tensor has one element, without guards on symbolic sizes."""
+    return all(isinstance(size, int) and size == 1 for size in fake.shape)
+
+
+_PURE_OP_MODULES = frozenset(("torch", "None", "_operator", "builtins", "math"))
