@@ -273,12 +273,12 @@ class TraceAttempt:
         for name, real in self.request.arguments.items():
             frame.locals[name] = tx.make_lazy(real, LocalSource(name, item_names.get(name, {})))
         for n, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
-            origin = ClosureSource(name, n)
+            source = ClosureSource(name, n)
             try:
-                content: Variable | None = tx.make_lazy(cell.cell_contents, origin)
+                content: Variable | None = tx.make_lazy(cell.cell_contents, source)
             except ValueError:
                 content = None
-            value = CellVariable(content, origin, cell, root_name=name)
+            value = CellVariable(content, source, cell, root_name=name)
             frame.cells[name] = value
             tx.objects.variables_by_id[id(cell)] = (value, cell)
         return frame
@@ -554,10 +554,10 @@ class TraceAttempt:
         return TracedFrame(code, guards, record, graph, resumes, cg.constants.slot_values, cg.prefetched_params)
 
     def _guard_global_state(self) -> None:
-        origin = ConstantSource(torch, "torch")
+        source = ConstantSource(torch, "torch")
         why = "the graph was traced with this global state of torch"
         for state, value in self.tx.torch_state.entry_global_state.items():
-            self.tx.guard(GlobalStateMatch, origin, state, value, why=why)
+            self.tx.guard(GlobalStateMatch, source, state, value, why=why)
 
     def inlined_calls_and_steps(self) -> tuple[Any, Any]:
         """Return the inlined calls and the steps recorded so far."""

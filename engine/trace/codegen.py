@@ -258,17 +258,17 @@ class PyCodegen:
             name = self._outputs[node] = self.new_temp("out")
         self.body.load(name)
 
-    def load_source(self, origin: Source) -> None:
+    def load_source(self, source: Source) -> None:
         """Push the object that a source reached before the graph ran."""
-        if isinstance(origin, LocalSource) and origin.variable_name not in self.original_code.co_cellvars:
-            self.body.load(origin.variable_name)
+        if isinstance(source, LocalSource) and source.variable_name not in self.original_code.co_cellvars:
+            self.body.load(source.variable_name)
             return
-        if isinstance(origin, ConstantSource):
-            self.load_const(origin.value)
+        if isinstance(source, ConstantSource):
+            self.load_const(source.value)
             return
-        name = self._source_temps.get(origin)
+        name = self._source_temps.get(source)
         if name is None:
-            name = self._source_temps[origin] = self.new_temp("in")
+            name = self._source_temps[source] = self.new_temp("in")
         self.body.load(name)
 
     def finish(self) -> tuple[CodeType, TracedGraph | None]:

@@ -46,9 +46,9 @@ def trace_frame(request: CompileRequest, options: Options, *, steps: bool = Fals
         errors.ConstraintViolation: traced code specializes a dimension that the user marked as dynamic.
     """
     code = request.function.__code__
-    refused = _skip_for_code_flags(code)
-    if refused is not None:
-        return _make_skipped_frame(request, options, refused, ())
+    graph_break = _skip_for_code_flags(code)
+    if graph_break is not None:
+        return _make_skipped_frame(request, options, graph_break, ())
     restart: RestartTracing | None = None
     restarts = 0
     given_up: list[DiscardedAttempt] = []

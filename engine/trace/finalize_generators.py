@@ -15,18 +15,18 @@ from engine.trace.variables.callables.generators import GeneratorVariable
 
 
 def close_unreachable_generators(
-    tx: Tracer, frame: Frame, kept: Iterable[Variable] = (), *, is_over: bool = False
+    tx: Tracer, frame: Frame, live: Iterable[Variable] = (), *, is_over: bool = False
 ) -> None:
     """Close generators that became unreachable, after an instruction of ``frame``.
 
     Only generators that this frame or a finished frame used last are checked. ``is_over``: the frame is
-    finished, and only ``kept`` remains of it.
+    finished, and only ``live`` remains of it.
     """
     for generator in reversed(tx.call_stack.open_generators):
         if generator.frame.is_finished:
             tx.call_stack.open_generators.remove(generator)
         elif not generator.is_running and _may_be_unreachable(tx, generator, frame):
-            if any(found is generator for found in _reachable_variables(tx, frame, kept, is_over=is_over)):
+            if any(found is generator for found in _reachable_variables(tx, frame, live, is_over=is_over)):
                 generator.innermost_user_frame = frame
             else:
                 tx.call_stack.open_generators.remove(generator)
@@ -54,7 +54,7 @@ def _close_silently(tx: Tracer, generator: GeneratorVariable) -> None:
         ) from error
 
 
-def _reachable_variables(tx: Tracer, current: Frame, kept: Iterable[Variable], *, is_over: bool) -> Iterator[Variable]:
+def _reachable_variables(tx: Tracer, current: Frame, live: Iterable[Variable], *, is_over: bool) -> Iterator[Variable]:
     """Yield all variables that running or external code can reach, the current frame's first."""
     todo: list[Variable] = [
         *tx.side_effects.mutated_variables.values(),
@@ -64,7 +64,7 @@ def _reachable_variables(tx: Tracer, current: Frame, kept: Iterable[Variable], *
     for frame in tx.call_stack.frames:
         if frame is not current:
             todo += [*_variables_of_frame(frame), *frame.stack_before]
-    todo += kept if is_over else _variables_of_frame(current)
+    todo += live if is_over else _variables_of_frame(current)
     return reachable_variables(todo)
 
 

@@ -72,8 +72,8 @@ class Frame:
 
     def clear(self) -> None:
         """Release all variables."""
-        for held in (self.stack, self.stack_before, self.locals, self.cells, self.exc_stack):
-            held.clear()
+        for real in (self.stack, self.stack_before, self.locals, self.cells, self.exc_stack):
+            real.clear()
 
     def push(self, value: Variable) -> None:
         """Push a variable."""

@@ -54,24 +54,24 @@ class GraphBuilder:
         self._checkpoint_count = 0
         self._sac_policy: Any = None
 
-    def placeholder(self, origin: Source, fake: Any, real: Any) -> torch.fx.Node:
+    def placeholder(self, source: Source, fake: Any, real: Any) -> torch.fx.Node:
         """Return the placeholder of ``source``; create it at the first call."""
-        known = self._placeholders.get(origin)
+        known = self._placeholders.get(source)
         if known is not None:
             return known
-        name = self._placeholder_name(origin)
+        name = self._placeholder_name(source)
         with self.graph.inserting_before(self._first_op) if self._first_op is not None else contextlib.nullcontext():
             node = self.graph.placeholder(name)
         node.target = node.name  # The parameter name in the graph's code. Two sources may suggest one name.
         node.meta["example_value"] = fake
         node.meta[VMAP_META] = _is_vmapped(real)
-        self._placeholders[origin] = node
+        self._placeholders[source] = node
         version = fake._version if isinstance(fake, torch.Tensor) and not fake.is_inference() else 0
-        self.inputs.append(GraphInput(node.name, origin, fake, real, version))
+        self.inputs.append(GraphInput(node.name, source, fake, real, version))
         return node
 
-    def _placeholder_name(self, origin: Source) -> str:
-        text = re.sub(r"L\['(\w+)'\]|G\['(\w+)'\]|C\['(\w+)'\]", lambda m: m[1] or m[2] or m[3], origin.named_expr)
+    def _placeholder_name(self, source: Source) -> str:
+        text = re.sub(r"L\['(\w+)'\]|G\['(\w+)'\]|C\['(\w+)'\]", lambda m: m[1] or m[2] or m[3], source.named_expr)
         text = re.sub(r"\W+", "_", text).strip("_")
         text = text.removeprefix("self_") or "input"
         # fx strips underscores at both ends, calls its module ``self``, and reads operators from the name ``torch``.
@@ -79,13 +79,13 @@ class GraphBuilder:
         return f"{text}_" if keyword.iskeyword(text) else text
 
     def create_node(
-        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], origin: NodeProvenance
+        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], source: NodeProvenance
     ) -> torch.fx.Node:
         """Append a node that computes something."""
         node = self.graph.create_node(op, _printable_target(target, args), args, kwargs)
         if self._first_op is None:
             self._first_op = node
-        set_provenance(node, origin)
+        set_provenance(node, source)
         if self._checkpoint_region is not None:
             node.meta["custom"][CHECKPOINT_KEY] = self._checkpoint_region
             if self._sac_policy is not None:
@@ -113,11 +113,11 @@ class GraphBuilder:
         """Return the graph to which a new node belongs: this one, or one outside a subgraph."""
         return self
 
-    def add_subgraph(self, name: str, module: torch.fx.GraphModule, origin: NodeProvenance) -> torch.fx.Node:
+    def add_subgraph(self, name: str, module: torch.fx.GraphModule, source: NodeProvenance) -> torch.fx.Node:
         """Add a subgraph and return the ``get_attr`` node that reads it."""
         number = sum(known.startswith(f"{name}_") for known in self.submodules)
         self.submodules[f"{name}_{number}"] = module
-        node = self.create_node("get_attr", f"{name}_{number}", (), {}, origin)
+        node = self.create_node("get_attr", f"{name}_{number}", (), {}, source)
         node.meta["example_value"] = module
         return node
 
@@ -132,9 +132,9 @@ class GraphBuilder:
         self.graph.erase_node(node)
         self.op_count -= 1
 
-    def erase_last_input(self, origin: Source) -> None:
+    def erase_last_input(self, source: Source) -> None:
         """Erase the placeholder that was created last; no node may use it."""
-        self.graph.erase_node(self._placeholders.pop(origin))
+        self.graph.erase_node(self._placeholders.pop(source))
         self.inputs.pop()
 
     def finish(self, outputs: list[torch.fx.Node]) -> TracedGraph | None:

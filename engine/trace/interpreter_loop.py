@@ -61,11 +61,11 @@ def dispatch_opcode(tx: Tracer, frame: Frame, op: DecodedInstruction) -> Any:
         if tx.call_stack.open_generators and outcome is None:
             close_unreachable_generators(tx, frame)
         return outcome
-    except (Unsupported, SkipFrame) as refused:
-        if not refused.stack:  # all frames of the call stack are still active here
-            refused.stack = tx.user_stack()
-            if isinstance(refused, Unsupported):
-                refused.inlined_breakpoint = find_inlined_breakpoint(tx)
+    except (Unsupported, SkipFrame) as graph_break:
+        if not graph_break.stack:  # all frames of the call stack are still active here
+            graph_break.stack = tx.user_stack()
+            if isinstance(graph_break, Unsupported):
+                graph_break.inlined_breakpoint = find_inlined_breakpoint(tx)
         raise
     except NotPythonConstant:
         unknown = Unsupported(

@@ -208,8 +208,8 @@ class PrologueCodegen:
             self.prologue.call(len(origins) + len(rest))
 
         def read() -> None:
-            for origin in origins:
-                self._load(origin)
+            for source in origins:
+                self._load(source)
 
         runs = parameter_runs(origins)
         if not runs:
@@ -235,17 +235,17 @@ class PrologueCodegen:
     def _load_prefetched(self, name: str, origins: Sequence[Source], runs: InputRuns) -> None:
         first = {run[0]: number for number, run in enumerate(runs)}
         left = 0
-        for origin in origins:
+        for source in origins:
             if left:
                 left -= 1
-            elif origin in first:
-                run = runs[first[origin]]
+            elif source in first:
+                run = runs[first[source]]
                 self.prologue.load(name)
-                self.prologue.subscript(first[origin])
+                self.prologue.subscript(first[source])
                 self.prologue.emit("UNPACK_SEQUENCE", len(run))
                 left = len(run) - 1
             else:
-                self._load(origin)
+                self._load(source)
         self.prologue.const(None)
         self.prologue.store(name)
 
@@ -322,28 +322,28 @@ class PrologueCodegen:
 
     def _load_inputs(self, source_temps: Mapping[Source, str], graph_inputs: list[Source]) -> None:
         loaded = dict.fromkeys([*source_temps, *graph_inputs])
-        self._uses = Counter(link for origin in loaded for link in origin.chain())
+        self._uses = Counter(link for source in loaded for link in source.chain())
         # Reading a module attribute is slow (``Module.__getattr__``). Read each member table once for all its members.
         self._table_uses = Counter((o.parent, o.member_table) for o in self._uses if o.member_table)
         if self._has_fallback:
             self._save_states(graph_inputs)
-        for origin, name in source_temps.items():
-            self._load(origin)
+        for source, name in source_temps.items():
+            self._load(source)
             self.prologue.store(name)
-            self._temps[origin] = name
+            self._temps[source] = name
 
-    def _load(self, origin: Source) -> None:
-        name = self._temps.get(origin)
+    def _load(self, source: Source) -> None:
+        name = self._temps.get(source)
         if name is not None:
             self.prologue.load(name)
             return
-        if origin.member_table:
-            self._load_table(origin.parent, origin.member_table)
-        elif origin.parent is not None:
-            self._load(origin.parent)
-        origin.emit(self._reader)
-        if self._uses[origin] > 1 and not origin.is_load_cheap:
-            self._temps[origin] = self._store_copy()
+        if source.member_table:
+            self._load_table(source.parent, source.member_table)
+        elif source.parent is not None:
+            self._load(source.parent)
+        source.emit(self._reader)
+        if self._uses[source] > 1 and not source.is_load_cheap:
+            self._temps[source] = self._store_copy()
 
     def _load_table(self, owner: Any, table: str) -> None:
         key = (owner, table)

@@ -122,31 +122,31 @@ class Tracer:
         """Add a guard of class ``kind``; ``facts`` are its source and the expected value."""
         self.guards.add(kind(*facts, cause=self.guard_cause(why)))
 
-    def guard_type(self, real: Any, origin: Source, why: str) -> None:
+    def guard_type(self, real: Any, source: Source, why: str) -> None:
         """Guard the exact type of an object."""
-        self.guard(TypeMatch, origin, type(real), why=why)
+        self.guard(TypeMatch, source, type(real), why=why)
 
-    def guard_identity(self, real: Any, origin: Source, why: str) -> None:
+    def guard_identity(self, real: Any, source: Source, why: str) -> None:
         """Guard the identity of an object."""
-        self.guard(IdMatch, origin, real, why=why)
+        self.guard(IdMatch, source, real, why=why)
 
-    def wrap(self, real: Any, origin: Source) -> Variable:
+    def wrap(self, real: Any, source: Source) -> Variable:
         """Return the variable of a real object and add the guards that this needs.
 
         There is one variable per object.
         """
         known = self.objects.variables_by_id.get(id(real))
         if known is None:
-            value = build_variable(self, real, origin)
+            value = build_variable(self, real, source)
             if value.is_mutable:
                 self.objects.variables_by_id[id(real)] = (value, real)
             elif not value.is_constant and value.as_python_object() is NotImplemented:
                 self.objects.real_by_variable_id[id(value)] = (value, real)
             return value
         value = known[0]
-        if value.source is not None and value.source != origin:
+        if value.source is not None and value.source != source:
             why = "both expressions gave the same object, so a mutation through one is visible through the other"
-            self.guards.add(SameObject(origin, value.source, True, cause=self.guard_cause(why)))
+            self.guards.add(SameObject(source, value.source, True, cause=self.guard_cause(why)))
         return value
 
     def guard_same_object(self, left: Variable, right: Variable, same: bool) -> None:
@@ -158,9 +158,9 @@ class Tracer:
                 )
             )
 
-    def make_lazy(self, real: Any, origin: Source) -> Variable:
+    def make_lazy(self, real: Any, source: Source) -> Variable:
         """Return a lazy variable: the object is wrapped at its first use."""
-        return LazyVariable(real, origin)
+        return LazyVariable(real, source)
 
     def wrap_static(self, real: Any, text: str = "") -> Variable:
         """Return the variable of an object that does not change at run time.

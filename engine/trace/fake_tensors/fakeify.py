@@ -64,20 +64,20 @@ def _shares_storage_with_base(view: torch.Tensor, base: torch.Tensor) -> bool:
     return bool(view.untyped_storage()._cdata == base.untyped_storage()._cdata)
 
 
-def fakeify(tx: Tracer, tensor: torch.Tensor, origin: Source) -> torch.Tensor:
+def fakeify(tx: Tracer, tensor: torch.Tensor, source: Source) -> torch.Tensor:
     """Return the fake tensor of an input.
 
     It is an inference tensor only if the input is one, whatever mode the tracer is in.
     """
     if torch.is_inference_mode_enabled() and not tensor.is_inference():
         with torch.inference_mode(False):
-            return fakeify(tx, tensor, origin)
+            return fakeify(tx, tensor, source)
     with preserve_stale_grad_fn(tensor):
         seen = _plain_like_functorch_tensor(tensor) if is_functorch_wrapped_tensor(tensor) else as_fakeable(tensor)
-        context = symbolic_context(tx, seen, origin)
+        context = symbolic_context(tx, seen, source)
         if context is None:
-            return tx.symbols.fake_mode.from_tensor(seen, static_shapes=True, source=origin)
-        fake = tx.symbols.fake_mode.from_tensor(seen, source=origin, symbolic_context=context)
+            return tx.symbols.fake_mode.from_tensor(seen, static_shapes=True, source=source)
+        fake = tx.symbols.fake_mode.from_tensor(seen, source=source, symbolic_context=context)
         unify_inner_shapes(fake, seen)
         follow_specializations(tensor, fake)
         return fake

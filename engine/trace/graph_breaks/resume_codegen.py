@@ -186,9 +186,9 @@ class ResumeCodegen:
         """Push the result of the resume function, or with ``wrapper`` a ``TailCall`` of it."""
         out = self.cg.body
         first, holder = self._super_argument()
-        held = self._locals_to_hold() | {n for n, v in self.frame.locals.items() if v.holds_suspended_generator}
+        always = self._locals_to_hold() | {n for n, v in self.frame.locals.items() if v.holds_suspended_generator}
         # Stack parameters of this resume function are consumed, and the next one has parameters of the same names.
-        wanted = self.live_locals[outcome.index] | {n for n in held if not n.startswith(STACK_PARAM_PREFIX)}
+        wanted = self.live_locals[outcome.index] | {n for n in always if not n.startswith(STACK_PARAM_PREFIX)}
         names = tuple(sorted(n for n in wanted if n in self.frame.locals and n != first))
         if any(not n.isidentifier() for n in names):
             raise Unsupported("break-position", "a graph break inside a comprehension")

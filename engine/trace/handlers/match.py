@@ -54,12 +54,12 @@ def _class(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         return
     positional = _positional_names(tx, cls, op.arg)
     found: list[Variable] = [of] if positional is None else []
-    asked: set[str] = set()
+    result: set[str] = set()
     for name in (*(positional or ()), *names):
         word = str(realize(tx, name).as_python_constant(tx))
-        if word in asked:
+        if word in result:
             tx.raise_type_error(f"{cls.as_python_object().__name__}() got multiple sub-patterns for attribute {word!r}")
-        asked.add(word)
+        result.add(word)
         try:
             found.append(of.get_attr(tx, word))
         except UserException as error:
@@ -75,26 +75,26 @@ def _positional_names(tx: Tracer, cls: Variable, count: int) -> list[Variable] |
 
     Return None if the single pattern matches the value itself, as for ``int(x)``.
     """
-    held: Any = cls.as_python_object()
+    real: Any = cls.as_python_object()
     if not count:
         return []
     try:
         names = sequence_items(tx, cls.get_attr(tx, "__match_args__"))
         given = realize(tx, cls.get_attr(tx, "__match_args__"))
         if not issubclass(given.python_type(), tuple):
-            tx.raise_type_error(f"{held.__name__}.__match_args__ must be a tuple (got {given.python_type().__name__})")
+            tx.raise_type_error(f"{real.__name__}.__match_args__ must be a tuple (got {given.python_type().__name__})")
     except UserException as error:
         if not issubclass(error.exception.python_type(), AttributeError):
             raise
         names = []
-        if any(base in _SELF_MATCHING_TYPES for base in held.__mro__):
+        if any(base in _SELF_MATCHING_TYPES for base in real.__mro__):
             if count == 1:
                 return None
             plural = "1 positional sub-pattern"
-            tx.raise_type_error(f"{held.__name__}() accepts {plural} ({count} given)")
+            tx.raise_type_error(f"{real.__name__}() accepts {plural} ({count} given)")
     if count > len(names):
         plural = "" if len(names) == 1 else "s"
-        tx.raise_type_error(f"{held.__name__}() accepts {len(names)} positional sub-pattern{plural} ({count} given)")
+        tx.raise_type_error(f"{real.__name__}() accepts {len(names)} positional sub-pattern{plural} ({count} given)")
     for name in names[:count]:
         if realize(tx, name).python_type() is not str:
             tx.raise_type_error(

@@ -106,12 +106,12 @@ def _guard_no_overlap(tx: Tracer) -> None:
             continue
         others = [v for v in used if v is not value and v.source is not None]
         home = homes[id(value)]
-        apart = [o for o in others if not _may_share_storage(home, homes[id(o)])]
-        if len(apart) == len(others) and value in used:
+        disjoint = [o for o in others if not _may_share_storage(home, homes[id(o)])]
+        if len(disjoint) == len(others) and value in used:
             alone.append(value)
-        elif apart:
-            _check_one_storage_per_memory(value, apart)
-            origins = tuple(o.source for o in apart if o.source is not None)
+        elif disjoint:
+            _check_one_storage_per_memory(value, disjoint)
+            origins = tuple(o.source for o in disjoint if o.source is not None)
             tx.guard(DisjointStorage, value.source, origins, why=why)
     _guard_unaliased_writes(tx, alone, [v for v in used if v.source is not None], why)
 

@@ -92,7 +92,7 @@ def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
     found += [value.source for value in tx.inputs.data_assigned_inputs]
     statistics = _running_stats(tx)
     for value, version in tx.inputs.input_tensors:
-        fake, held = value.fake, value.real_object
+        fake, real = value.fake, value.real_object
         if fake.is_inference():
             return None
         if fake._version == version and id(fake) not in statistics:
@@ -100,14 +100,14 @@ def restorable_mutated_inputs(tx: Tracer) -> list[Source] | None:
         if (
             tx.inputs.data_assigned_inputs
             or value.source is None
-            or held is None
-            or not is_plain_tensor(held)
-            or (fake.requires_grad != held.requires_grad and not fake.is_leaf)
+            or real is None
+            or not is_plain_tensor(real)
+            or (fake.requires_grad != real.requires_grad and not fake.is_leaf)
         ):
             return None
-        if held.requires_grad and not (is_leaf_without_regeneration(held) and is_leaf_without_regeneration(fake)):
+        if real.requires_grad and not (is_leaf_without_regeneration(real) and is_leaf_without_regeneration(fake)):
             return None  # its autograd history changed too
-        if debug_has_internal_overlap(held):
+        if debug_has_internal_overlap(real):
             return None  # elements share memory, so a copy cannot be written back
         found.append(value.source)
     return found

@@ -64,10 +64,10 @@ class SideEffects:
 
     def mark_externally_cached(self, value: Variable, cache: Any) -> None:
         """Record that an external cache holds a variable and all that is reachable from it."""
-        for held in reachable_variables([value]):
-            if held.is_mutable and held.source is None:
+        for real in reachable_variables([value]):
+            if real.is_mutable and real.source is None:
                 number = self._interpreter.root_instruction_number
-                self.externally_cached.setdefault(id(held), ExternallyCached(held, cache, version_of(held), number))
+                self.externally_cached.setdefault(id(real), ExternallyCached(real, cache, version_of(real), number))
 
     def record_side_effect(self, call: Variable, words: str) -> None:
         """Record a call that generated code makes after the graph, in this order."""

@@ -170,8 +170,8 @@ class _ShapeGuardBuilder:
         A symbol without a source of its own is read from an input that is a multiple of it.
         """
         composed = [
-            (origin, dim, size.node.expr)
-            for origin, layout in self._layouts
+            (source, dim, size.node.expr)
+            for source, layout in self._layouts
             for dim, size in enumerate(layout[0])
             if _is_symbolic(size) and _is_composed(size.node.expr)
         ]
@@ -180,12 +180,12 @@ class _ShapeGuardBuilder:
             for number in self._scalars
             if number.python_type is int and _is_composed(number.expression)
         ]
-        for n, (origin, dim, expression) in enumerate(composed):
+        for n, (source, dim, expression) in enumerate(composed):
             own = sympy.Symbol(f"size_{n}_{dim}" if dim >= 0 else f"number_{n}", integer=True)
             factor, rest = expression.as_coeff_Mul()
-            place = (own, origin, dim)
+            place = (own, source, dim)
             if rest.is_Symbol and rest not in self._places and factor.is_integer and factor > 0:
-                self._places[rest] = _SymbolSource(own, (origin, dim), int(factor))
+                self._places[rest] = _SymbolSource(own, (source, dim), int(factor))
                 why = "this size was assumed to be a multiple of a number"
                 self._add(sympy.Eq(Mod(own, int(factor)), 0), (place,), why)
                 continue
@@ -194,21 +194,21 @@ class _ShapeGuardBuilder:
 
     def _symbol_sources(self) -> dict[sympy.Symbol, list[DimSource]]:
         found: dict[sympy.Symbol, list[DimSource]] = {}
-        apart: dict[sympy.Symbol, list[DimSource]] = {}
+        other_sources: dict[sympy.Symbol, list[DimSource]] = {}
         """Strides that depend on no size, such as those of a slice, and storage offsets."""
-        for origin, (sizes, strides, offset) in self._layouts:
+        for source, (sizes, strides, offset) in self._layouts:
             for dim, size in enumerate(sizes):
                 if _is_symbolic(size) or _is_ragged_symbol(size):
                     expression = size.node.expr
                     if expression.is_Symbol:
-                        found.setdefault(expression, []).append((origin, dim))
+                        found.setdefault(expression, []).append((source, dim))
                     elif expression.is_number:
                         own = sympy.Symbol(f"size_{dim}", integer=True)
-                        self._add(sympy.Eq(own, expression), ((own, origin, dim),), "this size decided what was traced")
-            layout = [(stride, StrideSource(origin, dim)) for dim, stride in enumerate(strides)]
-            for value, source in [*layout, (offset, MethodResultSource(origin, "storage_offset"))]:
+                        self._add(sympy.Eq(own, expression), ((own, source, dim),), "this size decided what was traced")
+            layout = [(stride, StrideSource(source, dim)) for dim, stride in enumerate(strides)]
+            for value, read in [*layout, (offset, MethodResultSource(source, "storage_offset"))]:
                 if _is_symbolic(value) and value.node.expr.is_Symbol:
-                    apart.setdefault(value.node.expr, []).append((source, -1))
+                    other_sources.setdefault(value.node.expr, []).append((read, -1))
         for number in self._scalars:
             expression = number.expression
             if expression.is_Symbol:
@@ -217,14 +217,14 @@ class _ShapeGuardBuilder:
                 known = self._env.specialization_causes.get(number.symbol)
                 cause = self._env.cause(known or "its value decided what was traced")
                 self._guards.add(EqualsMatch(number.source, number.python_type(expression), cause=cause))
-        return {**_base_symbol_sources(self._env), **apart, **found}
+        return {**_base_symbol_sources(self._env), **other_sources, **found}
 
     def _guard_strides(self) -> None:
-        for origin, (_, strides, _) in self._layouts:
+        for source, (_, strides, _) in self._layouts:
             for dim, stride in enumerate(strides):
                 if not _is_symbolic(stride):
                     continue
-                place = (StrideSource(origin, dim), -1)
+                place = (StrideSource(source, dim), -1)
                 reading = self._places.get(stride.node.expr)
                 if reading is not None and reading.source == place:
                     continue
@@ -316,7 +316,7 @@ def _input_layouts(tx: Tracer) -> Iterator[tuple[Source, SymbolicLayout]]:
         yield from _with_inner_tensors(tx, value.fake, value.source)
 
 
-def _with_inner_tensors(tx: Tracer, fake: Any, origin: Any) -> Iterator[tuple[Source, SymbolicLayout]]:
-    yield origin, tx.inputs.input_layouts.get(id(fake)) or symbolic_layout(fake)
+def _with_inner_tensors(tx: Tracer, fake: Any, source: Any) -> Iterator[tuple[Source, SymbolicLayout]]:
+    yield source, tx.inputs.input_layouts.get(id(fake)) or symbolic_layout(fake)
     for name, part in inner_tensors(fake):
-        yield from _with_inner_tensors(tx, part, AttrSource(origin, name))
+        yield from _with_inner_tensors(tx, part, AttrSource(source, name))

@@ -88,11 +88,11 @@ def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsup
 
     The break is at the instruction that created the number, so that all later code knows it.
     """
-    refused = Unsupported(kind, what)
+    graph_break = Unsupported(kind, what)
     expression = number.node.expr if isinstance(number, _SYMBOLIC) else number
     created_at = tx.state_of(_RuntimeAsserts).created_at
-    refused.created_at = max((created_at.get(s, 0) for s in getattr(expression, "free_symbols", ())), default=0)
-    return refused
+    graph_break.created_at = max((created_at.get(s, 0) for s in getattr(expression, "free_symbols", ())), default=0)
+    return graph_break
 
 
 def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:

@@ -50,14 +50,14 @@ def register_sourceless_builder(
     return register_once(_SOURCELESS_BUILDERS, types, "a sourceless builder")
 
 
-def build_variable(tx: Tracer, real: Any, origin: Source) -> Variable:
+def build_variable(tx: Tracer, real: Any, source: Source) -> Variable:
     """Build the variable of a real object and add the guards for reading it."""
     exact = _BUILDERS_BY_TYPE.get(type(real))
     if exact is not None:
-        return exact(tx, real, origin)
+        return exact(tx, real, source)
     for _, predicate, builder in _CONDITIONAL_BUILDERS:
         if predicate(real):
-            return builder(tx, real, origin)
+            return builder(tx, real, source)
     raise Unsupported("unsupported-value", f"a value of type {type(real).__name__}")
 
 

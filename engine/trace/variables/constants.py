@@ -39,15 +39,15 @@ from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, 
     *TORCH_LITERAL_TYPES,
     DispatchKeySet,
 )
-def _literal(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _literal(tx: Tracer, real: Any, source: Source) -> Variable:
     why = f"its value ({_short_repr(real)}) decided what was traced"
-    tx.guard(EqualsMatch, origin, real, why=why)
-    return ConstantVariable(real, origin)
+    tx.guard(EqualsMatch, source, real, why=why)
+    return ConstantVariable(real, source)
 
 
 @register_builder(int, float)
-def _number(tx: Tracer, real: float, origin: Source) -> Variable:
-    return symbolize_number(tx, real, origin) or _literal(tx, real, origin)
+def _number(tx: Tracer, real: float, source: Source) -> Variable:
+    return symbolize_number(tx, real, source) or _literal(tx, real, source)
 
 
 @register_builder(
@@ -62,16 +62,16 @@ def _number(tx: Tracer, real: float, origin: Source) -> Variable:
     type(sys.hash_info),
     *NUMPY_INFO_TYPES,
 )
-def _singleton(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, f"its value ({real!r}) decided what was traced")
-    return ConstantVariable(real, origin)
+def _singleton(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, f"its value ({real!r}) decided what was traced")
+    return ConstantVariable(real, source)
 
 
 @register_builder_if(9, lambda real: isinstance(real, NUMPY_SCALAR_TYPES))
-def _numpy_literal(tx: Tracer, real: Any, origin: Source) -> Variable:
-    if is_numpy_number(real) and is_dynamic_number(tx, origin):
-        return DynamicNumpyScalarVariable(tx, real, origin)
-    return _literal(tx, real, origin)
+def _numpy_literal(tx: Tracer, real: Any, source: Source) -> Variable:
+    if is_numpy_number(real) and is_dynamic_number(tx, source):
+        return DynamicNumpyScalarVariable(tx, real, source)
+    return _literal(tx, real, source)
 
 
 class DynamicNumpyScalarVariable(ConstantVariable):
@@ -112,9 +112,9 @@ class DynamicNumpyScalarVariable(ConstantVariable):
         """Return the number as a symbol, or itself if it is specialized or cannot be symbolic."""
         if self._symbol is None and not self._is_guarded:
             assert self.source is not None
-            origin = MethodResultSource(self.source, "item")
-            tx.symbols.known_dynamic_sources.add(origin)
-            self._symbol = symbolize_number(tx, self._real_value.item(), origin)
+            source = MethodResultSource(self.source, "item")
+            tx.symbols.known_dynamic_sources.add(source)
+            self._symbol = symbolize_number(tx, self._real_value.item(), source)
         return self if self._symbol is None else self._symbol
 
     def as_graph_operand(self, tx: Tracer) -> Variable | None:
@@ -126,14 +126,14 @@ class DynamicNumpyScalarVariable(ConstantVariable):
 
 
 @register_builder_if(39, is_dtensor_placement)
-def _placement(tx: Tracer, real: Any, origin: Source) -> Variable:
-    return _literal(tx, real, origin)
+def _placement(tx: Tracer, real: Any, source: Source) -> Variable:
+    return _literal(tx, real, source)
 
 
 @register_builder_if(10, is_enum_or_numpy_scalar)
-def _enum(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, f"its value ({real!s}) decided what was traced")
-    return ConstantVariable(real, origin)
+def _enum(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, f"its value ({real!s}) decided what was traced")
+    return ConstantVariable(real, source)
 
 
 def _short_repr(value: Any) -> str:

@@ -230,12 +230,12 @@ def _can_change_requires_grad(tx: Tracer, tensor: TensorVariable) -> bool:
 
     The fake tensor then behaves as the input does afterwards.
     """
-    held = tensor.real_object
-    if held is None or type(held) not in (torch.Tensor, torch.nn.Parameter) or tx.in_subgraph():
+    real = tensor.real_object
+    if real is None or type(real) not in (torch.Tensor, torch.nn.Parameter) or tx.in_subgraph():
         return False
-    if held.is_inference() or held._base is not None or not held.is_leaf or not tensor.fake.is_leaf:
+    if real.is_inference() or real._base is not None or not real.is_leaf or not tensor.fake.is_leaf:
         return False
-    if is_functorch_wrapped_tensor(held):
+    if is_functorch_wrapped_tensor(real):
         return False
     tensor.guard_is_leaf(tx)
     return True

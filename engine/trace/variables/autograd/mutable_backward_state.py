@@ -57,20 +57,20 @@ class _Capture(enum.Enum):
 
 
 @functools.singledispatch
-def _kind_of(held: Any) -> _Capture:
-    is_trusted = callable(held) and is_trusted_module(type(held).__module__)
+def _kind_of(real: Any) -> _Capture:
+    is_trusted = callable(real) and is_trusted_module(type(real).__module__)
     return _Capture.DESCRIPTOR if is_trusted else _Capture.MUTABLE
 
 
 @_kind_of.register(tuple)
 @_kind_of.register(frozenset)
-def _(held: Iterable[Any]) -> _Capture:
-    return _Capture.MUTABLE if any(map(is_mutable_state, held)) else _Capture.VALUE
+def _(real: Iterable[Any]) -> _Capture:
+    return _Capture.MUTABLE if any(map(is_mutable_state, real)) else _Capture.VALUE
 
 
 def _register_kind(kind: _Capture, *held_types: type) -> None:
     for cls in held_types:
-        _kind_of.register(cls, lambda held: kind)
+        _kind_of.register(cls, lambda real: kind)
 
 
 _register_kind(_Capture.FUNCTION, types.FunctionType)
@@ -96,11 +96,11 @@ def find_mutable_capture(functions: Iterable[Any]) -> str:
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         read: list[tuple[str, Any, bool]] = [(n, c.cell_contents, True) for n, c in cells if c != _EMPTY_CELL]
         read += [(n, function.__globals__[n], False) for n in sorted(names) if n in function.__globals__]
-        for name, held, is_cell in read:
-            match _kind_of(held):
-                case _Capture.FUNCTION if not is_trusted_module(held.__module__):
-                    todo.append(held)
-                case _Capture.NAMESPACE if attribute := _find_mutable_attribute(held, names):
+        for name, real, is_cell in read:
+            match _kind_of(real):
+                case _Capture.FUNCTION if not is_trusted_module(real.__module__):
+                    todo.append(real)
+                case _Capture.NAMESPACE if attribute := _find_mutable_attribute(real, names):
                     return f"{name}.{attribute}"
                 case _Capture.MUTABLE:
                     return name
@@ -109,9 +109,9 @@ def find_mutable_capture(functions: Iterable[Any]) -> str:
     return ""
 
 
-def is_mutable_state(held: Any) -> bool:
+def is_mutable_state(real: Any) -> bool:
     """Return True if the contents of an object may change."""
-    return _kind_of(held) is _Capture.MUTABLE
+    return _kind_of(real) is _Capture.MUTABLE
 
 
 def names_read_by(code: types.CodeType) -> set[str]:
@@ -137,8 +137,8 @@ def _find_mutable_attribute(owner: Any, names: set[str]) -> str:
         return ""
     spaces = [vars(c) for c in owner.__mro__ if not is_trusted_module(c.__module__)] if is_class else [vars(owner)]
     for name in sorted(names):
-        held = next((space[name] for space in spaces if name in space), torch)
-        if not name.startswith("__") and _kind_of(held) in (_Capture.VALUE, _Capture.MUTABLE):
+        real = next((space[name] for space in spaces if name in space), torch)
+        if not name.startswith("__") and _kind_of(real) in (_Capture.VALUE, _Capture.MUTABLE):
             return name
     return ""
 
@@ -148,8 +148,8 @@ _STORE_GLOBAL_OPCODES = (dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"])
 
 def _is_reassigned_in_module(name: str, space: dict[str, Any]) -> bool:
     """Return True if a function or method of the module assigns the global ``name``."""
-    held = [v for v in space.values() if getattr(v, "__module__", None) == space.get("__name__")]
-    return any(_stores_global(code, name) for value in held for code in _code_objects_of(value))
+    real = [v for v in space.values() if getattr(v, "__module__", None) == space.get("__name__")]
+    return any(_stores_global(code, name) for value in real for code in _code_objects_of(value))
 
 
 def _code_objects_of(value: Any) -> Iterator[types.CodeType]:

@@ -122,24 +122,24 @@ _C_MODULES = frozenset(
 )
 
 
-def _arity_of(held: Any) -> Arity | None:
+def _arity_of(real: Any) -> Arity | None:
     """Return the arity of a C callable; None if it is unknown."""
-    known = _KNOWN_ARITIES.get(held)
+    known = _KNOWN_ARITIES.get(real)
     if known is not None:
         return known
-    if isinstance(held, type) or getattr(held, "__module__", None) not in (*_C_MODULES, None):
+    if isinstance(real, type) or getattr(real, "__module__", None) not in (*_C_MODULES, None):
         return None
-    owner = getattr(held, "__objclass__", None)
-    if getattr(held, "__module__", None) is None and (owner is None or owner.__module__ not in _C_MODULES):
+    owner = getattr(real, "__objclass__", None)
+    if getattr(real, "__module__", None) is None and (owner is None or owner.__module__ not in _C_MODULES):
         return None
-    return _read_arity(held)
+    return _read_arity(real)
 
 
 @functools.lru_cache(maxsize=2048)
-def _read_arity(held: Any) -> Arity | None:
+def _read_arity(real: Any) -> Arity | None:
     """Return the arity of a function of a C module, which is never freed."""
     try:
-        parameters = inspect.signature(held).parameters.values()
+        parameters = inspect.signature(real).parameters.values()
     except (TypeError, ValueError):
         return None
     least = sum(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
@@ -153,20 +153,20 @@ def _read_arity(held: Any) -> Arity | None:
     return Arity(least, _UNBOUNDED if every else len(parameters), by_position, names)
 
 
-def check_arity(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> None:
+def check_arity(tx: Tracer, real: Any, args: Args, kwargs: Kwargs) -> None:
     """Raise Python's TypeError if a C callable does not accept these arguments."""
-    _check_arity(tx, held, (), args, kwargs)
+    _check_arity(tx, real, (), args, kwargs)
 
 
-def _check_arity(tx: Tracer, held: Any, receiver: tuple[Any, ...], args: Args, kwargs: Kwargs) -> None:
+def _check_arity(tx: Tracer, real: Any, receiver: tuple[Any, ...], args: Args, kwargs: Kwargs) -> None:
     try:
-        arity = _arity_of(held)
+        arity = _arity_of(real)
     except TypeError:
         return
     if arity is None or arity.accepts(len(receiver) + len(args), kwargs):
         return
     with UserErrors(tx, TypeError):
-        held(*receiver, *[object()] * len(args), **dict.fromkeys(kwargs, object()))
+        real(*receiver, *[object()] * len(args), **dict.fromkeys(kwargs, object()))
 
 
 _CONTAINERS: tuple[type, ...] = (

@@ -84,15 +84,15 @@ class BuiltinVariable(RealObjectVariable):
 _SCALARS = (int, float, bytes)
 
 
-def call_classmethod_on_subclass(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> Variable | None:
+def call_classmethod_on_subclass(tx: Tracer, real: Any, args: Args, kwargs: Kwargs) -> Variable | None:
     """Call a C classmethod on a subclass, which returns an instance of that subclass.
 
     Return None for any other callable.
     """
-    cls = class_of_classmethod(held)
+    cls = class_of_classmethod(real)
     if cls is None or cls in _SCALARS:
         return None
-    name = held.__name__
+    name = real.__name__
     owner = next((base for base in cls.__mro__ if name in vars(base)), cls)
     rule = SUBCLASS_METHOD_RULES.get((owner, name)) if cls is not owner else None
     if rule is not None and cls.__flags__ & _HEAP_TYPE_FLAG:
@@ -124,14 +124,14 @@ def _is_builtin(real: Any) -> bool:
 
 
 @register_builder_if(30, _is_builtin)
-def _builtin(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _builtin(tx: Tracer, real: Any, source: Source) -> Variable:
     owner = getattr(real, "__self__", None) if isinstance(real, types.BuiltinFunctionType) else None
     # The __self__ of a pybind11 function carries no information.
     is_static = isinstance(owner, (types.ModuleType, type, type(None))) or type(owner).__name__.startswith("pybind11")
     if not is_static and not has_call_rule(real):
-        return _bound_builtin(tx, real, owner, origin)
-    tx.guard_identity(real, origin, "it was called")
-    return BuiltinVariable(real, origin)
+        return _bound_builtin(tx, real, owner, source)
+    tx.guard_identity(real, source, "it was called")
+    return BuiltinVariable(real, source)
 
 
 def has_call_rule(real: Any) -> bool:
@@ -139,19 +139,19 @@ def has_call_rule(real: Any) -> bool:
     return is_in_graph_function(real) or find_rule(real) is not None
 
 
-def _bound_builtin(tx: Tracer, real: Any, owner: Any, origin: Source) -> Variable:
+def _bound_builtin(tx: Tracer, real: Any, owner: Any, source: Source) -> Variable:
     """Wrap a builtin method that was bound outside the traced code, such as ``items.append``."""
-    tx.guard_type(real, origin, "it was called")
-    tx.guard(EqualsMatch, AttrSource(origin, "__name__"), real.__name__, why="it was called")
-    of = tx.wrap(owner, AttrSource(origin, "__self__"))
+    tx.guard_type(real, source, "it was called")
+    tx.guard(EqualsMatch, AttrSource(source, "__name__"), real.__name__, why="it was called")
+    of = tx.wrap(owner, AttrSource(source, "__self__"))
     bound = cast("BuiltinMethodVariable", of.get_attr(tx, real.__name__))
-    bound.source = origin
+    bound.source = source
     return bound
 
 
-def call_unbound_method(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> Variable | None:
+def call_unbound_method(tx: Tracer, real: Any, args: Args, kwargs: Kwargs) -> Variable | None:
     """Trace ``list.append(x, 1)`` as ``x.append(1)``; None unless it is a method of a C class."""
-    owner = getattr(held, "__objclass__", None)
+    owner = getattr(real, "__objclass__", None)
     if owner is None:
         return None
     if not args:
@@ -159,7 +159,7 @@ def call_unbound_method(tx: Tracer, held: Any, args: Args, kwargs: Kwargs) -> Va
     of = realize(tx, args[0])
     if not issubclass(of.python_type(), owner):
         return None
-    name = held.__name__
+    name = real.__name__
     check_method_arity(tx, owner, name, args[1:], kwargs)
     by_owner = UNBOUND_METHOD_RULES.get(owner)
     made = None if by_owner is None else by_owner(tx, of, name, args[1:], kwargs)

@@ -53,18 +53,18 @@ def _wrapped_function(tx: Tracer, of: Variable, name: str) -> Variable:
 
 
 @functools.singledispatch
-def _bind(held: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
+def _bind(real: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
     """Call ``__get__``, ``__set__`` or ``__delete__`` of a descriptor."""
     raise of.unsupported_method(name)
 
 
 @_bind.register(property)
-def _bind_property(held: property, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
+def _bind_property(real: property, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
     instance = realize(tx, args[0])
     if name == "__get__" and is_none(instance):
         return of
     which, word = {"__get__": ("fget", "getter"), "__set__": ("fset", "setter")}.get(name, ("fdel", "deleter"))
-    if getattr(held, which) is None:
+    if getattr(real, which) is None:
         raise_missing_accessor(tx, instance.python_type(), word)
     value = args[1:2] if name == "__set__" else []
     done = _wrapped_function(tx, of, which).call(tx, [instance, *value], {})
@@ -72,13 +72,13 @@ def _bind_property(held: property, tx: Tracer, of: Variable, name: str, args: Ar
 
 
 @_bind.register(staticmethod)
-def _bind_static_method(held: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
+def _bind_static_method(real: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
     return _wrapped_function(tx, of, "__func__")
 
 
 @_bind.register(classmethod)
-def _bind_class_method(held: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
-    if hasattr(type(held.__func__), "__get__") and not hasattr(held.__func__, "__code__"):
+def _bind_class_method(real: Any, tx: Tracer, of: Variable, name: str, args: Args) -> Variable:
+    if hasattr(type(real.__func__), "__get__") and not hasattr(real.__func__, "__code__"):
         raise Unsupported("descriptor", "classmethod.__get__() of a descriptor")
     instance, *rest = [realize(tx, a) for a in args]
     cls = instance.python_type()
@@ -87,9 +87,9 @@ def _bind_class_method(held: Any, tx: Tracer, of: Variable, name: str, args: Arg
 
 
 @register_builder(property, classmethod, staticmethod)
-def _descriptor(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, f"the {type(real).__name__} object itself was used")
-    return DescriptorVariable(real, origin)
+def _descriptor(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, f"the {type(real).__name__} object itself was used")
+    return DescriptorVariable(real, source)
 
 
 def _is_property(real: object) -> bool:
@@ -97,9 +97,9 @@ def _is_property(real: object) -> bool:
 
 
 @register_builder_if(55, _is_property)
-def _property_of_subclass(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "its accessors were used")
-    return UserDefinedObjectVariable(type(real), origin, real)
+def _property_of_subclass(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "its accessors were used")
+    return UserDefinedObjectVariable(type(real), source, real)
 
 
 def _property_method_rule(name: str) -> CallRule:
@@ -107,10 +107,10 @@ def _property_method_rule(name: str) -> CallRule:
 
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         of = realize(tx, args[0])
-        held = of.as_python_object()
-        if not issubclass(of.python_type(), property) or held is NotImplemented:
+        real = of.as_python_object()
+        if not issubclass(of.python_type(), property) or real is NotImplemented:
             raise Unsupported("descriptor", f"an accessor of {of.describe()} is called by name")
-        return _bind_property(held, tx, of, name, args[1:])
+        return _bind_property(real, tx, of, name, args[1:])
 
     return rule
 

@@ -132,8 +132,8 @@ class UserFunctionVariable(FunctionVariable):
         base = AttrSource(self._function_source, "__kwdefaults__")
         return {k: self._default(tx, d, GetItemSource(base, k)) for k, d in found.items()}
 
-    def _default(self, tx: Tracer, real: Any, origin: Source) -> Variable:
-        return tx.make_lazy(real, ConstantSource(real, origin.expr) if self.is_trusted else origin)
+    def _default(self, tx: Tracer, real: Any, source: Source) -> Variable:
+        return tx.make_lazy(real, ConstantSource(real, source.expr) if self.is_trusted else source)
 
     def cells(self, tx: Tracer) -> list[CellVariable]:
         return [
@@ -354,13 +354,13 @@ def _dict_or_none(entries: dict[str, Variable]) -> Variable:
 
 
 @register_builder(types.FunctionType)
-def _function(tx: Tracer, real: types.FunctionType, origin: Source) -> Variable:
-    value = UserFunctionVariable(real, origin)
+def _function(tx: Tracer, real: types.FunctionType, source: Source) -> Variable:
+    value = UserFunctionVariable(real, source)
     if unwrap_compiled(real) is not real:
-        tx.guard(IdMatch, origin, real, why=f"the compiled function {real.__qualname__} was inlined")
+        tx.guard(IdMatch, source, real, why=f"the compiled function {real.__qualname__} was inlined")
     elif not value.is_trusted:
         why = f"the function {real.__qualname__} was inlined"
-        tx.guard(CodeMatch, origin, real.__code__, real.__globals__, why=why)
-    elif not origin.is_fixed:
-        tx.guard(IdMatch, origin, real, why=f"the function {real.__qualname__} was called")
+        tx.guard(CodeMatch, source, real.__code__, real.__globals__, why=why)
+    elif not source.is_fixed:
+        tx.guard(IdMatch, source, real, why=f"the function {real.__qualname__} was called")
     return value

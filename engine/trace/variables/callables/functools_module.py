@@ -64,12 +64,12 @@ def _bind_partialmethod(tx: Tracer, read: AttributeRead) -> Variable:
         return call_user_descriptor(tx, read)
     found = read.found
     tx.guard(IdMatch, read.dict_source, found, why=f"the method {read.name!r} was used")
-    origin = ConstantSource(found, read.name)
-    inner = realize(tx, tx.wrap(found.func, AttrSource(origin, "func")))
+    source = ConstantSource(found, read.name)
+    inner = realize(tx, tx.wrap(found.func, AttrSource(source, "func")))
     if not issubclass(inner.python_type(), types.FunctionType):
         raise Unsupported("descriptor", "a partialmethod of an object that is not a function")
-    args = [tx.make_lazy(a, GetItemSource(AttrSource(origin, "args"), n)) for n, a in enumerate(found.args)]
-    words = {k: tx.make_lazy(v, GetItemSource(AttrSource(origin, "keywords"), k)) for k, v in found.keywords.items()}
+    args = [tx.make_lazy(a, GetItemSource(AttrSource(source, "args"), n)) for n, a in enumerate(found.args)]
+    words = {k: tx.make_lazy(v, GetItemSource(AttrSource(source, "keywords"), k)) for k, v in found.keywords.items()}
     return make_partial(BoundMethodVariable(read.instance, inner), list(args), dict(words))
 
 

@@ -80,7 +80,7 @@ class SuspendedGeneratorVariable(GeneratorVariable):
 
 
 def build_suspended_generator(
-    tx: Tracer, real: GeneratorType[Any, Any, Any], origin: Source
+    tx: Tracer, real: GeneratorType[Any, Any, Any], source: Source
 ) -> SuspendedGeneratorVariable | None:
     """Return the variable of a real generator if its remaining steps are known, else None."""
     code = real.gi_code
@@ -96,13 +96,13 @@ def build_suspended_generator(
     if writes or not real.gi_frame.f_locals.get(NOT_STARTED):
         return None
     why = tx.guard_cause("a generator continues after an earlier graph break")
-    variables = AttrSource(AttrSource(origin, "gi_frame"), "f_locals")
-    tx.guards.add(IdMatch(AttrSource(origin, "gi_code"), code, cause=why))
+    variables = AttrSource(AttrSource(source, "gi_frame"), "f_locals")
+    tx.guards.add(IdMatch(AttrSource(source, "gi_code"), code, cause=why))
     tx.guards.add(EqualsMatch(GetItemSource(variables, NOT_STARTED), True, cause=why))
-    return SuspendedGeneratorVariable(real, origin, _rebuild_frame(tx, real, variables, made, known, base), mark)
+    return SuspendedGeneratorVariable(real, source, _rebuild_frame(tx, real, variables, made, known, base), mark)
 
 
-def _rebuild_frame(tx: Tracer, real: Any, origin: Source, made: Any, known: ResumeInfo, base: Any) -> Frame:
+def _rebuild_frame(tx: Tracer, real: Any, source: Source, made: Any, known: ResumeInfo, base: Any) -> Frame:
     """Rebuild the frame of the suspended body; parameters of the code hold its stack items."""
     values = real.gi_frame.f_globals
     frame = tx.frame.callee(base, GlobalsNamespace(values, str(values.get("__name__", ""))))
@@ -113,12 +113,12 @@ def _rebuild_frame(tx: Tracer, real: Any, origin: Source, made: Any, known: Resu
     stack = [name for name in names if name.startswith(STACK_PARAM_PREFIX)]
     for place in range(_stack_depth(made) - 1):  # the top of the stack is the yielded value
         name = f"{STACK_PARAM_PREFIX}{place}"
-        frame.stack.append(tx.make_lazy(held[name], GetItemSource(origin, name)) if name in stack else NULL)
+        frame.stack.append(tx.make_lazy(held[name], GetItemSource(source, name)) if name in stack else NULL)
     for name in names[len(stack) :]:
-        frame.locals[name] = tx.make_lazy(held[name], GetItemSource(origin, name))
+        frame.locals[name] = tx.make_lazy(held[name], GetItemSource(source, name))
     for name in shared_cell_names(base):
         frame.cells[name] = CellVariable(
-            tx.make_lazy(held[name], GetItemSource(origin, name)) if name in held else None
+            tx.make_lazy(held[name], GetItemSource(source, name)) if name in held else None
         )
     return frame
 

@@ -99,12 +99,12 @@ class ExternalLruCacheVariable(BuiltinVariable):
         return BuiltinMethodVariable(self, name) if name.startswith("cache_") else super().get_attr(tx, name)
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
-        refused = Unsupported("function-cache", f"{name}() of {self.describe()} is called")
+        graph_break = Unsupported("function-cache", f"{name}() of {self.describe()} is called")
         if name != "cache_parameters":
             mark_cache_opaque(self.real_object)
             used = tx.state_of(_CacheUses).by_cache_id.get(id(self.real_object))
-            refused.created_at = used.created_at if used is not None else 0
-        raise refused
+            graph_break.created_at = used.created_at if used is not None else 0
+        raise graph_break
 
     def _only_logs_or_warns(
         self, tx: Tracer, args: Args, kwargs: Kwargs, result: Variable, before: tuple[int, int]
@@ -148,14 +148,14 @@ def _may_have_mutated(tx: Tracer, value: Variable) -> bool:
 
 
 @register_builder(functools._lru_cache_wrapper)
-def _cached(tx: Tracer, real: Any, origin: Source) -> Variable:
-    if tx.call_stack.may_be_from_before_break(origin):
-        tx.guard_type(real, origin, "it was called")
-        return ExternalLruCacheVariable(real, origin)
-    tx.guard_identity(real, origin, "it was called")
+def _cached(tx: Tracer, real: Any, source: Source) -> Variable:
+    if tx.call_stack.may_be_from_before_break(source):
+        tx.guard_type(real, source, "it was called")
+        return ExternalLruCacheVariable(real, source)
+    tx.guard_identity(real, source, "it was called")
     if find_rule(real) is not None or is_in_graph_function(real) or can_constant_fold(real):
-        return BuiltinVariable(real, origin)
-    return ExternalLruCacheVariable(real, origin)
+        return BuiltinVariable(real, source)
+    return ExternalLruCacheVariable(real, source)
 
 
 def _construct_cache_wrapper(tx: Tracer, cls: Any, args: Args, kwargs: Kwargs) -> Variable:

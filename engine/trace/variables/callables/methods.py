@@ -156,7 +156,7 @@ class ConstantMethodVariable(Variable):
 
 
 @register_builder(types.MethodType)
-def _method(tx: Tracer, real: types.MethodType, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was called")
-    of = tx.make_lazy(real.__self__, AttrSource(origin, "__self__"))
-    return BoundMethodVariable(of, tx.wrap(real.__func__, AttrSource(origin, "__func__")), origin)
+def _method(tx: Tracer, real: types.MethodType, source: Source) -> Variable:
+    tx.guard_type(real, source, "it was called")
+    of = tx.make_lazy(real.__self__, AttrSource(source, "__self__"))
+    return BoundMethodVariable(of, tx.wrap(real.__func__, AttrSource(source, "__func__")), source)

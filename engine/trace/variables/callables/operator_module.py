@@ -134,13 +134,13 @@ for _cls in _GETTERS:
 
 
 @register_builder(*_GETTERS)
-def _getter(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was called")
+def _getter(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it was called")
     args, pairs = parts = python_objects.operator_callable_args(real)
     words = dict(pairs)
     if all(type(a) in (int, str, bool, type(None)) for a in (*args, *words.values())):
-        tx.guard(OperatorArgsMatch, origin, parts, why="it was called")
+        tx.guard(OperatorArgsMatch, source, parts, why="it was called")
     else:
-        tx.guard_identity(real, origin, "it was called")
+        tx.guard_identity(real, source, "it was called")
     values = [tx.from_python(a) for a in args]
-    return OperatorGetterVariable(type(real), values, {k: tx.from_python(v) for k, v in words.items()}, origin)
+    return OperatorGetterVariable(type(real), values, {k: tx.from_python(v) for k, v in words.items()}, source)

@@ -115,8 +115,8 @@ def _construct_partial(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 @register_builder(functools.partial)
-def _partial(tx: Tracer, real: functools.partial[Any], origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was called")
-    args: Any = tx.wrap(real.args, AttrSource(origin, "args"))
-    kwargs: Any = tx.wrap(real.keywords, AttrSource(origin, "keywords"))
-    return FunctoolsPartialVariable(tx.wrap(real.func, AttrSource(origin, "func")), args, kwargs, origin, real)
+def _partial(tx: Tracer, real: functools.partial[Any], source: Source) -> Variable:
+    tx.guard_type(real, source, "it was called")
+    args: Any = tx.wrap(real.args, AttrSource(source, "args"))
+    kwargs: Any = tx.wrap(real.keywords, AttrSource(source, "keywords"))
+    return FunctoolsPartialVariable(tx.wrap(real.func, AttrSource(source, "func")), args, kwargs, source, real)

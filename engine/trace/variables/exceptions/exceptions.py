@@ -466,11 +466,11 @@ for _, _cls in inspect.getmembers(builtins, inspect.isclass):
 
 
 @register_subclass_builder(15, BaseException)
-def _real_exception(tx: Tracer, real: BaseException, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was read")
-    args = read_items(tx, real.args, AttrSource(origin, "args"))
+def _real_exception(tx: Tracer, real: BaseException, source: Source) -> Variable:
+    tx.guard_type(real, source, "it was read")
+    args = read_items(tx, real.args, AttrSource(source, "args"))
     made = ExceptionVariable(type(real), args, real)
-    made.source = origin
+    made.source = source
     return made
 
 

@@ -31,8 +31,8 @@ class SubgraphBuilder(GraphBuilder):
         self.outer: GraphBuilder = outer
         self.parameters: list[torch.fx.Node] = []
 
-    def placeholder(self, origin: Source, fake: Any, real: Any) -> torch.fx.Node:
-        return self.outer.placeholder(origin, fake, real)
+    def placeholder(self, source: Source, fake: Any, real: Any) -> torch.fx.Node:
+        return self.outer.placeholder(source, fake, real)
 
     def owner_of(self, tx: Tracer, target: Any, args: list[Variable]) -> GraphBuilder:
         """Return the graph to which a new node belongs.

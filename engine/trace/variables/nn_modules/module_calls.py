@@ -202,7 +202,7 @@ def _infer_lazy_parameters(tx: Tracer, module: NNModuleVariable, args: Args, kwa
             or an initializer not from torch could observe the pending side effects.
         RestartTracing: the parameters are initialized.
     """
-    held: Any = module.real_object
+    real: Any = module.real_object
     hooks = module.real_object.__dict__["_forward_pre_hooks"]
     first = next(iter(hooks.values()), None)
     if getattr(first, "__func__", None) is not infer_parameters:
@@ -211,13 +211,13 @@ def _infer_lazy_parameters(tx: Tracer, module: NNModuleVariable, args: Args, kwa
         (n for n in tx.graph.graph.nodes if _RANDOM_OPS.search(str(getattr(n.target, "__name__", n.target)))), None
     )
     if random is not None or (
-        tx.side_effects.mutated_variables and (module.attr_writes or not _uses_torch_initializers(type(held)))
+        tx.side_effects.mutated_variables and (module.attr_writes or not _uses_torch_initializers(type(real)))
     ):
         raise Unsupported("lazy-module", f"the lazy {module.describe()} is used after random numbers or side effects")
     fakes = [realize(tx, a).as_node_arg(tx)[1] for a in args]
     words = {k: realize(tx, v).as_node_arg(tx)[1] for k, v in kwargs.items()}
     try:
-        held._infer_parameters(held, tuple(fakes), words)
+        real._infer_parameters(real, tuple(fakes), words)
     except Exception as error:
         raise Unsupported("lazy-module", f"the parameters of the lazy {module.describe()} are initialized") from error
     again = Unsupported("lazy-module", f"the lazy {module.describe()} inferred its sizes")

@@ -109,36 +109,36 @@ def _construct_module(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> V
         Unsupported: registration hooks are set, or the constructor can be neither run nor traced.
     """
     cls: Any = of.as_python_object()
-    refused = Unsupported("module-creation", f"the module {cls.__name__} is created")
+    graph_break = Unsupported("module-creation", f"the module {cls.__name__} is created")
     if any(torch.nn.modules.module.__dict__[name] for name in REGISTRATION_HOOKS):
-        raise refused
+        raise graph_break
     if not (
         _uses_default_methods(cls) or (cls.__module__.startswith("torch.nn.modules.") and not _may_hold_tensors(cls))
     ):
-        return _construct_by_tracing(tx, cls, args, kwargs, refused)
+        return _construct_by_tracing(tx, cls, args, kwargs, graph_break)
     try:
         constants: list[Any] = tx.as_python_constants(args)
         words = tx.as_python_keywords(kwargs)
     except NotPythonConstant:
-        return _construct_by_tracing(tx, cls, args, kwargs, refused)
+        return _construct_by_tracing(tx, cls, args, kwargs, graph_break)
     if not all(is_literal(v) or _is_number_sequence(v) for v in (*constants, *words.values())):
-        return _construct_by_tracing(tx, cls, args, kwargs, refused)
+        return _construct_by_tracing(tx, cls, args, kwargs, graph_break)
     try:
         instance = cls(*constants, **words)
     except Exception as error:
         raise tx.make_user_exception(error) from error
     tables = [instance.__dict__[table] for table in ("_parameters", "_buffers", "_modules")]
     if any(member is not None for table in tables for member in table.values()):
-        raise refused
+        raise graph_break
     return ConstantInitModuleVariable(instance, args, kwargs)
 
 
 def _construct_by_tracing(
-    tx: Tracer, cls: type[torch.nn.Module], args: Args, kwargs: Kwargs, refused: Unsupported
+    tx: Tracer, cls: type[torch.nn.Module], args: Args, kwargs: Kwargs, graph_break: Unsupported
 ) -> Variable:
     """Construct a module by tracing ``__new__`` and ``__init__`` of its class."""
     if type(cls).__call__ is not type.__call__:
-        raise refused
+        raise graph_break
     new = find_in_class(cls, "__new__")
     made: Variable
     if new is None or new[0] is object:
@@ -147,11 +147,11 @@ def _construct_by_tracing(
         by_new = call_python_new(tx, tx.wrap(cls, class_source(cls)), args, kwargs)
         if by_new is None or not issubclass(by_new.python_type(), cls):
             if by_new is None:
-                raise refused
+                raise graph_break
             return by_new
         made = by_new
     if call_python_method(tx, made.python_type(), "__init__", [made, *args], kwargs) is None:
-        raise refused
+        raise graph_break
     return made
 
 

@@ -54,8 +54,8 @@ class NNModuleVariable(UserDefinedObjectVariable):
 
     __slots__ = ("functional_call_overrides", "member_dicts")
 
-    def __init__(self, cls: type, origin: Source | None, held: Any) -> None:
-        super().__init__(cls, origin, held)
+    def __init__(self, cls: type, source: Source | None, real: Any) -> None:
+        super().__init__(cls, source, real)
         self.functional_call_overrides: dict[str, Variable] = {}
         """Replacements of parameters and buffers during ``torch.func.functional_call``."""
         self.member_dicts: dict[str, DictVariable] = {}
@@ -260,7 +260,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
 class FrozenMemberDictVariable(DictVariable):
     """Read-only member dict of a module whose mutations could not be written back."""
 
-    def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
+    def set_hashed_item(self, tx: Tracer, hash_key: Any, key: Variable, value: Variable) -> None:
         raise self.unsupported("changing the members of a module that wraps another", "module-attribute")
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
@@ -272,34 +272,34 @@ class FrozenMemberDictVariable(DictVariable):
         return super().call_method(tx, name, args, kwargs)
 
 
-def module_path(origin: Source | None) -> str:
+def module_path(source: Source | None) -> str:
     """Return the dotted path below the root module, such as ``blocks.0.attn``."""
     parts: list[str] = []
-    while origin is not None:
-        parts.append(origin.module_path_part(is_above_member=any(parts)))
-        origin = origin.parent
+    while source is not None:
+        parts.append(source.module_path_part(is_above_member=any(parts)))
+        source = source.parent
     return ".".join(filter(None, reversed(parts)))
 
 
 @register_subclass_builder(1, torch.jit.ScriptModule)
-def _scripted_module(tx: Tracer, real: torch.jit.ScriptModule, origin: Source) -> Variable:
+def _scripted_module(tx: Tracer, real: torch.jit.ScriptModule, source: Source) -> Variable:
     raise Unsupported("scripted-module", f"the scripted module {type(real).__name__} is used")
 
 
 @register_subclass_builder(2, torch.nn.Module)
-def _module(tx: Tracer, real: torch.nn.Module, origin: Source) -> Variable:
+def _module(tx: Tracer, real: torch.nn.Module, source: Source) -> Variable:
     tx.inputs.saw_tensor = True
     if ORIGINAL_MODULE_ATTR in type(real).__dict__:
-        tx.guard_type(real, origin, "it is a compiled module, and its original was inlined")
-        return tx.wrap(getattr(real, ORIGINAL_MODULE_ATTR), AttrSource(origin, ORIGINAL_MODULE_ATTR))
+        tx.guard_type(real, source, "it is a compiled module, and its original was inlined")
+        return tx.wrap(getattr(real, ORIGINAL_MODULE_ATTR), AttrSource(source, ORIGINAL_MODULE_ATTR))
     behind = unwrap_torch_compile(real)
     if behind is not None:
-        tx.guard_type(real, origin, "torch.compile created it, and its original was inlined")
-        return tx.wrap(behind, ModuleMemberSource(origin, "_modules", "_orig_mod"))
-    tx.guard_type(real, origin, "the module's members or methods were used")
+        tx.guard_type(real, source, "torch.compile created it, and its original was inlined")
+        return tx.wrap(behind, ModuleMemberSource(source, "_modules", "_orig_mod"))
+    tx.guard_type(real, source, "the module's members or methods were used")
     if id(real.__dict__) in tx.objects.variables_by_id:
         raise Unsupported("module-attribute", f"a {type(real).__name__} whose __dict__ is also used directly")
-    made = NNModuleVariable(type(real), origin, real)
+    made = NNModuleVariable(type(real), source, real)
     tx.objects.variables_by_dict_id.setdefault(id(real.__dict__), made)
     return made
 

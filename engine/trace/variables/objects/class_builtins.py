@@ -43,9 +43,9 @@ def is_instance(tx: Tracer, of: Variable, classes: Variable) -> bool:
         tx.fold_constant(isinstance, None, cls)  # raises Python's TypeError
     if issubclass(classes.python_type(), LEGACY_TENSOR_METACLASS):
         return _matches_legacy_tensor_type(of, cls)
-    asked = _user_instancecheck(tx, of, cls)
-    if asked is not None:
-        return asked
+    result = _user_instancecheck(tx, of, cls)
+    if result is not None:
+        return result
     if (
         isinstance(of, TensorVariable)
         and cls in (torch.nn.Parameter, torch.nn.Buffer)

@@ -67,8 +67,8 @@ class ClassVariable(Variable):
         return self.real_object
 
     def is_truthy(self, tx: Tracer) -> bool:
-        asked = call_metaclass_method(tx, self, "__bool__", []) or call_metaclass_method(tx, self, "__len__", [])
-        return True if asked is None else asked.is_truthy(tx)
+        result = call_metaclass_method(tx, self, "__bool__", []) or call_metaclass_method(tx, self, "__len__", [])
+        return True if result is None else result.is_truthy(tx)
 
     def as_python_constant(self, tx: Tracer) -> Any:
         return self.real_object
@@ -134,26 +134,26 @@ class ClassVariable(Variable):
 
         Later traced reads see it; generated code applies it after the graph.
         """
-        held = self.real_object
-        if not is_heap_type(held):
-            tx.raise_type_error(f"cannot set {name!r} attribute of immutable type '{held.__name__}'")
-        plain = type(held).__setattr__ is type.__setattr__ and type(held).__delattr__ is type.__delattr__
-        found = find_in_class(type(held), name)
+        real = self.real_object
+        if not is_heap_type(real):
+            tx.raise_type_error(f"cannot set {name!r} attribute of immutable type '{real.__name__}'")
+        plain = type(real).__setattr__ is type.__setattr__ and type(real).__delattr__ is type.__delattr__
+        found = find_in_class(type(real), name)
         if (
             not plain
-            or is_trusted_module(held.__module__)
+            or is_trusted_module(real.__module__)
             or name.startswith("__")
             or (found and is_data_descriptor(found[1]))
         ):
             raise self.unsupported_attribute("setting", name)
-        key = (held, name)
+        key = (real, name)
         CLASS_ATTR_WRITES[key] = None if value is None else ClassAttrWrite(value)
         done = (
             CallExpressionVariable(delattr, [self, ConstantVariable(name)])
             if value is None
             else CallExpressionVariable(setattr, [self, ConstantVariable(name), value])
         )
-        tx.side_effects.record_side_effect(done, f"{held.__name__}.{name} is {'deleted' if value is None else 'set'}")
+        tx.side_effects.record_side_effect(done, f"{real.__name__}.{name} is {'deleted' if value is None else 'set'}")
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__subclasses__" and not args and not kwargs:
@@ -165,16 +165,16 @@ class ClassVariable(Variable):
         if tx.objects.new_classes:
             raise self.unsupported("__subclasses__() of a class that traced code may have subclassed", "class-creation")
         found: list[type] = type.__subclasses__(self.real_object)
-        asked = MethodResultSource(class_source(self.real_object), "__subclasses__")
-        tx.guard(LengthMatch, asked, len(found), why=f"the subclasses of {self.real_object.__name__} were read")
-        return tx.from_python([tx.wrap(c, GetItemSource(asked, n)) for n, c in enumerate(found)])
+        result = MethodResultSource(class_source(self.real_object), "__subclasses__")
+        tx.guard(LengthMatch, result, len(found), why=f"the subclasses of {self.real_object.__name__} were read")
+        return tx.from_python([tx.wrap(c, GetItemSource(result, n)) for n, c in enumerate(found)])
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         if issubclass(self.real_object, enum.Enum):
             return tx.fold_constant(lambda: self.real_object[key.as_python_constant(tx)])  # type: ignore[index]
-        asked = call_metaclass_method(tx, self, "__getitem__", [key])
-        if asked is not None:
-            return asked
+        result = call_metaclass_method(tx, self, "__getitem__", [key])
+        if result is not None:
+            return result
         own = find_in_class(self.real_object, "__class_getitem__")
         if own is not None and own.function is not None and own.owner.__module__ != "typing":
             return self.call_method(tx, "__class_getitem__", [key], {})
@@ -193,9 +193,9 @@ class ClassVariable(Variable):
         return call_metaclass_method(tx, self, "__len__", []) or super().length(tx)
 
     def contains(self, tx: Tracer, item: Variable) -> bool:
-        asked = call_metaclass_method(tx, self, "__contains__", [item])
-        if asked is not None:
-            return asked.is_truthy(tx)
+        result = call_metaclass_method(tx, self, "__contains__", [item])
+        if result is not None:
+            return result.is_truthy(tx)
         return bool(
             tx.fold_constant(operator.contains, self.real_object, item.as_python_constant(tx)).as_python_constant(tx)
         )
@@ -216,9 +216,9 @@ def _is_class(real: Any) -> bool:
 
 
 @register_builder_if(1, _is_class)
-def _class(tx: Tracer, real: type, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, f"the class {real.__qualname__} was used")
-    return ClassVariable(real, origin)
+def _class(tx: Tracer, real: type, source: Source) -> Variable:
+    tx.guard_identity(real, source, f"the class {real.__qualname__} was used")
+    return ClassVariable(real, source)
 
 
 def _is_generic_alias(real: Any) -> bool:
@@ -228,9 +228,9 @@ def _is_generic_alias(real: Any) -> bool:
 
 
 @register_builder_if(40, _is_generic_alias)
-def _generic_alias(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "it was used as a type")
-    return GenericAliasVariable(real, origin)
+def _generic_alias(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, "it was used as a type")
+    return GenericAliasVariable(real, source)
 
 
 class GenericAliasVariable(BuiltinVariable):

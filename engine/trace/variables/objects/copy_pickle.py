@@ -170,23 +170,23 @@ def _read_state(tx: Tracer, of: UserDefinedObjectVariable, slots: dict[str, Vari
         return state
     own: Variable = NONE
     if not of.has_no_dict() or of.python_type() is _SIMPLE_NAMESPACE:
-        held = of.get_attr(tx, "__dict__")
-        entries = dict_entries(held)
+        attributes = of.get_attr(tx, "__dict__")
+        entries = dict_entries(attributes)
         if entries:
-            own = held if held is of else DictVariable(dict(entries))
+            own = attributes if attributes is of else DictVariable(dict(entries))
     return TupleVariable([own, DictVariable.from_str_keys(slots)]) if slots else own
 
 
 def _call_new(tx: Tracer, cls: Variable, args: Args) -> Variable:
     """Call ``cls.__new__(cls, *args)``."""
-    held = cls.as_python_object()
-    if _has_new(held):
+    real = cls.as_python_object()
+    if _has_new(real):
         return realize(tx, cls.get_attr(tx, "__new__")).call(tx, [cls, *args], {})
-    base = builtin_base_of(held)
+    base = builtin_base_of(real)
     if base is not None:
-        return call_builtin_new(tx, held, base, args, {})
-    kind = SimpleNamespaceVariable if held is _SIMPLE_NAMESPACE else UserDefinedObjectVariable
-    return kind(held, None, NotImplemented)
+        return call_builtin_new(tx, real, base, args, {})
+    kind = SimpleNamespaceVariable if real is _SIMPLE_NAMESPACE else UserDefinedObjectVariable
+    return kind(real, None, NotImplemented)
 
 
 def _apply_state(tx: Tracer, made: Variable, state: Variable) -> None:
@@ -275,11 +275,11 @@ def _copy_tuple(of: TupleVariable, copied: _Copier) -> Variable | None:
 def _copy_dict(of: DictVariable, copied: _Copier) -> Variable | None:
     made = DictVariable({}, None, of.cls, of.default_factory)
     copied.keep(of, made)
-    for stands_for, (key, value) in list(of.entries.items()):
+    for hash_key, (key, value) in list(of.entries.items()):
         copied_key = copied(key)
         if not _is_unchanged(key, copied_key):
             raise Unsupported("copy", "copy.deepcopy() of a dict whose keys are copied")
-        made.entries[stands_for] = (copied_key, copied(value))
+        made.entries[hash_key] = (copied_key, copied(value))
     made.attributes.update((name, copied(value)) for name, value in of.attributes.items())
     return made
 

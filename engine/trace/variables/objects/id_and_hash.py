@@ -183,9 +183,9 @@ def check_keys_rebuildable(keys: Collection[Any], what: str) -> None:
     hashed = [k for k in keys if isinstance(k, UserHashKey)]
     changing = [k for k in hashed if k.has_effects]
     if changing:
-        refused = Unsupported("dict-key", f"rebuilding a {what} with keys whose __hash__ has a side effect")
-        refused.created_at = min(k.created_at for k in changing)
-        raise refused
+        graph_break = Unsupported("dict-key", f"rebuilding a {what} with keys whose __hash__ has a side effect")
+        graph_break.created_at = min(k.created_at for k in changing)
+        raise graph_break
     if hashed and len(set(map(hash, keys))) < len(keys):
         raise Unsupported("dict-key", f"rebuilding a {what} with keys that have the same hash")
 

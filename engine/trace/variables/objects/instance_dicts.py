@@ -40,12 +40,12 @@ class InstanceDictVariable(DictVariable):
     def child_variables(self) -> list[Variable]:
         return [self.owner]
 
-    def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
+    def set_hashed_item(self, tx: Tracer, hash_key: Any, key: Variable, value: Variable) -> None:
         is_name = key.python_type() is str
-        found = find_in_class(self.owner.python_type(), stands_for) if is_name else None
+        found = find_in_class(self.owner.python_type(), hash_key) if is_name else None
         if not is_name or (found is not None and found.is_stored_outside_dict):
             raise self.unsupported("writing this key into an instance's __dict__", "attribute-write")
-        self.owner.write_attr(tx, stands_for, value)
+        self.owner.write_attr(tx, hash_key, value)
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
         name = key.hash_key(tx)

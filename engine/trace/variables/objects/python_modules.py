@@ -97,9 +97,9 @@ SYS_NAMESPACE = GlobalsNamespace(sys.__dict__, "sys")
 
 
 @register_builder(types.ModuleType)
-def _module(tx: Tracer, real: types.ModuleType, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, f"the module {real.__name__} was used")
-    return PythonModuleVariable(real, origin)
+def _module(tx: Tracer, real: types.ModuleType, source: Source) -> Variable:
+    tx.guard_identity(real, source, f"the module {real.__name__} was used")
+    return PythonModuleVariable(real, source)
 
 
 def _is_python_module(real: Any) -> bool:

@@ -58,9 +58,9 @@ class SimpleNamespaceVariable(UserDefinedObjectVariable):
 
 
 @register_builder(SimpleNamespace)
-def _namespace(tx: Tracer, real: SimpleNamespace, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "its attributes were used")
-    made = SimpleNamespaceVariable(SimpleNamespace, origin, real)
+def _namespace(tx: Tracer, real: SimpleNamespace, source: Source) -> Variable:
+    tx.guard_type(real, source, "its attributes were used")
+    made = SimpleNamespaceVariable(SimpleNamespace, source, real)
     register_instance_dict(tx, made)
     return made
 

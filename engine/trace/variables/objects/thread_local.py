@@ -35,9 +35,9 @@ def _is_local(real: object) -> bool:
 
 
 @register_builder_if(60, _is_local)
-def _local(tx: Tracer, real: threading.local, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "its attributes or methods were used")
-    return ThreadLocalVariable(type(real), origin, real)
+def _local(tx: Tracer, real: threading.local, source: Source) -> Variable:
+    tx.guard_type(real, source, "its attributes or methods were used")
+    return ThreadLocalVariable(type(real), source, real)
 
 
 @register_rule(threading.local)

@@ -87,19 +87,21 @@ def _may_be_collected(tx: Tracer, of: Variable) -> bool:
 
 def _is_held_by_frame(tx: Tracer, of: Variable) -> bool:
     """Return True if a local, a cell or a stack slot of an active frame holds the object."""
-    held = (v for frame in tx.call_stack.frames for v in (*frame.locals.values(), *frame.stack, *frame.cell_contents()))
-    return any(v.resolved is of for v in held)
+    variables = (
+        v for frame in tx.call_stack.frames for v in (*frame.locals.values(), *frame.stack, *frame.cell_contents())
+    )
+    return any(v.resolved is of for v in variables)
 
 
 @register_builder(weakref.ref, weakref.KeyedRef)
-def _reference(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "the object behind the weak reference was used")
+def _reference(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "the object behind the weak reference was used")
     held = real()
-    at = WeakRefCallSource(origin)
+    at = WeakRefCallSource(source)
     if held is None:
         tx.guard(IdMatch, at, None, why="the object behind the weak reference was freed")
-        return WeakRefVariable(NONE, origin, real)
-    return WeakRefVariable(tx.wrap(held, at), origin, real)
+        return WeakRefVariable(NONE, source, real)
+    return WeakRefVariable(tx.wrap(held, at), source, real)
 
 
 def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
@@ -135,5 +137,5 @@ register_rule(weakref.proxy)(_weakref_rule("proxy"))
 
 
 @register_builder(weakref.ProxyType, weakref.CallableProxyType)
-def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _proxy(tx: Tracer, real: Any, source: Source) -> Variable:
     raise Unsupported("weak-reference", "a weak proxy is used")

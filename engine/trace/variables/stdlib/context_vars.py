@@ -53,6 +53,6 @@ def _use_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 @register_builder(contextvars.ContextVar)
-def _variable(tx: Tracer, real: contextvars.ContextVar[Any], origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "the context variable was used")
-    return ContextVarVariable(real, origin)
+def _variable(tx: Tracer, real: contextvars.ContextVar[Any], source: Source) -> Variable:
+    tx.guard_identity(real, source, "the context variable was used")
+    return ContextVarVariable(real, source)

@@ -32,9 +32,9 @@ class ExternalLockVariable(RealObjectVariable):
 
 
 @register_builder(*_LOCK_TYPES)
-def _build_external_lock(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "the lock was used")
-    return ExternalLockVariable(real, origin)
+def _build_external_lock(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "the lock was used")
+    return ExternalLockVariable(real, source)
 
 
 @register_rule(threading.Lock, threading.RLock, *_LOCK_TYPES)

@@ -98,13 +98,13 @@ class LoggerVariable(RealObjectVariable):
         return bool(wanted >= self._level(tx))
 
     def _level(self, tx: Tracer) -> int:
-        origin, held = self.source, self.real_object
+        source, real = self.source, self.real_object
         while True:
-            assert origin is not None
-            tx.guard(EqualsMatch, AttrSource(origin, "level"), held.level, why="a logging level was read")
-            if held.level or held.parent is None:
-                return held.level
-            origin, held = AttrSource(origin, "parent"), held.parent
+            assert source is not None
+            tx.guard(EqualsMatch, AttrSource(source, "level"), real.level, why="a logging level was read")
+            if real.level or real.parent is None:
+                return real.level
+            source, real = AttrSource(source, "parent"), real.parent
 
 
 def _only_writes_to_streams(logger: logging.Logger) -> bool:
@@ -133,9 +133,9 @@ def _is_plain_handler(handler: logging.Handler) -> bool:
 
 
 @register_subclass_builder(12, logging.Logger)
-def _logger(tx: Tracer, real: logging.Logger, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "a message was logged")
-    return LoggerVariable(real, origin)
+def _logger(tx: Tracer, real: logging.Logger, source: Source) -> Variable:
+    tx.guard_identity(real, source, "a message was logged")
+    return LoggerVariable(real, source)
 
 
 @register_rule(logging.getLogger)

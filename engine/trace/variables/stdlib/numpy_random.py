@@ -45,12 +45,12 @@ class NumpyRandomFunctionVariable(RealObjectVariable):
 
 
 @register_builder(np.random.RandomState, np.random.Generator)
-def _build_generator(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "random numbers are sampled from it")
-    return NumpyGeneratorVariable(real, origin)
+def _build_generator(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "random numbers are sampled from it")
+    return NumpyGeneratorVariable(real, source)
 
 
 @register_builder(type(np.random.seed))
-def _build_function(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "it was called")
-    return NumpyRandomFunctionVariable(real, origin)
+def _build_function(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, "it was called")
+    return NumpyRandomFunctionVariable(real, source)

@@ -21,11 +21,11 @@ class OsEnvironVariable(RealObjectVariable):
 
     def _read(self, tx: Tracer, key: Variable) -> str | None:
         name = key.as_python_constant(tx)
-        origin = DictGetSource(ConstantSource(os.environ, "os.environ"), name)
+        source = DictGetSource(ConstantSource(os.environ, "os.environ"), name)
         found = os.environ.get(name)
         cause = tx.guard_cause("an environment variable decided what was traced")
         tx.guards.add(
-            IdMatch(origin, MISSING, cause=cause) if found is None else EqualsMatch(origin, found, cause=cause)
+            IdMatch(source, MISSING, cause=cause) if found is None else EqualsMatch(source, found, cause=cause)
         )
         return found
 
@@ -51,8 +51,8 @@ class OsEnvironVariable(RealObjectVariable):
 
 
 @register_builder(type(os.environ))
-def _environment(tx: Tracer, real: Any, origin: Source) -> Variable:
-    return OsEnvironVariable(real, origin)
+def _environment(tx: Tracer, real: Any, source: Source) -> Variable:
+    return OsEnvironVariable(real, source)
 
 
 @register_rule(os.fspath)

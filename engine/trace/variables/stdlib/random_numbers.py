@@ -168,15 +168,15 @@ def draw_number(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs,
         raise _not_replayable(name) from error
     if type(tried) not in _DTYPES or abs(tried) >= _MAX_INTEGER:
         raise _not_replayable(name)
-    origin = RandomDrawSource(
+    source = RandomDrawSource(
         of.source, tx.random_state.input_count, name, tuple(given), tuple(words.items()), _DTYPES[type(tried)]
     )
-    fake = evaluate_on_fakes(tx, "call_function", lambda: torch.empty((), dtype=origin.dtype, device="cpu"), [], {})
-    node = tx.graph.placeholder(origin, fake, torch.tensor(tried, dtype=origin.dtype))
+    fake = evaluate_on_fakes(tx, "call_function", lambda: torch.empty((), dtype=source.dtype, device="cpu"), [], {})
+    node = tx.graph.placeholder(source, fake, torch.tensor(tried, dtype=source.dtype))
     try:
         number = emit_node(tx, "call_method", "item", [TensorVariable(node, fake)])
     except Unsupported:  # the backend does not support unbacked numbers
-        tx.graph.erase_last_input(origin)
+        tx.graph.erase_last_input(source)
         raise _not_replayable(name) from None
     tx.random_state.input_count += 1
     return number
@@ -195,9 +195,9 @@ def random_with_state(state: Any) -> random.Random:
 
 
 @register_builder(random.Random)
-def _build_random(tx: Tracer, real: random.Random, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "random numbers are generated from it")
-    return RandomVariable(origin, None, real)
+def _build_random(tx: Tracer, real: random.Random, source: Source) -> Variable:
+    tx.guard_type(real, source, "random numbers are generated from it")
+    return RandomVariable(source, None, real)
 
 
 @register_rule(random.Random)

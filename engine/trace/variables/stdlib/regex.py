@@ -49,9 +49,9 @@ class RegexPatternVariable(ConstantVariable):
 
 
 @register_builder(re.Pattern)
-def _pattern(tx: Tracer, real: re.Pattern[Any], origin: Source) -> Variable:
-    tx.guard_identity(real, origin, f"the pattern {real.pattern!r} was used")
-    return RegexPatternVariable(real, origin)
+def _pattern(tx: Tracer, real: re.Pattern[Any], source: Source) -> Variable:
+    tx.guard_identity(real, source, f"the pattern {real.pattern!r} was used")
+    return RegexPatternVariable(real, source)
 
 
 @register_sourceless_builder(re.Pattern)
@@ -60,9 +60,9 @@ def _make_pattern(tx: Tracer, value: re.Pattern[Any]) -> Variable:
 
 
 @register_builder(re.Match)
-def _match(tx: Tracer, real: re.Match[Any], origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "the match was used")
-    return ConstantVariable(real, origin)
+def _match(tx: Tracer, real: re.Match[Any], source: Source) -> Variable:
+    tx.guard_identity(real, source, "the match was used")
+    return ConstantVariable(real, source)
 
 
 @register_sourceless_builder(re.Match)

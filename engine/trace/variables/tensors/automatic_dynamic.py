@@ -51,120 +51,120 @@ class _SizeOutOfRange(errors.SizeOutOfRange, ConstraintViolationError):
     """``SizeOutOfRange`` that is also an instance of torch's own error class."""
 
 
-def check_in_range(origin: Source, value: float, low: int | None, high: int | None, dim: int = -1) -> None:
+def check_in_range(source: Source, value: float, low: int | None, high: int | None, dim: int = -1) -> None:
     """Check a size of a tensor, or a number, against the user's range.
 
     Raises:
         errors.SizeOutOfRange: it is outside.
     """
     if (low is not None and value < low) or (high is not None and value > high):
-        raise _SizeOutOfRange(origin.expr, dim, int(value), low, high)
+        raise _SizeOutOfRange(source.expr, dim, int(value), low, high)
 
 
-def symbolize_number(tx: Tracer, real: float, origin: Source) -> Variable | None:
+def symbolize_number(tx: Tracer, real: float, source: Source) -> Variable | None:
     """Create a symbol for an int or float that changes between calls; None for a constant."""
-    low, high = listed_range(origin.expr, tx.options.dynamic_ranges)
-    check_in_range(origin, real, low, high)
-    why = _dynamic_number_reason(tx, real, origin)
+    low, high = listed_range(source.expr, tx.options.dynamic_ranges)
+    check_in_range(source, real, low, high)
+    why = _dynamic_number_reason(tx, real, source)
     # sympy represents neither infinity nor the sign of zero
     if not why or not (0 < abs(real) <= _MAX_FLOAT if type(real) is float else -(2**63) <= real < 2**63):
         return None
     env = tx.symbols.shape_env
-    symbol: Any = env.create_unspecified_symbol(real, source=origin, dynamic_dim=DimDynamic.DYNAMIC)
+    symbol: Any = env.create_unspecified_symbol(real, source=source, dynamic_dim=DimDynamic.DYNAMIC)
     make: Any = env.create_symintnode if type(real) is int else env.create_symfloatnode
-    made = make(symbol, hint=real, source=origin)
+    made = make(symbol, hint=real, source=source)
     if PYTHON_TYPES.get(type(made)) is None:
         return None
     tx.symbols.symbol_reasons[symbol] = why
     tx.guard_type(
-        real, origin, f"it is a symbol of type {type(real).__name__}, because its value changed between calls"
+        real, source, f"it is a symbol of type {type(real).__name__}, because its value changed between calls"
     )
     if type(real) is float:
-        _guard_range(tx, symbol, origin, -_MAX_FLOAT, _MAX_FLOAT, "symbols must be finite")
+        _guard_range(tx, symbol, source, -_MAX_FLOAT, _MAX_FLOAT, "symbols must be finite")
     else:
-        _guard_range(tx, symbol, origin, low, high, "the user gave it a range")
-    value = SymNodeVariable(tx.graph.placeholder(origin, made, real), made)
-    value.source, value.symbol = origin, symbol
+        _guard_range(tx, symbol, source, low, high, "the user gave it a range")
+    value = SymNodeVariable(tx.graph.placeholder(source, made, real), made)
+    value.source, value.symbol = source, symbol
     tx.symbols.symbolic_input_scalars.append(value)
     return value
 
 
-def _guard_range(tx: Tracer, symbol: Any, origin: Source, low: float | None, high: float | None, why: str) -> None:
+def _guard_range(tx: Tracer, symbol: Any, source: Source, low: float | None, high: float | None, why: str) -> None:
     """Guard that a number is in a range."""
     for relation, bound in ((sympy.Ge, low), (sympy.Le, high)):
         if bound is not None:
             guard = SymbolicShapeGuard(
-                origin, relation(symbol, bound), ((symbol, origin, -1),), cause=tx.guard_cause(why)
+                source, relation(symbol, bound), ((symbol, source, -1),), cause=tx.guard_cause(why)
             )
             tx.guards.add(guard)
 
 
-def _dynamic_number_reason(tx: Tracer, real: float, origin: Source) -> str:
+def _dynamic_number_reason(tx: Tracer, real: float, source: Source) -> str:
     """Return the reason that a number becomes a symbol; empty for a constant."""
-    if tx.options.dynamic is False or is_listed_as_static(origin.expr):
+    if tx.options.dynamic is False or is_listed_as_static(source.expr):
         return ""
-    if -1 in _automatic_dynamic_dims(tx, origin) or origin in tx.symbols.known_dynamic_sources:
+    if -1 in _automatic_dynamic_dims(tx, source) or source in tx.symbols.known_dynamic_sources:
         return f"its value changed between calls ({real!r} in this one)"
-    if is_listed_as_dynamic(origin.expr, tx.options.dynamic_sources):
+    if is_listed_as_dynamic(source.expr, tx.options.dynamic_sources):
         return _LISTED
-    return "dynamic=True" if tx.options.dynamic is True and origin.is_argument_or_item() else ""
+    return "dynamic=True" if tx.options.dynamic is True and source.is_argument_or_item() else ""
 
 
-def is_dynamic_number(tx: Tracer, origin: Source) -> bool:
+def is_dynamic_number(tx: Tracer, source: Source) -> bool:
     """Return True if the value changed between calls and may become a symbol."""
-    return tx.options.dynamic is not False and -1 in _automatic_dynamic_dims(tx, origin)
+    return tx.options.dynamic is not False and -1 in _automatic_dynamic_dims(tx, source)
 
 
-def _automatic_dynamic_dims(tx: Tracer, origin: Source) -> frozenset[int]:
+def _automatic_dynamic_dims(tx: Tracer, source: Source) -> frozenset[int]:
     """Return the dims of a source that changed between calls; -1 is the value of a number.
 
     For the next item of an iterator, these are the dims of any item of the underlying sequence.
     """
-    seen = tx.request.dynamic_dims.get(origin.expr, frozenset())
-    if any(ALL_NUMBERS in tx.request.dynamic_dims.get(link.expr, ()) for link in origin.chain()):
+    seen = tx.request.dynamic_dims.get(source.expr, frozenset())
+    if any(ALL_NUMBERS in tx.request.dynamic_dims.get(link.expr, ()) for link in source.chain()):
         seen |= {-1}
-    upcoming = next((link for link in origin.chain() if isinstance(link, IteratorItemSource)), None)
+    upcoming = next((link for link in source.chain() if isinstance(link, IteratorItemSource)), None)
     if upcoming is None:
         return seen
     items = f"{IteratorStateSource(upcoming.base).expr}[1][0]["
-    below = f"]{origin.expr.removeprefix(upcoming.expr)}"
+    below = f"]{source.expr.removeprefix(upcoming.expr)}"
     alike = (d for expr, d in tx.request.dynamic_dims.items() if expr.startswith(items) and expr.endswith(below))
     return seen.union(*alike)
 
 
-def symbolic_context(tx: Tracer, tensor: torch.Tensor, origin: Source) -> StatelessSymbolicContext[Any, Any] | None:
+def symbolic_context(tx: Tracer, tensor: torch.Tensor, source: Source) -> StatelessSymbolicContext[Any, Any] | None:
     """Return the symbolic context of an input and its inner tensors; None if all static."""
     if is_wrapper_subclass(tensor):
         if tensor._base is not None and is_wrapper_subclass(tensor._base):
             return None  # torch would make every dim of the base's inner tensors symbolic
-        reasons = _inner_dim_reasons(tx, tensor, origin, {}, isinstance(tensor, torch.nn.Parameter))
+        reasons = _inner_dim_reasons(tx, tensor, source, {}, isinstance(tensor, torch.nn.Parameter))
         if any(reasons.values()):
             ragged = [d for d, size in enumerate(tensor.shape) if is_nested_int(size)]
-            reasons[origin] |= dict.fromkeys(ragged, "its size is ragged")
+            reasons[source] |= dict.fromkeys(ragged, "its size is ragged")
     else:
-        reasons = {origin: _dynamic_dim_reasons(tx, tensor, origin)}
-    if not any(reasons.values()) and DimDynamic.DYNAMIC not in _dynamic_strides(tx, tensor, origin):
+        reasons = {source: _dynamic_dim_reasons(tx, tensor, source)}
+    if not any(reasons.values()) and DimDynamic.DYNAMIC not in _dynamic_strides(tx, tensor, source):
         return None
     tx.symbols.dynamic_size_reasons.update(reasons)
-    return _build_symbolic_context(tx, tensor, origin, reasons)
+    return _build_symbolic_context(tx, tensor, source, reasons)
 
 
-def _dynamic_strides(tx: Tracer, tensor: torch.Tensor, origin: Source) -> list[DimDynamic]:
+def _dynamic_strides(tx: Tracer, tensor: torch.Tensor, source: Source) -> list[DimDynamic]:
     """Return per dimension whether its stride becomes a symbol: it changed between calls."""
     kinds = [DimDynamic.INFER_STRIDE] * tensor.dim()
     if tx.options.dynamic is not False and not is_wrapper_subclass(tensor):
-        for d in tx.request.dynamic_dims.get(strides_expr(origin), ()):
+        for d in tx.request.dynamic_dims.get(strides_expr(source), ()):
             if d < tensor.dim() and tensor.stride(d) > 1:
                 kinds[d] = DimDynamic.DYNAMIC
     return kinds
 
 
-def _dynamic_dim_reasons(tx: Tracer, tensor: torch.Tensor, origin: Source) -> dict[int, str]:
-    return {d: reason for d in range(tensor.dim()) if (reason := _dynamic_dim_reason(tx, tensor, origin, d))}
+def _dynamic_dim_reasons(tx: Tracer, tensor: torch.Tensor, source: Source) -> dict[int, str]:
+    return {d: reason for d in range(tensor.dim()) if (reason := _dynamic_dim_reason(tx, tensor, source, d))}
 
 
 def _inner_dim_reasons(
-    tx: Tracer, tensor: torch.Tensor, origin: Source, outer: dict[int, str], is_parameter: bool
+    tx: Tracer, tensor: torch.Tensor, source: Source, outer: dict[int, str], is_parameter: bool
 ) -> dict[Source, dict[int, str]]:
     """Return per inner tensor, the wrapper itself first, the reasons of its dynamic dims.
 
@@ -172,12 +172,12 @@ def _inner_dim_reasons(
     like other parameters.
     """
     why = outer | (
-        _dynamic_dim_reasons(tx, tensor, origin) if not is_parameter or tx.options.dynamic is not True else {}
+        _dynamic_dim_reasons(tx, tensor, source) if not is_parameter or tx.options.dynamic is not True else {}
     )
-    found = {origin: why}
+    found = {source: why}
     for name, part in inner_tensors(tensor):
         alike = why if part.shape == tensor.shape else {}
-        found |= _inner_dim_reasons(tx, part, AttrSource(origin, name), alike, is_parameter)
+        found |= _inner_dim_reasons(tx, part, AttrSource(source, name), alike, is_parameter)
     return found
 
 
@@ -200,49 +200,49 @@ def unify_inner_shapes(fake: Any, real: Any) -> None:
 
 
 def _build_symbolic_context(
-    tx: Tracer, tensor: torch.Tensor, origin: Source, reasons: Mapping[Source, dict[int, str]]
+    tx: Tracer, tensor: torch.Tensor, source: Source, reasons: Mapping[Source, dict[int, str]]
 ) -> StatelessSymbolicContext[Any, Any]:
-    why = reasons[origin]
+    why = reasons[source]
     kinds = [DimDynamic.DYNAMIC if d in why else DimDynamic.STATIC for d in range(tensor.dim())]
     if not is_wrapper_subclass(tensor):
         return StatelessSymbolicContext(
             dynamic_sizes=kinds,
-            dynamic_strides=_dynamic_strides(tx, tensor, origin),
-            constraint_sizes=_dim_constraints(tx, tensor, origin, why),
+            dynamic_strides=_dynamic_strides(tx, tensor, source),
+            constraint_sizes=_dim_constraints(tx, tensor, source, why),
         )
     inner: dict[str, Any] = {
-        name: _build_symbolic_context(tx, part, AttrSource(origin, name), reasons)
+        name: _build_symbolic_context(tx, part, AttrSource(source, name), reasons)
         for name, part in inner_tensors(tensor)
     }
     return SubclassSymbolicContext(
         dynamic_sizes=kinds,
-        constraint_sizes=_dim_constraints(tx, tensor, origin, why),
-        tensor_source=origin,
+        constraint_sizes=_dim_constraints(tx, tensor, source, why),
+        tensor_source=source,
         inner_contexts=inner,
     )
 
 
-def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, origin: Source, dim: int) -> str:
+def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, source: Source, dim: int) -> str:
     """Return the reason that a dimension becomes a symbol; empty for a static one."""
     if tensor.shape[dim] <= 1 or any(dim in getattr(tensor, marks, ()) for marks in _STATIC_MARKS):
         return ""
     if dim in _marked_dynamic_dims(tensor):
         return "marked dynamic"
-    if tx.options.dynamic is False or is_listed_as_static(origin.expr, dim):
+    if tx.options.dynamic is False or is_listed_as_static(source.expr, dim):
         return ""
-    low, high = listed_range(origin.expr, tx.options.dynamic_ranges, dim)
+    low, high = listed_range(source.expr, tx.options.dynamic_ranges, dim)
     if low is not None and low == high:
         return ""
-    if dim in _automatic_dynamic_dims(tx, origin):
+    if dim in _automatic_dynamic_dims(tx, source):
         return "its size changed between calls"
-    if is_listed_as_dynamic(origin.expr, tx.options.dynamic_sources, dim):
+    if is_listed_as_dynamic(source.expr, tx.options.dynamic_sources, dim):
         return _LISTED
     return "dynamic=True" if tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter) else ""
 
 
-def _dim_constraints(tx: Tracer, tensor: torch.Tensor, origin: Source, dims: Mapping[int, str]) -> list[Any]:
+def _dim_constraints(tx: Tracer, tensor: torch.Tensor, source: Source, dims: Mapping[int, str]) -> list[Any]:
     """Return the bounds from ``mark_dynamic`` or ``dynamic_shapes`` per dimension."""
-    given = {**size_ranges(tx, tensor, origin), **getattr(tensor, DYNAMIC_DIMS_ATTR, {})}
+    given = {**size_ranges(tx, tensor, source), **getattr(tensor, DYNAMIC_DIMS_ATTR, {})}
 
     def bound(dim: int) -> Any:
         low, high = given.get(dim, (None, None)) if dim in dims else (None, None)
@@ -271,9 +271,9 @@ def dims_marked_in_torch(tensor: torch.Tensor, marks: tuple[str, ...] = _MARKS) 
     return set().union(*[getattr(tensor, mark, ()) for mark in marks])
 
 
-def size_ranges(tx: Tracer, tensor: torch.Tensor, origin: Source) -> dict[int, tuple[int | None, int | None]]:
+def size_ranges(tx: Tracer, tensor: torch.Tensor, source: Source) -> dict[int, tuple[int | None, int | None]]:
     """Return the bounds per dimension from ``dynamic_shapes`` or torch's ``mark_dynamic``."""
-    listed = {d: listed_range(origin.expr, tx.options.dynamic_ranges, d) for d in range(tensor.dim())}
+    listed = {d: listed_range(source.expr, tx.options.dynamic_ranges, d) for d in range(tensor.dim())}
     marked = {r.dim: (r.min, r.max) for r in getattr(tensor, "_dynamo_dynamic_range", ())}
     return listed | {d: bounds for d, bounds in marked.items() if bounds != (None, None)}
 

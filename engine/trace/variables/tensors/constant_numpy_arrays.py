@@ -91,14 +91,14 @@ def constant_tensor(tx: Tracer, content: np.ndarray[Any, Any]) -> TensorVariable
         Unsupported: torch has no such dtype or strides.
     """
     try:
-        lies = torch.tensor(content)
+        laid_out = torch.tensor(content)
     except (TypeError, ValueError):
         raise Unsupported("numpy-array", f"a tensor created from an array of {content.dtype}") from None
-    shape, strides = tuple(lies.shape), lies.stride()
-    kept = lies.as_strided((lies.numel(),), (1,)).numpy()
+    shape, strides = tuple(laid_out.shape), laid_out.stride()
+    flat_content = laid_out.as_strided((laid_out.numel(),), (1,)).numpy()
 
     def make() -> torch.Tensor:
-        flat = torch.tensor(kept)
+        flat = torch.tensor(flat_content)
         return flat if shape == tuple(flat.shape) else flat.as_strided(shape, strides).clone()
 
     made: Any = emit_node(tx, "call_function", GraphCallable("constant_array", make), [], run=make)

@@ -518,13 +518,13 @@ _DTYPES_WITHOUT_NUMPY = frozenset(
 
 
 @register_builder(np.ndarray)
-def _array(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _array(tx: Tracer, real: Any, source: Source) -> Variable:
     tensor = tensor_from_array(real)
     if tensor is None or not real.flags.writeable:
         raise Unsupported("numpy-array", f"an array of {real.dtype}")
-    tx.guard_type(real, origin, "the array takes part in the computation")
-    value: Any = tx.wrap(tensor, NumpyTensorSource(origin))
-    return NumpyNdarrayVariable(value, source=origin, real_object=real)
+    tx.guard_type(real, source, "the array takes part in the computation")
+    value: Any = tx.wrap(tensor, NumpyTensorSource(source))
+    return NumpyNdarrayVariable(value, source=source, real_object=real)
 
 
 def _is_numpy_function(real: Any) -> bool:
@@ -536,9 +536,9 @@ def _looks_like_numpy(real: Any) -> bool:
 
 
 @register_builder_if(20, lambda real: _looks_like_numpy(real) and _is_numpy_function(real))
-def _build_function(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "it was called")
-    return NumpyFunctionVariable(real, origin)
+def _build_function(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, "it was called")
+    return NumpyFunctionVariable(real, source)
 
 
 for _module in (np, np.linalg, np.fft):  # functions in Python would be inlined otherwise

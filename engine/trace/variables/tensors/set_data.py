@@ -35,19 +35,19 @@ def set_data(tx: Tracer, tensor: TensorVariable, value: Variable) -> None:
         Unsupported: the value is not a plain tensor of the same device and layout.
     """
     data: Any = realize(tx, value)
-    refused = Unsupported("set-data", "the attribute 'data' of a tensor is set")
+    graph_break = Unsupported("set-data", "the attribute 'data' of a tensor is set")
     if data is tensor and tensor.python_type() in (torch.Tensor, torch.nn.Parameter):
         return  # a conversion without effect: the tensor already has this data
     if data.fake is None or data is tensor or tx.in_subgraph():
-        raise refused
+        raise graph_break
     mine, new = tensor.fake, data.fake
     alike = mine.device == new.device and mine.layout == new.layout
     if not alike or (mine._is_view() and mine.requires_grad) or mine.is_inference() or new.is_inference():
-        raise refused
+        raise graph_break
     if any(v.python_type() not in (torch.Tensor, torch.nn.Parameter) for v in (tensor, data)):
-        raise refused
+        raise graph_break
     if mine.requires_grad and not (new.dtype.is_floating_point or new.dtype.is_complex):
-        raise refused
+        raise graph_break
     record_input_storages(tx)
     emit_effect(tx, _SET_DATA, (tensor.node(tx), data.node(tx)))
     tx.side_effects.mutation_count += 1
@@ -81,19 +81,19 @@ def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs:
     Raises:
         Unsupported: a tensor requires gradients, the tensor is an input or a view, or the dtype or device differs.
     """
-    refused = Unsupported("set-data", "Tensor.set_ is called")
+    graph_break = Unsupported("set-data", "Tensor.set_ is called")
     names = ("source", "storage_offset", "size", "stride")
     if len(args) > len(names) or kwargs.keys() - set(names[len(args) :]) or tx.in_subgraph():
-        raise refused
+        raise graph_break
     given = dict(zip(names, args, strict=False)) | kwargs
     if len(given) not in (0, 1, 4):
-        raise refused
+        raise graph_break
     source = realize(tx, given["source"]) if given else None
     storage = source if isinstance(source, UntypedStorageVariable) else None
     by_storage = storage is not None
     other: Any = source if storage is None else storage.current_tensor()
     if other is not None and other.fake is None:
-        raise refused
+        raise graph_break
     concerned: list[Any] = [tensor] if other is None else [tensor, other]
     if (
         tensor.source is not None
@@ -102,7 +102,7 @@ def set_tensor(tx: Tracer, tensor: TensorVariable, args: list[Variable], kwargs:
         or any(v.fake.dtype != tensor.fake.dtype or v.fake.device != tensor.fake.device for v in concerned)
         or tensor.fake._is_view()
     ):
-        raise refused
+        raise graph_break
     record_input_storages(tx)
     place = [realize(tx, given[n]).as_node_arg(tx) for n in names[1:] if n in given]
     target = _SET_FROM_STORAGE if by_storage else _SET_FROM_TENSOR

@@ -213,6 +213,6 @@ class ExternalStorageVariable(RealObjectVariable):
 
 
 @register_builder(torch.UntypedStorage)
-def _storage(tx: Tracer, real: torch.UntypedStorage, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it is a storage")
-    return ExternalStorageVariable(real, origin)
+def _storage(tx: Tracer, real: torch.UntypedStorage, source: Source) -> Variable:
+    tx.guard_type(real, source, "it is a storage")
+    return ExternalStorageVariable(real, source)

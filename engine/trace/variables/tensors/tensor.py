@@ -152,9 +152,9 @@ class TensorVariable(TensorOperators):
         return TupleVariable([self.size(tx, d) for d in range(self.fake.dim())], torch.Size)
 
     def length(self, tx: Tracer) -> Variable:
-        asked = dispatch_torch_function(tx, "call_method", "__len__", [self], {})
-        if asked is not None:
-            return asked
+        result = dispatch_torch_function(tx, "call_method", "__len__", [self], {})
+        if result is not None:
+            return result
         if self.fake.dim() == 0:
             tx.raise_type_error("len() of a 0-d tensor")
         return self.size(tx, 0)
@@ -177,9 +177,9 @@ class TensorVariable(TensorOperators):
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if tx.torch_state.function_modes and name not in self.attr_writes:
-            asked = _dispatch_member(tx, "get_attr", name, [self], {})
-            if asked is not None:
-                return asked
+            result = _dispatch_member(tx, "get_attr", name, [self], {})
+            if result is not None:
+                return result
         if name == "shape":
             return self.shape(tx)
         name = _ATTRIBUTE_ALIASES.get(name, name)
@@ -230,9 +230,9 @@ class TensorVariable(TensorOperators):
         if name in self.attr_writes or name in getattr(self.real_object, "__dict__", ()):
             return super().call_method(tx, name, args, kwargs)
         if tx.torch_state.function_modes:
-            asked = _dispatch_member(tx, "call_method", name, [self, *args], kwargs)
-            if asked is not None:
-                return asked
+            result = _dispatch_member(tx, "call_method", name, [self, *args], kwargs)
+            if result is not None:
+                return result
         ruled = find_member_rule(self, name)
         if ruled is not None and ruled.is_method:
             return ruled.run(tx, self, args, kwargs)

@@ -184,10 +184,10 @@ def _metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | No
     return ConstantVariable(int(of.fake.storage_offset())) if name == "storage_offset" else None
 
 
-def _storage_offset(tx: Tracer, of: TensorVariable, held: torch.Tensor) -> int:
+def _storage_offset(tx: Tracer, of: TensorVariable, real: torch.Tensor) -> int:
     """Return an input's storage offset now: its initial offset plus in-place layout changes."""
     came = tx.inputs.input_layouts.get(id(of.fake))
-    return int(held.storage_offset()) + (0 if came is None else int(of.fake.storage_offset() - came[2]))
+    return int(real.storage_offset()) + (0 if came is None else int(of.fake.storage_offset() - came[2]))
 
 
 def has_mark(tx: Tracer, of: TensorVariable, name: str) -> bool:

@@ -27,22 +27,22 @@ from engine.trace.variables.torch_api.collectives import is_group_or_mesh
 
 
 @register_builder_if(0, lambda real: isinstance(real, torch.Tensor))
-def _tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
+def _tensor(tx: Tracer, real: torch.Tensor, source: Source) -> Variable:
     with DisableTorchFunctionSubclass():
-        return _build_tensor(tx, real, origin)
+        return _build_tensor(tx, real, source)
 
 
-def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
+def _build_tensor(tx: Tracer, real: torch.Tensor, source: Source) -> Variable:
     is_wrapper = _is_plain_wrapper_subclass(real)
     plain = type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or is_wrapper
     has_protocol = not plain and type(real).__torch_function__ is not disabled_torch_function_impl
     if isinstance(real, FakeTensor):
-        tx.guard(TypeMatch, origin, FakeTensor, why="fake tensors run as plain Python")
-        raise SkipFrame("fake-tensor", f"{origin.expr} is a fake tensor")
+        tx.guard(TypeMatch, source, FakeTensor, why="fake tensors run as plain Python")
+        raise SkipFrame("fake-tensor", f"{source.expr} is a fake tensor")
     if not is_wrapper and type(real).__torch_dispatch__ is not disabled_torch_dispatch_impl:
         raise Unsupported("tensor-subclass", f"a tensor of the subclass {type(real).__name__}")
     if is_jagged(real):
-        tx.guard_type(real, origin, "it is a jagged tensor")
+        tx.guard_type(real, source, "it is a jagged tensor")
     elif (
         real.layout is not torch.strided
         or real.is_quantized
@@ -57,18 +57,18 @@ def _build_tensor(tx: Tracer, real: torch.Tensor, origin: Source) -> Variable:
         raise Unsupported("functorch-state", "a tensor of a torch.func transform that has ended")
     if is_wrapper:
         _check_inner_tensors(real)
-    fake = fakeify(tx, real if plain else _as_plain_tensor(real), origin)
+    fake = fakeify(tx, real if plain else _as_plain_tensor(real), source)
     tx.inputs.saw_tensor = True
-    _guard_tensor(tx, real, fake, origin)
+    _guard_tensor(tx, real, fake, source)
     make = build_subclass_input if has_protocol else _build_plain_input
-    value = make(tx, real, fake, origin)
+    value = make(tx, real, fake, source)
     tx.inputs.input_tensors.append((value, fake._version if not fake.is_inference() else 0))
     tx.inputs.input_layouts[id(value.fake)] = symbolic_layout(fake)
     return value
 
 
-def _build_plain_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> TensorVariable:
-    return TensorVariable(None, fake, origin, real)
+def _build_plain_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: Source) -> TensorVariable:
+    return TensorVariable(None, fake, source, real)
 
 
 def _is_plain_wrapper_subclass(real: Any) -> bool:
@@ -97,19 +97,19 @@ def _check_inner_tensors(real: Any) -> None:
         raise Unsupported("tensor-subclass", text)
 
 
-def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> None:
-    tx.guards.add(_tensor_match(tx, real, fake, origin))
+def _guard_tensor(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: Source) -> None:
+    tx.guards.add(_tensor_match(tx, real, fake, source))
     if not _is_plain_wrapper_subclass(real):
         return
     inside: Any = real
     names, context = inside.__tensor_flatten__()
-    tx.guard(TensorSubclassMatch, origin, tuple(names), context, why="the tensor subclass was unwrapped")
+    tx.guard(TensorSubclassMatch, source, tuple(names), context, why="the tensor subclass was unwrapped")
     for name in names:
         part = getattr(real, name)
         if isinstance(part, torch.Tensor):
-            _guard_tensor(tx, part, getattr(fake, name), AttrSource(origin, name))
+            _guard_tensor(tx, part, getattr(fake, name), AttrSource(source, name))
         else:
-            tx.guard_identity(part, AttrSource(origin, name), f"the tensor was created with this {type(part).__name__}")
+            tx.guard_identity(part, AttrSource(source, name), f"the tensor was created with this {type(part).__name__}")
 
 
 def _as_plain_tensor(real: torch.Tensor) -> torch.Tensor:
@@ -117,10 +117,10 @@ def _as_plain_tensor(real: torch.Tensor) -> torch.Tensor:
     return real.detach().as_subclass(torch.Tensor).requires_grad_(real.requires_grad)
 
 
-def _tensor_match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> TensorMatch:
+def _tensor_match(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: Source) -> TensorMatch:
     sizes, strides = (tuple(n if isinstance(n, int) else None for n in each) for each in (fake.shape, fake.stride()))
     return TensorMatch(
-        origin,
+        source,
         type(real),
         real.dtype,
         real.device,

@@ -90,10 +90,10 @@ class TensorWithTFOverrideVariable(TensorVariable):
         cls: type,
         node: torch.fx.Node | None,
         fake: torch.Tensor,
-        origin: Source | None = None,
-        held: torch.Tensor | None = None,
+        source: Source | None = None,
+        real: torch.Tensor | None = None,
     ) -> None:
-        super().__init__(node, fake, origin, held)
+        super().__init__(node, fake, source, real)
         self.cls = cls
 
     def python_type(self) -> type:
@@ -172,8 +172,8 @@ class _BaseTensorMethodVariable(Variable):
         return [self.tensor]
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        asked = dispatch_torch_function(tx, "call_method", self.name, [self.tensor, *args], kwargs)
-        return TensorVariable.call_method(self.tensor, tx, self.name, args, kwargs) if asked is None else asked
+        result = dispatch_torch_function(tx, "call_method", self.name, [self.tensor, *args], kwargs)
+        return TensorVariable.call_method(self.tensor, tx, self.name, args, kwargs) if result is None else result
 
 
 def _is_subclass_tensor(value: Variable) -> bool:
@@ -186,18 +186,18 @@ def base_tensor_attribute(tx: Tracer, of: Any, name: str) -> Variable:
         return of.get_attr(tx, name)  # type: ignore[no-any-return]
     if callable(getattr(torch.Tensor, name)):
         return _BaseTensorMethodVariable(of, name)
-    asked = dispatch_torch_function(tx, "get_attr", name, [of], {})
-    return TensorVariable.get_attr(of, tx, name) if asked is None else asked
+    result = dispatch_torch_function(tx, "get_attr", name, [of], {})
+    return TensorVariable.get_attr(of, tx, name) if result is None else result
 
 
 def _as_plain_tensor(tensor: torch.Tensor) -> Any:
     return as_subclass(tensor, torch.Tensor)
 
 
-def build_subclass_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, origin: Source) -> TensorVariable:
+def build_subclass_input(tx: Tracer, real: torch.Tensor, fake: torch.Tensor, source: Source) -> TensorVariable:
     """Build the variable of a subclass input with ``__torch_function__`` and plain memory."""
-    tx.guard_type(real, origin, "its class overrides torch operations")
-    return TensorWithTFOverrideVariable(type(real), None, fake, origin, real)
+    tx.guard_type(real, source, "its class overrides torch operations")
+    return TensorWithTFOverrideVariable(type(real), None, fake, source, real)
 
 
 # Dispatch.

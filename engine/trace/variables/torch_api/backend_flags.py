@@ -30,8 +30,8 @@ class _BackendFlagWrites:
 def read_flag(tx: Tracer, holder: Any, name: str, found: Any) -> Variable:
     """Return the current value of a flag, guarded unless the traced code wrote it."""
     if (holder, name) not in tx.state_of(_BackendFlagWrites).flags:
-        origin = AttrSource(ConstantSource(holder, _name(holder)), name)
-        tx.guard(EqualsMatch, origin, found, why="a backend flag of torch decided what was traced")
+        source = AttrSource(ConstantSource(holder, _name(holder)), name)
+        tx.guard(EqualsMatch, source, found, why="a backend flag of torch decided what was traced")
     return ConstantVariable(found)
 
 

@@ -80,9 +80,9 @@ def is_group_or_mesh(real: Any) -> bool:
 
 
 @register_builder_if(40, is_group_or_mesh)
-def _group(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, f"the {type(real).__name__} was used")
-    return ProcessGroupOrMeshVariable(real, origin)
+def _group(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, f"the {type(real).__name__} was used")
+    return ProcessGroupOrMeshVariable(real, source)
 
 
 def _constant_answer(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:

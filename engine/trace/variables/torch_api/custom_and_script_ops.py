@@ -23,11 +23,11 @@ from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 
 
 @register_builder(CustomOpDef)
-def _custom_op(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "the operator was called")
+def _custom_op(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, "the operator was called")
     if any(is_triton_op_rule(rule) for rule in real._torch_dispatch_fns.values()):
-        return TritonOpVariable(real, origin)
-    return BuiltinVariable(real._opoverload, origin)
+        return TritonOpVariable(real, source)
+    return BuiltinVariable(real._opoverload, source)
 
 
 class TritonOpVariable(BuiltinVariable):
@@ -60,9 +60,9 @@ class ScriptFunctionVariable(BuiltinVariable):
 
 
 @register_builder(torch.jit.ScriptFunction)
-def _script_function(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "the script function was called")
-    return ScriptFunctionVariable(real, origin)
+def _script_function(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, "the script function was called")
+    return ScriptFunctionVariable(real, source)
 
 
 def _is_compiled_module(real: Any) -> bool:
@@ -71,10 +71,10 @@ def _is_compiled_module(real: Any) -> bool:
 
 
 @register_builder_if(0, _is_compiled_module)
-def _compiled_module(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _compiled_module(tx: Tracer, real: Any, source: Source) -> Variable:
     """Unwrap a module under ``torch.compile``."""
-    tx.guard_type(real, origin, "the module inside it was used")
-    return tx.wrap(real._orig_mod, AttrSource(origin, "_orig_mod"))
+    tx.guard_type(real, source, "the module inside it was used")
+    return tx.wrap(real._orig_mod, AttrSource(source, "_orig_mod"))
 
 
 class FunctionNamespaceVariable(RealObjectVariable):
@@ -88,5 +88,5 @@ class FunctionNamespaceVariable(RealObjectVariable):
 
 
 @register_builder(type(VariableFunctions))
-def _function_table(tx: Tracer, real: Any, origin: Source) -> Variable:
-    return FunctionNamespaceVariable(real, origin)
+def _function_table(tx: Tracer, real: Any, source: Source) -> Variable:
+    return FunctionNamespaceVariable(real, source)

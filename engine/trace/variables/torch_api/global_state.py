@@ -152,7 +152,7 @@ class BackendFlagsVariable(RealObjectVariable):
 
 
 @register_builder(type(torch.backends.cuda.matmul))
-def _matmul_flags(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _matmul_flags(tx: Tracer, real: Any, source: Source) -> Variable:
     return BackendFlagsVariable(real, ConstantSource(real, "torch.backends.cuda.matmul"))
 
 

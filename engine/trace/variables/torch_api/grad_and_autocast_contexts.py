@@ -90,25 +90,25 @@ _GRAD_MODES: dict[Any, bool] = {torch.no_grad: False, torch.enable_grad: True}
 
 
 @register_builder(*_GRAD_MODES)
-def _grad_context(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it is entered")
-    return _with_previous_mode(tx, GradModeVariable(type(real), _GRAD_MODES[type(real)]), real, origin)
+def _grad_context(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it is entered")
+    return _with_previous_mode(tx, GradModeVariable(type(real), _GRAD_MODES[type(real)]), real, source)
 
 
 @register_builder(torch.set_grad_enabled)
-def _grad_enabled_context(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it is entered")
-    tx.guard(EqualsMatch, AttrSource(origin, "mode"), real.mode, why="grad mode is set to it")
-    return _with_previous_mode(tx, SetGradEnabledVariable(torch.set_grad_enabled, real.mode), real, origin)
+def _grad_enabled_context(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it is entered")
+    tx.guard(EqualsMatch, AttrSource(source, "mode"), real.mode, why="grad mode is set to it")
+    return _with_previous_mode(tx, SetGradEnabledVariable(torch.set_grad_enabled, real.mode), real, source)
 
 
-def _with_previous_mode(tx: Tracer, context: GradModeVariable, real: Any, origin: Source) -> GradModeVariable:
+def _with_previous_mode(tx: Tracer, context: GradModeVariable, real: Any, source: Source) -> GradModeVariable:
     """Record the grad mode that exiting a real context restores, with a guard."""
     before = getattr(real, "prev", None)
     if before is not None:
-        tx.guard(EqualsMatch, AttrSource(origin, "prev"), before, why="leaving the context sets grad mode to it")
+        tx.guard(EqualsMatch, AttrSource(source, "prev"), before, why="leaving the context sets grad mode to it")
         context.previous_modes.append(before)
-        root = origin.chain()[0]
+        root = source.chain()[0]
         if isinstance(root, LocalSource) and root.variable_name.startswith(STACK_PARAM_PREFIX):
             tx.torch_state.resumed_grad_modes[int(root.variable_name.removeprefix(STACK_PARAM_PREFIX))] = before
     return context
@@ -214,16 +214,16 @@ for _device in ("cpu", "cuda"):
 
 
 @register_builder(torch.autocast)
-def _autocast_context(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _autocast_context(tx: Tracer, real: Any, source: Source) -> Variable:
     """Build the variable of an existing autocast instance, of a decorator or reused."""
-    tx.guard_type(real, origin, "it is entered")
+    tx.guard_type(real, source, "it is entered")
     fields = {"device_type": "device", "dtype": "fast_dtype", "enabled": "_enabled", "cache_enabled": "_cache_enabled"}
     words: dict[str, Any] = {}
     for name, field in fields.items():
         words[name] = getattr(real, field)
-        tx.guard(EqualsMatch, AttrSource(origin, field), words[name], why="autocast is switched to it")
+        tx.guard(EqualsMatch, AttrSource(source, field), words[name], why="autocast is switched to it")
     if hasattr(real, "prev"):
-        return _EnteredAutocastVariable(real, origin, words)
+        return _EnteredAutocastVariable(real, source, words)
     return AutocastModeVariable(torch.autocast, words)
 
 

@@ -58,9 +58,9 @@ def _inference_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 
 @register_builder(torch.inference_mode)
-def _inference_context(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it is entered")
-    tx.guard(EqualsMatch, AttrSource(origin, "mode"), real.mode, why="inference mode is set to it")
+def _inference_context(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it is entered")
+    tx.guard(EqualsMatch, AttrSource(source, "mode"), real.mode, why="inference mode is set to it")
     if getattr(real, "_inference_mode_context", None) is not None:
         raise Unsupported("context-manager", "an inference mode context that was entered outside the function")
     return GraphContextVariable(torch.inference_mode, {"mode": real.mode})
@@ -184,12 +184,12 @@ class ErrorOnGraphBreakVariable(ContextVariable):
 
 
 @register_builder_if(0, is_error_on_graph_break_context)
-def _break_policy(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it decides what a graph break does")
-    raises = AttrSource(origin, "error_on_graph_break")
+def _break_policy(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it decides what a graph break does")
+    raises = AttrSource(source, "error_on_graph_break")
     tx.guard(EqualsMatch, raises, real.error_on_graph_break, why="it decides what a graph break does")
     policy = ErrorOnGraphBreakVariable(type(real), real.error_on_graph_break)
-    policy.source = origin
+    policy.source = source
     before = getattr(
         real, "prev_error_on_graph_break", None
     )  # a list with one entry per enter; before torch 2.12 only the last one
@@ -233,6 +233,6 @@ RULES_BY_CODE[id(_recreate)] = (_recreate, _recreate_context)
 
 
 @register_builder(torch.profiler.record_function)
-def _build_null_context(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it is entered")
-    return NullContextVariable(origin)
+def _build_null_context(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it is entered")
+    return NullContextVariable(source)

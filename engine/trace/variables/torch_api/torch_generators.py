@@ -92,9 +92,9 @@ def _state_tensor(tx: Tracer, node: torch.fx.Node, real: torch.Tensor) -> Variab
 
 
 @register_builder(torch.Generator)
-def _generator(tx: Tracer, real: torch.Generator, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "random numbers are generated from it")
-    return TorchGeneratorVariable(real, origin)
+def _generator(tx: Tracer, real: torch.Generator, source: Source) -> Variable:
+    tx.guard_type(real, source, "random numbers are generated from it")
+    return TorchGeneratorVariable(real, source)
 
 
 @register_rule(torch.Generator)

@@ -74,9 +74,9 @@ class TritonKernelVariable(OpaqueObjectVariable):
 
 
 @register_builder_if(41, _is_triton_kernel)
-def _kernel(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "the Triton kernel was launched")
-    return TritonKernelVariable(real, origin)
+def _kernel(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, "the Triton kernel was launched")
+    return TritonKernelVariable(real, source)
 
 
 class TritonHostFunctionVariable(OpaqueObjectVariable):
@@ -88,9 +88,9 @@ class TritonHostFunctionVariable(OpaqueObjectVariable):
 
 
 @register_builder_if(41, _is_host_function)
-def _host_function(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_identity(real, origin, "the function was called")
-    return TritonHostFunctionVariable(real, origin)
+def _host_function(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, "the function was called")
+    return TritonHostFunctionVariable(real, source)
 
 
 @register_rule(torch.library.wrap_triton)
@@ -206,9 +206,9 @@ class TritonKernelLaunchVariable(Variable):
             raise Unsupported("triton-kernel", f"a grid of {grid.describe()} for an autotuned kernel")
         namespace: Any = grid.namespace.values
         cells = [realize(tx, c.content) if c.content is not None else None for c in grid.cell_values]
-        held = [types.CellType() if c is None else types.CellType(tx.as_python_constants([c])[0]) for c in cells]
+        real = [types.CellType() if c is None else types.CellType(tx.as_python_constants([c])[0]) for c in cells]
         defaults = tuple(tx.as_python_constants(grid.default_values)) or None
-        return types.FunctionType(grid.code, namespace, grid.name, defaults, tuple(held))
+        return types.FunctionType(grid.code, namespace, grid.name, defaults, tuple(real))
 
 
 def _launch_argument(tx: Tracer, value: Variable) -> TreeSpec:
