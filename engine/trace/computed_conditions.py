@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MAX_OPS = 40
 """Maximum number of operations in a guard."""
 _INPLACE_OPS = frozenset((operator.iadd, operator.isub, operator.imul, "add_", "sub_", "mul_"))
-_FACTORY_OPS = frozenset((torch.ones, torch.zeros, torch.full))
+_FACTORY_OPS = frozenset((torch.ones, torch.zeros, torch.full, torch.tensor))
 _CONSTANT_TYPES = (int, float, bool, str, type(None), torch.dtype, torch.device)
 
 
@@ -72,7 +72,7 @@ def fold_condition(tx: Tracer, node: torch.fx.Node) -> bool | None:
 
 
 def fold_number(tx: Tracer, node: torch.fx.Node) -> Any:
-    """Return the number in a tensor that depends only on small integer buffers; guard them.
+    """Return the number in a tensor of constants and small integer buffers; guard them.
 
     Return None if it depends on anything else, or if a buffer is written or known to change between calls.
     """
@@ -81,7 +81,7 @@ def fold_number(tx: Tracer, node: torch.fx.Node) -> Any:
         return None
     program, steps = sliced
     given = list(program.inputs.values())
-    if not given or any(program.write_counts.values()) or not all(_is_integer_buffer(tx, g) for g in given):
+    if any(program.write_counts.values()) or not all(_is_integer_buffer(tx, g) for g in given):
         return None
     for buffer in given:
         why = "its value decided what was traced"
@@ -164,11 +164,11 @@ def _is_state_input(given: GraphInput) -> bool:
     Arguments differ between calls, and so do random numbers sampled in Python.
     """
     real: Any = given.example_value
-    origin: Source | None = given.source
-    if origin is None or isinstance(origin, RandomDrawSource):
+    source: Source | None = given.source
+    if source is None or isinstance(source, RandomDrawSource):
         return False
     return type(real) in (int, float) or (
-        (origin.parent is not None or not origin.is_argument_link)
+        (source.parent is not None or not source.is_argument_link)
         and type(real) is torch.Tensor
         and _is_scalar_cpu_tensor(real)
     )

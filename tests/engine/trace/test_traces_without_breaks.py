@@ -370,7 +370,7 @@ def _next_three(iterator: Iterator[Any]) -> list[Any]:
         lambda: itertools.islice([1], -1),
         lambda: itertools.tee([1], -1),
         lambda: itertools.chain(iterable=[]),
-        lambda: list(itertools.starmap(operator.add, [3])),
+        lambda: list(itertools.starmap(operator.add, [(1, 2)])),
     ],
 )
 def test_iterators_take_arguments_and_raise_as_in_python(steps: Any) -> None:

@@ -273,3 +273,10 @@ def attributes_that_are_no_methods(x, tables):
 def truth_of_an_element_at_a_symbolic_place(x, n):
     """The branch breaks the graph, like that of an element at a constant place."""
     return x + 1 if (x > 0)[n] else x - 1
+
+
+@program(lambda: (torch.ones(2),))
+def list_at_a_new_tensor(x):
+    """A list indexed by a tensor of a constant: its number is known while tracing."""
+    parts = [x, x + 1, x * 3]
+    return parts[torch.tensor(1)] + parts[torch.tensor(2)]

@@ -92,8 +92,8 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
     is_filled_by_new = True
     """False if the contents are mutable: they are set after ``__new__``."""
 
-    def __init__(self, cls: type, origin: Source | None, held: Any, inner: Variable) -> None:
-        super().__init__(cls, origin, held)
+    def __init__(self, cls: type, source: Source | None, real: Any, inner: Variable) -> None:
+        super().__init__(cls, source, real)
         self.inner = inner
 
     @property
@@ -231,8 +231,8 @@ class DictSubclassVariable(BuiltinSubclassVariable):
     inner: DictVariable
     is_filled_by_new = False
 
-    def __init__(self, cls: type, origin: Source | None, held: Any, inner: DictVariable) -> None:
-        super().__init__(cls, origin, held, inner)
+    def __init__(self, cls: type, source: Source | None, real: Any, inner: DictVariable) -> None:
+        super().__init__(cls, source, real, inner)
         inner.subclass_instance = self
 
     @property
@@ -508,10 +508,10 @@ def _is_container_object(real: Any) -> bool:
     return builtin_base_of(cls) is not None and cls not in _BUILTIN_BASES
 
 
-def _read_scalar(tx: Tracer, real: Any, origin: Source) -> ConstantVariable:
+def _read_scalar(tx: Tracer, real: Any, source: Source) -> ConstantVariable:
     """Build the contents of a number or string; guard on its value."""
-    tx.guard_type(real, origin, "its value decided what was traced")
-    at = BuiltinValueSource(origin, builtin_base_of(type(real)))
+    tx.guard_type(real, source, "its value decided what was traced")
+    at = BuiltinValueSource(source, builtin_base_of(type(real)))
     inner = ConstantVariable(at.read(real), at)
     tx.guard(EqualsMatch, at, inner.value, why="its value decided what was traced")
     return inner
@@ -519,20 +519,20 @@ def _read_scalar(tx: Tracer, real: Any, origin: Source) -> ConstantVariable:
 
 _CONTENTS_BUILDERS: dict[type[BuiltinSubclassVariable], Callable[[Tracer, Any, Source], Variable]] = {
     DictSubclassVariable: build_dict,
-    ListSubclassVariable: lambda tx, real, origin: ListVariable(read_items(tx, real, origin), origin, type(real)),
-    TupleSubclassVariable: lambda tx, real, origin: TupleVariable(read_items(tx, real, origin)),
+    ListSubclassVariable: lambda tx, real, source: ListVariable(read_items(tx, real, source), source, type(real)),
+    TupleSubclassVariable: lambda tx, real, source: TupleVariable(read_items(tx, real, source)),
     SetSubclassVariable: build_set,
     ScalarSubclassVariable: _read_scalar,
 }
 
 
 @register_builder_if(60, _is_container_object)
-def _container_object(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _container_object(tx: Tracer, real: Any, source: Source) -> Variable:
     made_as = _VARIABLE_CLASSES[builtin_base_of(type(real))]
-    made = made_as(type(real), origin, real, _CONTENTS_BUILDERS[made_as](tx, real, origin))
+    made = made_as(type(real), source, real, _CONTENTS_BUILDERS[made_as](tx, real, source))
     if getattr(real, "__dict__", None) is real:
         # The object is its own __dict__: attributes and entries are shared.
-        tx.guard(SameObject, AttrSource(origin, "__dict__"), origin, True, why="it is its own __dict__")
+        tx.guard(SameObject, AttrSource(source, "__dict__"), source, True, why="it is its own __dict__")
         made.shared_dict = made
     return made
 
@@ -549,5 +549,5 @@ class DataclassFieldVariable(RealObjectVariable):
 
 
 @register_builder(dataclasses.Field)
-def _field(tx: Tracer, real: Any, origin: Source) -> Variable:
-    return DataclassFieldVariable(real, origin)
+def _field(tx: Tracer, real: Any, source: Source) -> Variable:
+    return DataclassFieldVariable(real, source)

@@ -24,7 +24,6 @@ class DictContents(AttributeDictVariable):
         "load_entries",
         "loaded_entries",
         "mutation_count",
-        "order_invalid",
         "pending_stores",
         "source",
         "subclass_instance",
@@ -53,11 +52,6 @@ class DictContents(AttributeDictVariable):
         """Attributes that traced code set on an OrderedDict."""
         self.was_reordered = False
         """True if ``move_to_end`` moved a key of an OrderedDict: the order of its dict differs."""
-        self.order_invalid = False
-        """True if a ``dict`` method changed the keys of an OrderedDict.
-
-        It bypasses the order that the OrderedDict maintains, so that order is out of date.
-        """
         self.mutation_count = 0
         """Number of key insertions, deletions and moves so far."""
 
@@ -67,8 +61,8 @@ class DictContents(AttributeDictVariable):
         if self.load_entries is not None:
             read, self.load_entries = self.load_entries, None
             self.loaded_entries = read()
-            for stands_for, (key, value) in self.pending_stores.items():
-                self._set_entry(stands_for, key, value)
+            for hash_key, (key, value) in self.pending_stores.items():
+                self._set_entry(hash_key, key, value)
         return self.loaded_entries
 
     @entries.setter
@@ -95,44 +89,37 @@ class DictContents(AttributeDictVariable):
 
     def keys(self) -> list[Variable]:
         """Return the keys in order."""
-        self.check_order()
         return [k for k, _ in self.entries.values()]
 
     def values(self) -> list[Variable]:
         """Return the values in order."""
-        self.check_order()
         return [v for _, v in self.entries.values()]
 
-    def check_order(self) -> None:
-        """Raise Unsupported if the order of an OrderedDict is out of date."""
-        if self.order_invalid:
-            raise self.unsupported("reading the order after a call of a plain dict method", "builtin-subclass")
-
-    def set_hashed_item(self, tx: Tracer, stands_for: Any, key: Variable, value: Variable) -> None:
+    def set_hashed_item(self, tx: Tracer, hash_key: Any, key: Variable, value: Variable) -> None:
         """Set the value of a key that is already hashed."""
         tx.side_effects.record_mutation(self)
-        if self.load_entries is not None and type(stands_for) in (str, int):
-            self.pending_stores[stands_for] = (key, value)
+        if self.load_entries is not None and type(hash_key) in (str, int):
+            self.pending_stores[hash_key] = (key, value)
         else:
-            self._set_entry(stands_for, key, value)
+            self._set_entry(hash_key, key, value)
 
-    def _set_entry(self, stands_for: Any, key: Variable, value: Variable) -> None:
-        old = self.entries.get(stands_for)
-        self.entries[stands_for] = (key if old is None else old[0], value)
+    def _set_entry(self, hash_key: Any, key: Variable, value: Variable) -> None:
+        old = self.entries.get(hash_key)
+        self.entries[hash_key] = (key if old is None else old[0], value)
         if old is None:
             self.mutation_count += 1
-        mark_stored(stands_for)
+        mark_stored(hash_key)
 
     def pop(self, tx: Tracer, key: Variable, default: Variable | None = None) -> Variable:
         """Remove a key and return its value or the default; raise KeyError without either."""
-        stands_for = key.hash_key(tx)
-        if stands_for not in self.entries:
+        hash_key = key.hash_key(tx)
+        if hash_key not in self.entries:
             if default is not None:
                 return default
             tx.raise_key_error(key)
         tx.side_effects.record_mutation(self)
         self.mutation_count += 1
-        return self.entries.pop(stands_for)[1]
+        return self.entries.pop(hash_key)[1]
 
     @property
     def is_ordered(self) -> bool:

@@ -35,41 +35,20 @@ def call_inherited_dict_method(
 
 
 def _call_dict_method_on_ordered(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs) -> Variable | None:
-    """Call a ``dict`` method on an OrderedDict, which bypasses the order of the OrderedDict.
+    """Leave a ``dict`` method to Python that bypasses the order of an OrderedDict.
 
-    Return None if OrderedDict does not override this method.
-
-    Raises:
-        Unsupported: the order of the dict and the order of its OrderedDict may differ.
+    Return None if OrderedDict does not override the method, or the method sets the value of a key that exists.
     """
     if not issubclass(of.python_type(), collections.OrderedDict) or name not in _ORDER_BYPASSING_METHODS:
         return None
     contents = of.dict_contents
-    if (
-        name == "__setitem__"
-        and contents is not None
-        and len(args) == 2
-        and contents.contains(tx, realize(tx, args[0]))
-    ):
+    is_known = contents is not None and len(args) == 2 and contents.contains(tx, realize(tx, args[0]))
+    if name == "__setitem__" and is_known:
         return None
     if contents is not None and contents.source is None and contents.was_reordered:
         # After a graph break the order of the plain dict would be that of the OrderedDict.
         raise SkipFrame("builtin-subclass", f"dict.{name} on an OrderedDict whose order was changed")
-    if contents is None or contents.source is not None or contents.was_reordered or name in ("__repr__", "__init__"):
-        raise Unsupported("builtin-subclass", f"dict.{name} on an OrderedDict does not maintain its order")
-    if name in ("keys", "values", "items"):
-        return contents.call_method(tx, name, args, kwargs)
-    plain = DictVariable(dict(contents.entries))
-    if name in ("__or__", "__ror__"):
-        return _or(tx, plain, realize(tx, args[0])) if name == "__or__" else _or(tx, realize(tx, args[0]), plain)
-    result = plain.call_method(tx, name, args, kwargs)
-    if plain.entries.keys() != contents.entries.keys():
-        contents.order_invalid = True
-    if plain.mutation_count or name in ("__ior__", "update", "setdefault"):
-        tx.side_effects.record_mutation(contents)
-        contents.mutation_count += 1
-        contents.entries = plain.entries
-    return of if result is plain else result
+    raise Unsupported("builtin-subclass", f"dict.{name} on an OrderedDict bypasses its order")
 
 
 UNBOUND_METHOD_RULES[dict] = _call_dict_method_on_ordered

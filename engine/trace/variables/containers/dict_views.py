@@ -49,7 +49,6 @@ class DictViewVariable(Variable):
 
     def items(self) -> list[Variable]:
         """Return the items that iteration yields now."""
-        self.dict_variable.keys()
         match self.view_kind:
             case "keys":
                 return self.dict_variable.keys()
@@ -68,7 +67,6 @@ class DictViewVariable(Variable):
         return self.dict_variable.is_truthy(tx)
 
     def get_iterator(self, tx: Tracer) -> Variable:
-        self.dict_variable.keys()
         is_ordered = self.dict_variable.is_ordered
         like: Any = collections.OrderedDict() if is_ordered else {}
         what = "OrderedDict" if is_ordered else "dictionary"

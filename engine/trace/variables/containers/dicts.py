@@ -143,8 +143,8 @@ class DictVariable(DictContents):
         given: Any = realize(tx, other)
         if type(given) is DictVariable and given.cls is dict and type(self).set_item is DictVariable.set_item:
             # Copying from a dict does not hash the keys again.
-            for stands_for, (key, value) in list(given.entries.items()):
-                self.set_hashed_item(tx, stands_for, key, value)
+            for hash_key, (key, value) in list(given.entries.items()):
+                self.set_hashed_item(tx, hash_key, key, value)
             return
         pairs = iterate_pairs(tx, given) if self.cls is collections.OrderedDict else mapping_entries(tx, given)
         for key, value in pairs:
@@ -177,7 +177,6 @@ class DictVariable(DictContents):
         if self.subclass_instance is not None:
             cg.load(self.subclass_instance)
             return
-        self.check_order()
         if self.cls is collections.defaultdict:
             cg.body.callable(lambda: cg.load_const(self.cls))
             cg.load(self.default_factory or NONE)
@@ -288,20 +287,19 @@ def _popitem(self: DictVariable, tx: Tracer) -> Variable:
 def _popitem_at(self: DictVariable, tx: Tracer, last: Variable) -> Variable:
     if not self.entries:
         tx.raise_error(KeyError, "dictionary is empty" if self.is_ordered else "popitem(): dictionary is empty")
-    self.check_order()
     at_end = realize(tx, last).is_truthy(tx)
-    stands_for = next(reversed(self.entries)) if at_end else next(iter(self.entries))
+    hash_key = next(reversed(self.entries)) if at_end else next(iter(self.entries))
     tx.side_effects.record_mutation(self)
     self.mutation_count += 1
-    return TupleVariable(list(self.entries.pop(stands_for)))
+    return TupleVariable(list(self.entries.pop(hash_key)))
 
 
 @DICT_METHODS.method("setdefault")
 def _setdefault(self: DictVariable, tx: Tracer, key: Variable, default: Variable = NONE) -> Variable:
-    stands_for = key.hash_key(tx)
-    if stands_for not in self.entries:
-        self.set_hashed_item(tx, stands_for, key, default)
-    return self.entries[stands_for][1]
+    hash_key = key.hash_key(tx)
+    if hash_key not in self.entries:
+        self.set_hashed_item(tx, hash_key, key, default)
+    return self.entries[hash_key][1]
 
 
 @DICT_METHODS.method("__missing__", condition=lambda of: of.cls is collections.defaultdict)
@@ -358,18 +356,17 @@ def _move_to_end(self: DictVariable, tx: Tracer, *args: Variable, **kwargs: Vari
         tx.fold_constant(collections.OrderedDict({None: 1}).move_to_end, *[None] * len(args), **dict.fromkeys(kwargs))
     key = realize(tx, given["key"])
     at_end = realize(tx, given.get("last", ConstantVariable(True))).is_truthy(tx)
-    stands_for = key.hash_key(tx)
-    if stands_for not in self.entries:
+    hash_key = key.hash_key(tx)
+    if hash_key not in self.entries:
         tx.raise_key_error(key)
-    if stands_for == (next(reversed(self.entries)) if at_end else next(iter(self.entries))):
+    if hash_key == (next(reversed(self.entries)) if at_end else next(iter(self.entries))):
         return
-    self.check_order()
     self.was_reordered = True
     tx.side_effects.record_mutation(self)
     self.mutation_count += 1
-    entry = self.entries.pop(stands_for)
+    entry = self.entries.pop(hash_key)
     rest = dict(self.entries)
-    self.entries = {**rest, stands_for: entry} if at_end else {stands_for: entry, **rest}
+    self.entries = {**rest, hash_key: entry} if at_end else {hash_key: entry, **rest}
 
 
 @DICT_METHODS.method("__reduce__", condition=lambda of: of.cls is collections.OrderedDict)
@@ -439,44 +436,44 @@ def _unpack_pair(tx: Tracer, index: int, value: Variable) -> DictEntry:
     return parts[0], parts[1]
 
 
-def _build_key(tx: Tracer, real: Any, key: Any, index: int, origin: Source) -> Variable:
-    return ConstantVariable(key) if is_literal(key) else tx.wrap(key, DictKeyAtSource(origin, index))
+def _build_key(tx: Tracer, real: Any, key: Any, index: int, source: Source) -> Variable:
+    return ConstantVariable(key) if is_literal(key) else tx.wrap(key, DictKeyAtSource(source, index))
 
 
 @register_builder(dict, collections.OrderedDict, collections.defaultdict)
-def _dict(tx: Tracer, real: dict[Any, Any], origin: Source) -> Variable:
+def _dict(tx: Tracer, real: dict[Any, Any], source: Source) -> Variable:
     owner = tx.objects.variables_by_dict_id.get(id(real))
     if owner is not None and owner.source is not None:
         why = "it holds the attributes of an object"
-        tx.guard(SameObject, origin, AttrSource(owner.source, "__dict__"), True, why=why)
+        tx.guard(SameObject, source, AttrSource(owner.source, "__dict__"), True, why=why)
         return owner.get_attr(tx, "__dict__")
     if type(real) is dict:
-        tx.guard_type(real, origin, "it was used as a dict")
-        return DictVariable({}, origin, read=lambda: _read_entries(tx, real, origin))
-    return build_dict(tx, real, origin)
+        tx.guard_type(real, source, "it was used as a dict")
+        return DictVariable({}, source, read=lambda: _read_entries(tx, real, source))
+    return build_dict(tx, real, source)
 
 
-def build_dict(tx: Tracer, real: Any, origin: Source) -> DictVariable:
+def build_dict(tx: Tracer, real: Any, source: Source) -> DictVariable:
     """Build the variable of a real dict, guarded by its keys."""
-    entries = _read_entries(tx, real, origin)
+    entries = _read_entries(tx, real, source)
     is_default = isinstance(real, collections.defaultdict)
-    factory = tx.wrap(real.default_factory, AttrSource(origin, "default_factory")) if is_default else None
-    return DictVariable(entries, origin, type(real), factory)
+    factory = tx.wrap(real.default_factory, AttrSource(source, "default_factory")) if is_default else None
+    return DictVariable(entries, source, type(real), factory)
 
 
-def _read_entries(tx: Tracer, real: dict[Any, Any], origin: Source) -> dict[Any, DictEntry]:
+def _read_entries(tx: Tracer, real: dict[Any, Any], source: Source) -> dict[Any, DictEntry]:
     """Make the entries of a real dict with lazy values; guard on its type and keys."""
     why = "its keys decided what was traced"
-    tx.guard_type(real, origin, why)
+    tx.guard_type(real, source, why)
     pairs = _real_items(real)
-    tx.guard(DictKeysMatch, origin, tuple(key for key, _ in pairs), why=why)
+    tx.guard(DictKeysMatch, source, tuple(key for key, _ in pairs), why=why)
     entries: dict[Any, DictEntry] = {}
     for n, (key, item) in enumerate(pairs):
-        key_value = _build_key(tx, real, key, n, origin)
-        stands_for, has_user_hash = _hash_real_key(tx, entries, real, key, key_value)
+        key_value = _build_key(tx, real, key, n, source)
+        hash_key, has_user_hash = _hash_real_key(tx, entries, real, key, key_value)
         is_hashed = isinstance(real, dict) and (has_user_hash or key_value.fake is not None)
-        reached = DictValueAtSource(origin, n) if is_hashed else item_source(real, origin, key)
-        entries[stands_for] = (key_value, tx.make_lazy(item, reached))
+        reached = DictValueAtSource(source, n) if is_hashed else item_source(real, source, key)
+        entries[hash_key] = (key_value, tx.make_lazy(item, reached))
     return entries
 
 
@@ -498,14 +495,14 @@ def _hash_real_key(tx: Tracer, entries: dict[Any, DictEntry], real: Any, key: An
     """
     try:
         with forbid_side_effects(tx, f"{value.python_type().__name__}.__hash__ or __eq__"):
-            stands_for = mark_stored(value.hash_key(tx))
-            is_known = stands_for in entries
+            hash_key = mark_stored(value.hash_key(tx))
+            is_known = hash_key in entries
     except UserException as error:
         raise Unsupported("dict-key", "a dict with a key whose __hash__ or __eq__ raises") from error
-    has_user_hash = isinstance(stands_for, UserHashKey)
+    has_user_hash = isinstance(hash_key, UserHashKey)
     if is_known or (has_user_hash and not _contains_key(real, key)):
         raise Unsupported("dict-key", "a dict with a key whose hash has changed")
-    return stands_for, has_user_hash
+    return hash_key, has_user_hash
 
 
 def _contains_key(real: Any, key: Any) -> bool:
@@ -523,14 +520,14 @@ _VIEW_TYPES: dict[type, tuple[type, str]] = {
 
 
 @register_builder(*_VIEW_TYPES)
-def _view(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "the dict view was read")
+def _view(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "the dict view was read")
     tx.objects.viewed_dict_ids.update(map(id, gc.get_referents(real)))
     cls, kind = _VIEW_TYPES[type(real)]
-    of = build_dict(tx, real.mapping, AttrSource(origin, "mapping"))
+    of = build_dict(tx, real.mapping, AttrSource(source, "mapping"))
     if cls is collections.OrderedDict:
         of.cls = cls
-    return DictViewVariable(of, kind, origin)
+    return DictViewVariable(of, kind, source)
 
 
 @register_sourceless_builder(dict, collections.OrderedDict)

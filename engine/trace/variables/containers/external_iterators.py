@@ -118,9 +118,9 @@ class ItemGuardedIteratorVariable(IteratorVariable):
 
     position_varies = True
 
-    def __init__(self, real_object: Any, origin: Source) -> None:
+    def __init__(self, real_object: Any, source: Source) -> None:
         self.real_object = real_object
-        self.iterator_source = origin
+        self.iterator_source = source
         self.position = 0
         self.is_exhausted = False
 
@@ -205,16 +205,16 @@ def _is_iterator(real: Any) -> bool:
 
 
 @register_builder_if(20, _is_iterator)
-def _iterator(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it is iterated")
+def _iterator(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it is iterated")
     if type(real) is GeneratorType:
-        return build_suspended_generator(tx, real, origin) or OpaqueIteratorVariable(real, origin)
+        return build_suspended_generator(tx, real, source) or OpaqueIteratorVariable(real, source)
     # A loop with a graph break in each iteration needs a cache entry per item, unless the items are symbols. From half
     # the recompile limit on, the iterator is opaque, so that one entry fits all iterations.
     has_few_entries = tx.request.entry_index < config.recompile_limit // 2
     if _has_readable_state(real) and (has_few_entries or type(real) is _RANGE_ITERATOR_TYPE):
-        return _build_from_state(tx, real, origin)
-    return OpaqueIteratorVariable(real, origin)
+        return _build_from_state(tx, real, source)
+    return OpaqueIteratorVariable(real, source)
 
 
 def _has_readable_state(real: Any) -> bool:
@@ -226,9 +226,9 @@ def _has_readable_state(real: Any) -> bool:
     return type(real) is _RANGE_ITERATOR_TYPE or type(real) in _SEQUENCE_ITERATOR_TYPES
 
 
-def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _build_from_state(tx: Tracer, real: Any, source: Source) -> Variable:
     state = real.__reduce__()
-    read = IteratorStateSource(origin)
+    read = IteratorStateSource(source)
     tx.guard(LengthMatch, read, len(state), why="it is iterated")
     arguments = GetItemSource(read, 1)
     if type(real) is enumerate:
@@ -237,16 +237,16 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
         if beneath[0].inner.position_varies:
             tx.symbols.known_dynamic_sources.add(number)
             counted: Variable = _SymbolicCountVariable(tx.wrap(state[1][1], number), 1, beneath[0])
-            return ExternalIteratorVariable(real, origin, counted, beneath)
+            return ExternalIteratorVariable(real, source, counted, beneath)
         tx.guard(EqualsMatch, number, state[1][1], why="it counts the items")
         counted = make_iterator(tx, enumerate, [*beneath, ConstantVariable(state[1][1])], {})
-        return ExternalIteratorVariable(real, origin, counted, beneath)
+        return ExternalIteratorVariable(real, source, counted, beneath)
     if type(real) is zip:
         tx.guard(LengthMatch, arguments, len(state[1]), why="it is iterated")
         beneath = _build_inner_iterators(tx, state[1], arguments)
-        return ExternalIteratorVariable(real, origin, make_iterator(tx, zip, list(beneath), {}), beneath)
-    if type(state[1][0]) in _ITEM_GUARDED_TYPES and _position_varies(tx, origin):
-        return ExternalIteratorVariable(real, origin, ItemGuardedIteratorVariable(real, origin))
+        return ExternalIteratorVariable(real, source, make_iterator(tx, zip, list(beneath), {}), beneath)
+    if type(state[1][0]) in _ITEM_GUARDED_TYPES and _position_varies(tx, source):
+        return ExternalIteratorVariable(real, source, ItemGuardedIteratorVariable(real, source))
     if len(state) == 3:
         tx.guard(
             EqualsMatch, GetItemSource(read, 2), state[2], why="the position of the iterator decides which items follow"
@@ -254,47 +254,47 @@ def _build_from_state(tx: Tracer, real: Any, origin: Source) -> Variable:
     inner = (_build_range_iterator if type(real) is _RANGE_ITERATOR_TYPE else _build_sequence_iterator)(
         tx, state, GetItemSource(arguments, 0)
     )
-    return ExternalIteratorVariable(real, origin, inner)
+    return ExternalIteratorVariable(real, source, inner)
 
 
 @register_builder(itertools.count)
-def _build_count(tx: Tracer, real: Any, origin: Source) -> Variable:
+def _build_count(tx: Tracer, real: Any, source: Source) -> Variable:
     """Build a count, whose next number becomes a symbol when it differs between calls."""
-    tx.guard_type(real, origin, "it is iterated")
+    tx.guard_type(real, source, "it is iterated")
     state = count_state(real)
     if state is None or tx.request.entry_index >= config.recompile_limit // 2:
-        return OpaqueIteratorVariable(real, origin)
+        return OpaqueIteratorVariable(real, source)
     first, step = state
-    numbers = CountStateSource(origin)
+    numbers = CountStateSource(source)
     tx.guard(EqualsMatch, GetItemSource(numbers, 1), step, why="it is iterated")
     start = tx.wrap(first, GetItemSource(numbers, 0))
-    return ExternalIteratorVariable(real, origin, _SymbolicCountVariable(start, step))
+    return ExternalIteratorVariable(real, source, _SymbolicCountVariable(start, step))
 
 
-def _position_varies(tx: Tracer, origin: Source) -> bool:
+def _position_varies(tx: Tracer, source: Source) -> bool:
     """Return True if earlier compilations saw another position, or another end of a range."""
-    end = AttrSource(GetItemSource(GetItemSource(IteratorStateSource(origin), 1), 0), "stop")
-    return any(-1 in tx.request.dynamic_dims.get(source.expr, ()) for source in (*position_sources(origin), end))
+    end = AttrSource(GetItemSource(GetItemSource(IteratorStateSource(source), 1), 0), "stop")
+    return any(-1 in tx.request.dynamic_dims.get(link.expr, ()) for link in (*position_sources(source), end))
 
 
 def _build_inner_iterators(
-    tx: Tracer, iterators: tuple[Any, ...], origin: Source
+    tx: Tracer, iterators: tuple[Any, ...], source: Source
 ) -> tuple[ExternalIteratorVariable, ...]:
-    values = (realize(tx, tx.wrap(real, GetItemSource(origin, n))) for n, real in enumerate(iterators))
+    values = (realize(tx, tx.wrap(real, GetItemSource(source, n))) for n, real in enumerate(iterators))
     return tuple(v for v in values if isinstance(v, ExternalIteratorVariable))
 
 
-def _build_range_iterator(tx: Tracer, state: Any, origin: Source) -> Variable:
+def _build_range_iterator(tx: Tracer, state: Any, source: Source) -> Variable:
     numbers = state[1][0]
     for name in ("start", "stop", "step"):
-        tx.guard(EqualsMatch, AttrSource(origin, name), getattr(numbers, name), why="it is iterated")
+        tx.guard(EqualsMatch, AttrSource(source, name), getattr(numbers, name), why="it is iterated")
     return RangeIteratorVariable(RangeVariable.of(numbers), (state[2] if len(state) == 3 else None) or 0)
 
 
-def _build_sequence_iterator(tx: Tracer, state: Any, origin: Source) -> Variable:
+def _build_sequence_iterator(tx: Tracer, state: Any, source: Source) -> Variable:
     if len(state) == 2:
         return SequenceIteratorVariable([], type(iter(())))  # an exhausted iterator no longer references its sequence
-    over = realize(tx, tx.wrap(state[1][0], origin))
+    over = realize(tx, tx.wrap(state[1][0], source))
     contents = over.sequence_contents
     if contents is None or contents is not over:
         raise Unsupported(

@@ -28,9 +28,9 @@ class MappingProxyVariable(DictVariable):
 
     __slots__ = ("mapping",)
 
-    def __init__(self, of: DictVariable, origin: Source | None) -> None:
+    def __init__(self, of: DictVariable, source: Source | None) -> None:
         self.mapping = of
-        super().__init__({}, origin, MappingProxyType)
+        super().__init__({}, source, MappingProxyType)
 
     @property
     def entries(self) -> dict[Any, DictEntry]:
@@ -81,11 +81,11 @@ class MappingProxyVariable(DictVariable):
 
 
 @register_builder(MappingProxyType)
-def _proxy(tx: Tracer, real: Any, origin: Source) -> Variable:
-    of = build_dict(tx, real, origin)
+def _proxy(tx: Tracer, real: Any, source: Source) -> Variable:
+    of = build_dict(tx, real, source)
     tx.objects.viewed_dict_ids.update(map(id, gc.get_referents(real)))
     of.cls = type(next((r for r in gc.get_referents(real) if isinstance(r, dict)), real))
-    return MappingProxyVariable(of, origin)
+    return MappingProxyVariable(of, source)
 
 
 @register_rule(MappingProxyType)

@@ -275,11 +275,13 @@ def as_index(tx: Tracer, key: Variable) -> Any:
         Unsupported: the index is another tensor, or an object without ``__index__``.
     """
     if key.fake is not None:
-        return _index_in_input(tx, key)
+        of: Any = key
+        known = of.known_scalar(tx)
+        return _index_in_input(tx, key) if known is None or type(known.constant) is float else int(known.constant)
     if key.is_user_object:
         key = key.call_user_method(tx, "__index__", []) or key
     if key.is_user_object and not tx.is_python_constant(key):
-        raise key.unsupported("using it as an index")
+        raise key.unsupported("using it as an index", "builtin-arguments")
     value = key.as_python_constant(tx)
     return int(value) if isinstance(value, bool) else value
 
@@ -479,8 +481,8 @@ class ListVariable(SequenceVariable):
     def make_slice(self, items: list[Variable]) -> ListVariable:
         if self.cls is not collections.deque:
             return ListVariable(items)
-        kept = items if self.maxlen is None else items[max(0, len(items) - self.maxlen) :]
-        return ListVariable(kept, None, self.cls, self.maxlen)
+        last_items = items if self.maxlen is None else items[max(0, len(items) - self.maxlen) :]
+        return ListVariable(last_items, None, self.cls, self.maxlen)
 
     def apply(self, tx: Tracer, function: Callable[..., Any], *args: Any) -> Any:
         if self.builtin_class is list:
@@ -768,35 +770,35 @@ def _tuple_result(result: tuple[Any, ...], tx: Tracer, node: torch.fx.Node) -> V
     return TupleVariable(wrap_items(tx, node, result), type(result))
 
 
-def read_items(tx: Tracer, real: Any, origin: Source) -> list[Variable]:
+def read_items(tx: Tracer, real: Any, source: Source) -> list[Variable]:
     """Make the items of a real sequence lazily; guard on its type and length."""
     why = "it was unpacked, indexed or iterated"
-    tx.guard_type(real, origin, why)
-    tx.guard(LengthMatch, origin, python_objects.builtin_len(real), why=why)
+    tx.guard_type(real, source, why)
+    tx.guard(LengthMatch, source, python_objects.builtin_len(real), why=why)
     plainly: Any = next(b for b in type(real).__mro__ if b in _ITERATOR_TYPES)
-    return [tx.make_lazy(item, item_source(real, origin, n)) for n, item in enumerate(plainly.__iter__(real))]
+    return [tx.make_lazy(item, item_source(real, source, n)) for n, item in enumerate(plainly.__iter__(real))]
 
 
 @register_builder(list)
-def _list(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was used as a list")
-    return ListVariable([], origin, read=lambda: read_items(tx, real, origin), external=real)
+def _list(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it was used as a list")
+    return ListVariable([], source, read=lambda: read_items(tx, real, source), external=real)
 
 
 @register_builder(collections.deque)
-def _deque(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was used as a deque")
-    tx.guard(EqualsMatch, AttrSource(origin, "maxlen"), real.maxlen, why="its maxlen decides which items remain")
+def _deque(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it was used as a deque")
+    tx.guard(EqualsMatch, AttrSource(source, "maxlen"), real.maxlen, why="its maxlen decides which items remain")
     kind = collections.deque
     if real.maxlen == 0:
-        return ListVariable(read_items(tx, real, origin), origin, kind, 0)
-    return ListVariable([], origin, kind, real.maxlen, lambda: read_items(tx, real, origin), external=real)
+        return ListVariable(read_items(tx, real, source), source, kind, 0)
+    return ListVariable([], source, kind, real.maxlen, lambda: read_items(tx, real, source), external=real)
 
 
 @register_builder(tuple)
-def _tuple(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was used as a tuple")
-    return TupleVariable([], tuple, origin, read=lambda: read_items(tx, real, origin), external=real)
+def _tuple(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it was used as a tuple")
+    return TupleVariable([], tuple, source, read=lambda: read_items(tx, real, source), external=real)
 
 
 def _is_size_or_namedtuple(real: Any) -> bool:
@@ -819,23 +821,23 @@ _TUPLE_METHODS = frozenset(
 
 
 @register_builder_if(10, _is_size_or_namedtuple)
-def _size_or_namedtuple(tx: Tracer, real: Any, origin: Source) -> Variable:
-    return TupleVariable(read_items(tx, real, origin), type(real), origin)
+def _size_or_namedtuple(tx: Tracer, real: Any, source: Source) -> Variable:
+    return TupleVariable(read_items(tx, real, source), type(real), source)
 
 
 @register_builder(range)
-def _range(tx: Tracer, real: range, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was iterated")
+def _range(tx: Tracer, real: range, source: Source) -> Variable:
+    tx.guard_type(real, source, "it was iterated")
     for name in ("start", "stop", "step"):
-        tx.guard(EqualsMatch, AttrSource(origin, name), getattr(real, name), why="it was iterated")
-    return RangeVariable.of(real, origin)
+        tx.guard(EqualsMatch, AttrSource(source, name), getattr(real, name), why="it was iterated")
+    return RangeVariable.of(real, source)
 
 
 @register_builder(slice)
-def _slice(tx: Tracer, real: slice, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was used as an index")
+def _slice(tx: Tracer, real: slice, source: Source) -> Variable:
+    tx.guard_type(real, source, "it was used as an index")
     return SliceVariable(
-        [tx.make_lazy(getattr(real, n), AttrSource(origin, n)) for n in ("start", "stop", "step")], origin
+        [tx.make_lazy(getattr(real, n), AttrSource(source, n)) for n in ("start", "stop", "step")], source
     )
 
 

@@ -79,8 +79,8 @@ class SetVariable(Variable):
         forced = [realize(tx, i) for i in items]
         elements: dict[Any, Variable] = {}
         for item in forced:
-            elements.setdefault(stands_for := item.hash_key(tx), item)
-            mark_stored(stands_for)
+            elements.setdefault(hash_key := item.hash_key(tx), item)
+            mark_stored(hash_key)
         return cls(elements, None, kind)
 
     @property
@@ -262,11 +262,11 @@ def _check_order_not_observed(of: SetVariable) -> None:
         Unsupported: the order depends on addresses, so a set rebuilt after the graph may have another order.
     """
     if of.order_observed_at is not None:
-        refused = Unsupported(
+        graph_break = Unsupported(
             "object-address", "rebuilding a set whose order depends on object addresses after the graph"
         )
-        refused.created_at = of.order_observed_at
-        raise refused
+        graph_break.created_at = of.order_observed_at
+        raise graph_break
 
 
 def _current_keys(of: SetVariable) -> list[Any]:
@@ -284,26 +284,26 @@ def _is_mutable_set(of: SetVariable) -> bool:
 
 @SET_METHODS.method("add", condition=_is_mutable_set)
 def _add(self: SetVariable, tx: Tracer, item: Variable) -> None:
-    stands_for = item.hash_key(tx)
-    if stands_for not in self.elements:
+    hash_key = item.hash_key(tx)
+    if hash_key not in self.elements:
         tx.side_effects.record_mutation(self)
-        self.elements[stands_for] = item
-        mark_stored(stands_for)
+        self.elements[hash_key] = item
+        mark_stored(hash_key)
 
 
 @SET_METHODS.method("discard", condition=_is_mutable_set)
 def _discard(self: SetVariable, tx: Tracer, item: Variable) -> None:
-    if (stands_for := _lookup_key(tx, item)) in self.elements:
+    if (hash_key := _lookup_key(tx, item)) in self.elements:
         tx.side_effects.record_mutation(self)
-        del self.elements[stands_for]
+        del self.elements[hash_key]
 
 
 @SET_METHODS.method("remove", condition=_is_mutable_set)
 def _remove(self: SetVariable, tx: Tracer, item: Variable) -> None:
-    if (stands_for := _lookup_key(tx, item)) not in self.elements:
+    if (hash_key := _lookup_key(tx, item)) not in self.elements:
         tx.raise_key_error(item)
     tx.side_effects.record_mutation(self)
-    del self.elements[stands_for]
+    del self.elements[hash_key]
 
 
 @SET_METHODS.method("update", mutates=True, condition=_is_mutable_set)
@@ -313,12 +313,12 @@ def _update(self: SetVariable, tx: Tracer, *others: Variable) -> None:
         if given is not None and len(others) == 1 and not self.elements and given.source is None:
             self.literal = given.literal if given.cls is frozenset else self.literal  # a set display is one update
         if given is not None and not given.has_fixed_hashes(tx):  # copying does not call __hash__ again
-            for stands_for, item in given.elements.items():
-                self.elements.setdefault(stands_for, item)
+            for hash_key, item in given.elements.items():
+                self.elements.setdefault(hash_key, item)
             continue
         for item in sequence_items(tx, given or other):
-            self.elements.setdefault(stands_for := realize(tx, item).hash_key(tx), item)
-            mark_stored(stands_for)
+            self.elements.setdefault(hash_key := realize(tx, item).hash_key(tx), item)
+            mark_stored(hash_key)
 
 
 @SET_METHODS.method("clear", mutates=True, condition=_is_mutable_set)
@@ -435,11 +435,11 @@ def _has_fixed_hash(tx: Tracer, key: Any, value: Variable) -> bool:
 
 
 @register_builder(set, frozenset)
-def _set(tx: Tracer, real: Any, origin: Source) -> Variable:
-    return build_set(tx, real, origin)
+def _set(tx: Tracer, real: Any, source: Source) -> Variable:
+    return build_set(tx, real, source)
 
 
-def build_set(tx: Tracer, real: Any, origin: Source) -> SetVariable:
+def build_set(tx: Tracer, real: Any, source: Source) -> SetVariable:
     """Build the variable of a real set or frozenset, guarded by its elements.
 
     An instance of a subclass is read as a plain set. Elements must be literals or guardable immutable objects.
@@ -448,13 +448,13 @@ def build_set(tx: Tracer, real: Any, origin: Source) -> SetVariable:
     if not all(is_literal(item) or isinstance(item, _GUARDABLE_ELEMENT_TYPES) for item in base.__iter__(real)):
         raise Unsupported("unsupported-value", f"a {type(real).__name__} of objects")
     why = "its elements decided what was traced"
-    tx.guard_type(real, origin, why)
-    tx.guard(LengthMatch, origin, base.__len__(real), why=why)
+    tx.guard_type(real, source, why)
+    tx.guard(LengthMatch, source, base.__len__(real), why=why)
     plain: Any = base(real) if type(real) is base else base.copy(real)
-    at = origin if type(real) is base else BuiltinValueSource(origin, base)
+    at = source if type(real) is base else BuiltinValueSource(source, base)
     tx.guard(EqualsMatch, at, plain, why=why)
     value = SetVariable.from_items(tx, [tx.from_python(e) for e in plain], type(real))
-    value.source = origin
+    value.source = source
     value.real_order = tuple(base.__iter__(real))
     return value
 

@@ -106,7 +106,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
         is_number = found.is_symbolic or found.python_type() is int
         if is_number and realize(tx, compare_op(tx, ">=", found, ConstantVariable(0))).is_truthy(tx):
             return found
-        raise self.unsupported("a __len__ that returns no plain, positive number")
+        raise self.unsupported("a __len__ that returns no positive number", "builtin-arguments")
 
     def get_iterator(self, tx: Tracer) -> Variable:
         if self._is_set_to_none("__iter__"):
@@ -208,9 +208,9 @@ def _is_object(real: Any) -> bool:
 
 
 @register_builder_if(90, _is_object)
-def _object(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "its attributes or methods were used")
-    made = UserDefinedObjectVariable(type(real), origin, real)
+def _object(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "its attributes or methods were used")
+    made = UserDefinedObjectVariable(type(real), source, real)
     register_instance_dict(tx, made)
     return made
 
@@ -239,6 +239,6 @@ def _is_any(real: Any) -> bool:
 
 
 @register_builder_if(100, _is_any)
-def _opaque(tx: Tracer, real: Any, origin: Source) -> Variable:
-    tx.guard_type(real, origin, "it was used")
-    return OpaqueObjectVariable(real, origin)
+def _opaque(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "it was used")
+    return OpaqueObjectVariable(real, source)

@@ -142,7 +142,7 @@ def _divmod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         found: Variable = arithmetic.call_operator_methods(tx, DIVMOD, left, right)
         if found is not NotImplemented:
             return found
-        raise Unsupported("unsupported-operation", f"divmod() of {left.describe()} and {right.describe()}")
+        raise Unsupported("builtin-arguments", f"divmod() of {left.describe()} and {right.describe()}")
     if left.fake is not None or right.fake is not None:
         kinds = f"'{type_name(left.python_type())}' and '{type_name(right.python_type())}'"
         tx.raise_type_error(f"unsupported operand type(s) for divmod(): {kinds}")
