@@ -51,7 +51,7 @@ def link_frame(
         KeyError: a slot has no object.
     """
     assert traced.code is not None
-    objects: dict[ConstSlot, Any] = {CALLEE_SLOT: compiler.dispatch_callee, **traced.slot_values}
+    objects: dict[ConstSlot, Any] = {CALLEE_SLOT: compiler.dispatch_callee_at_break, **traced.slot_values}
     if traced.graph is not None:
         objects[traced.graph.slot] = run
     called: list[Any] = []

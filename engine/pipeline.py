@@ -54,6 +54,7 @@ class Pipeline:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.dispatch_callee = make_callee(self)
+        self.dispatch_callee_at_break = self.dispatch_callee.at_break
         self.edits: tuple[UserPass, ...] = ()
         """Edits of graphs, which run after the registered passes."""
         self.kernel_edits: tuple[KernelEdit, ...] = ()

@@ -101,6 +101,11 @@ class Compiler(Protocol):
         ...
 
     @property
+    def dispatch_callee_at_break(self) -> Callable[[Any], Any]:
+        """Dispatcher of the call at which a graph broke, which is not traced as one call again."""
+        ...
+
+    @property
     def guard_queries(self) -> GuardQueries:
         """Answers about the guards of this compiler's entries."""
         ...

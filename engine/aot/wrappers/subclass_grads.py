@@ -101,13 +101,16 @@ class _FlattenFunction(torch.autograd.Function):
             plain = [p.detach() for p in parts.flatten(whole)]
             flat += plain
             like = tuple((p.shape, p.dtype, p.device) for p in plain)
-            ctx.inputs.append((gradient, like, *((whole, whole._version) if is_read else (None, 0))))
+            ctx.inputs.append((gradient, like, whole if is_read else None, whole._version if is_read else 0))
         return tuple(flat)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         left = iter(grads)
-        return None, *(_joined(*i, [next(left) for _ in i[1]]) for i in ctx.inputs)
+        inputs = (
+            _joined(spec, like, whole, version, [next(left) for _ in like]) for spec, like, whole, version in ctx.inputs
+        )
+        return None, *inputs
 
 
 def _joined(spec: SubclassSpec, like: Sequence[Any], whole: Any, version: int, grads: Sequence[Any]) -> Any:

@@ -405,8 +405,9 @@ def _flatten_inputs(
     """
     plain: list[Any] = []
     known = plan.read_sizes(inputs) if varies else {}
-    pairs = [(g, i) for g, i in zip(plan.gradients, inputs, strict=True) if g is not None]
-    flat = iter(flatten_inputs(*zip(*pairs, strict=True), known) if pairs else ())
+    gradients = [g for g in plan.gradients if g is not None]
+    wholes = [i for g, i in zip(plan.gradients, inputs, strict=True) if g is not None]
+    flat = iter(flatten_inputs(gradients, wholes, known) if gradients else ())
     for value, parts, gradient in zip(inputs, plan.input_specs, plan.gradients, strict=True):
         if parts is None:
             plain.append(value)

@@ -398,7 +398,8 @@ class _DependencyCollector:
     def _reads_slot(self, cls: type, name: str) -> bool:
         """Return True if attribute access reads a slot of the class; record what this needs."""
         space = _dict_of_class(cls)
-        if cls.__getattribute__ is not object.__getattribute__:
+        lookup: Any = cls.__getattribute__
+        if lookup is not object.__getattribute__:
             return False
         if type(space.get(name)) is not types.MemberDescriptorType:
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.utils.checkpoint
@@ -52,8 +52,9 @@ def make_calling_frame(subject: Callable[..., Any]) -> types.FunctionType:
     call.__name__ = getattr(subject, "__name__", call.__name__)
     call.__qualname__ = subject.__qualname__ if isinstance(subject, types.FunctionType) else call.__name__
     call.__doc__ = subject.__doc__
-    call.__code__ = _code_for(subject, call)
-    return call
+    made: Any = call
+    made.__code__ = _code_for(subject, made)
+    return cast("types.FunctionType", made)
 
 
 def _code_for(subject: Callable[..., Any], call: types.FunctionType) -> types.CodeType:

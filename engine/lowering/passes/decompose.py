@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx
@@ -130,7 +130,7 @@ def _call_without_token(
 
     The scheduler keeps the order of such operators.
     """
-    _, target, *args = node.args
+    _, target, *args = cast("tuple[Any, ...]", node.args)
     called = new.call_function(target, torch.fx.map_arg(tuple(args), copy_of), torch.fx.map_arg(node.kwargs, copy_of))
     called._rename(node.name)
     results = tuple(node.meta["val"][1:])

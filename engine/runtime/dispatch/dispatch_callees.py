@@ -14,7 +14,6 @@ import sys
 import sysconfig
 import types
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -33,8 +32,6 @@ from engine.runtime.dispatch.codegen import DISPATCH_FILE
 from engine.runtime.dispatch.dispatcher import make_dispatcher
 from engine.torch_private.global_state import get_tracing_state
 from engine.torch_private.modules import call_impl, module_hooks
-
-Callee = Callable[[Any], Any]
 
 LIBRARIES = frozenset(
     (
@@ -89,6 +86,13 @@ class CalleeDispatcher:
 
     def __call__(self, obj: Any) -> Any:
         """Return the callable to call instead of ``obj``, with the same arguments and result."""
+        if type(obj) is FunctionType and is_traced_as_one_call(obj):
+            compiler = self._compiler()
+            return obj if compiler is None else make_dispatcher(obj, compiler, "callee")
+        return self.at_break(obj)
+
+    def at_break(self, obj: Any) -> Any:
+        """Do the same for a call that breaks the graph: the call itself is not traced again."""
         kind = type(obj)
         if kind is FunctionType:
             return self._function(obj)
@@ -150,7 +154,7 @@ class CalleeDispatcher:
         behind = unwrap_torch_compile(function)
         if behind is not None:
             return self(behind)
-        if is_library_function(function) and not is_traced_as_one_call(function):
+        if is_library_function(function):
             return self._library(function)
         compiler = self._compiler()
         if compiler is None:
@@ -356,7 +360,7 @@ def has_hooks(module: torch.nn.Module) -> bool:
     )
 
 
-def make_callee(compiler: Compiler) -> Callee:
+def make_callee(compiler: Compiler) -> CalleeDispatcher:
     """Return ``callee(obj)``: the callable to call instead of ``obj``.
 
     User frames below the call are then dispatched by ``compiler``.

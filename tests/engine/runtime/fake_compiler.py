@@ -35,6 +35,7 @@ class FakeCompiler:
         self.options = Options(fullgraph=fullgraph)
         self.requests: list[CompileRequest] = []
         self.dispatch_callee = make_callee(self)
+        self.dispatch_callee_at_break = self.dispatch_callee.at_break
         self.guard_queries = EntryGuardQueries()
         self.root_wrapper: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
         self.code_of = code_of or (lambda code: code)
