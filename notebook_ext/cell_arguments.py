@@ -222,7 +222,7 @@ def _after_colon(words: tuple[str, ...], current: str) -> list[str]:
 
 def target_names() -> tuple[str, ...]:
     """Return the values that ``--target`` accepts."""
-    from engine.kernels.targets import TARGETS
+    from engine.kernels.gpu_targets import TARGETS
 
     return tuple(TARGETS)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.aot.autograd_metadata import build_autograd_metadata
+from engine.aot.autograd_function_metadata import build_autograd_metadata
 from engine.aot.checks.as_strided_bounds import storage_offset_guards
 from engine.aot.checks.base import CheckedCall
 from engine.aot.checks.eligibility import why_not_functional

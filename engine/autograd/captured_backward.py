@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.fx
 
-from engine.autograd.build_graph import CapturedGraphBuilder, captured_node_callable, runs_users_code
+from engine.autograd.build_captured_graph import CapturedGraphBuilder, captured_node_callable, runs_users_code
 from engine.autograd.cache_miss import CaptureKey
 from engine.autograd.capture import BackwardCapture
 from engine.autograd.eager_fallback import make_exit_hook
@@ -28,7 +28,7 @@ class CapturedBackward:
 
     id: str
     graph: torch.fx.GraphModule
-    """Graph whose arguments are the lists named in ``build_graph.PLACEHOLDERS``."""
+    """Graph whose arguments are the lists named in ``build_captured_graph.PLACEHOLDERS``."""
     capture: BackwardCapture
     key: CaptureKey
     nodes: tuple[AutogradNode, ...]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 import torch.fx
 
-from engine.autograd.build_graph import CAPTURED_VALUES, NODE_CALL, STEP_KIND, captured_node_callable
+from engine.autograd.build_captured_graph import CAPTURED_VALUES, NODE_CALL, STEP_KIND, captured_node_callable
 from engine.autograd.segment_inputs import (
     SegmentKey,
     SymbolicInputs,

@@ -12,7 +12,13 @@ from typing import Any
 import torch
 
 from engine.autograd import anomaly_mode, graph_ops, hooks
-from engine.autograd.build_graph import CAPTURED_VALUES, RETURNING_KINDS, runs_users_code, step_arguments, step_target
+from engine.autograd.build_captured_graph import (
+    CAPTURED_VALUES,
+    RETURNING_KINDS,
+    runs_users_code,
+    step_arguments,
+    step_target,
+)
 from engine.autograd.capture import (
     TENSOR_HOOK_KINDS,
     BackwardCapture,
@@ -51,7 +57,7 @@ class _Unused(Exception):
 class EagerContinuation:
     """Rest of a backward after the step ``last_step``.
 
-    ``values`` holds the values that are still alive, by the keys of ``build_graph.CAPTURED_VALUES``.
+    ``values`` holds the values that are still alive, by the keys of ``build_captured_graph.CAPTURED_VALUES``.
     """
 
     captured: BackwardCapture

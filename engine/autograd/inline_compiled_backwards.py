@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.autograd.build_graph import AUTOGRAD_FUNCTION, CAPTURED_VALUES, NODE_CALL, STEP_KIND, named_target
+from engine.autograd.build_captured_graph import AUTOGRAD_FUNCTION, CAPTURED_VALUES, NODE_CALL, STEP_KIND, named_target
 from engine.autograd.graph_ops import check_saved_versions, zeros
 from engine.ir.aot.inlinable_backward import INLINABLE_ATTR, InlinableBackward
 from engine.ir.introspection.operator_facts import facts_of_node

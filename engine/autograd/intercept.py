@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from engine.autograd import anomaly_mode, cpp_engine_adapter, hook_tracking
-from engine.autograd.build_graph import CapturedGraphBuilder
+from engine.autograd.build_captured_graph import CapturedGraphBuilder
 from engine.autograd.cache_miss import CaptureKey, capture_key
 from engine.autograd.capture import BackwardCapture, CaptureRecorder
 from engine.autograd.captured_backward import CapturedBackward

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from engine.autograd.build_graph import INPUT_DEVICE, STEP_KIND, named_target
+from engine.autograd.build_captured_graph import INPUT_DEVICE, STEP_KIND, named_target
 from engine.ir.node_metadata import provenance_of, set_provenance
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.fx
 
-from engine.autograd.build_graph import node_call_index
+from engine.autograd.build_captured_graph import node_call_index
 from engine.autograd.cache_miss import CaptureKey, miss_reason
 from engine.autograd.capture import BackwardCapture
 from engine.autograd.captured_backward import CapturedBackward

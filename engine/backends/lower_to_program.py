@@ -19,7 +19,7 @@ from engine.ir.kernels.template_choice import (
     FewRowsChooser,
     TemplateChooser,
 )
-from engine.kernels.targets import default_target
+from engine.kernels.gpu_targets import default_target
 from engine.kernels.triton.block_configs import candidate_blockings
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.choose_blocks import FindTuning

@@ -12,7 +12,7 @@ from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_metadata import provenance_of
 from engine.ir.node_values import map_tensors, tensors_in
-from engine.kernels.targets import default_target
+from engine.kernels.gpu_targets import default_target
 from engine.kernels.to_records import kernel_records
 from engine.lowering.memory.live_memory import live_memory, size_hints
 from engine.records.kernels import KernelRecord

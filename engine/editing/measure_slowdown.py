@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from engine.records.amounts import format_seconds
+from engine.records.format_amounts import format_seconds
 from engine.torch_private.pytree import tree_leaves
 
 MIN_RATIO = 1.2

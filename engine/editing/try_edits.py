@@ -17,7 +17,7 @@ from engine.editing.edit_graphs import STAGES, GraphEdit, graph_text
 from engine.errors import BadArgument, PassUndone
 from engine.forked_run import graphs_use_gpu, run_in_fork
 from engine.ir.pass_set import UserPass
-from engine.kernels.targets import default_target
+from engine.kernels.gpu_targets import default_target
 from engine.options import Options
 from engine.pipeline import Pipeline
 from engine.records.base import from_jsonable

@@ -22,10 +22,10 @@ from engine.ir.kernels.compile_triton import (
     run_triton_compiler,
 )
 from engine.kernels.cpu.listings import CPU, compile_for_cpu
+from engine.kernels.gpu_targets import Target, parse_target
 from engine.kernels.link_listings import link_listing
 from engine.kernels.resources import check_fit
 from engine.kernels.sass import disassemble
-from engine.kernels.targets import Target, parse_target
 from engine.records.kernels import KernelResources, TargetRecord
 
 if TYPE_CHECKING:  # worker processes compile without torch, whose import takes longer than all their work

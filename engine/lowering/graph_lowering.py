@@ -36,10 +36,10 @@ from engine.lowering.cpu.aten_operators import cpu_fallback
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion_cost import build_unfused
 from engine.lowering.library_ops import is_library_op, library_fallback
+from engine.lowering.match_strided_view import strided_view_of
 from engine.lowering.memory.choose_layouts import choose_layouts
 from engine.lowering.ops import find_complex_lowering, find_lowering
 from engine.lowering.result_strides import REAL_DTYPES, as_real_meta, non_overlapping_stride, symbolic_shape
-from engine.lowering.strided_views import strided_view_of
 from engine.records.bytecode import Span
 from engine.torch_private.pytree import tree_leaves, tree_map_only
 

@@ -50,7 +50,7 @@ from engine.lowering.fusion_cost import (
     stored_bytes,
     wasted_cost,
 )
-from engine.lowering.strided_views import strided_view_of
+from engine.lowering.match_strided_view import strided_view_of
 from engine.records.lowering import AutotuneChoice, FusionDecision
 from engine.torch_private.pytree import tree_leaves
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from engine.observe.canonical.compare_compilations import compare_graph_lists
 from engine.observe.canonical.compare_kernels import compare_kernel_lists, pair_kernels
 from engine.observe.canonical.returned_value import returned_term
-from engine.records.amounts import format_seconds
 from engine.records.counts import compile_seconds, unique_kernels
+from engine.records.format_amounts import format_seconds
 from engine.records.guards import GuardRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from engine.records.amounts import format_bytes, format_seconds
 from engine.records.aot import NodeValuesRecord
 from engine.records.base import Record
 from engine.records.bytecode import Span
@@ -24,6 +23,7 @@ from engine.records.counts import (
     has_graph,
     unique_kernels,
 )
+from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.guards import Fix, GuardFailure
 from engine.records.lowering import AutotuneChoice, LoweringRecord
 from engine.records.ranks.collectives import GraphCollective, recorded_collectives

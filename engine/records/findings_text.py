@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from engine.records.amounts import format_seconds
 from engine.records.findings import SEVERITIES, Finding, Severity, find_problems, place_of
+from engine.records.format_amounts import format_seconds
 from engine.records.session import Session
 
 WIDTH = 110

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from engine.records.amounts import format_seconds
 from engine.records.aot import NodeValuesRecord
 from engine.records.base import to_jsonable
 from engine.records.bytecode import Instruction, Span
+from engine.records.format_amounts import format_seconds
 from engine.records.graph import GraphRecord
 from engine.records.kernels import KernelResources, LaunchGroup
 from engine.records.trace import InlinedCall

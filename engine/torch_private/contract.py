@@ -7,7 +7,7 @@ import pkgutil
 import types
 
 from engine import torch_private
-from engine.torch_private import contract_cache
+from engine.torch_private import entry_check_cache
 from engine.torch_private.entries import FAULTS, Entry, logger, sentence
 
 MODULES: tuple[types.ModuleType, ...] = tuple(
@@ -23,7 +23,7 @@ ENTRIES: tuple[Entry, ...] = tuple(entry for module in MODULES for entry in modu
 def report() -> str:
     """Say in one sentence what is turned off, and store the results of the check."""
     if FAULTS.known is None:
-        contract_cache.write(FAULTS.checked)
+        entry_check_cache.write(FAULTS.checked)
     text = sentence()
     if text:
         logger.warning(text)

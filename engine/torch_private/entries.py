@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import torch
 
 from engine.supported_versions import NEWEST_TORCH
-from engine.torch_private import contract_cache
+from engine.torch_private import entry_check_cache
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Faults:
         self.entries = {}
         self.checked: dict[str, str] = {}
         """Result of the check of each loaded entry: empty, or the fault."""
-        self.known = contract_cache.read()
+        self.known = entry_check_cache.read()
 
     def find(self, entry: Entry, found: Any) -> str:
         """Check the kind and signature of an entry; the result is stored by version of torch."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.profiler import profile
 
-from engine.records.amounts import format_seconds
+from engine.records.format_amounts import format_seconds
 from notebook_ext.display import DETERMINISTIC_ENV
 
 __all__ = ["count_operators", "race", "show_times"]

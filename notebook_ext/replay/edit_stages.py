@@ -13,7 +13,7 @@ from engine.editing.edit_kernels import editable_kernels, is_kernel_text
 from engine.editing.try_edits import EditTrial, code_of_call, editable_call, editable_graphs, try_call, try_edits
 from engine.editing.try_kernel_edits import start_worker, try_kernel_edits
 from engine.errors import BadArgument
-from engine.records.amounts import format_seconds
+from engine.records.format_amounts import format_seconds
 from engine.records.runtime import ArtifactRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.cell_edits import CellText

@@ -6,7 +6,7 @@ from typing import Any
 
 import engine
 from engine.errors import BadArgument
-from engine.records.amounts import format_seconds
+from engine.records.format_amounts import format_seconds
 from engine.records.session import Session
 from notebook_ext.views.format_text import pluralize
 

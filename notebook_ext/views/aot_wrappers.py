@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.records.amounts import format_bytes
 from engine.records.aot import AotRecord, CallValuesRecord, PartitionRecord, ValueFacts, WrapperAction
+from engine.records.format_amounts import format_bytes
 from engine.records.graph import GraphRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from engine.records.amounts import format_seconds
 from engine.records.autograd import BackwardRecord
+from engine.records.format_amounts import format_seconds
 from engine.records.graph import GraphRecord, NodeRecord
 from engine.records.session import Session
 from notebook_ext.views.format_text import one_line, pluralize, sanitize, tensor_type

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.records.amounts import format_seconds
 from engine.records.counts import compilation_counts, compile_seconds, has_graph, is_user_error
+from engine.records.format_amounts import format_seconds
 from engine.records.guards import ObservedSymbolRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session
 from notebook_ext.views import source_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.records.amounts import format_bytes, format_seconds
+from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.graph import MeshRecord, NodeRecord
 from engine.records.ranks.collectives import GraphCollective, recorded_collectives, recorded_mesh
 from engine.records.ranks.groups import RankArrivals, RankDivergence, RankGroups, divergence_title, format_ranks

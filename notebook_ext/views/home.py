@@ -10,7 +10,6 @@ from typing import Any
 
 from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import is_installed_file
-from engine.records.amounts import format_bytes, format_seconds
 from engine.records.counts import (
     RootGroup,
     breaks_of,
@@ -26,6 +25,7 @@ from engine.records.counts import (
     unique_kernels,
 )
 from engine.records.findings import find_problems, useful_fixes
+from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.guards import Fix, GuardFailure
 from engine.records.runtime import CallRecord
 from engine.records.session import CompilationRecord, FrameRecord, Session

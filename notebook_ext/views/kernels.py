@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.kernels.targets import TARGETS
-from engine.records.amounts import format_bytes, format_seconds
+from engine.kernels.gpu_targets import TARGETS
 from engine.records.counts import aten_calls_of, unique_kernels
+from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.graph import NodeRecord
 from engine.records.kernels import KernelRecord, KernelResources, TargetRecord
 from engine.records.lowering import FusionDecision, LoweringRecord

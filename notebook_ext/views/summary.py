@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.ir.user_code_files import is_installed_file
-from engine.records.amounts import format_seconds
 from engine.records.bytecode import Span
 from engine.records.counts import (
     RootGroup,
@@ -23,6 +22,7 @@ from engine.records.counts import (
     stops_of,
     unique_kernels,
 )
+from engine.records.format_amounts import format_seconds
 from engine.records.guards import GuardFailure
 from engine.records.kernels import KernelRecord
 from engine.records.runtime import SkippedRecord

@@ -212,7 +212,7 @@ def test_effect_order(show: Show) -> None:
     show(f, torch.ones(4), wrapper="effects in order")
 
 
-@shows("engine/aot/wrappers/autograd_function.py", "engine/aot/joint.py", "engine/aot/autograd_metadata.py")
+@shows("engine/aot/wrappers/autograd_function.py", "engine/aot/joint.py", "engine/aot/autograd_function_metadata.py")
 def test_autograd_function(show: Show) -> None:
     """A call that needs gradients becomes an autograd.Function.
 

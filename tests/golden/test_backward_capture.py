@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import engine
-from engine.autograd.build_graph import INPUT_DEVICE, STEP_KIND, named_target
+from engine.autograd.build_captured_graph import INPUT_DEVICE, STEP_KIND, named_target
 from engine.autograd.move_cpu_scalars import move_cpu_scalars
 from engine.records.autograd import BackwardRecord
 from tests.golden.pairs import Pair, graph_lines, plain_lines, recording, shows
@@ -33,7 +33,7 @@ def captured_graph(record: BackwardRecord, stage: int = 0) -> list[str]:
     return [line for line in graph_lines(record.graphs[stage]) if "let_go" not in line and " = " in line]
 
 
-@shows("engine/autograd/build_graph.py", "engine/autograd/capture.py", "engine/autograd/execution_order.py")
+@shows("engine/autograd/build_captured_graph.py", "engine/autograd/capture.py", "engine/autograd/execution_order.py")
 def test_captured_graph(pair: Pair) -> None:
     """Captures a backward as a graph: each autograd node becomes a call of its formula.
 
@@ -48,7 +48,7 @@ def test_captured_graph(pair: Pair) -> None:
     pair(f, before=autograd_nodes(record), after=captured_graph(record))
 
 
-@shows("engine/autograd/hooks.py", "engine/autograd/build_graph.py")
+@shows("engine/autograd/hooks.py", "engine/autograd/build_captured_graph.py")
 def test_captured_hook(pair: Pair) -> None:
     """A hook on a tensor is a call between the formulas, at the place where eager calls it."""
 

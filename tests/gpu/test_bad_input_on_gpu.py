@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import engine
-from engine.kernels.targets import default_target
+from engine.kernels.gpu_targets import default_target
 from engine.runtime import kernel_launchers
 
 pytestmark = pytest.mark.gpu

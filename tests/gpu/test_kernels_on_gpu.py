@@ -17,7 +17,7 @@ from torch.nn import functional
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, Launch, LoweredProgram
 from engine.kernels.compile_kernel import compile_kernel
-from engine.kernels.targets import default_target
+from engine.kernels.gpu_targets import default_target
 from engine.runtime.kernel_launchers import gpu_launcher
 from engine.runtime.program_executor import program_executor
 from tests.engine.kernels import handwritten_kernels

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import engine
 from engine.ir.aot.aot_graph import AotGraph
-from engine.kernels.targets import default_target
+from engine.kernels.gpu_targets import default_target
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from engine.runtime.program_executor import program_executor

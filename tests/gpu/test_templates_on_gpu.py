@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import engine
 from engine.ir.kernels.template_choice import AlwaysTemplateChooser
-from engine.kernels.targets import default_target
+from engine.kernels.gpu_targets import default_target
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from engine.runtime.program_executor import program_executor

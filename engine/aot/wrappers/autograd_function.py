@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.fx
 
-from engine.aot.autograd_metadata import AutogradMetadata
+from engine.aot.autograd_function_metadata import AutogradMetadata
 from engine.aot.version_counters import set_version_counter
 from engine.aot.wrappers.base import FunctionalCall, PreCompileResult
 from engine.aot.wrappers.codegen import WrapperCode

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch.fx
 
-from engine.aot.autograd_metadata import AutogradMetadata
+from engine.aot.autograd_function_metadata import AutogradMetadata
 from engine.aot.wrappers.codegen import WrapperCode, compile_wrapper_code, join_wrapper_code, record_values_of
 from engine.aot.wrappers.lazy_backward import BackwardProbe, LazyBackward
 from engine.aot.wrappers.value_probe import ValueProbe

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 from torch.autograd.function import BackwardCFunction
 
-from engine.aot.autograd_metadata import AutogradMetadata, TangentLayout
+from engine.aot.autograd_function_metadata import AutogradMetadata, TangentLayout
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.gradients.undefined_tangents import specialize_to_defined_tangents, undefined_gradients
 from engine.aot.saved_tensors import (

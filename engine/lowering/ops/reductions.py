@@ -27,10 +27,10 @@ from engine.ir.static_sizes import static_size, static_sizes
 from engine.lowering.context import LoweredTensor, LoweringContext, fake_result
 from engine.lowering.fallbacks.kinds import LoweringFallback, NotLowered
 from engine.lowering.fusion_cost import build_unfused, is_negligible_size
+from engine.lowering.match_strided_view import strided_view_of
 from engine.lowering.promotion import canonical_dim, check_supported_dtype
 from engine.lowering.registry import register_lowering
 from engine.lowering.result_strides import symbolic_shape
-from engine.lowering.strided_views import strided_view_of
 
 aten = torch.ops.aten
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from engine.observe.compare_sessions import compare_sessions
-from engine.records.amounts import format_bytes, format_seconds
 from engine.records.counts import breaks_of, compilation_counts, unique_kernels
+from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.kernels import KernelRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.session_comparison import AspectComparison, FrameComparison, SessionComparison

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from engine.records.amounts import format_bytes
 from engine.records.bytecode import Span
+from engine.records.format_amounts import format_bytes
 from engine.records.graph import GraphRecord, NodeRecord, PassRecord
 from engine.records.session import CompilationRecord, Session
 from engine.records.text_views import node_values_text

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.ir.user_code_files import is_installed_file
-from engine.records.amounts import format_bytes
 from engine.records.bytecode import SourceFile
 from engine.records.counts import RootGroup, breaks_of, errors_of, groups, recompiles_of
+from engine.records.format_amounts import format_bytes
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.format_text import one_line, pluralize

@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from engine.records.amounts import format_bytes
 from engine.records.aot import CheckpointTrial
+from engine.records.format_amounts import format_bytes
 from engine.records.graph import NodeRecord
 from engine.records.lowering import MemoryBlock, MemoryRecord
 from engine.records.session import CompilationRecord, Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.records.amounts import format_seconds
+from engine.records.format_amounts import format_seconds
 from engine.records.runtime import Timing
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from engine.records.amounts import format_seconds
 from engine.records.counts import groups, has_graph
+from engine.records.format_amounts import format_seconds
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.breaks import breaks

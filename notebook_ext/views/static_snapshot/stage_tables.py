@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from engine.records.amounts import format_bytes
+from engine.records.format_amounts import format_bytes
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
 from notebook_ext.views.aot_wrappers import aot_wrappers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.autograd.build_graph import INPUT_DEVICE, STEP_KIND, named_target
+from engine.autograd.build_captured_graph import INPUT_DEVICE, STEP_KIND, named_target
 from engine.autograd.move_cpu_scalars import move_cpu_scalars
 
 

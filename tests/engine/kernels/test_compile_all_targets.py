@@ -12,7 +12,7 @@ import torch
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.kernels.compile_kernel import compile_kernel
-from engine.kernels.targets import TARGETS
+from engine.kernels.gpu_targets import TARGETS
 from engine.kernels.triton.printer import print_triton
 from engine.lowering.driver import lower
 from tests.engine.lowering.trace_aten import trace_to_aten

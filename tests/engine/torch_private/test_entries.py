@@ -11,7 +11,7 @@ import types
 import pytest
 import torch
 
-from engine.torch_private import contract, contract_cache, entries
+from engine.torch_private import contract, entries, entry_check_cache
 from engine.torch_private.entries import Entry, Feature, Kind, MissingTorchName
 
 
@@ -137,16 +137,16 @@ def test_a_missing_exception_can_be_caught() -> None:
 def test_results_of_the_check_are_stored_by_version(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     """A second process reads the results; another torch or a damaged file has none."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert contract_cache.read() is None
-    contract_cache.write({"torch:_sync": "is not there"})
-    assert contract_cache.read() == {"torch:_sync": "is not there"}
+    assert entry_check_cache.read() is None
+    entry_check_cache.write({"torch:_sync": "is not there"})
+    assert entry_check_cache.read() == {"torch:_sync": "is not there"}
     (file,) = (tmp_path / "compile-explorer" / "torch_contract").iterdir()
     with monkeypatch.context() as other:
         other.setattr(torch, "__version__", "99.0")
-        assert contract_cache.read() is None
+        assert entry_check_cache.read() is None
     for damaged in ("", "entries checked: 2\ntorch:_sync\t", "entries checked: 1\ntorch:_sync"):
         file.write_text(damaged, encoding="utf-8")
-        assert contract_cache.read() is None
+        assert entry_check_cache.read() is None
 
 
 def test_stored_results_replace_the_check(monkeypatch: pytest.MonkeyPatch) -> None:

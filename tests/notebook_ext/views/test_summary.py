@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.records.amounts import format_bytes, format_seconds
 from engine.records.counts import counts
+from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.kernels import VerifyRecord
 from engine.records.session import Session
 from notebook_ext.views.breaks import breaks

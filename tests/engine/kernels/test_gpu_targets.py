@@ -11,7 +11,7 @@ from engine.errors import UnknownTarget
 from engine.ir.kernels.compile_triton import compile_unit_of, run_triton_compiler
 from engine.kernels import compile_kernel as compile_kernel_module
 from engine.kernels.compile_kernel import clean_listing, compile_kernel
-from engine.kernels.targets import TARGETS, default_target, parse_target
+from engine.kernels.gpu_targets import TARGETS, default_target, parse_target
 from engine.kernels.to_records import kernel_record
 from engine.records.base import from_jsonable, to_jsonable
 from engine.records.kernels import KernelRecord, TargetRecord
