@@ -1,4 +1,12 @@
-"""Compile pipeline: the order of the stages that turn one frame into a cache entry."""
+"""Compile pipeline: the order of the stages that turn one frame into a cache entry.
+
+1. trace (``trace_frame``): bytecode to a graph, guards and side effects.
+2. backend (``call_backend``): AOT and lowering to kernels, or the user's own backend.
+3. link (``link_frame``): new bytecode that calls the compiled graph and the resume functions.
+4. guards (``filter_guards``, ``compile_check``): one check from the guards of tracing and of the backend.
+
+Without a graph to run, ``intercept_calls`` replaces steps 2 and 3: the frame runs as Python, its callees compile.
+"""
 
 from __future__ import annotations
 
@@ -86,18 +94,27 @@ class Pipeline:
             work.passes = PassSet((*active_passes.passes, *self.edits), compare_on_copies, self.kernel_edits)
             with work.stage("trace"):
                 traced = self._trace(request, work)
-            called: tuple[Any, ...] = ()
+            resume_functions: tuple[Any, ...] = ()
             if traced.code is None:
                 code = intercept_calls(request.function.__code__, self.dispatch_callee)
             else:
-                code, called = link_frame(traced, self._compile_graph(traced, work), self, request.frame_id)
+                code, resume_functions = link_frame(traced, self._compile_graph(traced, work), self, request.frame_id)
             with work.stage("guards"):
                 guards = filter_guards((*traced.guards, *work.guards), self.options.guard_filter, request)
-                check = compile_check(guards, tuple(request.arguments), handed=traced.prefetched_params)
+                check = compile_check(guards, tuple(request.arguments), prefetched=traced.prefetched_params)
             if work.session is not None:
                 work.update_record(guards=guards_record(check.guards, check.text))
             modules = {n: weakref.ref(m) for n, m in request.arguments.items() if issubclass(type(m), torch.nn.Module)}
-            entry = CacheEntry(id, code, check.guards, check.check, check.text, traced.code is None, called, modules)
+            entry = CacheEntry(
+                id=id,
+                code=code,
+                guards=check.guards,
+                check=check.check,
+                check_text=check.text,
+                runs_python=traced.code is None,
+                resume_functions=resume_functions,
+                modules=modules,
+            )
             report_entry(request, entry)
             return entry
 

@@ -78,20 +78,20 @@ class AutogradMetadata:
 
 
 def build_autograd_metadata(
-    joint: JointGraph, halves: PartitionedGraphs, requiring: Collection[int], *, is_given: bool
+    joint: JointGraph, halves: PartitionedGraphs, requires_grad_inputs: Collection[int], *, inputs_are_callers: bool
 ) -> AutogradMetadata:
     """Build the autograd node's metadata from a joint graph and its partitioned graphs.
 
-    ``requiring`` are the positions of inputs that require grad. ``is_given``: the inputs are the caller's tensors, not
+    ``requires_grad_inputs`` are positions of inputs. ``inputs_are_callers``: the inputs are the caller's tensors, not
     tensors derived from them.
     """
     nodes = output_args(halves.forward.graph)
     tensors = [k for k, n in enumerate(nodes[: halves.num_results]) if tensor_meta(n) is not None]
     flowing = {n for n, g in zip(joint.grad_inputs, output_args(halves.backward.graph), strict=True) if g is not None}
-    apart = tuple(sorted(set(requiring) - flowing)) if flowing else ()
+    apart = tuple(sorted(set(requires_grad_inputs) - flowing)) if flowing else ()
     names = {n.name for k, n in enumerate(halves.forward.graph.nodes) if k in apart}
     shown = {str(n) for n in nodes[: halves.num_results]}
-    places = {n.name: k for k, n in enumerate(halves.forward.graph.nodes) if k in flowing} if is_given else {}
+    places = {n.name: k for k, n in enumerate(halves.forward.graph.nodes) if k in flowing} if inputs_are_callers else {}
     read = _saved_by_eager(halves.backward)
     return AutogradMetadata(
         num_inputs=len(joint.inputs),
@@ -109,7 +109,7 @@ def build_autograd_metadata(
         inputs_without_gradient=apart,
         detached_saved=tuple(n for n, name in enumerate(halves.saved_tensor_names) if name in names),
         saved_results=frozenset(n for n, name in enumerate(halves.saved_tensor_names) if name in shown),
-        weakref_inputs=tuple(n for n, i in enumerate(joint.metadata.inputs) if i.is_tensor and is_given),
+        weakref_inputs=tuple(n for n, i in enumerate(joint.metadata.inputs) if i.is_tensor and inputs_are_callers),
         saved_inputs=tuple(
             (n, places[name])
             for n, name in enumerate(halves.saved_tensor_names)

@@ -1,4 +1,18 @@
-"""Run the AOT stage on one traced graph: analyze, functionalize, lower, wrap, record."""
+"""Run the AOT stage on one traced graph: analyze, functionalize, lower, wrap, record.
+
+Types in the order in which the steps make them:
+
+- ``TracedCall``: the traced graph and its inputs. ``compile_graph`` makes it; the outer wrappers change it.
+- ``FunctionalGraph``: ATen graph without mutation and its metadata, from ``functionalize``.
+- ``JointGraph``: functional forward and backward in one graph, from ``trace_joint``.
+- ``PartitionedGraphs``: one graph for the forward and one for the backward, from ``partition_joint_graph``.
+- ``TrainingArtifact``: a joint graph, its two parts and the eager rerun for double backward.
+- ``AotArtifact``: what the disk cache stores: a ``FunctionalGraph`` or a ``TrainingArtifact``.
+- ``TracedArtifact``: an artifact with the outer wrappers and the guards, not lowered yet.
+- ``FunctionalCall``: metadata of a functional graph, from which the inner wrappers are built.
+- ``AotGraph``: input of the lowering: one graph (inference, forward or backward) and its fake inputs.
+- ``AotResult``: the compiled call with its wrappers, guards and record.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +132,7 @@ def compile_graph(
     settings: AotSettings,
     changes_objects: bool = False,
     reruns_after_error: bool = False,
-    asking: str = "",
+    autograd_uses_after_break: str = "",
 ) -> AotResult:
     """Functionalize ``graph`` and compile it, with its backward if gradients are needed.
 
@@ -136,13 +150,15 @@ def compile_graph(
                 settings=settings,
                 changes_objects=changes_objects,
                 reruns_after_error=reruns_after_error,
-                asking=asking,
+                autograd_uses_after_break=autograd_uses_after_break,
             )
         return replace(_enter_inference_mode(result), graphs=(*traced, *result.graphs[1:]))
     trains = needs_autograd(graph, inputs)
     call = TracedCall(graph, tuple(inputs), reruns_after_error)
     try:
-        functional = _functionalize_call(call, compilation, settings, trains, changes_objects, asking)
+        functional = _functionalize_call(
+            call, compilation, settings, trains, changes_objects, autograd_uses_after_break
+        )
     except FallbackRequired as error:
         result = _eager_result(graph, error.fallback, trains=trains)
     else:
@@ -161,8 +177,8 @@ def _enter_inference_mode(result: AotResult) -> AotResult:
 
 
 @dataclass(frozen=True)
-class _FunctionalCall:
-    """The functional graphs of one call, not lowered yet."""
+class TracedArtifact:
+    """The functional graphs of one call with its outer wrappers, not lowered yet."""
 
     artifact: AotArtifact
     wrapped: WrapperStack[TracedCall]
@@ -171,40 +187,40 @@ class _FunctionalCall:
 
 
 def _functionalize_call(
-    given: TracedCall,
+    traced: TracedCall,
     compilation: str,
     settings: AotSettings,
     trains: bool,
     changes_objects: bool,
-    asking: str,
-) -> _FunctionalCall:
+    autograd_uses_after_break: str,
+) -> TracedArtifact:
     """Run ``pre_compile`` of the outer wrappers and the checks; trace the functional graphs.
 
     Raises:
         FallbackRequired: the call must run as traced.
     """
-    graph, inputs = given.graph, given.inputs
-    known = len(shape_env_assumptions(graph, inputs))
+    graph, inputs = traced.graph, traced.inputs
+    assumption_count = len(shape_env_assumptions(graph, inputs))
     try:
         require(Feature.FUNCTIONAL_GRAPHS)
-        wrapped = apply_pre_compile(TRACED_CALL_WRAPPERS, given)
+        wrapped = apply_pre_compile(TRACED_CALL_WRAPPERS, traced)
         call = wrapped.call
-        if found := why_not_functional(CheckedCall(call.graph, call.inputs, graph, trains, changes_objects, asking)):
+        if found := why_not_functional(
+            CheckedCall(call.graph, call.inputs, graph, trains, changes_objects, autograd_uses_after_break)
+        ):
             raise FallbackRequired(found.kind, found.reason, found.node)
         artifact, note = _load_or_trace(call, compilation, settings, trains=trains)
-        assumed = _assumption_guards(shape_env_assumptions(graph, inputs)[known:], settings)
+        assumed = _assumption_guards(shape_env_assumptions(graph, inputs)[assumption_count:], settings)
     except FallbackRequired:
         raise
     except Exception as error:  # if tracing to ATen fails, the user's code must still run
         text = str(error).strip()
         reason = f"it cannot be traced to ATen ({type(error).__name__}: {text.splitlines()[0] if text else ''})"
         raise FallbackRequired(AotFallback.CANNOT_TRACE, reason) from error
-    return _FunctionalCall(
-        artifact, wrapped, (*wrapped.guards(), *storage_offset_guards(graph, inputs), *assumed), note
-    )
+    return TracedArtifact(artifact, wrapped, (*wrapped.guards(), *storage_offset_guards(graph, inputs), *assumed), note)
 
 
-def _lower_call(functional: _FunctionalCall, compilation: str, settings: AotSettings, *, trains: bool) -> AotResult:
+def _lower_call(functional: TracedArtifact, compilation: str, settings: AotSettings, *, trains: bool) -> AotResult:
     artifact, wrapped = functional.artifact, functional.wrapped
     settings = replace(settings, take_assumption_guards=None)  # it references the call's tensors; the backward must not
     result = (
@@ -226,14 +242,14 @@ def _load_or_trace(
         return _trace_artifact(call, compilation, settings, trains=trains), ""
     if why := settings.passes.why_not_on_disk:
         return _trace_artifact(call, compilation, settings, trains=trains), f"not saved to disk: {why}"
-    how = (settings.partition_method, settings.recompute_random, settings.passes.key)
-    place = cache_location(call, settings.cache_dir, trains=trains, how=how)
-    found, note = load_artifact(place, call, compilation, tells=current_session() is not None)
+    key_settings = (settings.partition_method, settings.recompute_random, settings.passes.key)
+    location = cache_location(call, settings.cache_dir, trains=trains, settings=key_settings)
+    found, note = load_artifact(location, call, compilation, loads_joint=current_session() is not None)
     if found is not None:
         return found, note
-    made = _trace_artifact(call, compilation, settings, trains=trains)
-    kept = save_artifact(place, made, call)
-    return made, note or kept
+    artifact = _trace_artifact(call, compilation, settings, trains=trains)
+    save_note = save_artifact(location, artifact, call)
+    return artifact, note or save_note
 
 
 def _assumption_guards(relations: Sequence[str], settings: AotSettings) -> tuple[Guard, ...]:
@@ -246,9 +262,9 @@ def _assumption_guards(relations: Sequence[str], settings: AotSettings) -> tuple
         return ()
     if settings.take_assumption_guards is None:
         more = f" and {len(relations) - 3} more" if len(relations) > 3 else ""
-        held = f"{', '.join(relations[:3])}{more}"
+        assumptions = f"{', '.join(relations[:3])}{more}"
         raise FallbackRequired(
-            AotFallback.CANNOT_TRACE, f"its ATen graph assumes {held}, which the guards do not check"
+            AotFallback.CANNOT_TRACE, f"its ATen graph assumes {assumptions}, which the guards do not check"
         )
     return settings.take_assumption_guards()
 
@@ -263,23 +279,25 @@ def _trace_artifact(call: TracedCall, compilation: str, settings: AotSettings, *
     joint = replace(joint, metadata=_with_effects(joint.metadata, joint.module))
     if not joint.differentiable_results:
         return FunctionalGraph(joint.module, joint.inputs, drop_redundant_fixups(joint.metadata, joint.module))
-    again = make_eager_rerun(call.graph, joint)
-    is_free = [isinstance(i.example_value, torch.nn.Parameter) for i in call.inputs]
-    halves = partition_joint_graph(joint, is_free, settings.partition_method, draws_again=settings.recompute_random)
+    rerun = make_eager_rerun(call.graph, joint)
+    is_parameter = [isinstance(i.example_value, torch.nn.Parameter) for i in call.inputs]
+    halves = partition_joint_graph(
+        joint, is_parameter, settings.partition_method, recompute_random=settings.recompute_random
+    )
     _check_versions_of_saved_inputs(joint, halves)
     effect_order.check_effect_order(joint.module, (halves.forward, halves.backward), f"joint graph of {compilation}")
-    return TrainingArtifact(joint, halves, again)
+    return TrainingArtifact(joint, halves, rerun)
 
 
-def _with_effects(plan: AotMetadata, module: torch.fx.GraphModule) -> AotMetadata:
-    return replace(plan, effectful_ops=effect_order.effectful_ops(module))
+def _with_effects(metadata: AotMetadata, module: torch.fx.GraphModule) -> AotMetadata:
+    return replace(metadata, effectful_ops=effect_order.effectful_ops(module))
 
 
 def _eager_result(graph: torch.fx.GraphModule, fallback: Fallback, *, trains: bool) -> AotResult:
     """Return the graph as traced, with the reason in the record."""
-    how = "under eager autograd" if trains else "as traced"
+    mode = "under eager autograd" if trains else "as traced"
     record = AotRecord(
-        "training" if trains else "eager", note=f"runs {how}: {fallback.reason}", fallback=fallback.to_record()
+        "training" if trains else "eager", note=f"runs {mode}: {fallback.reason}", fallback=fallback.to_record()
     )
     guards = (ANOMALY_GUARD,) if fallback.kind is AotFallback.ANOMALY_MODE else ()
     return AotResult(types.MethodType(type(graph).forward, graph), record, guards=guards)
@@ -338,9 +356,9 @@ def _build_training(
     )
     if (change := wrapped.result_of(tensor_subclasses)) is not None:
         tensor_subclasses.mark_unsaved_inputs(change, inputs_unused_by_backward(halves))
-    is_given = all(wrapped.result_of(w) is None for w in (tensor_subclasses, synthetic_bases))
-    requiring = [n for n, i in enumerate(wrapped.call.inputs) if i.requires_grad]
-    autograd = build_autograd_metadata(joint, halves, requiring, is_given=is_given)
+    inputs_are_callers = all(wrapped.result_of(w) is None for w in (tensor_subclasses, synthetic_bases))
+    requires_grad_inputs = [n for n, i in enumerate(wrapped.call.inputs) if i.requires_grad]
+    autograd = build_autograd_metadata(joint, halves, requires_grad_inputs, inputs_are_callers=inputs_are_callers)
     backward = LazyBackward(
         halves.backward,
         autograd,
@@ -350,8 +368,8 @@ def _build_training(
         describe=lambda values: node_statistics(_backward_graph(halves.backward, compilation), values),
     )
     # The autograd.Function corrects version counters and views of its results before it saves them.
-    plan = replace(joint.metadata, result_version_bumps=(), results_as_views=frozenset())
-    call = FunctionalCall(plan, _eager_run(wrapped), requires_grad=True, autograd=autograd, backward=backward)
+    metadata = replace(joint.metadata, result_version_bumps=(), results_as_views=frozenset())
+    call = FunctionalCall(metadata, _eager_run(wrapped), requires_grad=True, autograd=autograd, backward=backward)
     record = AotRecord("training", metadata_to_records(joint.metadata), partition=halves.record)
     return _wrap_call(
         call,
@@ -365,14 +383,21 @@ def _build_training(
 def _wrap_call(
     call: FunctionalCall, wrapped: WrapperStack[TracedCall], graph: AotGraph, settings: AotSettings, result: AotResult
 ) -> AotResult:
-    """Lower a graph and put all wrappers around it; return ``result`` with run and record."""
-    around = wrapped.without_real_inputs()
+    """Lower a graph and put all wrappers around it; return ``result`` with run and record.
+
+    The run with a probe, through ATen, is built only when it is needed.
+    """
+    outer = wrapped.without_real_inputs()
 
     def wrap(run: Run, call: FunctionalCall, probe: ValueProbe | None) -> Run:
-        inside = apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call.probed_by(probe))
+        """Put the inner wrappers around ``run``, then the outer ones."""
+        inner = apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call.probed_by(probe))
         if probe is not None and not call.metadata.effectful_ops:
             run = probe.wrap_graph(run, functools.partial(node_statistics, graph))
-        return around.apply_post_compile(inside.apply_post_compile_at_once(run, probe), probe)
+        return outer.apply_post_compile(inner.apply_post_compile_at_once(run, probe), probe)
+
+    def run_with_probe(probe: ValueProbe) -> Run:
+        return wrap(settings.lower_to_aten(graph), call.through_aten(), probe)
 
     wrappers = (*wrapped.records(), *apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call).records())
     has_probe = not call.metadata.effectful_ops and bool(result.graphs)
@@ -380,21 +405,19 @@ def _wrap_call(
         result,
         run=wrap(settings.lower(graph), call, probe_for(graph.compilation_id)),
         record=replace(result.record, wrappers=wrappers),
-        run_with_probe=(lambda probe: wrap(settings.lower_to_aten(graph), call.through_aten(), probe))
-        if has_probe
-        else None,
+        run_with_probe=run_with_probe if has_probe else None,
     )
 
 
-def _inputs_to_write(plan: AotMetadata, requiring: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:
+def _inputs_to_write(metadata: AotMetadata, excluded: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:
     """Return ``(result index, input index)`` of each mutated input that kernels may write.
 
-    Inputs without a version counter are left out: after an error, it would not be known if they were written.
+    Inputs in ``excluded`` and inputs without a version counter are left out. Without a counter, after an error, it would not be known if they were written.
     """
     return tuple(
         (i.result_index, n)
-        for n, i in enumerate(plan.inputs)
-        if i.is_mutated and i.has_version_counter and i.new_layout is None and n not in requiring
+        for n, i in enumerate(metadata.inputs)
+        if i.is_mutated and i.has_version_counter and i.new_layout is None and n not in excluded
     )
 
 

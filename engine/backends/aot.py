@@ -46,7 +46,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
             settings=settings,
             changes_objects=traced.has_object_side_effects,
             reruns_after_error=traced.reruns_after_error,
-            asking=traced.autograd_uses_after_break,
+            autograd_uses_after_break=traced.autograd_uses_after_break,
         )
     work.update_record(aot=result.record, graphs=result.graphs)
     work.record_undone_passes(p for g in result.graphs if g.stage != "fx" for p in g.passes)

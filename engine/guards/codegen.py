@@ -47,7 +47,7 @@ def compile_check(
     parameters: tuple[str, ...],
     *,
     helpers: bool = HAS_C_HELPERS,
-    handed: PrefetchedParams | None = None,
+    prefetched: PrefetchedParams | None = None,
 ) -> CompiledCheck:
     """Compile the check of one entry.
 
@@ -64,7 +64,7 @@ def compile_check(
     admission = SlowPath(
         in_order, parameters, lambda: _compile_body(one_by_one_body(in_order, CheckNames(parameters)))[0]
     )
-    check, text, space = _compile_body(_fast_path_body(in_order, tensors, names, admission, handed))
+    check, text, space = _compile_body(_fast_path_body(in_order, tensors, names, admission, prefetched))
     admission.install_helpers(space)
     return CompiledCheck(check, text, in_order)
 
@@ -151,7 +151,7 @@ def _fast_path_body(
     tensors: Mapping[Source, tuple[TensorPropertyGuard, ...]],
     names: CheckNames,
     admission: SlowPath,
-    handed: PrefetchedParams | None,
+    prefetched: PrefetchedParams | None,
 ) -> CheckBody:
     """Return the fast check body, which checks the guards of ``tensors`` in one call.
 
@@ -182,7 +182,7 @@ def _fast_path_body(
                 writer.write(guard, lines)
                 if guard.is_type_test and guard.source in structured:
                     found = structured[guard.source]
-                    below_modules.append(_subtree_line(guard, found, writer, admission, lines, handed))
+                    below_modules.append(_subtree_line(guard, found, writer, admission, lines, prefetched))
         members = {o: found for o, found in tensors.items() if o.tier == level}
         if members:
             _tensor_batch_line(members, writer, admission, lines)
@@ -227,14 +227,14 @@ def _subtree_line(
     writer: CheckWriter,
     admission: SlowPath,
     lines: list[str],
-    handed: PrefetchedParams | None = None,
+    prefetched: PrefetchedParams | None = None,
 ) -> str:
     """Return the statement that checks one subtree guard; append its reads to ``lines``.
 
     It covers the guards below one module, or on globals and classes.
     """
     structure = SubtreeVersionGuard(
-        root.source if root else None, guards, lambda rest: _compile_subtree_check(root, rest), handed
+        root.source if root else None, guards, lambda rest: _compile_subtree_check(root, rest), prefetched
     )
     admission.add_subtree(structure)
     if root is None:

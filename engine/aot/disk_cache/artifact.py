@@ -59,20 +59,20 @@ class CacheLocation:
     note: str = ""
 
 
-def cache_location(call: TracedCall, folder: Any, *, trains: bool, how: Sequence[Any]) -> CacheLocation:
+def cache_location(call: TracedCall, folder: Any, *, trains: bool, settings: Sequence[Any]) -> CacheLocation:
     """Return the cache location for the result of compiling ``call``."""
     try:
-        return CacheLocation(DiskStore(folder), cache_key(call, trains=trains, how=how))
+        return CacheLocation(DiskStore(folder), cache_key(call, trains=trains, settings=settings))
     except NotCached as error:
         return CacheLocation(DiskStore(folder), note=f"not saved to disk: {error}")
 
 
 def load_artifact(
-    place: CacheLocation, call: TracedCall, compilation: str, *, tells: bool
+    place: CacheLocation, call: TracedCall, compilation: str, *, loads_joint: bool
 ) -> tuple[AotArtifact | None, str]:
     """Load the artifact of a call, None if it must be compiled; also return a note.
 
-    The note goes into the record. The joint graph is read only if the record needs it.
+    The note goes into the record. ``loads_joint``: read the joint graph too, which only a record needs.
 
     Raises:
         FallbackRequired: reading it assumed more about sizes than the guards check.
@@ -83,7 +83,7 @@ def load_artifact(
         text = place.store.get(place.key)
         if text is None:
             return None, ""
-        return _deserialize(json.loads(text), call, compilation, tells=tells), "loaded from disk"
+        return _deserialize(json.loads(text), call, compilation, loads_joint=loads_joint), "loaded from disk"
     except (DiskStoreError, NotCached) as error:
         return None, f"recompiled: {error}"
     except FallbackRequired:
@@ -134,7 +134,7 @@ def _serialize_unbacked(module: torch.fx.GraphModule, call: TracedCall) -> Any:
     return serialize_unbacked_symbols(env, [n.meta.get("val") for n in module.graph.nodes], example_values(call.graph))
 
 
-def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, tells: bool) -> AotArtifact:
+def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, loads_joint: bool) -> AotArtifact:
     mode = fake_mode_of(call.graph, call.inputs)
     with mode, torch.no_grad():
         fakes = tuple(fake_at_entry(i) if i.is_tensor else i.fake for i in call.inputs)
@@ -153,7 +153,7 @@ def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, te
     with _reassume_sizes(symbols, plan.shape_assumptions):
         if "graph" in data:
             return FunctionalGraph(graph("graph"), fakes, plan)
-        module = graph("joint") if tells else torch.fx.GraphModule({}, torch.fx.Graph())
+        module = graph("joint") if loads_joint else torch.fx.GraphModule({}, torch.fx.Graph())
         joint = JointGraph(
             module, fakes, plan, deserialize_value(data["differentiable"]), deserialize_value(data["needing"])
         )

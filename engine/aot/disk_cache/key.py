@@ -34,7 +34,7 @@ _KEYED_STATES = (
 _REQUIRED_STATES = {"torch_function_modes": (), "dispatch_modes": (), "functorch": None}
 
 
-def cache_key(call: TracedCall, *, trains: bool, how: Sequence[Any]) -> str:
+def cache_key(call: TracedCall, *, trains: bool, settings: Sequence[Any]) -> str:
     """Return the key under which the result of compiling ``call`` is cached.
 
     Raises:
@@ -54,7 +54,7 @@ def cache_key(call: TracedCall, *, trains: bool, how: Sequence[Any]) -> str:
         "made by": version_key(),
         "state": [[n, serialize_value(GLOBAL_STATES[n].read())] for n in _KEYED_STATES],
         "switches": torch_flags_key(),
-        "how": [trains, *how],
+        "how": [trains, *settings],
         "inputs": _inputs(call.inputs),
         "sizes": shape_env_facts([*(i.fake for i in call.inputs), *example_values(call.graph)]),
         "graph": [_node(n) for n in call.graph.graph.nodes],

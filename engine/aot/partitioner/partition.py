@@ -60,20 +60,24 @@ class PartitionedGraphs:
 
 
 def partition_joint_graph(
-    joint: JointGraph, is_free: Sequence[bool], method: PartitionMethod = "min-cut", *, draws_again: bool = False
+    joint: JointGraph,
+    is_parameter: Sequence[bool],
+    method: PartitionMethod = "min-cut",
+    *,
+    recompute_random: bool = False,
 ) -> PartitionedGraphs:
     """Split ``joint`` into forward and backward.
 
-    ``is_free`` marks inputs that stay in memory anyway (parameters), so that saving them costs nothing.
-    ``draws_again``: random numbers may be recomputed from their RNG state where that takes less memory.
+    ``is_parameter`` marks inputs that stay in memory anyway (parameters), so that saving them costs nothing.
+    ``recompute_random``: random numbers may be recomputed from their RNG state where that takes less memory.
     """
     masks = pack_masks(joint.module.graph) if method == "min-cut" else ()
-    make_rng_state_explicit(joint.module.graph, outside_checkpoints_too=draws_again)
+    make_rng_state_explicit(joint.module.graph, outside_checkpoints_too=recompute_random)
     _clone_mutated_inputs(joint, _JointNodes(joint))
     duplicates = _duplicate_checkpoint_outputs(joint, _JointNodes(joint))
     parts = _JointNodes(joint)
     read = parts.read_by_backward()
-    chosen = read if method == "default" else _minimum_cut(parts, read, is_free)
+    chosen = read if method == "default" else _minimum_cut(parts, read, is_parameter)
     saved = _tensors_before_scalars(parts, _unpack_saved_tuples(parts, chosen))
     unpack_unsaved_masks(joint.module.graph, masks, saved)
     for node, duplicate in duplicates.items():
@@ -82,7 +86,7 @@ def partition_joint_graph(
     early = [n for n in parts.nodes[:-1] if n not in parts.backward_only]
     computed = [*nodes_in(parts.gradients), *_backward_effects(parts)]
     saved += save_symbols(joint.module.graph, early, {*saved, *parts.tangents}, computed)
-    return _extract_forward_and_backward(parts, saved, method, is_free)
+    return _extract_forward_and_backward(parts, saved, method, is_parameter)
 
 
 class _JointNodes:
@@ -201,14 +205,14 @@ def _duplicate_checkpoint_outputs(joint: JointGraph, parts: _JointNodes) -> dict
     return {node: duplicate for node, duplicate in duplicates.items() if duplicate.users}
 
 
-def _minimum_cut(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> set[Node]:
+def _minimum_cut(parts: _JointNodes, read: set[Node], is_parameter: Sequence[bool]) -> set[Node]:
     """Return the forward values to save so that ``read`` can be computed at the fewest bytes."""
     early = [n for n in parts.nodes[:-1] if n not in parts.backward_only]
     relevant = _ancestors(read)
     network = FlowNetwork()
     source, sink = network.node(), network.node()
     places = {n: (network.node(), network.node()) for n in early if n in relevant}
-    costs = _costs(parts, read, is_free)
+    costs = _costs(parts, read, is_parameter)
 
     def is_left(node: Node) -> bool:
         return node in parts.checkpointed and not is_view(node) and parts.escapes_checkpoint(node)
@@ -234,14 +238,14 @@ def _cannot_recompute(node: Node, parts: _JointNodes) -> bool:
     )
 
 
-def _costs(parts: _JointNodes, read: set[Node], is_free: Sequence[bool]) -> Callable[[Node], int]:
+def _costs(parts: _JointNodes, read: set[Node], is_parameter: Sequence[bool]) -> Callable[[Node], int]:
     """Return a function for the cost of saving a node, in weighted bytes.
 
     The cost is INFINITE if the node must not be saved. Results and inputs belong to the caller, who may mutate them
     before the backward, as an optimizer does with parameters. They are saved only where eager also saves them, and would
     raise after such a mutation.
     """
-    free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
+    free = {n for n, f in zip(parts.inputs, is_parameter, strict=True) if f}
     given = (n for node in parts.checkpointed for n in node.all_input_nodes if n not in parts.checkpointed)
     eager = {view_base_node(n) for n in (*read, *given, *parts.read_by_autograd())}
     inputs = set(parts.inputs)
@@ -297,7 +301,7 @@ def _tensors_before_scalars(parts: _JointNodes, saved: Iterable[Node]) -> list[N
 
 
 def _extract_forward_and_backward(
-    parts: _JointNodes, saved: list[Node], method: PartitionMethod, is_free: Sequence[bool]
+    parts: _JointNodes, saved: list[Node], method: PartitionMethod, is_parameter: Sequence[bool]
 ) -> PartitionedGraphs:
     module = parts.joint.module
     again: list[Node] = []
@@ -319,7 +323,7 @@ def _extract_forward_and_backward(
         tuple(n.name for n in parts.tangents),
         tuple(n.meta["val"] for n in saved),
         _with_peaks(
-            _record(parts, saved, recomputed, method, is_free), forward, backward, {n.name for n in parts.inputs}
+            _record(parts, saved, recomputed, method, is_parameter), forward, backward, {n.name for n in parts.inputs}
         ),
     )
 
@@ -412,13 +416,13 @@ def _record(
     saved: Sequence[Node],
     recomputed: Sequence[Node],
     method: PartitionMethod,
-    is_free: Sequence[bool],
+    is_parameter: Sequence[bool],
 ) -> PartitionRecord:
     """Return the record of the partition. Storage shared by saved values counts once.
 
     Its bytes are listed with the first of these values.
     """
-    free = {n for n, f in zip(parts.inputs, is_free, strict=True) if f}
+    free = {n for n, f in zip(parts.inputs, is_parameter, strict=True) if f}
     inputs = set(parts.inputs)
     memories = {view_base_node(n): n for n in reversed(saved)}
     taken = {n: _bytes(memory) for memory, n in memories.items() if memory not in inputs}

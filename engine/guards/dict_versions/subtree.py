@@ -59,10 +59,10 @@ class SubtreeVersionGuard:
         root: Source | None,
         guards: Sequence[Guard],
         compile_rest: Callable[[Sequence[Guard]], Any],
-        handed: PrefetchedParams | None = None,
+        prefetched: PrefetchedParams | None = None,
     ) -> None:
         self.root = root
-        self._handed = handed
+        self._prefetched = prefetched
         self._guards = tuple(guards)
         self._compile_rest = compile_rest
         self._facets = tensor_properties(guards)
@@ -78,8 +78,8 @@ class SubtreeVersionGuard:
             holds = found is not None and found[0]() is root and found[1]()
         except Exception:
             holds = False
-        if not holds and self._handed is not None:
-            self._handed.discard()  # Discard tensors of an earlier check whose compiled code did not run.
+        if not holds and self._prefetched is not None:
+            self._prefetched.discard()  # Discard tensors of an earlier check whose compiled code did not run.
         return holds
 
     def record_versions(self, root: Any) -> None:
@@ -118,7 +118,7 @@ class SubtreeVersionGuard:
         if chosen and (self._rest is None or self._rest[0] != chosen):
             self._rest = (chosen, self._compile_rest(rest))
         owner = _no_module if root is None else weakref.ref(root)
-        give = None if self._handed is None else self._handed.writer(tuple(plan.tensors))
+        give = None if self._prefetched is None else self._prefetched.writer(tuple(plan.tensors))
         return _VersionCheck(plan, helper, self._rest[1] if chosen and self._rest else None, owner, give, gone)
 
 
