@@ -412,7 +412,8 @@ def _wrap_call(
 def _inputs_to_write(metadata: AotMetadata, excluded: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:
     """Return ``(result index, input index)`` of each mutated input that kernels may write.
 
-    Inputs in ``excluded`` and inputs without a version counter are left out. Without a counter, after an error, it would not be known if they were written.
+    Inputs in ``excluded`` and inputs without a version counter are left out. Without a counter, it would not
+    be known after an error if they were written.
     """
     return tuple(
         (i.result_index, n)

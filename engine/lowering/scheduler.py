@@ -1,7 +1,8 @@
 """Scheduler: fuses definitions into kernels, from the last definition to the first.
 
-A definition (``TensorDef``) is one tensor with its loop body; a ``FusionGroup`` is one kernel. Each definition joins a
-kernel that reads it, or starts a new kernel. In this backward order, the reading kernel already has the index of each
+A definition (``TensorDef``) is one tensor with its loop body; a ``FusionGroup`` is one kernel
+(``group`` in the code). A step of the schedule is a group or an ATen call. Each definition joins a kernel that reads
+it, or starts a new kernel. In this backward order, the reading kernel already has the index of each
 element that it reads, so fusing means evaluating the body at that index. Every decision is recorded with its reason.
 """
 
@@ -68,8 +69,23 @@ MIN_REDUCTION_ROWS = 64
 LARGE_KERNEL_ELEMENTS = 1 << 14
 """Elements from which on a kernel counts as large."""
 
-MAX_HELD_RATIO = 4
+MAX_EARLY_RESULT_RATIO = 4
 """Maximum bytes of results computed long before use, as a multiple of a saved load's."""
+
+STORE_AND_LOAD = 2
+"""Transfers of a result that another kernel reads: one store and one load."""
+
+MAX_LOOP_SPLITS = 4
+"""Maximum number of times that a reduction splits the loop variables of one kernel."""
+
+MAX_REPEATED_COST = 4 * MAX_RECOMPUTE_COST
+"""Highest cost of arithmetic per stored element, with repetitions."""
+
+MAX_REPEATED_READS = 16
+"""Maximum number of reads per stored element, with repetitions."""
+
+MAX_READS_IF_CHEAP = 2
+"""Maximum number of reads of a cheap definition that is repeated without limit."""
 
 
 @dataclass(eq=False)
@@ -115,11 +131,11 @@ class FusionGroup:
         """Evaluate the bodies of the stores to find what the kernel reads, and at which index."""
         inner = self.reduction_vars or ()
         self.builder = LoopBuilder(self.members, frozenset(inner), self.reduction_index())
-        for made, index in self.stores.items():
-            self.builder.load(made, index)
+        for tensor_def, index in self.stores.items():
+            self.builder.load(tensor_def, index)
         self.reads = {}
-        for demand in dict.fromkeys(self.builder.memory_reads):
-            self.reads.setdefault(demand.source, []).append(demand)
+        for read in dict.fromkeys(self.builder.memory_reads):
+            self.reads.setdefault(read.source, []).append(read)
 
     def reduction_index(self) -> IndexExpr:
         """Return the flat index in a row; reduced dimensions are in the order of a result's.
@@ -173,12 +189,12 @@ def fuse(
     definitions that are not fused into their readers. ``unbacked_definitions``: for each unbacked symbol, the result
     of the ATen call that defines it. ``is_cpu``: kernels run on the CPU.
     """
-    starts = {made.initial_def for made in defs if made.initial_def is not None}
+    starts = {tensor_def.initial_def for tensor_def in defs if tensor_def.initial_def is not None}
     scheduler = Scheduler(externs, realized | starts, no_fuse, unbacked_definitions, is_cpu=is_cpu)
-    for made in reversed(defs):
+    for tensor_def in reversed(defs):
         deliver_interrupts()
-        if made.is_computed:
-            scheduler.schedule_def(made)
+        if tensor_def.is_computed:
+            scheduler.schedule_def(tensor_def)
     scheduler.fuse_horizontally()
     return Schedule(scheduler.topological_order(defs), tuple(scheduler.decisions))
 
@@ -189,8 +205,8 @@ class Scheduler:
     def __init__(
         self,
         externs: list[ExternNode],
-        kept: set[TensorDef],
-        apart: Collection[TensorDef] = frozenset(),
+        realized: set[TensorDef],
+        no_fuse: Collection[TensorDef] = frozenset(),
         unbacked_definitions: Mapping[str, TensorDef] = MappingProxyType({}),
         *,
         is_cpu: bool = False,
@@ -198,8 +214,8 @@ class Scheduler:
         self.unbacked_definitions = unbacked_definitions
         self._is_cpu = is_cpu
         self.groups: list[FusionGroup] = []
-        self.realized = kept
-        self.no_fuse = apart
+        self.realized = realized
+        self.no_fuse = no_fuse
         self.externs = externs
         self.owner: dict[TensorDef, FusionGroup | ExternNode] = {
             r: e for e in externs for r in e.results if r is not None
@@ -221,13 +237,13 @@ class Scheduler:
         self.decisions: list[FusionDecision] = []
         self._group_count = 0
 
-    def record_decision(self, made: TensorDef, group: FusionGroup, fused: bool, reason: str) -> None:
+    def record_decision(self, tensor_def: TensorDef, group: FusionGroup, fused: bool, reason: str) -> None:
         """Record a fusion decision, unless all definitions come from the same ATen nodes."""
-        if made.node_ids and all(made.node_ids == m.node_ids for m in group.members if m is not made):
+        if tensor_def.node_ids and all(tensor_def.node_ids == m.node_ids for m in group.members if m is not tensor_def):
             return
-        traffic = bytes_saved(made)
+        traffic = bytes_saved(tensor_def)
         saved, moved = (traffic, None) if fused else (None, traffic)
-        self.decisions.append(FusionDecision(made.node_ids, _group_origins(group), fused, reason, saved, moved))
+        self.decisions.append(FusionDecision(tensor_def.node_ids, _group_origins(group), fused, reason, saved, moved))
 
     def step_inputs(self, step: FusionGroup | ExternNode) -> set[TensorDef]:
         """Return the definitions that a step reads from memory or that define its symbols."""
@@ -239,13 +255,13 @@ class Scheduler:
             else step.input_defs()
         )
 
-    def _symbol_definitions(self, symbols: Iterable[str], apart_from: ExternNode | None = None) -> set[TensorDef]:
+    def _symbol_definitions(self, symbols: Iterable[str], excluded: ExternNode | None = None) -> set[TensorDef]:
         """Return the definitions of symbols, without the results of one call."""
-        own = () if apart_from is None else apart_from.results
+        excluded_results = () if excluded is None else excluded.results
         return {
             self.unbacked_definitions[s]
             for s in symbols
-            if s in self.unbacked_definitions and self.unbacked_definitions[s] not in own
+            if s in self.unbacked_definitions and self.unbacked_definitions[s] not in excluded_results
         }
 
     def has_path(self, first: FusionGroup | ExternNode, last: FusionGroup | ExternNode) -> bool:
@@ -264,59 +280,76 @@ class Scheduler:
                 stack.append(owner)
         return False
 
-    def schedule_def(self, made: TensorDef) -> None:
-        """Assign one definition to a kernel."""
-        readers = [g for g in self.groups if g.reads_of(made)]
-        is_kept = made in self.realized
-        if not readers and not is_kept:
-            return
-        if made.kind == "scatter" or made in self.no_fuse:
-            self._new_group(made)
-            return
-        if has_no_reads(made):
-            for group in readers:
-                self._fuse_into(made, group)
-            if is_kept:
-                self._new_group(made)
-            return
-        readers = self._merge_readers(made, readers)
-        if made.kind == "reduction":
-            for group in readers:
-                split_loop_vars(made, group)
-        if not is_kept and len(readers) > 1:
-            readers = self._inline_into_sparse_readers(made, readers)
-        if not is_kept and len(readers) > 1 and is_cheap_to_recompute(made, len(readers) - 1):
-            refused = [g for g in readers if self._why_not_fusible(made, g, stored=False) is not None]
-            if not refused:
-                for group in readers:
-                    self._fuse_into(made, group)
-                    self.record_decision(made, group, True, "It is cheap, so each kernel that reads it recomputes it.")
-                return
-        noted: set[int] = set()
+    def schedule_def(self, tensor_def: TensorDef) -> None:
+        """Assign one definition to a kernel; each phase may settle it."""
+        readers = [g for g in self.groups if g.reads_of(tensor_def)]
+        is_realized = tensor_def in self.realized
+        if not readers and not is_realized:
+            return  # dead code
+        if tensor_def.kind == "scatter" or tensor_def in self.no_fuse:
+            self._new_group(tensor_def)
+        elif has_no_reads(tensor_def):
+            self._recompute_without_reads(tensor_def, readers)
+        else:
+            readers = self._prepare_readers(tensor_def, readers)
+            if not self._recompute_in_all(tensor_def, readers) and not self._fuse_into_one(tensor_def, readers):
+                self._new_group(tensor_def)
+
+    def _recompute_without_reads(self, tensor_def: TensorDef, readers: list[FusionGroup]) -> None:
+        """Compute a definition that reads nothing in every reader; store it if realized."""
         for group in readers:
-            if len(readers) == 1 and (beside := self._cheaper_stored_source(made, group)) is not None:
-                why = f"An earlier step needs {beside.name} in memory. Fusion with that step saves more reads."
-                self.record_decision(made, group, False, why)
-                break
+            self._fuse_into(tensor_def, group)
+        if tensor_def in self.realized:
+            self._new_group(tensor_def)
+
+    def _prepare_readers(self, tensor_def: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
+        """Merge readers where possible; return those that do not recompute a few elements."""
+        readers = self._merge_readers(tensor_def, readers)
+        if tensor_def.kind == "reduction":
+            for group in readers:
+                split_loop_vars(tensor_def, group)
+        if tensor_def not in self.realized and len(readers) > 1:
+            readers = self._inline_into_sparse_readers(tensor_def, readers)
+        return readers
+
+    def _recompute_in_all(self, tensor_def: TensorDef, readers: list[FusionGroup]) -> bool:
+        """Compute a cheap definition in each of several readers; return False if impossible."""
+        if tensor_def in self.realized or len(readers) < 2 or not is_cheap_to_recompute(tensor_def, len(readers) - 1):
+            return False
+        if any(self._why_not_fusible(tensor_def, g, stored=False) is not None for g in readers):
+            return False
+        for group in readers:
+            self._fuse_into(tensor_def, group)
+            self.record_decision(tensor_def, group, True, "It is cheap, so each kernel that reads it recomputes it.")
+        return True
+
+    def _fuse_into_one(self, tensor_def: TensorDef, readers: list[FusionGroup]) -> bool:
+        """Fuse a definition into the first reader that can compute it; the others load it."""
+        recorded: set[int] = set()
+        for group in readers:
+            if len(readers) == 1 and (source := self._cheaper_stored_source(tensor_def, group)) is not None:
+                why = f"An earlier step needs {source.name} in memory. Fusion with that step saves more reads."
+                self.record_decision(tensor_def, group, False, why)
+                return False
             others: list[FusionGroup | ExternNode] = [g for g in readers if g is not group]
-            others += [g for g in self.groups if g is not group and made in g.scatter_bases]
-            others += self.extern_readers.get(made, [])
-            is_stored = bool(others) or is_kept
-            reason = self._why_not_fusible(made, group, stored=is_stored)
+            others += [g for g in self.groups if g is not group and tensor_def in g.scatter_bases]
+            others += self.extern_readers.get(tensor_def, [])
+            is_stored = bool(others) or tensor_def in self.realized
+            reason = self._why_not_fusible(tensor_def, group, stored=is_stored)
             if reason is None and any(self.has_path(other, group) for other in others):
                 reason = (
                     "Another step reads it, and this kernel needs the result of that step. One kernel cannot hold both."
                 )
             if reason is None:
-                self._fuse_into(made, group, stored=is_stored)
-                self.record_decision(made, group, True, _why_fused(made, is_stored))
+                self._fuse_into(tensor_def, group, stored=is_stored)
+                self.record_decision(tensor_def, group, True, _why_fused(tensor_def, is_stored))
                 for other in readers:
-                    if other is not group and id(other) not in noted:
-                        self.record_decision(made, other, False, self._why_separate(group, other))
-                return
-            self.record_decision(made, group, False, reason)
-            noted.add(id(group))
-        self._new_group(made)
+                    if other is not group and id(other) not in recorded:
+                        self.record_decision(tensor_def, other, False, self._why_separate(group, other))
+                return True
+            self.record_decision(tensor_def, group, False, reason)
+            recorded.add(id(group))
+        return False
 
     def _why_separate(self, group: FusionGroup, other: FusionGroup) -> str:
         """Return the reason why a kernel loads a tensor that another kernel stores."""
@@ -326,42 +359,43 @@ class Scheduler:
             return "Another kernel stores it. This kernel has other loops and loads it."
         return "Another kernel stores it. This kernel accesses it in another order and loads it."
 
-    def _inline_into_sparse_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
+    def _inline_into_sparse_readers(self, tensor_def: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
         """Inline a definition into its sparse readers; return the others.
 
         If other kernels read all of a residual sum, its sparse readers load it too. Recomputing a chain of such sums
         would keep all of its summands in memory.
         """
-        sparse = [g for g in readers if reads_sparsely(made, g)]
+        sparse = [g for g in readers if reads_sparsely(tensor_def, g)]
         rest = [g for g in readers if g not in sparse]
-        if rest and sum(source.kind != "input" for source in build_unfused(made).read_tensors.values()) > 1:
+        if rest and sum(source.kind != "input" for source in build_unfused(tensor_def).read_tensors.values()) > 1:
             return [*rest, *sparse]
         for group in sparse:
-            if not self._why_not_fusible(made, group, stored=False):
-                self._fuse_into(made, group)
+            if not self._why_not_fusible(tensor_def, group, stored=False):
+                self._fuse_into(tensor_def, group)
                 self.record_decision(
-                    made, group, True, "The kernel reads only a few of its elements and recomputes them."
+                    tensor_def, group, True, "The kernel reads only a few of its elements and recomputes them."
                 )
             else:
                 rest.append(group)
         return rest
 
-    def _cheaper_stored_source(self, made: TensorDef, group: FusionGroup) -> TensorDef | None:
-        """Return a stored source whose kernel should compute ``made``, instead of ``group``.
+    def _cheaper_stored_source(self, tensor_def: TensorDef, group: FusionGroup) -> TensorDef | None:
+        """Return a stored source whose kernel should compute ``tensor_def``, instead of ``group``.
 
-        An ATen call reads the source before ``group`` runs. If ``group`` computed ``made``, it would load the source
-        again, which costs more bytes than loading ``made``.
+        An ATen call reads the source before ``group`` runs. If ``group`` computed ``tensor_def``, it would load the source
+        again, which costs more bytes than loading ``tensor_def``.
         """
-        own = stored_bytes(made)
-        if made.kind not in ("pointwise", "reduction") or own is None or not self.extern_readers:
+        result_bytes = stored_bytes(tensor_def)
+        if tensor_def.kind not in ("pointwise", "reduction") or result_bytes is None or not self.extern_readers:
             return None
-        behind = self._memory_sources(made)
-        for source in sorted(behind, key=lambda d: d.program_order):
+        sources = self._memory_sources(tensor_def)
+        for source in sorted(sources, key=lambda d: d.program_order):
             if not source.is_computed or source in group.reads or not self._must_be_stored_before(source, group):
                 continue
-            shared = self._memory_sources(source) & behind
-            again = sum(stored_bytes(s) or 0 for s in (source, *(shared - group.reads.keys())))
-            if again > own * (1 if made in self.realized else 2) and _has_same_iterations(made, source):
+            shared = self._memory_sources(source) & sources
+            reloaded_bytes = sum(stored_bytes(s) or 0 for s in (source, *(shared - group.reads.keys())))
+            traffic = result_bytes * (1 if tensor_def in self.realized else STORE_AND_LOAD)
+            if reloaded_bytes > traffic and _has_same_iterations(tensor_def, source):
                 return source
         return None
 
@@ -369,10 +403,10 @@ class Scheduler:
         """Return True if ``group`` depends on an ATen call that reads ``source``."""
         return any(self.has_path(call, group) for call in self.extern_readers.get(source, ()))
 
-    def _memory_sources(self, made: TensorDef) -> set[TensorDef]:
-        """Return the definitions in memory that ``made`` is computed from."""
+    def _memory_sources(self, tensor_def: TensorDef) -> set[TensorDef]:
+        """Return the definitions in memory that ``tensor_def`` is computed from."""
         found: set[TensorDef] = set()
-        stack, seen = [made], {made}
+        stack, seen = [tensor_def], {tensor_def}
         while stack:
             for source in build_unfused(stack.pop()).read_tensors.values():
                 if source.is_computed and source not in self.realized and source.kind != "scatter":
@@ -383,14 +417,14 @@ class Scheduler:
                     found.add(source)
         return found
 
-    def _merge_readers(self, made: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
+    def _merge_readers(self, tensor_def: TensorDef, readers: list[FusionGroup]) -> list[FusionGroup]:
         """Merge kernels that read the same elements in the same order."""
         result: list[FusionGroup] = []
         for group in readers:
-            for i, known in enumerate(result):
-                united = self._try_merge(known, group, made)
-                if united is not None:
-                    result[i] = united
+            for i, candidate in enumerate(result):
+                merged = self._try_merge(candidate, group, tensor_def)
+                if merged is not None:
+                    result[i] = merged
                     break
             else:
                 result.append(group)
@@ -401,17 +435,20 @@ class Scheduler:
             first, second = second, first
         if len(first.members) + len(second.members) > MAX_MEMBERS:
             return None
-        values, alike = loop_mapping(first, second), "have the same loops"
+        values, similarity = loop_mapping(first, second), "have the same loops"
         if values is None or not _read_same_elements(first, second, shared, values):
             # On a CPU, the bytes saved do not pay for storing a result long before it is read.
-            values, alike = None if self._is_cpu else element_mapping(first, second, shared), "visit the same elements"
+            values, similarity = (
+                None if self._is_cpu else element_mapping(first, second, shared),
+                "visit the same elements",
+            )
         if values is None or self.has_path(first, second) or self.has_path(second, first):
             return None
         if self._would_wait(first, second, shared) or self._would_wait(second, first, shared):
             return None
         stored = {**first.stores, **{m: tuple(i.replace(values) for i in index) for m, index in second.stores.items()}}
         self._group_count += 1
-        united = FusionGroup(
+        merged = FusionGroup(
             self._group_count,
             first.loop_vars,
             first.reduction_vars if first.reduction_vars is not None else _map_reduction_vars(second, values),
@@ -419,33 +456,35 @@ class Scheduler:
             first.members | second.members,
             has_scan=first.has_scan or second.has_scan,
         )
-        united.analyze()
-        if len(united.input_defs()) > MAX_READS:
+        merged.analyze()
+        if len(merged.input_defs()) > MAX_READS:
             return None
         self.groups = [g for g in self.groups if g not in (first, second)]
-        self.groups.append(united)
-        for made in stored:
-            self.owner[made] = united
+        self.groups.append(merged)
+        for tensor_def in stored:
+            self.owner[tensor_def] = merged
         self.decisions.append(
             FusionDecision(
                 _group_origins(first),
                 _group_origins(second),
                 True,
-                f"Both {alike} and read {shared.name}, which is then loaded once.",
+                f"Both {similarity} and read {shared.name}, which is then loaded once.",
                 bytes_saved(shared, 1),
             )
         )
-        return united
+        return merged
 
     def _would_wait(self, early: FusionGroup, late: FusionGroup, shared: TensorDef) -> bool:
         """Return True if large results of ``late`` are needed after steps that read ``early``.
 
         Merging ``late`` into ``early`` would keep them in memory for long, only to save one load of a small tensor.
         """
-        held = sum(stored_bytes(made) or 0 for made in late.stores)
-        if held <= MAX_HELD_RATIO * (stored_bytes(shared) or held):
+        late_bytes = sum(stored_bytes(tensor_def) or 0 for tensor_def in late.stores)
+        if late_bytes <= MAX_EARLY_RESULT_RATIO * (stored_bytes(shared) or late_bytes):
             return False
-        read_first = [made.program_order for step in self._steps_reading(early) for made in step.output_defs]
+        read_first = [
+            tensor_def.program_order for step in self._steps_reading(early) for tensor_def in step.output_defs
+        ]
         waits_for = [
             max((d.program_order for d in self.step_inputs(step) - late.stores.keys()), default=-1)
             for step in self._steps_reading(late)
@@ -453,91 +492,99 @@ class Scheduler:
         return bool(read_first and waits_for) and min(waits_for) > min(read_first)
 
     def _steps_reading(self, group: FusionGroup) -> list[FusionGroup | ExternNode]:
-        found: list[FusionGroup | ExternNode] = [e for made in group.stores for e in self.extern_readers.get(made, ())]
+        found: list[FusionGroup | ExternNode] = [
+            e for tensor_def in group.stores for e in self.extern_readers.get(tensor_def, ())
+        ]
         return found + [g for g in self.groups if not group.stores.keys().isdisjoint(g.reads)]
 
-    def _new_group(self, made: TensorDef) -> FusionGroup:
+    def _new_group(self, tensor_def: TensorDef) -> FusionGroup:
         """Start a new kernel that loops over the dimensions in memory order."""
         self._group_count += 1
-        dims = memory_order(made)
-        variables = {d: LoopVar(f"i{d}", made.loop_ranges[d]) for d in dims}
-        index = tuple(variable(variables[d]) if d in variables else IndexExpr() for d in range(len(made.loop_ranges)))
+        dims = memory_order(tensor_def)
+        variables = {d: LoopVar(f"i{d}", tensor_def.loop_ranges[d]) for d in dims}
+        index = tuple(
+            variable(variables[d]) if d in variables else IndexExpr() for d in range(len(tensor_def.loop_ranges))
+        )
         inner: tuple[LoopVar, ...] | None = None
-        if made.kind == "reduction":
-            inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges) if n != 1)
-        elif made.kind == "scan":
-            inner = (variables[made.scan_axis],) if made.scan_axis in variables else None
+        if tensor_def.kind == "reduction":
+            inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(tensor_def.ranges) if n != 1)
+        elif tensor_def.kind == "scan":
+            inner = (variables[tensor_def.scan_axis],) if tensor_def.scan_axis in variables else None
         order = tuple(variables[d] for d in dims)
         order += tuple(v for v in inner or () if v not in order)
-        group = FusionGroup(self._group_count, order, inner, {made: index}, {made}, has_scan=made.kind == "scan")
+        group = FusionGroup(
+            self._group_count, order, inner, {tensor_def: index}, {tensor_def}, has_scan=tensor_def.kind == "scan"
+        )
         group.analyze()
         self.groups.append(group)
-        self.owner[made] = group
+        self.owner[tensor_def] = group
         return group
 
-    def _fuse_into(self, made: TensorDef, group: FusionGroup, *, stored: bool = False) -> None:
-        demands = group.reads_of(made)
-        if made.kind == "reduction" and group.reduction_vars is None:
-            group.loop_vars, group.reduction_vars = add_reduction_vars(made, group, demands[0].index)
-        if made.kind == "scan" and group.reduction_vars is None:
-            axis = _axis_variable(made, demands[0].index)
+    def _fuse_into(self, tensor_def: TensorDef, group: FusionGroup, *, stored: bool = False) -> None:
+        memory_reads = group.reads_of(tensor_def)
+        if tensor_def.kind == "reduction" and group.reduction_vars is None:
+            group.loop_vars, group.reduction_vars = add_reduction_vars(tensor_def, group, memory_reads[0].index)
+        if tensor_def.kind == "scan" and group.reduction_vars is None:
+            axis = _axis_variable(tensor_def, memory_reads[0].index)
             group.reduction_vars = None if axis is None else (axis,)
-        group.has_scan |= made.kind == "scan"
-        group.members.add(made)
+        group.has_scan |= tensor_def.kind == "scan"
+        group.members.add(tensor_def)
         if stored:
-            group.stores[made] = next(
-                d.index for d in demands if not d.is_masked and self._is_storable(made, group, d.index)
+            group.stores[tensor_def] = next(
+                d.index for d in memory_reads if not d.is_masked and self._is_storable(tensor_def, group, d.index)
             )
-            self.owner[made] = group
+            self.owner[tensor_def] = group
         group.analyze()
 
-    def _is_storable(self, made: TensorDef, group: FusionGroup, index: Coordinates) -> bool:
-        return is_bijection(index, made.shape, group.loop_vars) or (
-            group.reduction_vars is not None and is_bijection(index, made.shape, group.outer_vars)
+    def _is_storable(self, tensor_def: TensorDef, group: FusionGroup, index: Coordinates) -> bool:
+        return is_bijection(index, tensor_def.shape, group.loop_vars) or (
+            group.reduction_vars is not None and is_bijection(index, tensor_def.shape, group.outer_vars)
         )
 
-    def _why_not_fusible(self, made: TensorDef, group: FusionGroup, *, stored: bool) -> str | None:
+    def _why_not_fusible(self, tensor_def: TensorDef, group: FusionGroup, *, stored: bool) -> str | None:
         """Return the reason why a definition cannot join its reader, None if it can."""
-        demands = group.reads_of(made)
-        if made in group.scatter_bases:
+        memory_reads = group.reads_of(tensor_def)
+        if tensor_def in group.scatter_bases:
             return "The kernel updates a copy of it, so all its elements must be stored first."
         if len(group.members) >= MAX_MEMBERS:
             return f"The kernel already computes {MAX_MEMBERS} tensors."
         if len(group.input_defs()) >= MAX_READS:
             return f"The kernel already reads {MAX_READS} tensors."
-        if made.kind == "reduction":
-            return self._why_not_fusible_reduction(made, group, demands)
-        if made.kind == "scan":
-            return self._why_not_fusible_scan(made, group, demands)
-        if self._is_cpu and has_costly_op(build_unfused(made)) and any(scans_rows(m) for m in group.members):
+        if tensor_def.kind == "reduction":
+            return self._why_not_fusible_reduction(tensor_def, group, memory_reads)
+        if tensor_def.kind == "scan":
+            return self._why_not_fusible_scan(tensor_def, group, memory_reads)
+        if self._is_cpu and has_costly_op(build_unfused(tensor_def)) and any(scans_rows(m) for m in group.members):
             return SCAN_IS_SCALAR
-        whole = [d for d in demands if self._is_storable(made, group, d.index)]
+        whole = [d for d in memory_reads if self._is_storable(tensor_def, group, d.index)]
         if stored and not any(not d.is_masked for d in whole):
             return "It must also be stored, and this kernel does not visit each of its elements exactly once."
-        if len(whole) == len(demands) == 1:
+        if len(whole) == len(memory_reads) == 1:
             return None
-        if self._is_cpu and any(d.is_masked for d in demands) and wasted_cost(group, made) > MAX_WASTED_COST:
+        if self._is_cpu and any(d.is_masked for d in memory_reads) and wasted_cost(group, tensor_def) > MAX_WASTED_COST:
             return "A CPU takes longer to compute it where it is not needed, as in other parts of a concatenation."
-        return _why_not_recomputed(made, group, demands)
+        return _why_not_recomputed(tensor_def, group, memory_reads)
 
-    def _why_not_fusible_reduction(self, made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
-        if len({d.index for d in demands}) != 1:
+    def _why_not_fusible_reduction(
+        self, tensor_def: TensorDef, group: FusionGroup, memory_reads: list[MemoryRead]
+    ) -> str | None:
+        if len({d.index for d in memory_reads}) != 1:
             return "The kernel reads the reduction at several indices, and each would repeat the reduction."
-        index = demands[0].index
-        if demands[0].is_masked:
+        index = memory_reads[0].index
+        if memory_reads[0].is_masked:
             return "The kernel reads the reduction only under a condition (a mask)."
         if group.reduction_vars is not None:
-            if not is_bijection(index, made.shape, group.outer_vars):
+            if not is_bijection(index, tensor_def.shape, group.outer_vars):
                 return "The kernel's rows differ from the rows of the reduction."
-            if not sizes_equal(product(v.size for v in group.reduction_vars), product(made.ranges)):
+            if not sizes_equal(product(v.size for v in group.reduction_vars), product(tensor_def.ranges)):
                 return "The kernel's rows have another length than the rows of the reduction."
             return None
         used = _used_vars(index)
         ordered = tuple(v for v in group.loop_vars if v in used)
-        if not is_bijection(index, made.shape, ordered):
+        if not is_bijection(index, tensor_def.shape, ordered):
             return "The kernel does not read the results of the reduction row by row."
         rest = [v for v in group.loop_vars if v not in used]
-        if rest and not sizes_equal(product(v.size for v in rest), product(made.ranges)):
+        if rest and not sizes_equal(product(v.size for v in rest), product(tensor_def.ranges)):
             return "The kernel's rows have another length than the rows of the reduction."
         rows, total = static_product(v.size for v in ordered), static_product((group.numel,))
         is_large = total is not None and total >= LARGE_KERNEL_ELEMENTS
@@ -545,19 +592,21 @@ class Scheduler:
             return f"There are only {rows} rows: one program per row would leave most of the GPU idle."
         return None
 
-    def _why_not_fusible_scan(self, made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
-        index = demands[0].index
-        axis = _axis_variable(made, index)
+    def _why_not_fusible_scan(
+        self, tensor_def: TensorDef, group: FusionGroup, memory_reads: list[MemoryRead]
+    ) -> str | None:
+        index = memory_reads[0].index
+        axis = _axis_variable(tensor_def, index)
         if (
-            len({d.index for d in demands}) != 1
-            or demands[0].is_masked
-            or not is_bijection(index, made.shape, group.loop_vars)
+            len({d.index for d in memory_reads}) != 1
+            or memory_reads[0].is_masked
+            or not is_bijection(index, tensor_def.shape, group.loop_vars)
             or axis is None
         ):
             return "The kernel does not read the result of the scan in order."
         if group.reduction_vars is not None and group.reduction_vars != (axis,):
             return "The kernel's rows are not along the dimension of the scan."
-        return SCAN_IS_SCALAR if self._is_cpu and scans_rows(made) and has_costly_op(group.builder) else None
+        return SCAN_IS_SCALAR if self._is_cpu and scans_rows(tensor_def) and has_costly_op(group.builder) else None
 
     def fuse_horizontally(self) -> None:
         """Merge independent kernels that read the same elements in the same order."""
@@ -586,14 +635,14 @@ class Scheduler:
                     visit(owner)
             result.append(step)
 
-        def first(step: FusionGroup | ExternNode) -> int:
+        def program_position(step: FusionGroup | ExternNode) -> int:
             if isinstance(step, FusionGroup):
                 return min(d.program_order for d in step.stores)
-            made = [d.program_order for d in step.results if d is not None]
+            tensor_def = [d.program_order for d in step.results if d is not None]
             # A call without results may check an assumption of later steps.
-            return min(made, default=max((d.program_order for d in self.step_inputs(step)), default=-1))
+            return min(tensor_def, default=max((d.program_order for d in self.step_inputs(step)), default=-1))
 
-        for step in sorted(steps, key=first):
+        for step in sorted(steps, key=program_position):
             visit(step)
         return tuple(result)
 
@@ -601,8 +650,8 @@ class Scheduler:
 def _symbols_of_group(group: FusionGroup) -> frozenset[str]:
     """Return the symbols in a kernel's sizes and indices."""
     sizes = [v.size for v in group.loop_vars]
-    for made in (*group.members, *group.input_defs()):
-        sizes += [*made.shape, *made.stride, *made.ranges]
+    for tensor_def in (*group.members, *group.input_defs()):
+        sizes += [*tensor_def.shape, *tensor_def.stride, *tensor_def.ranges]
     indices = (op.index for op in group.builder.ops if op.index is not None)
     sizes += [op.value for op in group.builder.ops if op.name == "number"]
     return symbols_of(sizes).union(*(i.symbols() for i in indices))
@@ -617,19 +666,21 @@ def _symbols_of_call(extern: ExternNode) -> frozenset[str]:
         found += [*value.definition.shape, *value.definition.stride, *value.shape]
         found += [] if placed is None else [*placed[0], placed[1]]
     found += [getattr(getattr(value, "node", None), "expr", value) for value in leaves]
-    for made in extern.results:
-        found += [] if made is None else [*made.shape, *made.stride]
+    for tensor_def in extern.results:
+        found += [] if tensor_def is None else [*tensor_def.shape, *tensor_def.stride]
     return symbols_of(found)
 
 
 def _group_origins(group: FusionGroup) -> tuple[str, ...]:
     return tuple(
-        dict.fromkeys(o for made in sorted(group.members, key=lambda d: d.program_order) for o in made.node_ids)
+        dict.fromkeys(
+            o for tensor_def in sorted(group.members, key=lambda d: d.program_order) for o in tensor_def.node_ids
+        )
     )
 
 
-def _why_fused(made: TensorDef, is_stored: bool) -> str:
-    if made.kind == "reduction":
+def _why_fused(tensor_def: TensorDef, is_stored: bool) -> str:
+    if tensor_def.kind == "reduction":
         return "The kernel has the same rows: it reduces a row and continues with that row before the next one."
     if is_stored:
         return "The kernel visits each of its elements once: it computes, uses and stores the element."
@@ -640,14 +691,14 @@ def _used_vars(index: Coordinates) -> frozenset[LoopVar]:
     return frozenset().union(*(i.variables() for i in index)) if index else frozenset()
 
 
-def _axis_variable(made: TensorDef, index: Coordinates) -> LoopVar | None:
-    atom = index[made.scan_axis].single_atom()
+def _axis_variable(tensor_def: TensorDef, index: Coordinates) -> LoopVar | None:
+    atom = index[tensor_def.scan_axis].single_atom()
     var = None if atom is None else atom.as_variable()
-    return var if var is not None and sizes_equal(var.size, made.shape[made.scan_axis]) else None
+    return var if var is not None and sizes_equal(var.size, tensor_def.shape[tensor_def.scan_axis]) else None
 
 
 def add_reduction_vars(
-    made: TensorDef, group: FusionGroup, index: Coordinates
+    tensor_def: TensorDef, group: FusionGroup, index: Coordinates
 ) -> tuple[tuple[LoopVar, ...], tuple[LoopVar, ...]]:
     """Return ``(all, reduction)`` variables of a pointwise kernel that fuses a reduction.
 
@@ -657,17 +708,19 @@ def add_reduction_vars(
     rest = tuple(v for v in group.loop_vars if v not in used)
     if rest:
         return group.loop_vars, rest
-    inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(made.ranges) if n != 1)
+    inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(tensor_def.ranges) if n != 1)
     return (*group.loop_vars, *inner), inner
 
 
-def split_loop_vars(made: TensorDef, group: FusionGroup) -> None:
-    """Split loop variables where the kernel reads ``made`` at their quotient or remainder.
+def split_loop_vars(tensor_def: TensorDef, group: FusionGroup) -> None:
+    """Split loop variables where ``tensor_def`` is read at their quotient or remainder.
 
-    Afterward the kernel reads ``made`` at an index of plain loop variables.
+    Afterward the kernel reads ``tensor_def`` at an index of plain loop variables.
     """
-    for _ in range(4):  # a variable may have to be split several times
-        found = next((c for d in group.reads_of(made) for c in map(_find_div_or_mod, d.index) if c is not None), None)
+    for _ in range(MAX_LOOP_SPLITS):
+        found = next(
+            (c for d in group.reads_of(tensor_def) for c in map(_find_div_or_mod, d.index) if c is not None), None
+        )
         if found is None or found[0] not in group.loop_vars:
             return
         var, by = found
@@ -677,15 +730,17 @@ def split_loop_vars(made: TensorDef, group: FusionGroup) -> None:
         high, low = LoopVar(f"{var.name}h", quotient), LoopVar(f"{var.name}l", by)
         value = {var: variable(high) * by + variable(low)}
 
-        def cut(
-            variables: tuple[LoopVar, ...], pair: tuple[LoopVar, LoopVar] = (high, low), old: LoopVar = var
-        ) -> tuple[LoopVar, ...]:
-            return tuple(n for v in variables for n in (pair if v == old else (v,)) if n.size != 1)
-
-        group.loop_vars = cut(group.loop_vars)
-        group.reduction_vars = None if group.reduction_vars is None else cut(group.reduction_vars)
+        parts = {var: (high, low)}
+        group.loop_vars = _replace_vars(group.loop_vars, parts)
+        if group.reduction_vars is not None:
+            group.reduction_vars = _replace_vars(group.reduction_vars, parts)
         group.stores = {m: tuple(i.replace(value) for i in index) for m, index in group.stores.items()}
         group.analyze()
+
+
+def _replace_vars(variables: tuple[LoopVar, ...], parts: Mapping[LoopVar, tuple[LoopVar, ...]]) -> tuple[LoopVar, ...]:
+    """Replace loop variables by their parts; parts of size 1 are left out."""
+    return tuple(part for v in variables for part in parts.get(v, (v,)) if part.size != 1)
 
 
 def _find_div_or_mod(index: IndexExpr) -> tuple[LoopVar, Size] | None:
@@ -694,17 +749,21 @@ def _find_div_or_mod(index: IndexExpr) -> tuple[LoopVar, Size] | None:
     return next((pair for pair in found if pair is not None), None)
 
 
-def memory_order(made: TensorDef) -> list[int]:
+def memory_order(tensor_def: TensorDef) -> list[int]:
     """Return the dimensions by descending stride, without those of size 1."""
-    dims = [d for d, n in enumerate(made.loop_ranges) if n != 1]
-    strides = static_sizes(made.stride)
-    if made.kind != "scatter" and strides is not None:
+    dims = [d for d, n in enumerate(tensor_def.loop_ranges) if n != 1]
+    strides = static_sizes(tensor_def.stride)
+    if tensor_def.kind != "scatter" and strides is not None:
         return sorted(dims, key=lambda d: -strides[d])
     return dims
 
 
 def loop_mapping(first: FusionGroup, second: FusionGroup) -> dict[LoopVar, IndexExpr] | None:
-    """Express the second kernel's variables by the first's; None if their loops differ."""
+    """Express the second kernel's variables by the first's; None if their loops differ.
+
+    A kernel with a reduction must be the first: its loops may compute a kernel without one, not the reverse.
+    """
+    # The same loops in the same order, and the same of them reduced over if both kernels reduce.
     sizes = [v.size for v in first.loop_vars]
     if [v.size for v in second.loop_vars] == sizes and (
         first.reduction_vars is None
@@ -714,6 +773,7 @@ def loop_mapping(first: FusionGroup, second: FusionGroup) -> dict[LoopVar, Index
         if first.reduction_vars is None and second.reduction_vars is not None:
             return None
         return dict(zip(second.loop_vars, (variable(v) for v in first.loop_vars), strict=True))
+    # Two reductions with as many rows of the same length, of other dimensions: map rows to rows, columns to columns.
     if first.reduction_vars is not None and second.reduction_vars is not None:
         if not sizes_equal(product(v.size for v in first.outer_vars), product(v.size for v in second.outer_vars)):
             return None
@@ -725,6 +785,7 @@ def loop_mapping(first: FusionGroup, second: FusionGroup) -> dict[LoopVar, Index
             **_flat_mapping(first.outer_vars, second.outer_vars),
             **_flat_mapping(first.reduction_vars, second.reduction_vars),
         }
+    # Two pointwise kernels with as many iterations, of other dimensions: map the flat iteration number.
     if first.reduction_vars is None and second.reduction_vars is None and sizes_equal(first.numel, second.numel):
         return _flat_mapping(first.loop_vars, second.loop_vars)
     return None
@@ -780,30 +841,30 @@ def _map_reduction_vars(group: FusionGroup, values: dict[LoopVar, IndexExpr]) ->
     return tuple(next(iter(values[v].terms)) for v in group.reduction_vars)  # type: ignore[misc]
 
 
-def _why_not_recomputed(made: TensorDef, group: FusionGroup, demands: list[MemoryRead]) -> str | None:
-    probe = build_unfused(made)
+def _why_not_recomputed(tensor_def: TensorDef, group: FusionGroup, memory_reads: list[MemoryRead]) -> str | None:
+    probe = build_unfused(tensor_def)
     cost = sum(op.cost for op in probe.ops)
     reads = len(probe.memory_reads)
     if reads == 0 and cost <= MAX_RECOMPUTE_COST:
         return None
-    places = len({d.index for d in demands})
-    total, own = static_product((group.numel,)), static_product(made.shape)
-    if total is None or own is None:
+    index_count = len({d.index for d in memory_reads})
+    total, stored = static_product((group.numel,)), static_product(tensor_def.shape)
+    if total is None or stored is None:
         return (
             None
-            if cost <= MAX_RECOMPUTE_COST and places == 1
+            if cost <= MAX_RECOMPUTE_COST and index_count == 1
             else "It would be recomputed for each element that reads it; the number depends on the sizes."
         )
-    factor = places * total / max(own, 1)
+    factor = index_count * total / max(stored, 1)
     if factor <= 1:
         return None
-    if (cost * factor <= MAX_RECOMPUTE_COST * 4 and reads * factor <= 16) or (
-        cost <= MAX_RECOMPUTE_COST and reads <= 2 and places == 1
+    if (cost * factor <= MAX_REPEATED_COST and reads * factor <= MAX_REPEATED_READS) or (
+        cost <= MAX_RECOMPUTE_COST and reads <= MAX_READS_IF_CHEAP and index_count == 1
     ):
         return None
     return f"It would be recomputed {factor:.0f} times; to store it once is cheaper."
 
 
-def _has_same_iterations(made: TensorDef, source: TensorDef) -> bool:
+def _has_same_iterations(tensor_def: TensorDef, source: TensorDef) -> bool:
     """Return True if one kernel can compute both in one pass over the elements of ``source``."""
-    return sizes_equal(product((*made.shape, *made.ranges)), product((*source.shape, *source.ranges)))
+    return sizes_equal(product((*tensor_def.shape, *tensor_def.ranges)), product((*source.shape, *source.ranges)))
