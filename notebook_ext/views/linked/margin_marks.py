@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import is_installed_file
 from engine.records.bytecode import SourceFile
 from engine.records.counts import RootGroup, breaks_of, errors_of, groups, recompiles_of
@@ -42,7 +42,7 @@ class LineMark:
 
 
 Marks = dict[source_lines.FileLine, LineMark]
-_found: weakref.WeakKeyDictionary[Session, tuple[tuple[int, ...], Marks, int]] = weakref.WeakKeyDictionary()
+_found: WeakTable[Session, tuple[tuple[int, ...], Marks, int]] = WeakTable()
 
 
 def line_marks(session: Session) -> tuple[Marks, int]:
