@@ -87,17 +87,7 @@ def schedule_to_program(
         if target == CPU_TARGET
         else combine_launches(builder.steps, builder.loops, buffers, printed, walk.stage)
     )
-    externs = tuple(
-        ExternCall(
-            _first_or_empty(e.origins),
-            _op_name(unwrap_functionalized(e.target, e.args)),
-            e.reason,
-            e.is_library,
-            e.kind,
-            "" if e.is_library else lowering_hint(e.kind),
-        )
-        for e in builder.externs
-    )
+    externs = tuple(map(_extern_record, builder.externs))
     lowered = walk.lowered_node_count + builder.template_count
     choices = (*schedule.choices, *cutter.choices)
     lowering_record = LoweringRecord(
@@ -119,6 +109,18 @@ def schedule_to_program(
     _check_symbols_known(program)
     record = replace(program.record, wrapper_text=wrapper_text(program), reuses=(*stored, *reuses))
     return replace(program, record=record)
+
+
+def _extern_record(extern: ExternNode) -> ExternCall:
+    """Return the record of an ATen call."""
+    return ExternCall(
+        _first_or_empty(extern.origins),
+        _op_name(unwrap_functionalized(extern.target, extern.args)),
+        extern.reason,
+        extern.is_library,
+        extern.kind,
+        "" if extern.is_library else lowering_hint(extern.kind),
+    )
 
 
 def _multi_result_positions(walk: GraphLowering) -> dict[str, tuple[str, int]]:

@@ -75,7 +75,7 @@ class _InstructionStart:
     def __init__(self, tx: Tracer, frame: Frame) -> None:
         self.stack = list(frame.stack)
         self.kw_names = frame.kw_names
-        self.instruction_count = tx.interpreter.instruction_count
+        self.instruction_count = tx.instruction_counter.instruction_count
         self._effects = (tx.graph.op_count, tx.side_effects.mutation_count)
 
     def has_effects_since(self, tx: Tracer) -> bool:
@@ -111,12 +111,12 @@ class TraceAttempt:
         self.root_instruction_number = 0
         self.inlined_breakpoint = None if restart is None else restart.inlined_breakpoint
         if self.inlined_breakpoint is not None:
-            self.tx.interpreter.breakpoint_at, self.tx.interpreter.on_breakpoint = (
+            self.tx.instruction_counter.breakpoint_at, self.tx.instruction_counter.on_breakpoint = (
                 self.inlined_breakpoint.instruction_number,
                 self.break_in_inlined_frame,
             )
         if self.step_recorder is not None:
-            self.tx.interpreter.instruction_hook = self.step_recorder.record_instruction
+            self.tx.instruction_counter.instruction_hook = self.step_recorder.record_instruction
 
     def run(self) -> TracedFrame:
         """Trace to the end of the frame, or to the first graph break."""
@@ -128,7 +128,7 @@ class TraceAttempt:
         while True:
             start = _InstructionStart(tx, frame)
             self.root_instruction_number += 1
-            tx.interpreter.root_instruction_number = self.root_instruction_number
+            tx.instruction_counter.root_instruction_number = self.root_instruction_number
             if frame.next_index == broken:
                 caller_break = Unsupported("asked", "the caller's graph ended here")
                 return self._finish_at_break(
@@ -167,7 +167,7 @@ class TraceAttempt:
         reason.stack = reason.stack or tx.user_stack()
         self._pop_inlined_frames(frame)
         self._retrace_with_known_rng(reason)
-        count = tx.interpreter.instruction_count - start.instruction_count
+        count = tx.instruction_counter.instruction_count - start.instruction_count
         if reason.kind == "budget" and count < config.instruction_budget // 2:
             # The long loops are the frame's own, not one call's.
             # Code after a break here would exceed the budget again.
@@ -435,7 +435,7 @@ class TraceAttempt:
             record = make_break_record(reason.kind, reason.what, reason.stack, skipped=False)
             traced = self._make_traced_frame(root, cg, tuple(effects), (record,), tuple(resumption.resume_slots))
         except (Unsupported, SkipFrame) as error:
-            raise RestartTracing(tx.interpreter.root_instruction_number, reason) from error
+            raise RestartTracing(tx.instruction_counter.root_instruction_number, reason) from error
         raise TracingFinished(traced)
 
     def _finish_at_break(

@@ -18,7 +18,7 @@ def set_exception_context(tx: Tracer, error: Variable) -> None:
     error.traceback = None
     if not is_none(error.attributes.pop("__traceback__", NONE)):
         raise SkipFrame("traceback", "an exception with another one's traceback is raised")
-    error.raised_at = error.raised_at or tx.interpreter.root_instruction_number
+    error.raised_at = error.raised_at or tx.instruction_counter.root_instruction_number
     if before is None or before is error:
         return
     link: Variable | None = before

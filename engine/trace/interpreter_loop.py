@@ -36,14 +36,14 @@ def run_instruction(tx: Tracer, frame: Frame) -> Any:
     op = frame.decoded.ops[frame.next_index]
     frame.op = op
     frame.next_index += 1
-    tx.interpreter.instruction_count += 1
-    frame.instruction_number = tx.interpreter.instruction_count
-    if tx.interpreter.instruction_count == tx.interpreter.breakpoint_at:
-        tx.interpreter.on_breakpoint(frame)
-    if tx.interpreter.instruction_count > config.instruction_budget:
-        raise Unsupported("budget", f"{tx.interpreter.instruction_count} instructions were traced")
-    if tx.interpreter.instruction_hook is not None:
-        return tx.interpreter.instruction_hook(frame, op, lambda: dispatch_opcode(tx, frame, op))
+    tx.instruction_counter.instruction_count += 1
+    frame.instruction_number = tx.instruction_counter.instruction_count
+    if tx.instruction_counter.instruction_count == tx.instruction_counter.breakpoint_at:
+        tx.instruction_counter.on_breakpoint(frame)
+    if tx.instruction_counter.instruction_count > config.instruction_budget:
+        raise Unsupported("budget", f"{tx.instruction_counter.instruction_count} instructions were traced")
+    if tx.instruction_counter.instruction_hook is not None:
+        return tx.instruction_counter.instruction_hook(frame, op, lambda: dispatch_opcode(tx, frame, op))
     return dispatch_opcode(tx, frame, op)
 
 

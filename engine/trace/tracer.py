@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MethodType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from engine.ir.compiler_protocol import CompileRequest
 from engine.ir.guards.aliasing import SameObject
@@ -47,13 +47,24 @@ _State = TypeVar("_State")
 
 
 class Tracer:
-    """State of tracing one frame once."""
+    """State of tracing one frame once: one owner for each concern.
+
+    - ``call_stack``: frames, inlined calls and suspended generators. ``instruction_counter``: how many instructions were
+      traced, and what runs at one of them.
+    - ``graph``: the graph so far. ``guards``: the guards so far. ``symbols``: the shape environment and its symbols.
+    - ``inputs``: input tensors as they were at entry. ``objects``: variables of the user's objects, by identity.
+    - ``torch_state``: modes and flags of torch. ``random_state``: use of Python's random numbers.
+    - ``side_effects``: what generated code applies after the graph. ``fallback``: when Python runs the original code
+      although the graph was compiled.
+
+    The loop that runs instructions is ``interpreter_loop``; rules take the tracer as ``tx``.
+    """
 
     def __init__(self, request: CompileRequest, options: Options) -> None:
         self.request = request
         self.options = options
         self.call_stack = CallStack()
-        self.interpreter = InstructionCounter()
+        self.instruction_counter = InstructionCounter()
         self.graph = GraphBuilder()
         self.guards = GuardSet()
         self.inputs = InputTensors()
@@ -61,8 +72,8 @@ class Tracer:
         self.symbols = TraceSymbols(self.guard_cause)
         self.torch_state = TorchState()
         self.random_state = RandomState()
-        self.side_effects = SideEffects(self.interpreter)
-        self.fallback = GraphFallback(self.call_stack, self.interpreter)
+        self.side_effects = SideEffects(self.instruction_counter)
+        self.fallback = GraphFallback(self.call_stack, self.instruction_counter)
         self._module_states: dict[type, Any] = {}
 
     def state_of(self, kind: type[_State]) -> _State:
@@ -83,7 +94,7 @@ class Tracer:
         self.request = replace(self.request, arguments={})
         self.objects.release()
         self.side_effects.release()
-        self.interpreter.release()
+        self.instruction_counter.release()
         self.call_stack.open_generators.clear()
         self._module_states.clear()
 
@@ -224,7 +235,7 @@ class Tracer:
             raise self.make_user_exception(error) from error
         if isinstance(value.value, enum.Enum) and isinstance(found, MethodType) and found.__self__ is value.value:
             return BoundMethodVariable(value, self.wrap_static(found.__func__))
-        if name in ("now", "utcnow", "today"):
+        if name in ("now", "utcnow", "today"):  # a method of a datetime: it reads the clock, which is never folded
             return self.wrap_static(found)
         if callable(found) and not isinstance(found, type):
             return ConstantMethodVariable(value, name)
@@ -251,7 +262,7 @@ class Tracer:
         """Return a StopIteration for the traced code, with a generator's return value."""
         return UserException(ExceptionVariable(StopIteration, [] if value is None else [value]))
 
-    def raise_error(self, kind: type[BaseException], text: str, *, is_exact: bool = True) -> Any:
+    def raise_error(self, kind: type[BaseException], text: str, *, is_exact: bool = True) -> NoReturn:
         """Raise ``kind(text)`` in the traced code.
 
         ``is_exact`` is False if Python words the error in its own way. Code that reads the text breaks the graph.
@@ -263,10 +274,10 @@ class Tracer:
             raised = UserException(made)
         raise raised
 
-    def raise_key_error(self, key: Variable) -> Any:
+    def raise_key_error(self, key: Variable) -> NoReturn:
         """Raise KeyError(key) in the traced code."""
         raise UserException(ExceptionVariable(KeyError, [key]))
 
-    def raise_type_error(self, text: str) -> Any:
+    def raise_type_error(self, text: str) -> NoReturn:
         """Raise a TypeError in the traced code."""
         raise self.make_user_exception(TypeError(text))

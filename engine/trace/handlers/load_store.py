@@ -133,7 +133,7 @@ def _find_global(tx: Tracer, frame: Frame, name: str) -> Variable:
         if not is_deleted:
             why = f"there was no global variable {name}"
             tx.guard(IdMatch, OptionalGlobalSource(namespace, name), MISSING, why=why)
-        return tx.raise_error(NameError, f"name '{name}' is not defined")  # type: ignore[no-any-return]
+        return tx.raise_error(NameError, f"name '{name}' is not defined")
     if not frame.is_trusted and not is_deleted:
         why = f"the builtin {name} was used, which a global of that name would hide"
         tx.guard(IdMatch, OptionalGlobalSource(namespace, name), MISSING, why=why)

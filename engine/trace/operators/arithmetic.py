@@ -154,7 +154,7 @@ def call_special_by_name(
         return realize(tx, tx.wrap_static(reversed).call(tx, [of], {}))
     method = getattr(of.python_type(), name, None)
     if method is None:
-        return tx.raise_error(AttributeError, f"'{of.python_type().__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+        return tx.raise_error(AttributeError, f"'{of.python_type().__name__}' object has no attribute '{name}'")
     if of.python_type() in (tuple, frozenset) or name in _FOLDED_METHODS:
         return fold_constant_call(tx, method, [of, *args], kwargs, f"{of.describe()}.{name}")
     raise of.unsupported_method(name)

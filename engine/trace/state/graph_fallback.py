@@ -43,9 +43,9 @@ def _has_user_handler(frame: Frame) -> bool:
 class GraphFallback:
     """Conditions of the fallback: handlers around operations, and assumed conditions."""
 
-    def __init__(self, call_stack: CallStack, interpreter: InstructionCounter) -> None:
+    def __init__(self, call_stack: CallStack, instruction_counter: InstructionCounter) -> None:
         self._call_stack = call_stack
-        self._interpreter = interpreter
+        self._instruction_counter = instruction_counter
         self.needed_at: int | None = None
         """Number of the root instruction of the first operation that needs a fallback."""
         self.assumed_conditions: list[tuple[torch.fx.Node, bool, int]] = []
@@ -65,13 +65,13 @@ class GraphFallback:
         Handlers that only exit contexts of the graph do not count.
         """
         if self.needed_at is None and any(_has_user_handler(f) for f in self._call_stack.frames):
-            self.needed_at = self._interpreter.root_instruction_number
+            self.needed_at = self._instruction_counter.root_instruction_number
 
     def assume_condition(self, node: torch.fx.Node, *, truth: bool) -> None:
         """Assume that a tensor condition has this value.
 
         Code after the graph checks it. If the check fails, Python runs the original code.
         """
-        number = self._interpreter.root_instruction_number
+        number = self._instruction_counter.root_instruction_number
         self.assumed_conditions.append((node, truth, number))
         self.needed_at = number if self.needed_at is None else self.needed_at

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class SideEffects:
     """Mutations, writes of globals, and calls that generated code applies after the graph."""
 
-    def __init__(self, interpreter: InstructionCounter) -> None:
-        self._interpreter = interpreter
+    def __init__(self, instruction_counter: InstructionCounter) -> None:
+        self._instruction_counter = instruction_counter
         self.mutated_variables: dict[int, Variable] = {}
         """Variables with a source that were mutated, in the order of their first mutation."""
         self.subgraph_mutations: list[Variable] | None = None
@@ -66,7 +66,7 @@ class SideEffects:
         """Record that an external cache holds a variable and all that is reachable from it."""
         for real in reachable_variables([value]):
             if real.is_mutable and real.source is None:
-                number = self._interpreter.root_instruction_number
+                number = self._instruction_counter.root_instruction_number
                 self.externally_cached.setdefault(id(real), ExternallyCached(real, cache, version_of(real), number))
 
     def record_side_effect(self, call: Variable, words: str) -> None:

@@ -49,7 +49,7 @@ def emit_runtime_asserts(tx: Tracer) -> None:
     """
     env, asserted = tx.symbols.shape_env, tx.state_of(_RuntimeAsserts)
     for symbol in env.pending_fresh_unbacked_symbols:
-        asserted.created_at[symbol] = tx.interpreter.root_instruction_number
+        asserted.created_at[symbol] = tx.instruction_counter.root_instruction_number
     env.pending_fresh_unbacked_symbols.clear()
     if env.num_deferred_runtime_asserts == asserted.count:
         return

@@ -221,7 +221,7 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         """Return the variable of ``self.name``."""
         if self.lacks_methods(name, "__getattr__") and self.python_type().__dictoffset__ == 0:
-            return tx.raise_error(AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+            return tx.raise_error(AttributeError, f"'{type_name(self.python_type())}' object has no attribute '{name}'")
         raise self.unsupported_attribute("reading", name)
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
@@ -238,7 +238,7 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
     def call(self, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
         """Trace ``self(*args, **kwargs)``."""
         if self.lacks_methods("__call__"):
-            return tx.raise_type_error(f"'{type_name(self.python_type())}' object is not callable")  # type: ignore[no-any-return]
+            return tx.raise_type_error(f"'{type_name(self.python_type())}' object is not callable")
         raise Unsupported(unknown_call_kind(self.python_type()), f"calling {self.describe()}")
 
     def call_method(self, tx: Tracer, name: str, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:

@@ -274,7 +274,7 @@ def _check_backward(tx: Tracer, cls: type[Function], ctx: AutogradFunctionContex
         Unsupported: it may read such state.
     """
     backward = _TracedBackward(
-        cls.__name__, list(_wrapped_functions(cls.backward)), ctx, tx.interpreter.root_instruction_number
+        cls.__name__, list(_wrapped_functions(cls.backward)), ctx, tx.instruction_counter.root_instruction_number
     )
     if any(type(layer) is not types.FunctionType for layer in backward.wrapped_functions):
         raise Unsupported("autograd-function-backward", f"the backward of {cls.__name__} is not a plain function")

@@ -41,7 +41,7 @@ class DescriptorVariable(RealObjectVariable):
             return BuiltinMethodVariable(self, name)
         if not hasattr(self.real_object, name):
             text = f"'{type(self.real_object).__name__}' object has no attribute '{name}'"
-            return tx.raise_error(AttributeError, text)  # type: ignore[no-any-return]
+            return tx.raise_error(AttributeError, text)
         if self.source is not None and (name in _WRAPPED_FUNCTION_ATTRS or is_literal(getattr(self.real_object, name))):
             return realize(tx, tx.wrap(getattr(self.real_object, name), AttrSource(self.source, name)))
         return super().get_attr(tx, name)

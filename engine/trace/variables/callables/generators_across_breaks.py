@@ -54,7 +54,7 @@ class SuspendedGeneratorVariable(GeneratorVariable):
 
     def before_step(self, tx: Tracer) -> None:
         super().before_step(tx)
-        self.created_at = self.created_at or tx.interpreter.root_instruction_number
+        self.created_at = self.created_at or tx.instruction_counter.root_instruction_number
 
     def child_variables(self) -> list[Variable]:
         return []

@@ -74,7 +74,7 @@ class ExternalLruCacheVariable(BuiltinVariable):
             what = "a cache whose statistics are read or whose attributes are set"
             raise Unsupported("function-cache", f"{self.describe()} is called, {what}")
         used: _CacheUse = tx.state_of(_CacheUses).by_cache_id.setdefault(
-            id(self.real_object), _CacheUse(tx.interpreter.root_instruction_number)
+            id(self.real_object), _CacheUse(tx.instruction_counter.root_instruction_number)
         )
         memo = used.results
         is_dynamic = any(

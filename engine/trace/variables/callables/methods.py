@@ -95,7 +95,7 @@ def builtin_attribute(tx: Tracer, of: Variable, name: str) -> Variable:
     if name == "__class__":
         return tx.wrap_static(cls)
     if of.lacks_methods(name):
-        return tx.raise_error(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+        return tx.raise_error(AttributeError, f"'{type_name(cls)}' object has no attribute '{name}'")
     found = getattr(cls, name)
     if callable(found):
         return BuiltinMethodVariable(of, name)

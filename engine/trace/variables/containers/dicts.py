@@ -126,7 +126,7 @@ class DictVariable(DictContents):
         Implements ``defaultdict.__missing__``. Raises KeyError if there is no factory.
         """
         if self.default_factory is None or is_none(self.default_factory):
-            return tx.raise_key_error(key)  # type: ignore[no-any-return]
+            return tx.raise_key_error(key)
         made = realize(tx, self.default_factory).call(tx, [], {})
         into.set_item(tx, key, made)
         return made

@@ -229,7 +229,7 @@ def _index(self: SequenceVariable, tx: Tracer, wanted: Variable, *bounds: Variab
             break
         if identical_or_equal(tx, realize(tx, self.items[n]), wanted):
             return ConstantVariable(n)
-    return tx.raise_error(ValueError, f"{wanted.describe()} is not in {self.python_type().__name__}", is_exact=False)  # type: ignore[no-any-return]
+    return tx.raise_error(ValueError, f"{wanted.describe()} is not in {self.python_type().__name__}", is_exact=False)
 
 
 @SEQUENCE_METHODS.method("count")

@@ -168,7 +168,9 @@ class SetVariable(Variable):
             return [self.elements[k] for k in self._equivalent_real_set()]
         if all(_hashes_by_new_identity(k, v) or _has_fixed_hash(tx, k, v) for k, v in self.elements.items()):
             self.order_observed_at = (
-                tx.interpreter.root_instruction_number if self.order_observed_at is None else self.order_observed_at
+                tx.instruction_counter.root_instruction_number
+                if self.order_observed_at is None
+                else self.order_observed_at
             )
             return list(self.elements.values())
         raise self.unsupported("iterating in an order that depends on object addresses", "object-address")

@@ -126,7 +126,7 @@ class NNModuleVariable(UserDefinedObjectVariable):
         assert self.source is not None
         if not any(name in self.real_object.__dict__.get(table, {}) for table in _MEMBER_DICTS):
             tx.guard(HasAttrGuard, self.source, name, False, why=f"it has no attribute {name!r}")
-        return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+        return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def has_generic_setattr(self, base: type) -> bool:
         return base is _MODULE

@@ -208,7 +208,7 @@ def _bind_slot(tx: Tracer, read: AttributeRead) -> Variable:
     if name == "__dict__":
         raise instance.unsupported_attribute("reading", "__dict__")
     if instance.source is None or is_new:
-        return tx.raise_error(AttributeError, absent, is_exact=False)  # type: ignore[no-any-return]
+        return tx.raise_error(AttributeError, absent, is_exact=False)
     return tx.wrap(getattr(real, name), AttrSource(instance.source, name))
 
 

@@ -136,11 +136,11 @@ def _super(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     frame = tx.frame
     cell = frame.cells.get("__class__")
     if cell is None or cell.content is None or not frame.code.co_argcount:
-        return tx.raise_error(RuntimeError, "super(): no arguments")  # type: ignore[no-any-return]
+        return tx.raise_error(RuntimeError, "super(): no arguments")
     first = frame.code.co_varnames[0]
     of = frame.locals.get(first) or (frame.cells[first].content if first in frame.cells else None)
     if of is None:
-        return tx.raise_error(RuntimeError, "super(): arg[0] deleted")  # type: ignore[no-any-return]
+        return tx.raise_error(RuntimeError, "super(): arg[0] deleted")
     return SuperVariable(realize(tx, cell.content).as_python_constant(tx), realize(tx, of))
 
 

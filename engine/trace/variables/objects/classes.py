@@ -118,7 +118,7 @@ class ClassVariable(Variable):
             with UserErrors(tx, AttributeError):
                 getattr(self.real_object, name)
         guard_no_class_attribute(tx, self.real_object, name)
-        return tx.raise_error(AttributeError, f"type object '{self.real_object.__name__}' has no attribute '{name}'")  # type: ignore[no-any-return]
+        return tx.raise_error(AttributeError, f"type object '{self.real_object.__name__}' has no attribute '{name}'")
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         self._record_attr_write(tx, name, value)

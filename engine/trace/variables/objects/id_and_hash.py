@@ -133,7 +133,7 @@ class UserHashKey:
         self.obj = of
         self.hash_value = number
         self.has_effects = has_effects
-        self.created_at = tx.interpreter.root_instruction_number
+        self.created_at = tx.instruction_counter.root_instruction_number
         self.is_in_container = False
         self._comparison_cache: dict[int, tuple[object, bool]] = {}
 

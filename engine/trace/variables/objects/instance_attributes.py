@@ -98,7 +98,7 @@ class InstanceVariable(Variable):
 
     def _raise_no_attribute(self, tx: Tracer, name: str) -> Variable:
         self._guard_no_attribute(tx, name)
-        return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")  # type: ignore[no-any-return]
+        return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def _generic_get_attr(self, tx: Tracer, name: str) -> Variable:
         """Implement ``object.__getattribute__``.
@@ -178,7 +178,7 @@ class InstanceVariable(Variable):
         if name == "__class__":
             return tx.wrap(self.cls, class_source(self.cls))
         if self.has_no_dict():
-            return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '__dict__'")  # type: ignore[no-any-return]
+            return tx.raise_error(AttributeError, f"'{self.cls.__name__}' object has no attribute '__dict__'")
         if self.shared_dict is not None:
             return self.shared_dict
         self.dict_was_exposed = True

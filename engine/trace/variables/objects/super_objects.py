@@ -48,7 +48,7 @@ class SuperVariable(Variable):
     def _attribute(self, tx: Tracer, cls: builtins.type, name: str, instance: Variable | None) -> Variable:
         value = class_attribute(tx, cls, name, instance, self.thisclass)
         if value is None:
-            return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")  # type: ignore[no-any-return]
+            return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")
         return value
 
     def _defining_class(self, cls: builtins.type, name: str) -> builtins.type | None:
@@ -62,5 +62,5 @@ def _object_method(tx: Tracer, name: str, instance: Variable) -> Variable:
         return BuiltinMethodVariable(instance, f"object.{name}")
     found = getattr(object, name, None)
     if found is None:
-        return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")  # type: ignore[no-any-return]
+        return tx.raise_error(AttributeError, f"'super' object has no attribute '{name}'")
     return BoundMethodVariable(instance, tx.wrap_static(found))

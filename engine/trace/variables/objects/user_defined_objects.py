@@ -62,7 +62,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
         """Call a special method; raise Python's TypeError if it is missing."""
         method = self.lookup_special_method(tx, name)
         if method is None and self._is_set_to_none(name) and name not in _DISABLED_BY_NONE:
-            return tx.raise_type_error("'NoneType' object is not callable")  # type: ignore[no-any-return]
+            return tx.raise_type_error("'NoneType' object is not callable")
         if method is None:
             return raise_missing_method(tx, self.cls, name)  # type: ignore[no-any-return]
         return realize(tx, method.call(tx, args, {}))
@@ -71,7 +71,7 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
         direct = tx.call_stack.direct_callee is self
         method = self.lookup_special_method(tx, "__call__")
         if method is None:
-            return tx.raise_type_error(f"'{self.cls.__name__}' object is not callable")  # type: ignore[no-any-return]
+            return tx.raise_type_error(f"'{self.cls.__name__}' object is not callable")
         tx.call_stack.direct_callee = method if direct else None
         return method.call(tx, args, kwargs)
 

@@ -272,7 +272,7 @@ def call_torch_function_handlers(
         found = realize(tx, realize(tx, method).call(tx, [function_value, classes, TupleVariable(args), words], {}))
         if not is_not_implemented(found):
             return found
-    return tx.raise_type_error(f"no implementation found for {function} on types that implement __torch_function__")  # type: ignore[no-any-return]
+    return tx.raise_type_error(f"no implementation found for {function} on types that implement __torch_function__")
 
 
 def _record_torch_function_call(
