@@ -97,18 +97,23 @@ def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
         accessor = {"shape": "size", "size": "size", "sizes": "size", "stride": "stride", "strides": "stride"}.get(kind)
         if len(differing) == 1 and accessor:
             i = differing[0]
-            return f"{name}.{accessor}({i}) {one_line(before[i], 40)} -> {one_line(after[i], 40)}"
+            return f"{_member(name, f'{accessor}({i})')} {one_line(before[i], 40)} -> {one_line(after[i], 40)}"
     if actual.startswith("missing"):
         return f"{name} is missing"
     dimension = _DIMENSION.match(expected)
     if dimension and actual:
-        return f"{name}.size({dimension[2]}) {one_line(dimension[1], 40)} -> {one_line(actual, 40)}"
+        return f"{_member(name, f'size({dimension[2]})')} {one_line(dimension[1], 40)} -> {one_line(actual, 40)}"
     arrow = " -> ".join(
         _LONG_FLOAT.sub(lambda f: f"{float(f[0]):.4g}", one_line(t, 40)) for t in (expected, actual) if t
     )
     if kind in EQUALITY_KINDS:
         return f"{name} {arrow}" if actual else f"{name} != {arrow}"
     return f"{name} {one_line(kind, 40)}: {arrow}".strip()
+
+
+def _member(name: str, member: str) -> str:
+    """Return ``x.size(0)``, or in words for a value that has no name."""
+    return f"{member} of a {name}" if name == STACK_VALUE else f"{name}.{member}"
 
 
 def _items(text: str) -> Sequence[str] | None:

@@ -150,6 +150,11 @@ def test_a_changed_shape_is_told_by_the_size_that_changed(expected: str, actual:
     assert format_change("L['x']", "shape", expected, actual) == words
 
 
+def test_a_size_of_a_value_without_a_name_is_told_in_words() -> None:
+    """A value that crossed a graph break has no name to put a method call behind."""
+    assert format_change("L['__stack_0']", "shape", "[4]", "[6]") == "size(0) of a value at a graph break 4 -> 6"
+
+
 def test_words_for_numbers() -> None:
     """Units leave two or three digits, and plurals are English."""
     assert [pluralize(n, w) for n, w in ((1, "graph"), (2, "graph"), (2, "entry"), (1000, "line"), (2, "day"))] == [
