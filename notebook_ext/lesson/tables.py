@@ -122,7 +122,8 @@ def print_recompile_causes(session: Session) -> None:
     tally: Counter[str] = Counter()
     for compilation in session.compilations:
         if compilation.cause != FIRST_CALL:
-            cause = re.sub(r"^The compiled code requires .*?\(\w+ is ", "", compilation.cause)  # "... (s0 is x.size(0))"
+            # A relation ends in "(s0 is x.size(0))".
+            cause = re.sub(r"^The compiled code requires .*?\(\w+ is ", "", compilation.cause)
             place = re.split(r" is | has |\)[,;)]", cause)[0]
             at_break = re.match(r"a value carried over the graph break at line \d+", place)
             tally[at_break.group(0) if at_break else re.sub(r"\[\d+\]", "[…]", place)] += 1
