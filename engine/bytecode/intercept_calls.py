@@ -12,10 +12,10 @@ from typing import Any
 
 from bytecode import Bytecode, Instr
 
+from engine.bytecode.calling_frames import is_calling_frame
 from engine.bytecode.decode import DecodedCode, DecodedInstruction, ExceptionHandler, decode
 from engine.bytecode.editable_instructions import EditableItem, editable_instructions
 from engine.bytecode.opcodes import RULES
-from engine.ir.introspection.calling_frames import is_calling_frame
 
 NullStack = tuple[bool, ...]
 """For each stack entry, True if it is NULL."""

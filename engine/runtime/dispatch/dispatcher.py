@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import FunctionType, MappingProxyType
 from typing import Any, cast
 
+from engine.bytecode.calling_frames import make_calling_frame
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.errors import EngineError, RecompileForbidden, RecompileLimit
 from engine.graph.fake_tensors.fake_mode import clear_symbol_caches
@@ -25,7 +26,7 @@ from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
 from engine.ir.guards.base import STACK_VALUE_TEXT
-from engine.ir.introspection.calling_frames import is_traced_as_one_call, make_calling_frame
+from engine.ir.introspection.transformed_functions import is_traced_as_one_call
 from engine.ir.pass_set import active_passes
 from engine.ir.sources.base import FrameScope
 from engine.ir.unwrap_compiled import DISPATCHER_ORIGINALS, unwrap_compiled

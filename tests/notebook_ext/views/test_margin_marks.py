@@ -21,6 +21,7 @@ def test_lines_have_breaks_recompiles_and_the_cost_of_their_kernels() -> None:
         run = engine.compile(scaled)
         for size in (64, 96):
             run(torch.randn(size, size))
+    first = session.compilations[0]
     (file,) = [f for f in margin(session) if any("print(" in m["code"] for m in f["marks"])]
     marks = {m["code"]: m for m in file["marks"]}
     define, exp, between = (
@@ -35,8 +36,8 @@ def test_lines_have_breaks_recompiles_and_the_cost_of_their_kernels() -> None:
     assert 0 < exp["heat"] <= 1
     assert between["sign"].startswith("✗")
     assert between["text"].startswith("graph break: ")
-    assert exp["target"] == f"linked|0/0|line={exp['line']}"
+    assert exp["target"] == f"linked|{first.id}|line={exp['line']}"
     # The source pane shows the same where there is no editor with a margin.
-    costs = linked(session, "0/0")["costs"]
+    costs = linked(session, first.id)["costs"]
     assert costs[str(define["line"] - 1)] == [1, 0.0, "1 recompile"]
     assert costs[str(exp["line"] - 1)][1] == exp["heat"]

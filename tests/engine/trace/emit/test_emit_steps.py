@@ -40,6 +40,11 @@ def new_tensor(tx: Tracer, *sizes: int, dtype: torch.dtype = torch.float32) -> A
     return emit_node(tx, "call_function", torch.zeros, [tx.from_python(sizes)], {"dtype": ConstantVariable(dtype)})
 
 
+def new_number(tx: Tracer) -> Any:
+    """A tensor with one integer, which is known only when the graph runs."""
+    return emit_node(tx, "call_function", torch.randint, [tx.from_python(9), tx.from_python(())])
+
+
 def call(target: Any, *args: Variable, op: str = "call_function", **kwargs: Variable) -> Operation:
     """An operation on these variables."""
     return Operation(op, target, list(args), kwargs)
@@ -53,7 +58,7 @@ def targets(tx: Tracer) -> list[Any]:
 def test_normalize_makes_numbers_of_size_tensors() -> None:
     """A tensor with one integer among sizes becomes a number; the tensor itself stays one."""
     tx = new_tracer()
-    tensor, size = new_tensor(tx, 4), new_tensor(tx, dtype=torch.int64)
+    tensor, size = new_tensor(tx, 4), new_number(tx)
     normal = normalize_arguments(tx, call("reshape", tensor, size, op="call_method"))
     assert normal.args[0] is tensor
     assert normal.args[1].python_type() is int
@@ -280,7 +285,7 @@ def test_a_list_of_sizes_is_tried_again_with_numbers() -> None:
             raise TypeError("sizes must be numbers")
         return tensor.clone()
 
-    sizes = tx.from_python([new_tensor(tx, dtype=torch.int64), 2])
+    sizes = tx.from_python([new_number(tx), 2])
     made = emit_node(tx, "call_function", take_numbers, [new_tensor(tx, 5), sizes])
     assert tuple(made.fake.shape) == (5,)  # type: ignore[attr-defined]
     assert targets(tx)[-2:] == ["item", take_numbers]
