@@ -367,12 +367,14 @@ class TraceAttempt:
     def _check_mutated_inputs(self) -> None:
         needed_at = self.tx.fallback.needed_at
         if needed_at is not None and mutates_inputs(self.tx) and restorable_mutated_inputs(self.tx) is None:
-            reason = (
-                Unsupported("tensor-jump", "a tensor's value is checked before an argument is mutated")
-                if self.tx.fallback.assumed_conditions
-                else Unsupported("argument-mutation", "an argument is mutated beside a try block")
+            if self.tx.fallback.assumed_conditions:
+                reason = Unsupported("tensor-jump", "a tensor's value is checked before an argument is mutated")
+                raise RestartTracing(needed_at, reason)
+            if not self.tx.fallback.has_operation_before:  # Nothing would be captured before the graph break.
+                raise SkipFrame("argument-mutation", "an argument is mutated inside a try block")
+            raise RestartTracing(
+                needed_at, Unsupported("argument-mutation", "an argument is mutated beside a try block")
             )
-            raise RestartTracing(needed_at, reason)
         if resizes_leaf_input(self.tx):
             raise SkipFrame(
                 "argument-mutation", "an in-place operation changes the shape of an argument that requires grad"

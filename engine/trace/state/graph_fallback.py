@@ -48,6 +48,8 @@ class GraphFallback:
         self._instruction_counter = instruction_counter
         self.needed_at: int | None = None
         """Number of the root instruction of the first operation that needs a fallback."""
+        self.has_operation_before = False
+        """True if an operation joined the graph before the first one that needs a fallback."""
         self.assumed_conditions: list[tuple[torch.fx.Node, bool, int]] = []
         """Tensor conditions that are assumed true or false because the other branch only raises.
 
@@ -64,8 +66,12 @@ class GraphFallback:
 
         Handlers that only exit contexts of the graph do not count.
         """
-        if self.needed_at is None and any(_has_user_handler(f) for f in self._call_stack.frames):
+        if self.needed_at is not None:
+            return
+        if any(_has_user_handler(f) for f in self._call_stack.frames):
             self.needed_at = self._instruction_counter.root_instruction_number
+        else:
+            self.has_operation_before = True
 
     def assume_condition(self, node: torch.fx.Node, *, truth: bool) -> None:
         """Assume that a tensor condition has this value.
