@@ -75,7 +75,7 @@ def break_while_set(x):
     return y * SCALE.get()
 
 
-@program(lambda: (torch.randn(3),), breaks=6)
+@program(lambda: (torch.randn(3),), breaks=5)
 def copied_context(x):
     """What is set in a copy of the context stays there."""
     context = contextvars.copy_context()
