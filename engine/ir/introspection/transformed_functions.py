@@ -1,4 +1,4 @@
-"""Functions of torch whose calls are traced whole: transformed functions and checkpointing."""
+"""Functions of torch whose calls are traced whole: transforms and checkpointing."""
 
 from __future__ import annotations
 
