@@ -5,6 +5,7 @@ Setuptools loads this file by its path, so it imports nothing of the package.
 
 import pathlib
 import runpy
+import shutil
 
 from setuptools.command.build_py import build_py
 
@@ -34,3 +35,4 @@ class BuildWithPackedSources(build_py):
             (static / file).unlink()
         for file in ONLY_IN_A_CLONE:
             (build / file).unlink()
+        shutil.rmtree(build / "notebook_ext" / "labextension")  # the wheel has it where JupyterLab looks

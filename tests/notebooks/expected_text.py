@@ -62,7 +62,7 @@ EXPECTED_TEXT: Mapping[str, Mapping[str, str | Sequence[str]]] = {
     "10_debug_a_model": {
         "patient": ["5 breaks (line 29: ", "x.isnan().any()"],
         "breaks": ["if x.isnan().any():", 'f"{logits.norm().item():.3f}"', "best.flatten().tolist()"],
-        "recompiles": ["1 × self.blocks[…].attention.calls", "3 × tag"],
+        "recompiles": ["1 × self.blocks[…].attention.calls", "4 × tag"],
         "stock-run": "torch.compile: 8 graphs compiled, 0 breaks",
         "race": "compiled  time: as measured",
         "marked": "Plain.forward: 1 graph, no breaks",
