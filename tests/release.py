@@ -51,7 +51,7 @@ def with_version(project: str, version: str) -> str:
 
 
 def with_absolute_links(readme: str, repository: str, tag: str) -> str:
-    """Return README's text with whole addresses, which a package index needs.
+    """Return a page's text with whole addresses, which a package index needs.
 
     Args:
         readme: the text, with paths in the repository.
@@ -103,7 +103,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tag")
     parser.add_argument("--write", action="store_true", help="write the version into pyproject.toml")
-    parser.add_argument("--repository", help="address on GitHub: write README's links in full")
+    parser.add_argument("--repository", help="address on GitHub: write the links of the package's page in full")
     parser.add_argument("--sbom", type=pathlib.Path, help="write the declared dependencies as SPDX")
     given = parser.parse_args()
     version = version_of(given.tag)
@@ -115,7 +115,7 @@ def main() -> int:
     if given.write and not found:
         path.write_text(with_version(text, version), encoding="utf-8")
     if given.repository and not found:
-        readme = ROOT / "README.md"
+        readme = ROOT / tomllib.loads(text)["project"]["readme"]
         linked = with_absolute_links(readme.read_text(encoding="utf-8"), given.repository, given.tag)
         readme.write_text(linked, encoding="utf-8")
     if given.sbom:

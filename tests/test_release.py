@@ -51,6 +51,15 @@ def test_the_readme_of_a_package_index_has_whole_addresses() -> None:
     assert text.replace("https://host/a/b/raw/v1.2.3/", "").replace("https://host/a/b/blob/v1.2.3/", "") == readme
 
 
+def test_the_page_of_the_package_links_to_files_of_the_tag() -> None:
+    """Its paths are those of the repository's files, and all get whole addresses."""
+    page = (ROOT / tomllib.loads(PROJECT)["project"]["readme"]).read_text(encoding="utf-8")
+    text = with_absolute_links(page, "https://host/a/b", "v1.2.3")
+    paths = re.findall(r"https://host/a/b/(?:raw|blob)/v1\.2\.3/([^)]+)", text)
+    assert len(paths) == text.count("](") == 4
+    assert all((ROOT / path).is_file() for path in paths)
+
+
 def test_the_bill_of_materials_lists_every_dependency() -> None:
     """Each declared dependency is a package that the first one depends on."""
     project = tomllib.loads(PROJECT)["project"]

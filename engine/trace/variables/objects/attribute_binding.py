@@ -159,7 +159,7 @@ def _bind_property(tx: Tracer, read: AttributeRead) -> Variable:
     if read.instance is None:
         return _read_entry(tx, read)
     if read.found.fget is None:
-        return raise_missing_accessor(tx, read.cls, "getter")  # type: ignore[no-any-return]
+        raise_missing_accessor(tx, read.cls, "getter")
     return tx.wrap(read.found.fget, AttrSource(read.source, "fget")).call(tx, [read.instance], {})
 
 

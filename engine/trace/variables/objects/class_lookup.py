@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import types
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from engine.ir.guards.python_values import HasAttrGuard, IdMatch
 from engine.ir.introspection import python_objects
@@ -167,9 +167,9 @@ def guard_no_class_attribute(tx: Tracer, cls: builtins.type, name: str) -> None:
         tx.guard(HasAttrGuard, class_source(cls), name, False, why=f"it has no attribute {name!r}")
 
 
-def raise_missing_accessor(tx: Tracer, cls: builtins.type, word: str) -> Any:
+def raise_missing_accessor(tx: Tracer, cls: builtins.type, word: str) -> NoReturn:
     """Raise Python's AttributeError for a property without a getter, setter or deleter."""
-    return tx.raise_error(AttributeError, f"a property of '{cls.__qualname__}' object has no {word}", is_exact=False)
+    tx.raise_error(AttributeError, f"a property of '{cls.__qualname__}' object has no {word}", is_exact=False)
 
 
 _NO_INSTANTIATION_FLAG = 1 << 7
