@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.frame_code.codegen_runtime.resume_calls import ResumeCall
 from engine.ir.compiler_protocol import Compiler
 from engine.ir.traced_frame import CALLEE_SLOT, ConstSlot, ResumeFunctionSlot, TracedFrame
 from engine.records.bytecode import Span
 from engine.runtime.dispatch.dispatcher import make_dispatcher
-from engine.trace.codegen_runtime.resume_calls import ResumeCall
 
 
 @dataclass(frozen=True)

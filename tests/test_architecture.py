@@ -42,6 +42,7 @@ layers =
     session_jobs : replay_values : (verify_fixes)
     (forked_run)
     {" | ".join(f"({stage})" for stage in STAGES)}
+    (frame_code)
     cache
     (bytecode) : (graph)
     ir

@@ -15,6 +15,7 @@ from engine.bytecode.decode import DecodedInstruction
 from engine.bytecode.resume_functions import resume_info
 from engine.bytecode.source_positions import span_of
 from engine.bytecode.to_records import instruction_records
+from engine.frame_code.codegen_runtime.torch_contexts import switch_function_modes
 from engine.ir.compiler_protocol import CompileRequest
 from engine.ir.current_session import current_session
 from engine.ir.guards.global_state import GlobalStateMatch
@@ -32,7 +33,6 @@ from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord, DiscardedAttempt, TraceRecord
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass, is_torch_function_all_disabled
 from engine.trace.codegen import PyCodegen
-from engine.trace.codegen_runtime.torch_contexts import switch_function_modes
 from engine.trace.exc import RestartTracing, SkipFrame, TracingFinished, Unsupported, UserException
 from engine.trace.finalize_generators import close_unreachable_generators
 from engine.trace.frame import Frame

@@ -18,14 +18,16 @@ from bytecode.instr import CellVar, FreeVar, InstrLocation
 
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.opcodes import RULES
+from engine.frame_code.constant_table import ConstantTable
+from engine.frame_code.prologue import PrologueCodegen
 from engine.ir.prefetched_params import PrefetchedParams
-from engine.ir.sources.base import GlobalsNamespace, Source
+from engine.ir.sources.base import GlobalsNamespace, Source, UnreadableSourceError
 from engine.ir.sources.roots import ConstantSource, LocalSource
 from engine.ir.traced_frame import CALLEE_SLOT, TracedGraph
 from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.annotations import Tracer
-from engine.trace.constant_table import ConstantTable
-from engine.trace.prologue import PrologueCodegen, with_rerun_plan
+from engine.trace.exc import Unsupported
+from engine.trace.graph_call_plan import plan_graph_call, with_rerun_plan
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.literals import IDENTIFIED_LITERAL_TYPES
 
@@ -43,7 +45,7 @@ class PyCodegen:
         self.tx = tx
         self.original_code = code
         self.body = Emitter(location)
-        self.constants = ConstantTable(tx)
+        self.constants = ConstantTable()
         self.prefetched_params: PrefetchedParams | None = None
         self.writes_root_cells = False
         self.continues_after = False
@@ -286,8 +288,12 @@ class PyCodegen:
                 inputs=tuple(replace(i, original_layout=layouts.get(id(i.fake))) for i in graph.inputs),
             )
             graph = with_rerun_plan(tx, graph)
-        prologue = PrologueCodegen(tx, self.original_code, self.constants, self.new_temp, self.body.location)
-        prologue.emit(graph, self._source_temps, self._outputs)
+        plan = plan_graph_call(tx)
+        prologue = PrologueCodegen(plan, self.original_code, self.constants, self.new_temp, self.body.location)
+        try:
+            prologue.emit(graph, self._source_temps, self._outputs)
+        except UnreadableSourceError as error:
+            raise Unsupported("rebuild-value", str(error)) from error
         self.prefetched_params = prologue.prefetched_params
         return prologue.assemble(self.body), graph
 

@@ -125,8 +125,12 @@ class Source(TorchSource):
         return ""
 
     def emit(self, out: SourceEmitter) -> None:
-        """Emit instructions that read the value from the parent's value on top of the stack."""
-        out.unsupported(self)
+        """Emit instructions that read the value from the parent's value on top of the stack.
+
+        Raises:
+            UnreadableSourceError: no code can read it again.
+        """
+        raise UnreadableSourceError(f"code after the graph needs {self.expr}, which can be read only once")
 
     def read(self, base: Any) -> Any:
         """Return the value, given the parent's value. Roots take the ``FrameScope`` instead."""
@@ -170,6 +174,10 @@ class Source(TorchSource):
         return self.expr
 
 
+class UnreadableSourceError(Exception):
+    """Raised if code needs a value that can be read only once."""
+
+
 class SourceEmitter(Protocol):
     """Emitter of the bytecode that reads sources.
 
@@ -199,9 +207,6 @@ class SourceEmitter(Protocol):
 
     def call(self, function: Callable[..., Any], *constants: Any) -> None:
         """Call a function with the value and constants."""
-
-    def unsupported(self, source: Source) -> None:
-        """Raise, because no code reads this source again."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from bytecode import Instr, Label
 
 from engine.bytecode.editable_instructions import editable_instructions
 from engine.bytecode.opcodes import EXIT_FROM_TOP, RULES, index_after_loop
+from engine.frame_code.codegen_runtime.resume_calls import call_exit, load_special_method
 from engine.trace.annotations import DecodedInstruction
-from engine.trace.codegen_runtime.resume_calls import call_exit, load_special_method
 from engine.trace.exc import Unsupported
 from engine.trace.graph_breaks.resume_codegen import ResumeCodegen, ResumeTarget
 from engine.trace.variables.base import NULL, Variable, reachable_variables

@@ -26,10 +26,10 @@ from engine.bytecode.resume_functions import (
 )
 from engine.bytecode.resume_functions import NULL as NULL_KIND
 from engine.bytecode.source_positions import span_of
+from engine.frame_code.codegen_runtime.resume_calls import TailCall, run_tail_calls
 from engine.ir.sources.base import STACK_PARAM_PREFIX
 from engine.ir.traced_frame import ConstSlot, ResumeFunctionSlot
 from engine.trace.annotations import Frame, PyCodegen
-from engine.trace.codegen_runtime.resume_calls import TailCall, run_tail_calls
 from engine.trace.exc import Unsupported
 from engine.trace.graph_breaks.varying_values import varying_dims
 from engine.trace.variables.base import NULL, ConstantVariable, Variable, reachable_variables

@@ -10,10 +10,10 @@ import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from engine.frame_code.codegen_runtime.f_strings import format_value, join_f_string
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.f_strings import format_value, join_f_string
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.operand import Operand, OperatorResult

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.bytecode.opcodes import docstring_of
+from engine.frame_code.codegen_runtime.functions import make_function
 from engine.ir.annotations import is_disabled
 from engine.ir.guards.python_values import CodeMatch, IdMatch, LengthMatch
 from engine.ir.sources.attributes import AttrSource, CellContentsSource
@@ -15,7 +16,6 @@ from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.functions import make_function
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module

@@ -7,8 +7,8 @@ import types
 
 from engine.bytecode.resume_functions import INITIAL_YIELD, VALUE, ResumePoint, resume_code, shared_cell_names
 from engine.bytecode.resume_functions import NULL as NULL_KIND
+from engine.frame_code.codegen_runtime.iterators import make_finished_generator, make_suspended_generator
 from engine.trace.annotations import Frame, PyCodegen, Tracer
-from engine.trace.codegen_runtime.iterators import make_finished_generator, make_suspended_generator
 from engine.trace.exc import Unsupported
 from engine.trace.graph_breaks.frame_readers import may_read_own_frame
 from engine.trace.inline_generators import close_generator, resume_generator, throw_into_generator

@@ -18,12 +18,12 @@ from engine.bytecode.resume_functions import (
     shared_cell_names,
     stop_token_of,
 )
+from engine.frame_code.codegen_runtime.iterators import end_unstarted_generator
 from engine.ir.guards.python_values import EqualsMatch, IdMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import STACK_PARAM_PREFIX, GlobalsNamespace, Source
 from engine.ir.sources.containers import GetItemSource
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.iterators import end_unstarted_generator
 from engine.trace.exc import Unsupported
 from engine.trace.frame import Frame
 from engine.trace.variables.base import NULL, ConstantVariable, Variable

@@ -7,13 +7,13 @@ import gc
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from engine.frame_code.codegen_runtime.containers import add_entries, refill_dict, refill_ordered
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.python_values import DictKeysMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import DictKeyAtSource, DictValueAtSource, item_source
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.containers import add_entries, refill_dict, refill_ordered
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult

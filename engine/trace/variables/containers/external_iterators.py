@@ -9,6 +9,7 @@ import itertools
 from types import GeneratorType
 from typing import Any
 
+from engine.frame_code.codegen_runtime.iterators import advance_iterator
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
@@ -23,7 +24,6 @@ from engine.ir.sources.iterators import (
 )
 from engine.options import config
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.iterators import advance_iterator
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op
 from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize

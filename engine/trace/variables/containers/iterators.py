@@ -6,10 +6,10 @@ import collections
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.frame_code.codegen_runtime.iterators import make_advanced_iterator, make_reversed, skip_items
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import position_sources
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_reversed, skip_items
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize

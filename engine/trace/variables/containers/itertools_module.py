@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.frame_code.codegen_runtime.iterators import make_advanced_iterator, make_tee, skip_items
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import GetItemSource
 from engine.ir.sources.iterators import IteratorStateSource, position_sources
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.iterators import make_advanced_iterator, make_tee, skip_items
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, UserErrors, Variable, is_none, realize

@@ -12,11 +12,11 @@ from types import (
 )
 from typing import Any
 
+from engine.frame_code.codegen_runtime.containers import refill_set
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.containers import refill_set
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.operators.table import Operator

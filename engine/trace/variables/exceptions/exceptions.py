@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from engine.bytecode.resume_functions import InstructionOffset
+from engine.frame_code.codegen_runtime.objects import new_exception
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.guards.python_values import HasAttrGuard
 from engine.ir.introspection.python_objects import is_heap_type
@@ -21,7 +22,6 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.objects import new_exception
 from engine.trace.exc import SkipFrame, Unsupported
 from engine.trace.variables.base import (
     NONE,

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from engine.frame_code.codegen_runtime.objects import new_object
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.objects import new_object
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal

@@ -7,12 +7,12 @@ import functools
 import types
 from typing import Any
 
+from engine.frame_code.codegen_runtime.objects import choose_attribute_setter, delete_attributes, set_instance_dict
 from engine.ir.guards.python_values import DictKeysMatch, HasAttrGuard, IdMatch
 from engine.ir.sources.attributes import AttrSource, InstanceDictGetSource
 from engine.ir.sources.base import MISSING, Source
 from engine.ir.sources.containers import GetItemSource
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.objects import choose_attribute_setter, delete_attributes, set_instance_dict
 from engine.trace.exc import UserException
 from engine.trace.variables.base import Args, ConstantVariable, Variable, realize
 from engine.trace.variables.callables.methods import BoundMethodVariable

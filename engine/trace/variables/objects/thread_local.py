@@ -5,9 +5,9 @@ from __future__ import annotations
 import builtins
 import threading
 
+from engine.frame_code.codegen_runtime.objects import new_thread_local
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.objects import new_thread_local
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable
 from engine.trace.variables.builder import register_builder_if

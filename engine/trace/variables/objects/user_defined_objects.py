@@ -6,11 +6,11 @@ import builtins
 import types
 from typing import Any
 
+from engine.frame_code.codegen_runtime.objects import new_object
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.objects import new_object
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.arithmetic import compare_op, identical_or_equal

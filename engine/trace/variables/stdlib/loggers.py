@@ -10,11 +10,11 @@ import sys
 from typing import Any
 
 from engine.bytecode.source_positions import span_of
+from engine.frame_code.codegen_runtime.warnings_logging import log_at_line
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
-from engine.trace.codegen_runtime.warnings_logging import log_at_line
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
 from engine.trace.variables.builder import is_literal, register_subclass_builder

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from engine.bytecode.source_positions import span_of
+from engine.frame_code.codegen_runtime.warnings_logging import warn_at_caller, warn_at_line
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.warnings_logging import warn_at_caller, warn_at_line
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule

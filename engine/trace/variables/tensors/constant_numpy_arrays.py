@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.frame_code.codegen_runtime.tensors import make_array_view
 from engine.ir.graph_callable import GraphCallable
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.tensors import make_array_view
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import emitting_into

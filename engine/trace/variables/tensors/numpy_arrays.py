@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from engine.frame_code.codegen_runtime.tensors import to_numpy
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.base import Source
@@ -24,7 +25,6 @@ from engine.ir.sources.tensors import NumpyTensorSource, tensor_from_array
 from engine.torch_private import lazily_loaded
 from engine.torch_private.pytree import tree_leaves
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.tensors import to_numpy
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import call_special_by_name, fold_constant_call

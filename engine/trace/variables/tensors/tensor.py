@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.frame_code.codegen_runtime.objects import set_attributes
 from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
 from engine.ir.introspection.describe_values import short_dtype
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
@@ -16,7 +17,6 @@ from engine.ir.sources.base import Source
 from engine.torch_private.tensors import NestedTensor, TensorBase
 from engine.torch_private.torch_function import DisableTorchFunctionSubclass
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.objects import set_attributes
 from engine.trace.computed_conditions import fold_condition, fold_number
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.emit.torch_function import dispatch_torch_function

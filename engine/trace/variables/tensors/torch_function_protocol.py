@@ -15,6 +15,7 @@ import torch
 import torch.fx
 import torch.overrides
 
+from engine.frame_code.codegen_runtime.tensors import as_subclass
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.base import Source
 from engine.torch_private.dispatch import disabled_torch_dispatch_impl, len_torch_dispatch_stack
@@ -33,7 +34,6 @@ from engine.torch_private.torch_function import (
     push_on_torch_function_stack,
 )
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.tensors import as_subclass
 from engine.trace.emit.effects import append_node
 from engine.trace.emit.torch_function import (
     arguments_with_torch_function,

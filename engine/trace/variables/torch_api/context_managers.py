@@ -7,10 +7,10 @@ from typing import Any
 
 import torch.fx
 
+from engine.frame_code.codegen_runtime.torch_contexts import enter_context, exit_context, make_context
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.torch_contexts import enter_context, exit_context, make_context
 from engine.trace.emit.effects import append_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from engine.frame_code.codegen_runtime.torch_contexts import exit_autocast, make_grad_context, wrap_in_grad_mode
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
@@ -16,7 +17,6 @@ from engine.ir.sources.roots import LocalSource
 from engine.torch_private.autograd import enter_autocast, set_grad_enabled
 from engine.torch_private.autograd import exit_autocast as exit_autocast_node
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.codegen_runtime.torch_contexts import exit_autocast, make_grad_context, wrap_in_grad_mode
 from engine.trace.emit.effects import append_node, undo_after_tracing
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.frame_code.codegen_runtime.torch_contexts import _autocast, _set_autocast
 from engine.torch_private.autograd import set_grad_enabled
-from engine.trace.codegen_runtime.torch_contexts import _autocast, _set_autocast
 
 
 class AssumptionError(Exception):

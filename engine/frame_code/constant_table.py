@@ -6,7 +6,6 @@ from types import CodeType
 from typing import Any
 
 from engine.ir.traced_frame import ConstSlot
-from engine.trace.annotations import Tracer
 
 _INLINE_CONST_TYPES = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
 
@@ -14,8 +13,7 @@ _INLINE_CONST_TYPES = (int, float, complex, bool, str, bytes, type(None), type(E
 class ConstantTable:
     """Entries for ``co_consts``; an object that code cannot contain gets a slot."""
 
-    def __init__(self, tx: Tracer) -> None:
-        self._tx = tx
+    def __init__(self) -> None:
         self.slot_values: dict[ConstSlot, Any] = {}
         self._slots: dict[int, ConstSlot] = {}
         """Slots by the id of their objects, which ``slot_values`` holds."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 import torch.fx
 from bytecode import Bytecode, CompilerFlags, Instr, Label
 from bytecode.instr import CellVar, FreeVar, InstrLocation
@@ -17,66 +16,45 @@ from bytecode.instr import CellVar, FreeVar, InstrLocation
 from engine.bytecode.assemble import Emitter
 from engine.bytecode.editable_instructions import editable_instructions, resume_index
 from engine.bytecode.opcodes import flags_without_docstring
-from engine.ir.introspection.operator_facts import has_only_effect
-from engine.ir.prefetched_params import InputRuns, PrefetchedParams, parameter_runs
-from engine.ir.rerun_after_error import can_rerun, save_tensor
-from engine.ir.sources.base import GlobalsNamespace, Source
-from engine.ir.sources.stdlib import RandomDrawSource
-from engine.ir.traced_frame import TracedGraph
-from engine.torch_private.autograd import enter_autocast, set_grad_enabled
-from engine.trace.annotations import Tracer
-from engine.trace.codegen_runtime.fallback_state import (
+from engine.frame_code.codegen_runtime.fallback_state import (
     check_condition,
     save_grad_context,
     save_requires_grad,
     save_rng_state,
 )
-from engine.trace.codegen_runtime.torch_contexts import (
+from engine.frame_code.codegen_runtime.torch_contexts import (
     call_leaving_with_block,
     call_restoring_grad_state,
     call_without_function_modes,
 )
-from engine.trace.exc import Unsupported
-from engine.trace.side_effects.input_mutations import (
-    mutates_inputs,
-    requires_grad_inputs,
-    restorable_mutated_inputs,
-)
-
-if TYPE_CHECKING:
-    from engine.trace.constant_table import ConstantTable
+from engine.frame_code.constant_table import ConstantTable
+from engine.ir.prefetched_params import InputRuns, PrefetchedParams, parameter_runs
+from engine.ir.rerun_after_error import can_rerun, save_tensor
+from engine.ir.sources.base import GlobalsNamespace, Source
+from engine.ir.sources.stdlib import RandomDrawSource
+from engine.ir.traced_frame import TracedGraph
 
 
-def _switches_torch_state(graph: torch.fx.Graph) -> bool:
-    """Return True if the graph switches grad mode or autocast while it runs."""
-    switches = (set_grad_enabled, enter_autocast)
-    return any(
-        node.op == "call_function" and (node.target in switches or getattr(node.target, "changes_state", False))
-        for node in graph.nodes
-    )
+@dataclass(frozen=True, slots=True)
+class GraphCallPlan:
+    """Call of the graph, and what to restore before the fallback runs."""
 
-
-def _reruns_after_error(tx: Tracer) -> bool:
-    """Return True if the original code must run after an error, for its side effects.
-
-    Nothing that the graph did may happen a second time.
-    """
-    effects = tx.side_effects
-    if not (effects.writes_objects or effects.side_effect_calls) or tx.fallback.op_in_try_block:
-        return False
-    return not any(
-        getattr(node.target, "runs_user_python", False) or has_only_effect(node.target) for node in tx.graph.graph.nodes
-    )
-
-
-def with_rerun_plan(tx: Tracer, graph: TracedGraph) -> TracedGraph:
-    """Return the graph with what the backend must do if the original code runs after an error."""
-    if not _reruns_after_error(tx):
-        return graph
-    sources = restorable_mutated_inputs(tx) if mutates_inputs(tx) else []
-    positions = {i.source: n for n, i in enumerate(graph.inputs)}
-    restorable = None if sources is None else tuple(positions[s] for s in sources if s in positions)
-    return replace(graph, reruns_after_error=True, restorable_inputs=restorable)
+    globals: dict[str, Any]
+    """Global variables of the frame's function."""
+    switches_torch_state: bool = False
+    """True if the graph switches grad mode or autocast while it runs."""
+    outer_grad_mode: bool | None = None
+    """Grad mode to set if the graph raises inside a resumed ``with`` block; None outside one."""
+    hides_function_modes: bool = False
+    """True if torch-function modes are active, which tracing has applied already."""
+    assumed_conditions: tuple[tuple[torch.fx.Node, bool], ...] = ()
+    """Outputs of the graph that must have these boolean values."""
+    in_try_block: bool = False
+    """True if Python runs the original code after any exception in the graph."""
+    mutated_inputs: tuple[Source, ...] = ()
+    """Inputs in a try block whose data the graph may change."""
+    requires_grad_inputs: tuple[Source, ...] = ()
+    """Inputs on which the graph calls ``requires_grad_``."""
 
 
 class _SourceReader:
@@ -121,9 +99,6 @@ class _SourceReader:
         self._out.insert_callable(lambda: self.constant(function))
         self._call_with(constants, 1)
 
-    def unsupported(self, source: Source) -> None:
-        raise Unsupported("rebuild-value", f"code after the graph needs {source.expr}, which can be read only once")
-
     def _call_with(self, constants: tuple[Any, ...], count: int = 0) -> None:
         for constant in constants:
             self.constant(constant)
@@ -138,18 +113,18 @@ class PrologueCodegen:
 
     def __init__(
         self,
-        tx: Tracer,
+        plan: GraphCallPlan,
         code: CodeType,
         constants: ConstantTable,
         new_temp: Callable[[str], str],
         location: InstrLocation | None,
     ) -> None:
-        self.tx = tx
+        self._plan = plan
         self.original_code = code
         self.prologue = Emitter(location)
         self.fallback = Emitter(location)
         self._constants = constants
-        self._reader = _SourceReader(self.prologue, code, tx.request.function.__globals__, constants)
+        self._reader = _SourceReader(self.prologue, code, plan.globals, constants)
         self._new_temp = new_temp
         self._fallback_label = Label()
         self.prefetched_params: PrefetchedParams | None = None
@@ -165,14 +140,14 @@ class PrologueCodegen:
         self, graph: TracedGraph | None, source_temps: Mapping[Source, str], outputs: Mapping[torch.fx.Node, str]
     ) -> None:
         """Store the objects of sources and the outputs of the graph in these temporaries."""
-        self._has_fallback = self.tx.fallback.op_in_try_block or (graph is not None and graph.reruns_after_error)
+        self._has_fallback = graph is not None and (self._plan.in_try_block or graph.reruns_after_error)
         self._load_inputs(source_temps, [] if graph is None else [i.source for i in graph.inputs])
         if graph is None:
             return
         begin = self.prologue.try_begin(self._fallback_label, 0) if self._has_fallback else None
         self._call_graph(graph)
         self._unpack_outputs(outputs)
-        for node, truth, _ in self.tx.fallback.assumed_conditions:
+        for node, truth in self._plan.assumed_conditions:
             self.prologue.callable_const(self._constants.entry(check_condition))
             self.prologue.load(outputs[node])
             self.prologue.const(truth)
@@ -189,14 +164,12 @@ class PrologueCodegen:
         Parameters that the guard check has read are taken from ``prefetched_params``.
         """
         origins = [i.source for i in graph.inputs]
-        outside = self.tx.torch_state.outer_grad_mode()
-        if outside is not None:
-            around = [self._constants.entry(call_leaving_with_block), outside]
-        else:
-            around = (
-                [self._constants.entry(call_restoring_grad_state)] if _switches_torch_state(graph.graph.graph) else []
-            )
-        if self.tx.torch_state.entry_function_modes:
+        around: list[Any] = []
+        if self._plan.outer_grad_mode is not None:
+            around = [self._constants.entry(call_leaving_with_block), self._plan.outer_grad_mode]
+        elif self._plan.switches_torch_state:
+            around = [self._constants.entry(call_restoring_grad_state)]
+        if self._plan.hides_function_modes:
             around = [self._constants.entry(call_without_function_modes), *around]
 
         def call(load_inputs: Callable[[], None]) -> None:
@@ -256,15 +229,13 @@ class PrologueCodegen:
         before the graph. Grad mode and autocast, if the graph switches them.
         """
         owners: list[tuple[Source, Any]] = [(o.base, save_rng_state) for o in inputs if isinstance(o, RandomDrawSource)]
-        if self.tx.fallback.op_in_try_block:  # else the backend restores them
-            owners.extend((o, save_tensor) for o in restorable_mutated_inputs(self.tx) or ())
-        owners.extend((o, save_requires_grad) for o in requires_grad_inputs(self.tx))
+        owners.extend((o, save_tensor) for o in self._plan.mutated_inputs)
+        owners.extend((o, save_requires_grad) for o in self._plan.requires_grad_inputs)
         for owner, keep in dict.fromkeys(owners):
             self._load(owner)
             self._reader.call(keep)
             self._store_restorer()
-        outside = self.tx.torch_state.outer_grad_mode()
-        if outside is not None or _switches_torch_state(self.tx.graph.graph):
+        if self._plan.outer_grad_mode is not None or self._plan.switches_torch_state:
             self.prologue.callable_const(self._constants.entry(save_grad_context))
             self.prologue.call(0)
             self._store_restorer()
