@@ -43,7 +43,7 @@ def _reason(function: FunctionType, is_notebook: IsNotebook, owner: Any, seen: s
     for part in nested_codes(code):
         for base, attribute in attribute_reads(part):
             if attribute == "backward":
-                return f"it calls {base or '...'}.backward()"
+                return f"it calls {base}.backward()" if base else "it calls backward()"
             if attribute == "step" and _is_optimizer(base, function.__globals__):
                 return f"it calls {base}.step()"
     for name, other in _called(function, owner):

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import math
 import operator
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -98,6 +99,10 @@ def functionalize(graph: torch.fx.GraphModule, inputs: Sequence[GraphInput], com
     module.recompile()
     verify_graph(module, FUNCTIONAL_RULES, f"functional graph of {compilation}")
     return FunctionalGraph(module, fakes, drop_redundant_fixups(plan, module))
+
+
+# The tracer ran the operations from the user's lines, and their warnings were shown there.
+warnings.filterwarnings("ignore", module=r"torch\.fx\.experimental\.proxy_tensor$", append=True)
 
 
 def trace_functional(

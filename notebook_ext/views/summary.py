@@ -132,7 +132,7 @@ def skipped_text(skipped: SkippedRecord) -> str:
 
 
 def break_text(session: Session, record: BreakRecord) -> str:
-    """Return the cause of a graph break in short; for a call, the called name."""
+    """Return the cause of a graph break in short: a called name, or what library code met."""
     text = source_lines.snippet(session, record.span)
     if text.startswith(("def ", "async def ", "class ", "@")):  # The span covers the whole frame.
         return one_line(record.title, 60)
@@ -141,6 +141,8 @@ def break_text(session: Session, record: BreakRecord) -> str:
     is_call = record.kind != "tensor-jump" and head and _ends_with_first_call(text)
     if is_call and all(part.isidentifier() for part in head.split(".")):
         return head
+    if record.span is not None and is_installed_file(record.span.file):
+        return one_line(record.context or record.title, 60)
     return one_line(text or record.context or record.title, 40)
 
 

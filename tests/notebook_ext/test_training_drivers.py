@@ -25,6 +25,7 @@ def reason(source: str, **names: Any) -> str:
     [
         ("def f(x):\n    x.sum().backward()", "backward()"),
         ("def f(loss):\n    loss.backward()", "it calls loss.backward()"),
+        ("def f(x):\n    x.sum().backward()", "it calls backward()"),
         ("def f(optimizer):\n    optimizer.step()", "it calls optimizer.step()"),
         ("def f(self):\n    self.opt.step()", "it calls self.opt.step()"),
         ("def f():\n    o.step()", "it calls o.step()"),

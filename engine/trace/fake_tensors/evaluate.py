@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from engine.bytecode.call_at_line import call_at_line
+from engine.bytecode.source_positions import span_of
 from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
 from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
@@ -40,13 +42,13 @@ def evaluate_on_fakes(
                 run, args = (getattr(args[0], target), args[1:]) if op == "call_method" else (target, args)
             by_python = bool(tx.symbols.shape_env.var_to_range)
             try:
-                return call_on_fakes(run, args, kwargs, by_python=by_python)
+                return call_on_fakes(tx, run, args, kwargs, by_python=by_python)
             except _DATA_DEPENDENT:
                 if by_python:
                     raise
                 # C++ composites may read values that the Python decompositions do not need.
                 # They also miss a fake tensor inside a functorch wrapper.
-                return call_on_fakes(run, args, kwargs, by_python=True)
+                return call_on_fakes(tx, run, args, kwargs, by_python=True)
     except _DATA_DEPENDENT as error:
         condition = getattr(error, "cond", None)
         raise data_dependent_break(tx, condition, "data-dependent", f"{name} needs the value of a tensor") from error
@@ -68,6 +70,7 @@ def evaluate_on_fakes(
         AssertionError,
         ZeroDivisionError,
         OverflowError,
+        Warning,  # a filter turns it into an error
     ) as error:
         if has_unbacked_symbols((args, kwargs)):
             raise Unsupported("unbacked-size", f"{name} needs a concrete size: {_first_line(error)}") from error
@@ -93,8 +96,10 @@ The Python decomposition returns a copy; the C++ one supports symbols.
 _RECURRENT = frozenset((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu))
 
 
-def call_on_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, by_python: bool) -> Any:
-    """Call ``run`` on fake tensors.
+def call_on_fakes(
+    tx: Tracer, run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, by_python: bool
+) -> Any:
+    """Call ``run`` on fake tensors, as the user's line that is traced.
 
     With ``by_python``, composite operators run through torch's Python decompositions. Symbols need this: C++
     composites specialize them or fail.
@@ -103,7 +108,11 @@ def call_on_fakes(run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str
     if run in _RECURRENT and is_padded_rnn_call(*args, **kwargs):
         run = functools.partial(run_recurrent, run.__name__)
     with enable_python_dispatcher() if by_python else contextlib.nullcontext():
-        return run(*args, **kwargs)
+        if not tx.call_stack.frames:
+            return run(*args, **kwargs)
+        frame = tx.call_stack.frames[-1]
+        line = span_of(frame.code, frame.op.offset).line
+        return call_at_line(frame.code.co_filename, line, frame.globals.values, run, args, kwargs)
 
 
 def _first_line(error: BaseException | str) -> str:

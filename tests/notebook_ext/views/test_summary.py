@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from engine.records.bytecode import Span
 from engine.records.counts import counts
 from engine.records.format_amounts import format_bytes, format_seconds
 from engine.records.kernels import VerifyRecord
 from engine.records.session import Session
+from engine.records.trace import BreakRecord
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.compilations import compilations
 from notebook_ext.views.format_text import format_change, one_line, pluralize, sanitize, shorten_paths
@@ -212,3 +214,10 @@ def test_the_condition_of_a_jump_is_shown_whole() -> None:
         engine.compile(f, backend="eager")(torch.ones(2))
     assert session.compilations[0].trace is not None
     assert "x.isnan().any()" in break_text(session, session.compilations[0].trace.breaks[0])
+
+
+def test_a_break_in_library_code_is_named_by_what_was_met_there() -> None:
+    torch = pytest.importorskip("torch")
+    span = Span(torch.nn.Sequential.forward.__code__.co_filename, 253)
+    found = BreakRecord("module-hook", "Hooks cannot be traced", "the hooks of module Conv2d run", span=span)
+    assert break_text(Session(), found) == "the hooks of module Conv2d run"

@@ -1,0 +1,44 @@
+"""Warnings of operators name the user's line, and appear once for it, as in eager."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import engine
+from engine.records.session import Session
+
+
+def loss(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.mse_loss(x, x[None])
+
+
+def _warned(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> list[tuple[str, int, str]]:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore", DeprecationWarning)
+        # Where tracing is repeated for ATen, torch attributes its warnings to a file of its own.
+        warnings.filterwarnings("ignore", module=r"torch\.fx\.")
+        function(x)
+    return [(w.filename, w.lineno, str(w.message)[:40]) for w in seen]
+
+
+def test_a_warning_names_the_users_line() -> None:
+    x = torch.randn(4)
+    assert _warned(engine.compile(loss, backend="aot_eager"), x) == _warned(loss, x)
+    assert [found[0] for found in _warned(loss, x)] == [__file__]
+
+
+def test_a_warning_that_is_an_error_leaves_the_frame_to_python() -> None:
+    with warnings.catch_warnings(), engine.record() as session:
+        warnings.simplefilter("error", UserWarning)
+        with pytest.raises(UserWarning, match="Using a target size"):
+            engine.compile(loss, backend="eager")(torch.randn(4))
+    assert _break_kinds(session) == ["raises"]
+
+
+def _break_kinds(session: Session) -> list[str]:
+    return [found.kind for c in session.compilations if c.trace is not None for found in c.trace.breaks]
