@@ -23,9 +23,16 @@ from engine.runtime.dispatch.compiled_modules import compiled_forward
 from engine.runtime.dispatch.dispatcher import dispatcher_state_of
 from notebook_ext.call_recorder import CallRecorder
 from notebook_ext.compilers import DYNAMO_CALLABLE_ATTR, CellCompiler, Undo, is_torch_compiled_by_cell
-from notebook_ext.training_drivers import driver_reason, has_intercepted_calls, is_comprehension, with_intercepted_calls
+from notebook_ext.training_drivers import (
+    TrainingCalls,
+    driver_reason,
+    has_intercepted_calls,
+    is_comprehension,
+    with_intercepted_calls,
+)
 
 NEVER_COMPILED_TYPES = (type, BuiltinFunctionType, MethodWrapperType)
+TORCH_COMPILED_HINT = "See what torch.compile makes of it with %%compile --backend torch, or remove torch.compile."
 MAX_SEARCHED_VALUES = 50_000
 """Maximum number of values that the search for modules in a notebook visits."""
 
@@ -67,6 +74,7 @@ class Roots:
         self.compiled: list[str] = []
         """Names of the roots, in the order of their first call."""
         self.drivers: list[str] = []
+        self._training = TrainingCalls()
         self._is_finished = False
 
     # Called by the rewritten cell.
@@ -130,6 +138,7 @@ class Roots:
 
     def _method(self, method: MethodType) -> Any:
         function, owner = method.__func__, method.__self__
+        self._training.note_method(method)
         if not isinstance(function, FunctionType) or isinstance(owner, type):
             return method
         if self._names and not self._is_named(method):
@@ -156,9 +165,7 @@ class Roots:
         elif unwrap_compiled(module) is not module:
             self.compiled.append(name)  # The user compiled it; its options and cache stay.
         elif name == "OptimizedModule" or (has_torch_compiled_call(module) and not is_torch_compiled_by_cell(module)):
-            self._note_skipped(
-                name, "torch.compile has it already", "Call a module that was not given to torch.compile."
-            )
+            self._note_torch_compiled(name)
         elif is_disabled(type(module).forward):
             self._note_skipped(name, "its forward is marked as not to be compiled", "Remove the disable decorator.")
         else:
@@ -187,9 +194,7 @@ class Roots:
             self._note_other_file(inner)
             return function
         if DYNAMO_CALLABLE_ATTR in vars(inner):
-            self._note_skipped(
-                name, "torch.compile wraps it already", "Call the function that was given to torch.compile."
-            )
+            self._note_torch_compiled(name)
             return function
         if is_disabled(inner):
             self._note_skipped(name, "it is marked as not to be compiled", "Remove the disable decorator.")
@@ -220,11 +225,19 @@ class Roots:
         return getattr(inspect.unwrap(function), "__globals__", None) is self._namespace
 
     def _note_other_file(self, function: FunctionType) -> None:
+        self._training.note_function(function)
         file = pathlib.Path(function.__code__.co_filename).resolve()
         if is_installed_file(str(file)) or function.__module__.startswith("engine.") or not file.is_file():
             return
         path = f"{function.__module__}.{function.__qualname__}"
         self._note_skipped(path, f"it is defined in {file.name}, not in the notebook", f"Name it: %%compile {path}")
+
+    def _note_torch_compiled(self, name: str) -> None:
+        """Note a callable of ``torch.compile``; a session that observes torch has it."""
+        if self._session.compiler == "torch":
+            self.compiled.append(name)
+        else:
+            self._note_skipped(name, "torch.compile has it already", TORCH_COMPILED_HINT)
 
     def _note_skipped(self, name: str, reason: str, hint: str = "") -> None:
         self._session.add_skipped(SkippedRecord(name, reason, hint))
@@ -281,6 +294,8 @@ class Roots:
             own_name = function.__name__
             if made_here and compiled in CELL_DISPATCHERS and self._namespace.get(own_name) is function:
                 self._namespace[own_name] = compiled
+        if not self._names and (ran := self._training.record(self._session.compiler)):
+            self._session.add_skipped(ran)
         # A generator that outlives the cell may still call the hook: it then runs its original callees. Drop all references.
         self._is_finished = True
         for kept in (self._replacements, self._attached, self._functions, self._rebound, self._named):

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+import torch
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
 from engine.bytecode.intercept_calls import intercept_calls
+from engine.records.runtime import SkippedRecord
 
 ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 NAME_READS = frozenset(
@@ -24,6 +30,42 @@ OPTIMIZER_NAME_HINTS = ("opt", "sched", "scaler")
 
 
 IsNotebook = Callable[[FunctionType], bool]
+
+
+class TrainingCalls:
+    """Calls of torch's losses, optimizers and schedulers by a cell: they run as Python."""
+
+    def __init__(self) -> None:
+        self._losses: dict[str, None] = {}
+        self._steps: dict[str, bool] = {}
+        self._has_backward = False
+
+    def note_function(self, function: FunctionType) -> None:
+        """Note a function of ``torch.nn.functional``, or a ``step`` that a scheduler wraps."""
+        if function.__module__ == F.__name__:
+            self._losses[f"F.{function.__name__}"] = None
+        elif function.__name__ == "step" and function.__module__.startswith("torch.optim."):
+            self._steps[function.__qualname__] = True
+
+    def note_method(self, method: MethodType) -> None:
+        """Note a called method if it is a ``backward`` or a ``step``."""
+        name, owner = getattr(method, "__name__", ""), method.__self__
+        self._has_backward |= name == "backward" and isinstance(owner, torch.Tensor)
+        if name == "step" and isinstance(owner, (Optimizer, LRScheduler)):
+            self._steps[f"{type(owner).__name__}.step"] = isinstance(owner, Optimizer)
+
+    def record(self, compiler: str) -> SkippedRecord | None:
+        """Return what ran as Python, and how to compile it; None if the cell does not train."""
+        losses = list(self._losses) if self._has_backward else []
+        *names, last = (*losses, *self._steps) or ("",)
+        if not last:
+            return None
+        loss = "Compute the loss in a function that also calls the model: both are then one graph." if losses else ""
+        step = f"Call step() instead of optimizer.step(), where step = {compiler}.compile(optimizer.step)."
+        hint = f"{loss} {step if any(self._steps.values()) else ''}".strip()
+        name = f"{', '.join(names)} and {last}" if names else last
+        reason = "called by the cell itself, which compiles only functions and modules of the notebook"
+        return SkippedRecord(name, reason, hint, drives_training=True)
 
 
 def driver_reason(function: FunctionType, is_notebook: IsNotebook, owner: Any = None) -> str:
@@ -93,9 +135,6 @@ def attribute_reads(code: CodeType) -> Iterator[tuple[str, str]]:
 
 
 def _is_optimizer(owner: str, namespace: Mapping[str, Any]) -> bool:
-    from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
-
     head, _, rest = owner.partition(".")
     value = namespace.get(head)
     if value is not None and not rest:

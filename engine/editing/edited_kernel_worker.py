@@ -105,7 +105,11 @@ def run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, notes: 
 
 
 def _load(name: str, text: str, launch: CpuLaunch) -> Callable[..., int]:
-    return load_function(name, compile_object(name, text), launch.kinds, chunk=launch.chunk)
+    return load_function(name, _object(name, text), launch.kinds, chunk=launch.chunk)
+
+
+_object = functools.lru_cache(4)(compile_object)
+"""The object file of a text; the next edit of a kernel is timed beside the same original."""
 
 
 def _launch(run: Callable[..., int], kinds: tuple[str, ...], values: tuple[Any, ...]) -> int:

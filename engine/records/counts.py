@@ -17,6 +17,7 @@ _USER_ERROR_KIND = "raises"
 _NO_CALL_KINDS = frozenset(("allocation", "empty-tensor"))
 """Kinds of ATen nodes that compute nothing: constants, allocations, empty results."""
 _FAILED = ("fail", "would fail")
+_SIZE_KINDS = ("shape", "stride")
 """Verdicts on guards that do not hold."""
 
 
@@ -173,8 +174,13 @@ def causing_guard_failure(session: Session, compilation: str) -> GuardFailure | 
 
 
 def nearest_guard_failure(call: CallRecord) -> GuardFailure:
-    """Return the failure of the entry that fits a call best: with the fewest failed guards.
+    """Return the failure of the entry that fits a call best.
 
-    What another entry rejects may not have changed at all since the entry that the call would have hit.
+    It is one of a size, else one with the fewest failed guards. What another entry rejects may not have changed at all since the entry that the call would have hit. Sizes are
+    checked after types and objects.
     """
-    return min(reversed(call.guard_failures), key=lambda f: sum(r.verdict in _FAILED for r in f.results))
+
+    def distance(failure: GuardFailure) -> tuple[bool, int]:
+        return failure.kind not in _SIZE_KINDS, sum(r.verdict in _FAILED for r in failure.results)
+
+    return min(reversed(call.guard_failures), key=distance)

@@ -140,8 +140,9 @@ def _skipped(session: Session) -> Iterator[Finding]:
         calls = sum(c.outcome == "python" and c.frame in frames for c in session.calls)
         span = next((Span(f.file, f.first_line) for f in frames.values()), None)
         gain = f"{_counted(calls, 'call')} would run compiled" if calls else ""
+        verb = "run" if " and " in record.name else "runs"
         yield Finding(
-            "not-compiled", severity, f"{record.name} runs as Python", _clean(record.reason),
+            "not-compiled", severity, f"{record.name} {verb} as Python", _clean(record.reason),
             _hint(record.hint), gain, span, "breaks", count=max(calls, 1),
         )  # fmt: skip
 

@@ -85,7 +85,7 @@ class BreaksView {
       { class: "card" + (i === this.at ? " sel" : ""), "aria-current": i === this.at ? "true" : null, onclick: (/** @type {Event} */ e) => { if (/** @type {Element} */ (e.target).closest("button")) return; this.at = i; this.draw(); this.frame.focus(); } },
       h("p", {}, h("b", {}, `${b.root}, ${b.place || "unknown line"}: `), b.title, b.skipped ? h("span", { class: "bad" }, "  frame skipped: all of it ran as Python") : null, b.times > 1 ? h("span", { class: "mut" }, `  hit ${b.times} times`) : null),
       b.pointed ? h("pre", { class: "code" }, b.pointed) : null,
-      b.what && (b.is_error || !b.pointed) ? h("pre", { class: "code" }, b.what) : null,
+      b.what && (b.is_error || !b.pointed) ? h("p", {}, h("code", {}, b.what)) : null,
       b.stack.length ? h("p", { class: "mut" }, "Called from ", b.stack.join(" → ")) : null,
       h("p", {}, sentence(b.why)),
       b.hints.length ? h("ul", { class: "fixes" }, b.hints.map((/** @type {string} */ r) => h("li", {}, sentence(r)))) : null,

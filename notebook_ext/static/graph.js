@@ -630,7 +630,7 @@ export class GraphView {
       n.line ? [h("h4", {}, n.ordinal > 0 ? badge(n.ordinal) : null, " Line " + n.line), sourceLine(n.source), button("Show in linked view", "Enter", () => this.link())] : null,
       this.drawn.pins.length ? [h("h4", {}, "Pins"), h("p", { class: "mut" }, `An edge longer than ${LONG / (NODE.height + 16)} rows is cut into two pins with one name. Click a pin to go to its partner.`)] : null,
     );
-    if (this.step < 0) this.frame.say(badge(n.ordinal), " ", h("b", {}, n.name), n.type ? ` ${n.type}` : "", n.bytes ? `, ${n.bytes}` : "", n.module ? ` in ${n.module}` : "", n.kernel ? `, in kernel ${n.kernel}` : "", ".");
+    if (this.step < 0) this.frame.say(badge(n.ordinal), " ", h("b", {}, n.name), n.type ? ` ${n.type}` : "", n.bytes ? `, ${n.bytes}` : "", n.module ? ` in module ${n.module}` : "", n.kernel ? `, in kernel ${n.kernel}` : "", ".");
   }
 
   /** The kernels of a call, each once. @param {any} g @returns {string[]} */

@@ -130,7 +130,7 @@ def _backward(record: CompilationRecord, aot: AotRecord) -> dict[str, Any] | Non
 def _peaks(found: PartitionRecord) -> str:
     if not found.forward_peak_bytes and not found.backward_peak_bytes:
         return ""
-    return f" Peak memory: {format_bytes(found.forward_peak_bytes)} in the forward, {format_bytes(found.backward_peak_bytes)} in the backward."
+    return f" Peak memory before fusion: {format_bytes(found.forward_peak_bytes)} in the forward, {format_bytes(found.backward_peak_bytes)} in the backward."
 
 
 def _why_bare(record: CompilationRecord, aot: AotRecord) -> str:

@@ -106,7 +106,7 @@ def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
     arrow = " -> ".join(
         _LONG_FLOAT.sub(lambda f: f"{float(f[0]):.4g}", one_line(t, 40)) for t in (expected, actual) if t
     )
-    if kind in EQUALITY_KINDS:
+    if kind in EQUALITY_KINDS or "None" in (expected, actual):
         return f"{name} {arrow}" if actual else f"{name} != {arrow}"
     return f"{name} {one_line(kind, 40)}: {arrow}".strip()
 

@@ -272,7 +272,7 @@ def _exceptions(session: Session) -> Iterator[Finding]:
                 compilation,
                 record,
                 f"{_owner(session, group, record)} raises an exception",
-                sanitize(record.context or record.title),
+                sanitize(record.context or record.title).rstrip(".") + ".",
                 urgency=1,
                 sign="✗",
                 fixes=(("Correct this line or its inputs: eager execution raises the exception too.", ""),),
@@ -422,7 +422,7 @@ def _other_problems(session: Session) -> Iterator[Finding]:
         line = f"linked|{problem.compilation}|line={problem.span.line}" if problem.span and problem.compilation else ""
         yield Finding(
             sanitize(problem.title),
-            sanitize(problem.cause)[:1].upper() + sanitize(problem.cause)[1:] + ("." if problem.cause else ""),
+            _sentence(sanitize(problem.cause)),
             NO_ACTION if is_fact else _URGENCY[problem.severity],
             problem.seconds + (1 - number / 1e4) / 1e6,
             sanitize(problem.gain),
@@ -432,6 +432,12 @@ def _other_problems(session: Session) -> Iterator[Finding]:
             target=problem.view,
             fixes=tuple((sanitize(f.text), sanitize(f.code)) for f in problem.fixes),
         )
+
+
+def _sentence(text: str) -> str:
+    """Return a text as a sentence; a name at its start keeps its case."""
+    start = text[:1] if text.partition(" ")[0].endswith(":") else text[:1].upper()
+    return start + text[1:] + ("." if text else "")
 
 
 def _unfused(session: Session) -> Iterator[Finding]:

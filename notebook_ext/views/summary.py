@@ -29,6 +29,7 @@ from engine.records.runtime import SkippedRecord
 from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import source_lines
+from notebook_ext.views.cell_edits import cell_texts
 from notebook_ext.views.format_text import format_change, is_stack_value, one_line, pluralize
 from notebook_ext.views.linked.program_counts import program_counts, ran_on_cpu
 from notebook_ext.views.linked.row_links import CPU, for_target
@@ -243,6 +244,7 @@ def _kernel_items(session: Session) -> Iterator[SummaryItem]:
     calls = sum(len(aten_calls_of(c)) for c in session.compilations)
     if not kernels and not calls:
         yield from _no_kernel_items(session)
+        yield from _observed_check_items(session)
         return
     target = next((c.lowering.target for c in session.compilations if c.lowering and c.lowering.target), session.target)
     if not kernels:
@@ -256,10 +258,17 @@ def _kernel_items(session: Session) -> Iterator[SummaryItem]:
     if calls and not ran_on_cpu(session):
         yield SummaryItem(f" and {pluralize(calls, 'ATen call')}")
     if session.compiler == "torch":
+        yield from _observed_check_items(session)
         return
     yield SummaryItem(f", {_where_run_text(session)}")
     if not ran_on_cpu(session):
         yield from _check_items(kernels)
+
+
+def _observed_check_items(session: Session) -> Iterator[SummaryItem]:
+    """Yield how to check a cell's results of torch.compile, which has no kernel to verify."""
+    if session.compiler == "torch" and cell_texts.get(session) is not None:
+        yield SummaryItem(", not checked (--compare instead of --backend checks with eager)")
 
 
 def _where_run_text(session: Session) -> str:

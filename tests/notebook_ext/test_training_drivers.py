@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from notebook_ext.training_drivers import driver_reason, with_intercepted_calls
+from notebook_ext.training_drivers import TrainingCalls, driver_reason, with_intercepted_calls
 
 
 def reason(source: str, **names: Any) -> str:
@@ -95,3 +96,20 @@ def test_a_routed_driver_asks_for_each_call_and_does_the_same() -> None:
     assert copy(3) == driver(3) == [2, 4, 2]
     assert {"abs", "range", "append", "len"} <= set(asked)
     assert copy.__name__ == "driver"
+
+
+def test_a_training_cell_says_what_ran_as_python() -> None:
+    """Losses, optimizers and schedulers are named, with how to compile them."""
+    weight, calls = torch.ones(1, requires_grad=True), TrainingCalls()
+    calls.note_function(F.cross_entropy)
+    assert calls.record("engine") is None  # a cell that only computes a loss does not train
+    optimizer = torch.optim.SGD([weight], 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    called: tuple[Any, ...] = (weight.backward, optimizer.step, optimizer.zero_grad, scheduler.step)
+    for call in called:
+        (calls.note_method if isinstance(call, MethodType) else calls.note_function)(call)
+    found = calls.record("torch")
+    assert found is not None
+    assert found.name == "F.cross_entropy, SGD.step and StepLR.step"
+    assert "a function that also calls the model" in found.hint
+    assert "step = torch.compile(optimizer.step)" in found.hint

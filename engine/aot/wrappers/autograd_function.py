@@ -38,8 +38,11 @@ def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None
         WrapperAction(f"result {n}", "marked as not differentiable", "it requires no grad in eager")
         for n in metadata.non_differentiable_results
     ]
-    saved = f"{metadata.num_saved_tensors} tensors and {metadata.num_saved_scalars} numbers saved"
-    actions.append(WrapperAction("between forward and backward", saved, "the backward graph reads them"))
+    tensors, numbers = metadata.num_saved_tensors, metadata.num_saved_scalars
+    count = f"{tensors} tensor{'s' * (tensors != 1)}" + (
+        f" and {numbers} number{'s' * (numbers != 1)}" if numbers else ""
+    )
+    actions.append(WrapperAction(count, "saved for the backward", "the backward graph reads them"))
     actions.append(WrapperAction("backward", "compiled when it is first needed", "many calls never run a backward"))
     unsupported = backward.rerun.why_unsupported
     twice = f"unsupported: {unsupported}" if unsupported else "runs the traced call again under eager autograd"

@@ -115,7 +115,8 @@ class IdMatch(Guard):
     def failure_message(self, actual: str) -> str:
         if self.expected is MISSING:
             return f"{self.user_expr} is {actual}; it was missing when this entry was compiled."
-        return f"{self.user_expr} is {actual}; the compiled code expects the same object as before: {self.expected_text()}."
+        same = "" if self.expected is None else "the same object as before: "
+        return f"{self.user_expr} is {actual}; the compiled code expects {same}{self.expected_text()}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
         if self.expected is None or value is None:

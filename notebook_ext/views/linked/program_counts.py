@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from engine.records.counts import aten_calls_of, unique_kernels
+from engine.records.lowering import LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.linked.row_links import CPU, for_target
 
@@ -25,8 +27,17 @@ def _counts(compilation: CompilationRecord) -> tuple[int, int]:
 
 
 def _cpu_counts(compilation: CompilationRecord) -> tuple[int, int]:
-    if compilation.cpu_kernels:
-        return _counts(for_target(compilation, CPU))
-    # Without a kernel for the CPU, ATen ran each operator, also those that kernels for a GPU fuse.
-    fused = {node for k in compilation.kernels for node in (*k.fused_nodes, *(n for x in k.launches for n in x.nodes))}
-    return 0, len(aten_calls_of(compilation)) + len(fused)
+    ran = compilation.cpu_program
+    kernels, calls = _counts(for_target(compilation, CPU))
+    if not (ran.kernels or ran.externs) or ran.reason:
+        calls += _aten_count(compilation, compilation.lowering, is_backward=False)
+    if not ran.has_backward:
+        calls += _aten_count(compilation, compilation.backward_lowering, is_backward=True)
+    return kernels, calls
+
+
+def _aten_count(compilation: CompilationRecord, lowering: LoweringRecord | None, *, is_backward: bool) -> int:
+    """Count the operators of a graph that ATen ran, also those that kernels for a GPU fuse."""
+    known = (k for k in compilation.kernels if k.id.startswith("b") == is_backward)
+    fused = {node for k in known for node in (*k.fused_nodes, *(n for x in k.launches for n in x.nodes))}
+    return len(aten_calls_of(replace(compilation, lowering=lowering, backward_lowering=None))) + len(fused)

@@ -6,8 +6,9 @@ import torch
 
 import engine
 from engine.records.bytecode import Span
+from engine.records.counts import nearest_guard_failure
 from engine.records.findings import WARM_UP_HITS, Finding, find_problems, place_of
-from engine.records.guards import Fix, GuardFailure
+from engine.records.guards import Fix, GuardFailure, GuardResult
 from engine.records.kernels import KernelRecord, VerifyRecord
 from engine.records.lowering import AutotuneChoice, ExternCall, LoweringRecord
 from engine.records.runtime import CallRecord, DiskCacheRecord, SkippedRecord, StageFailure, Timing
@@ -201,3 +202,11 @@ def test_findings_are_records() -> None:
     found = first(session, "recompiles")
     assert Finding.from_dict(found.to_dict()) == found
     assert place_of(session, found.span) == "model.py:7"
+
+
+def test_a_call_fits_the_entry_best_whose_sizes_alone_differ() -> None:
+    """A growing cache recompiles for its size; the entry for no cache fails fewer guards."""
+    results = tuple(GuardResult(str(n), "fail") for n in range(4))
+    grown = GuardFailure("0/1", "4", "L['past']", "shape", "[1, 5]", "[1, 6]", "", results=results)
+    absent = GuardFailure("0/0", "1", "L['past']", "id", "None", "list of 2", "", results=results[:1])
+    assert nearest_guard_failure(CallRecord(2, "0", "compiled", guard_failures=(grown, absent))) is grown

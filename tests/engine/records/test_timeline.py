@@ -7,9 +7,13 @@ import pathlib
 from dataclasses import replace
 from typing import Any
 
+import torch
+
+import engine
 from engine.records.kernels import KernelRecord, KernelTimingRecord, LaunchRecord
 from engine.records.runtime import CallRecord, Timing
 from engine.records.session import CompilationRecord, FrameRecord, Session
+from engine.records.timeline.save_timeline import perfetto_trace, speedscope_profile
 from engine.records.timeline.stage_spans import stage_spans
 
 TIMINGS = (
@@ -58,6 +62,42 @@ def test_perfetto_file_has_stages_calls_and_measured_kernels(tmp_path: pathlib.P
     assert spans["fused_add"] == (0.0, 6.0)
     (call,) = (e for e in events if e["ph"] == "i")
     assert (call["name"], call["ts"], call["args"]["entry"]) == ("hit", 3.5e6, "7/0")
+
+
+def test_both_formats_hold_what_their_readers_demand() -> None:
+    """In a recorded session Chrome's rows nest, and speedscope's schema is followed."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).relu().sum()
+
+    compiled = engine.compile(step, backend="aot_eager")
+    with engine.record() as session:
+        for size in (2, 3):
+            compiled(torch.ones(size, size, requires_grad=True)).backward()
+    events = json.loads(json.dumps(perfetto_trace(session), allow_nan=False))["traceEvents"]
+    opened: dict[tuple[int, int], list[float]] = {}
+    for e in sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"])):
+        assert e["ts"] >= 0 <= e["dur"]
+        ends = opened.setdefault((e["pid"], e["tid"]), [])
+        while ends and ends[-1] <= e["ts"] + 1e-3:
+            ends.pop()
+        assert not ends or e["ts"] + e["dur"] <= ends[-1] + 1e-3, e["name"]
+        ends.append(e["ts"] + e["dur"])
+    assert {e["ph"] for e in events} == {"M", "X", "i"}
+    made = json.loads(json.dumps(speedscope_profile(session), allow_nan=False))
+    assert made.keys() >= {"$schema", "shared", "profiles"}
+    for profile in made["profiles"]:
+        assert (profile["type"], profile["unit"]) == ("evented", "seconds")
+        stack, at = list[int](), profile["startValue"]
+        for event in profile["events"]:
+            assert at <= event["at"] <= profile["endValue"]
+            at = event["at"]
+            if event["type"] == "O":
+                assert 0 <= event["frame"] < len(made["shared"]["frames"])
+                stack.append(event["frame"])
+            else:
+                assert stack.pop() == event["frame"]
+        assert stack == []
 
 
 def test_speedscope_events_open_and_close_in_order(tmp_path: pathlib.Path) -> None:

@@ -20,6 +20,7 @@ from engine.records.session import Session
 from notebook_ext.views.compilations import compilations
 from notebook_ext.views.explorer_parts import all_keys, all_parts, part
 from notebook_ext.views.home import home
+from notebook_ext.views.linked.program_counts import program_counts
 from notebook_ext.views.summary import summary
 
 pytestmark = pytest.mark.skipif(bool(why_llvm_is_missing()), reason="llvmlite is not installed")
@@ -229,3 +230,15 @@ def test_counts_are_of_the_programs_that_ran() -> None:
     programs = part(session, f"brief|{session.compilations[0].id}")["programs"]
     assert dict(programs["cpu"])["Kernels"] == "1"
     assert set(programs) == {"cpu", session.target}
+
+
+def test_aten_calls_of_a_forward_without_kernels_are_counted_beside_a_backward_with_some() -> None:
+    """ATen runs the forward of a small network here, and some of its backward."""
+    net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3))
+    made = recorded(net, torch.randn(32, 20))
+    (compilation,) = made.compilations
+    assert compilation.cpu_program.reason
+    assert compilation.cpu_program.has_backward
+    kernels, calls = program_counts(made, made.compilations)
+    assert calls == len(compilation.cpu_program.externs) + 3  # addmm, relu, addmm
+    assert kernels == len(compilation.cpu_kernels)

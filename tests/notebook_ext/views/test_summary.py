@@ -154,6 +154,7 @@ def test_a_changed_shape_is_told_by_the_size_that_changed(expected: str, actual:
 
 def test_a_size_of_a_value_without_a_name_is_told_in_words() -> None:
     """A value that crossed a graph break has no name to put a method call behind."""
+    assert format_change("L['past']", "id", "None", "list of 2") == "past None -> list of 2"
     assert format_change("L['__stack_0']", "shape", "[4]", "[6]") == "size(0) of a value at a graph break 4 -> 6"
 
 
