@@ -6,6 +6,7 @@ Without this, the graph would break where Python needs the value.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,14 @@ import torch.fx
 from engine.ir.guards.computed_condition import (
     ComputedCondition,
     ConditionOp,
+    NumberProgram,
     ValueRef,
     evaluate_condition,
     evaluate_number,
 )
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.base import Source
-from engine.ir.sources.stdlib import RandomDrawSource
+from engine.ir.sources.stdlib import ComputedNumberSource, RandomDrawSource
 from engine.ir.sources.tensors import TensorItemSource
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.annotations import Tracer
@@ -89,13 +91,42 @@ def fold_number(tx: Tracer, node: torch.fx.Node) -> Any:
     return evaluate_number(steps, *(g.example_value for g in given))
 
 
-def _slice_of(tx: Tracer, node: torch.fx.Node) -> tuple[_BackwardSlice, tuple[ConditionOp, ...]] | None:
-    """Return the slice of a node and its operations; None if a guard cannot compute it."""
+def compute_before_graph(tx: Tracer, fn: Callable[..., Any], args: list[Any]) -> tuple[Any, Source] | None:
+    """Return a function's result, and the source that computes it before the graph runs.
+
+    Its arguments are nodes and constants. The result may vary between calls like any input. Return None if more than one
+    input decides it, or one that is not a number, or if the function raises.
+    """
+    sliced = _slice_of(tx, *(arg for arg in args if isinstance(arg, torch.fx.Node)))
+    if sliced is None or len(sliced[0].inputs) != 1:
+        return None
+    program, steps = sliced
+    (given,) = program.inputs.values()
+    places = _places(tx, program)
+    operands = tuple(ValueRef(places[arg]) if isinstance(arg, torch.fx.Node) else arg for arg in args)
+    steps = (*steps, ConditionOp(fn, operands))
+    source = ComputedNumberSource(given.source, NumberProgram(steps), _text(given, steps))
+    real = source.read(given.example_value)
+    tx.symbols.known_dynamic_sources.add(source)
+    return None if real is None else (real, source)
+
+
+def _text(given: GraphInput, steps: tuple[ConditionOp, ...]) -> str:
+    """Return the operations as one expression, which has all constants as Python writes them."""
+    known = [given.source.expr]
+    for step in steps:
+        args = (known[a.index] if type(a) is ValueRef else repr(a) for a in step.args)
+        known.append(f"{getattr(step.target, '__name__', step.target)}({', '.join(args)})")
+    return known[-1]
+
+
+def _slice_of(tx: Tracer, *nodes: torch.fx.Node) -> tuple[_BackwardSlice, tuple[ConditionOp, ...]] | None:
+    """Return the slice of nodes and its operations; None if a guard cannot compute it."""
     if tx.in_subgraph():
         return None
     program = _BackwardSlice()
     try:
-        _collect_slice(tx, program, node)
+        _collect_slice(tx, program, nodes)
         _check_no_other_writes(tx, program)
         return program, _to_guard_steps(tx, program)
     except _NotComputable:
@@ -111,8 +142,8 @@ def _is_integer_buffer(tx: Tracer, given: GraphInput) -> bool:
     )
 
 
-def _collect_slice(tx: Tracer, program: _BackwardSlice, node: torch.fx.Node) -> None:
-    todo = [node]
+def _collect_slice(tx: Tracer, program: _BackwardSlice, nodes: tuple[torch.fx.Node, ...]) -> None:
+    todo = list(nodes)
     while todo:
         node = todo.pop()
         if node in program.nodes or node in program.inputs:
@@ -216,7 +247,7 @@ def _is_written_through_alias(tx: Tracer, fake: torch.Tensor, given: GraphInput)
 
 def _to_guard_steps(tx: Tracer, program: _BackwardSlice) -> tuple[ConditionOp, ...]:
     """Convert the slice to guard operations, in graph order."""
-    places = {node: n for n, node in enumerate(program.inputs)}
+    places = _places(tx, program)
     steps: list[ConditionOp] = []
 
     def part(arg: Any) -> Any:
@@ -230,5 +261,10 @@ def _to_guard_steps(tx: Tracer, program: _BackwardSlice) -> tuple[ConditionOp, .
         if node in program.nodes:
             args = tuple(part(a) for a in node.args)
             steps.append(ConditionOp(node.target, args, tuple((k, part(a)) for k, a in node.kwargs.items())))
-            places[node] = len(places)
     return tuple(steps)
+
+
+def _places(tx: Tracer, program: _BackwardSlice) -> dict[torch.fx.Node, int]:
+    """Return the index of each value: the inputs, then the nodes in graph order."""
+    ordered = (node for node in tx.graph.graph.nodes if node in program.nodes)
+    return {node: n for n, node in enumerate((*program.inputs, *ordered))}

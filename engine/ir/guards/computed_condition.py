@@ -47,19 +47,34 @@ def evaluate_number(steps: tuple[ConditionOp, ...], *inputs: Any) -> Any:
     return _evaluate(torch.Tensor.item, steps, inputs)
 
 
+@dataclass(frozen=True)
+class NumberProgram:
+    """Operations on one Python number. The result is None if one of them fails."""
+
+    steps: tuple[ConditionOp, ...]
+
+    def __call__(self, number: Any) -> Any:
+        return _run_steps(self.steps, [number]) if type(number) in (int, float) else None
+
+
 def _evaluate(finish: Callable[[Any], Any], steps: tuple[ConditionOp, ...], inputs: tuple[Any, ...]) -> Any:
     """Evaluate the operations. Tensors are cloned first, because operations may mutate them."""
     with torch.no_grad(), DisableTorchFunction():
-        try:
-            known = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
-            for step in steps:
-                args = [known[a.index] if type(a) is ValueRef else a for a in step.args]
-                words = {k: known[a.index] if type(a) is ValueRef else a for k, a in step.kwargs}
-                run = step.target if callable(step.target) else getattr(args.pop(0), step.target)
-                known.append(run(*args, **words))
-            return finish(known[-1])
-        except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError):
-            return None
+        known = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
+        return _run_steps((*steps, ConditionOp(finish, (ValueRef(len(inputs) + len(steps) - 1),))), known)
+
+
+def _run_steps(steps: tuple[ConditionOp, ...], known: list[Any]) -> Any:
+    """Append each result to the known values; return the last, or None if one fails."""
+    try:
+        for step in steps:
+            args = [known[a.index] if type(a) is ValueRef else a for a in step.args]
+            words = {k: known[a.index] if type(a) is ValueRef else a for k, a in step.kwargs}
+            run = step.target if callable(step.target) else getattr(args.pop(0), step.target)
+            known.append(run(*args, **words))
+    except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError):
+        return None
+    return known[-1]
 
 
 @dataclass(frozen=True)

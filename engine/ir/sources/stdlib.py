@@ -1,9 +1,10 @@
-"""Sources of weak references, context variables and random draws."""
+"""Sources of weak references, context variables, random draws and computed numbers."""
 
 from __future__ import annotations
 
 import contextvars
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,3 +109,29 @@ class RandomStateSource(Source):
 
     def read(self, base: Any) -> Any:
         return hash(base.getstate())
+
+
+@dataclass(frozen=True)
+class ComputedNumberSource(Source):
+    """Result of a pure function of a number, computed before the graph runs.
+
+    The function returns None where it would raise. ``text`` distinguishes sources whose constants are equal but
+    not the same: ``0.0`` and ``-0.0``, ``1`` and ``1.0``.
+    """
+
+    base: Source
+    compute: Callable[[Any], Any]
+    text: str
+
+    @property
+    def expr(self) -> str:
+        return self.text
+
+    def code(self, base: str, const: ConstName) -> str:
+        return f"{const(self.read, 'compute')}({base})"
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.call(self.read)
+
+    def read(self, base: Any) -> Any:
+        return self.compute(base)

@@ -48,6 +48,15 @@ def truths(x):
     return torch.tensor(n > 6), torch.tensor([n > 6, n % 2 == 0]), torch.tensor(n), torch.tensor([n / 2, 1]), x * 2
 
 
+@program(*[lambda n=n: (torch.arange(6.0), n, [n, 3 * n]) for n in (2.5, 3.25, 1.75, 4.5, 0.125, 9.0)])
+def numbers_of_math(x, n, pair):
+    """Functions without a symbolic form are computed before the graph runs."""
+    pair[0] += 1.0
+    decayed = 0.05 + 0.9 * math.exp(-1.0 * pair[0] / 20.0) + math.exp(-n)
+    more = math.erf(n), math.log(1 + n), math.pow(n, 1.5), math.copysign(2, -n), math.comb(math.floor(n) + 9, 2)
+    return x * decayed + math.degrees(math.radians(n)), decayed, more, x + 1 if math.isclose(n, 100.0) else x
+
+
 @program(*[lambda n=n: (torch.arange(6.0), n) for n in (2.5, 3.25, -1.75, 4.5, 0.0, 9.0)])
 def numbers(x, n):
     """A number that is no whole one changes; one that has no root is no surprise."""

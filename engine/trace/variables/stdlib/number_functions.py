@@ -14,6 +14,7 @@ from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
 from engine.torch_private import sympy_functions
 from engine.trace.annotations import Tracer
+from engine.trace.computed_conditions import compute_before_graph
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
@@ -28,7 +29,7 @@ from engine.trace.variables.base import (
     realize,
     type_name,
 )
-from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.callable_registry import RULES_BY_ID, register_rule
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.id_and_hash import HashVariable
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -282,6 +283,27 @@ def _prod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     for item in items:
         total = arithmetic.binary_op(tx, "*", total, item)
     return total
+
+
+def _register_computed_function(function: Any) -> None:
+    """Register a function that Python computes before the graph runs, for symbolic arguments."""
+
+    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        values = [realize(tx, arg) for arg in args]
+        if not kwargs and any(v.is_symbolic for v in values) and all(v.is_symbolic or v.is_constant for v in values):
+            computed = compute_before_graph(tx, function, [v.as_node_arg(tx)[0] for v in values])
+            if computed is not None:
+                return tx.wrap(*computed)
+        return arithmetic.fold_constant_call(
+            tx, function, values, kwargs, f"{function.__name__}() of a value that is not known while tracing"
+        )
+
+    register_rule(function)(rule)
+
+
+for _function in vars(math).values():
+    if callable(_function) and _function.__module__ == "math" and id(_function) not in RULES_BY_ID:
+        _register_computed_function(_function)
 
 
 @register_rule(bool.__new__)

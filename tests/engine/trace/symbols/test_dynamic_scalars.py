@@ -5,6 +5,8 @@ One recompile covers all other numbers.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -37,3 +39,20 @@ def test_whole_part_and_remainder(by: float) -> None:
             assert torch.equal(rest, x + t % by)
             assert numbers == [t // by, t % by]
     assert len(session.compilations) == 2
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_functions_of_math_do_not_specialize(kind: type) -> None:
+    """Python computes them before the graph runs; a branch on a result guards the result."""
+    engine.reset()
+
+    def decay(x, n):
+        rate = 0.05 + math.exp(-1.0 * n / 20.0) * math.exp(-1.0 * n / 20.0)
+        return x * rate if math.isclose(n, 2.0) else (x * rate, math.log(math.erf(n)), math.copysign(2, -n))
+
+    compiled = engine.compile(decay, backend="eager")
+    x = torch.arange(3.0)
+    with engine.record() as session:
+        for n in (3, 5, 7, 11, 2):
+            torch.testing.assert_close(compiled(x, kind(n)), decay(x, kind(n)), rtol=0, atol=0)
+    assert len(session.compilations) == 3
