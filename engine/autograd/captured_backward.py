@@ -17,6 +17,7 @@ from engine.autograd.eager_fallback import make_exit_hook
 from engine.autograd.execution_order import AutogradNode
 from engine.graph.codegen import generate_function
 from engine.interrupts.deferred_interrupts import defer_interrupts
+from engine.ir.generated_sources import limit_graph_sources
 from engine.process_state import make_rlock
 
 Run = Callable[..., Any]
@@ -84,6 +85,6 @@ class CapturedBackward:
         """Return the result of ``compile``, called once per backend."""
         run = self._runs.get(backend)
         if run is None:
-            with self._lock, defer_interrupts():
+            with self._lock, defer_interrupts(), limit_graph_sources():
                 run = self._runs[backend] = self._runs.get(backend) or compile(self)
         return run

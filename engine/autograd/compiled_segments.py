@@ -25,6 +25,7 @@ from engine.autograd.segment_inputs import (
 )
 from engine.graph.codegen import EarlyExit, generate_function
 from engine.interrupts.deferred_interrupts import defer_interrupts
+from engine.ir.generated_sources import limit_graph_sources
 from engine.ir.node_metadata import NodeProvenance, node_id, set_provenance
 from engine.ir.node_values import map_tensors, tensors_by_position
 from engine.process_state import make_rlock
@@ -101,7 +102,7 @@ class Segment:
         return self._eager_run
 
     def _get_or_compile(self, key: SegmentKey, values: Sequence[Any]) -> Run:
-        with self._lock, defer_interrupts():
+        with self._lock, defer_interrupts(), limit_graph_sources():
             if key in self._runs:
                 return self._runs[key]
             if None in key:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import linecache
 import pathlib
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ import torch.fx
 from engine import api, errors
 from engine.editing.edit_kernels import KernelTextEdit, editable_kernels, is_kernel_text, kernel_text
 from engine.graph.user_passes.read_graph import graph_digest, lines_of, read_graph
+from engine.ir.generated_sources import store_source
 from engine.ir.pass_set import UserPass
 from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.options import Options
@@ -77,7 +77,7 @@ class GraphEdit:
             )
         self.stage, self.place, self.digest = head[1], head[2], head[4]
         self.text, self.file, self.applied = text, file, 0
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        store_source(file, text)
 
     def __call__(self, module: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
         """Return the edited graph; None if ``module`` is not the graph that was edited."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import linecache
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from engine.guards.torch_c_helpers import (
     batchable_tensors,
     dispatch_keys_show_modes,
 )
+from engine.ir.generated_sources import store_source
 from engine.ir.guards.base import Guard
 from engine.ir.guards.tensors import PLAIN_TENSOR_TYPES, TensorPropertyGuard
 from engine.ir.prefetched_params import PrefetchedParams
@@ -87,8 +87,7 @@ def _compile_body(body: CheckBody) -> tuple[Check, str, dict[str, Any]]:
     file = f"<check {next(_numbers)}>"
     space = names.namespace
     exec(compile(text, file, "exec"), space)
-    # For tracebacks and profilers; with a time stamp of None, linecache does not look for a file.
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    store_source(file, text)
     check: Check = space[name]
     return check, text, space
 

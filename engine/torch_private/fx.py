@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         make_fx,
         track_tensor_tree,
     )
+    from torch.fx.graph_module import _loader as graph_sources
 
 ENTRIES = (
     Entry(
@@ -60,6 +61,15 @@ ENTRIES = (
         without="graphs are not functionalized",
         off=Feature.FUNCTIONAL_GRAPHS,
         calls=("(a, b, constant=, tracer=)",),
+    ),
+    Entry(
+        "torch.fx.graph_module:_loader",
+        Kind.VALUE,
+        "Stores the source of each graph module.",
+        without="nothing is compiled",
+        off=Feature.COMPILATION,
+        members=("eval_cache", "next_id"),
+        alias="graph_sources",
     ),
 )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import linecache
+import operator
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -189,6 +191,27 @@ def test_torchs_cache_of_fake_results_does_not_grow_without_limit(monkeypatch: p
         assert torch.equal(engine.compile(space["f"], backend="eager")(torch.ones(2)), space["f"](torch.ones(2)))
         sizes.append(len(FakeTensorMode.cache))
     assert max(sizes[1:]) < 12
+
+
+def test_sources_of_generated_code_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of old checks and graphs are dropped, but none of the user's own graphs."""
+    monkeypatch.setattr("engine.ir.generated_sources.MAX_FILES", 8)
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(operator.add, (graph.placeholder("x"), 12345)))
+    own = torch.fx.GraphModule({}, graph)
+    before, graphs = set(linecache.cache), []
+
+    def backend(module: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
+        graphs.append(module)
+        return module
+
+    for number in range(5):
+        for used in ("aot_eager", backend):
+            compiled = engine.compile(eval(f"lambda x: x.sin() + {number}"), backend=used)
+            assert torch.equal(compiled(torch.zeros(2)), torch.full((2,), float(number)))
+    assert 0 < sum(file[0] == "<" for file in set(linecache.cache) - before) <= 8
+    for module, text in ((graphs[-1], "+ 4"), (own, "+ 12345")):
+        assert text in "".join(linecache.getlines(module.forward.__code__.co_filename))
 
 
 CELL = """

@@ -31,6 +31,7 @@ from engine.aot.wrappers.undefined_grad_hooks import suppress_undefined_grad_hoo
 from engine.aot.wrappers.value_probe import Describe, ProbedCall, ValueProbe
 from engine.interrupts.deferred_interrupts import defer_interrupts
 from engine.ir.fallback import FallbackRequired
+from engine.ir.generated_sources import limit_graph_sources
 from engine.process_state import make_rlock
 from engine.torch_private.autograd import (
     DelayedError,
@@ -461,5 +462,5 @@ def _detached(value: Any) -> Any:
 
 def _compile_without_modes(compile: Compile, graph: torch.fx.GraphModule) -> Run:
     """Compile without grad mode and autocast, whatever the backward's thread has enabled."""
-    with torch.no_grad(), DisableAutocast():
+    with torch.no_grad(), DisableAutocast(), limit_graph_sources():
         return compile(graph)

@@ -7,12 +7,12 @@ torch, and imports Triton only when used: worker processes start with this modul
 from __future__ import annotations
 
 import functools
-import linecache
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from engine.ir.generated_sources import store_source
 from engine.ir.static_sizes import static_size
 from engine.process_state import make_rlock
 
@@ -143,8 +143,7 @@ def jit_function(name: str, text: str) -> Any:
     file = f"{name}.py"
     namespace: dict[str, Any] = {"__name__": f"engine_kernel_{name}", "__file__": file}
     with COMPILE_LOCK:
-        # Without a modification time, linecache never looks for the file on disk.
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        store_source(file, text)
         exec(compile(text, file, "exec"), namespace)
     return namespace[name]
 

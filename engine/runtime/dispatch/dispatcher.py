@@ -25,6 +25,7 @@ from engine.interrupts.weak_tables import WeakTable
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
+from engine.ir.generated_sources import limit_graph_sources
 from engine.ir.guards.base import STACK_VALUE_TEXT
 from engine.ir.introspection.transformed_functions import is_traced_as_one_call
 from engine.ir.pass_set import active_passes
@@ -327,7 +328,7 @@ class DispatcherState:
         Raises:
             RecompileForbidden: the stance or a setting of ``torch._dynamo.config`` forbids to compile.
         """
-        with COMPILE_LOCK, defer_interrupts(), torch_settings():
+        with COMPILE_LOCK, defer_interrupts(), torch_settings(), limit_graph_sources():
             # Another thread may have compiled a matching entry while this one waited for the lock.
             entry, _ = self._look_up(values)
             if entry is not None:
