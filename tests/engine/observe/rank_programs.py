@@ -60,8 +60,10 @@ def run_rank(variant: str, rank: int, folder: pathlib.Path) -> None:
 def write_logs(folder: pathlib.Path) -> None:
     """Write the logs of all variants.
 
-    Each rank is a process forked from this one, which has compiled nothing.
+    Each rank is a process forked from this one, which has imported the compiler and compiled nothing.
     """
+    torch.compiler.reset()
+    torch.compile(step)
     for variant in VARIANTS:
         there = folder / variant
         there.mkdir()
@@ -85,17 +87,21 @@ def write_logs(folder: pathlib.Path) -> None:
 def record(folder: pathlib.Path) -> None:
     """Record this rank's program with the engine, and save the session into the folder.
 
-    Rank 1 compiles one more function.
+    Rank 1 compiles one more function. Each collective is waited for: a thread of gloo that frees a tensor after the
+    interpreter has ended aborts the process.
     """
     dist.init_process_group("gloo")
-    with engine.record() as session:
-        compiled = engine.compile(step, backend="eager")
-        for _ in range(2):
-            compiled(torch.ones(2, 4), torch.ones(4, 4))
-        if dist.get_rank() == 1:
-            engine.compile(lambda x: x.sin(), backend="eager")(torch.ones(3))
-    session.save(folder)
-    dist.destroy_process_group()
+    try:
+        with engine.record() as session:
+            compiled = engine.compile(step, backend="eager")
+            for _ in range(2):
+                functional.wait_tensor(compiled(torch.ones(2, 4), torch.ones(4, 4)))
+            if dist.get_rank() == 1:
+                engine.compile(lambda x: x.sin(), backend="eager")(torch.ones(3))
+        session.save(folder)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
 
 
 def rank_logs(folder: pathlib.Path) -> dict[str, list[bytes]]:
