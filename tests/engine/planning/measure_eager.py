@@ -1,13 +1,16 @@
-"""Run a program as one of several gloo processes; count collectives and live bytes.
+"""Run programs as several gloo processes each; count collectives and live bytes.
 
-``python measure_eager.py PROGRAM RANK WORLD RENDEZVOUS_FILE OUT_FILE``
+``python measure_eager.py FOLDER PROGRAM:WORLD ...`` writes ``PROGRAM-RANK.json`` of each rank into the folder. A rank is
+a process forked from this one, which has imported torch and run nothing.
 """
 
 import gc
 import json
+import os
 import pathlib
 import sys
 import time
+import traceback
 import weakref
 
 import torch
@@ -72,8 +75,9 @@ class LiveBytes(TorchDispatchMode):
         return result
 
 
-def main(program, rank, world, rendezvous, out):
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(world))
+def run_rank(folder, program, rank, world):
+    rendezvous = folder / f"{program}.store"
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
     live = LiveBytes()
     resize, wait = torch.UntypedStorage.resize_, Work.wait
 
@@ -94,9 +98,29 @@ def main(program, rank, world, rendezvous, out):
     gc.disable()  # the programs collect at the start of each step, as plans do
     with live:
         PROGRAMS[program]()
-    pathlib.Path(out).write_text(json.dumps({"peak": live.peak, "collectives": live.collectives}), encoding="utf-8")
+    measured = json.dumps({"peak": live.peak, "collectives": live.collectives})
+    (folder / f"{program}-{rank}.json").write_text(measured, encoding="utf-8")
     dist.destroy_process_group()
 
 
+def run_program(folder, program, world):
+    children = []
+    for rank in range(world):
+        if (child := os.fork()) == 0:
+            status = 1
+            try:
+                run_rank(folder, program, rank, world)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        children.append(child)
+    if sum(os.waitpid(child, 0)[1] for child in children):
+        raise SystemExit(f"{program} failed")
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    torch.compiler.reset()  # imports what optimizers would import in every rank
+    for name in sys.argv[2:]:
+        run_program(pathlib.Path(sys.argv[1]), name.partition(":")[0], int(name.partition(":")[2]))

@@ -36,32 +36,26 @@ PROGRAMS = load_programs().PROGRAMS
 STEPS = load_programs().STEPS
 
 
-def measured(program, world, folder):
-    """Run a program in ``world`` gloo processes; return what each measured."""
-    outs = [folder / f"{rank}.json" for rank in range(world)]
-    runs = [
-        subprocess.Popen(
-            [sys.executable, str(HERE / "measure_eager.py"), program, str(rank), str(world), str(folder / "store"), str(out)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank, out in enumerate(outs)
-    ]  # fmt: skip
-    for run in runs:
-        text, _ = run.communicate(timeout=200)
-        assert run.returncode == 0, text
-    return [json.loads(out.read_text(encoding="utf-8")) for out in outs]
+WORLDS = dict.fromkeys(PROGRAMS, 2) | {"fsdp_uneven": 4}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Run each program in gloo processes; return what each rank measured, by program."""
+    folder = tmp_path_factory.mktemp("measured")
+    command = [sys.executable, str(HERE / "measure_eager.py"), str(folder), *(f"{p}:{n}" for p, n in WORLDS.items())]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return {p: [json.loads((folder / f"{p}-{r}.json").read_text()) for r in range(n)] for p, n in WORLDS.items()}
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("program", "world"),
-    [(p, 2) if p == "fsdp" else pytest.param(p, 2, marks=pytest.mark.thorough) for p in PROGRAMS]
-    + [pytest.param("fsdp_uneven", 4, marks=pytest.mark.thorough)],
-)
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.forks_backward
-def test_a_plan_agrees_with_real_processes(program, world, tmp_path):
+def test_a_plan_agrees_with_real_processes(program, measured):
     """Collectives, bytes and peak of live storages are those of gloo processes."""
-    real = measured(program, world, tmp_path)
+    real, world = measured[program], WORLDS[program]
     plan = engine.plan(PROGRAMS[program], world=world, device="cpu", steps=STEPS + 1, ranks=range(world))
     assert {r: c.peak_bytes for c in plan.classes for r in c.ranks} == {r: m["peak"] for r, m in enumerate(real)}
     steps = [
