@@ -2,7 +2,8 @@
 
 It decodes code, stops functions at every instruction and continues in resume functions.
 
-Prints a JSON list of what went wrong, one sentence each. ``resume_corpus.py`` beside it holds the functions.
+Prints a JSON list of what went wrong, one sentence each. ``resume_corpus.py`` beside it holds the functions. An argument
+says that only one instruction in so many is stopped at.
 """
 
 from __future__ import annotations
@@ -259,8 +260,13 @@ def corpus(printed: list[str]) -> dict[str, types.FunctionType]:
     return {n: f for n, f in found.items() if isinstance(f, types.FunctionType) and n.startswith("case_")}
 
 
-def check_every_stop(name: str, function: types.FunctionType, printed: list[str], met: set[str]) -> Iterator[str]:
-    """A function cut at each of its instructions does what it does uncut."""
+def check_every_stop(
+    name: str, function: types.FunctionType, printed: list[str], met: set[str], step: int = 1
+) -> Iterator[str]:
+    """A function cut at each of its instructions does what it does uncut.
+
+    With ``step``, at one in so many instructions and where a kind of instruction is first met.
+    """
     expected = outcome(function, printed)
     decoded = decode(function.__code__)
     if function.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
@@ -270,6 +276,7 @@ def check_every_stop(name: str, function: types.FunctionType, printed: list[str]
         op = decoded.ops[index]
         if (
             index <= first
+            or (index % step and op.opname in met)
             or op.opname in ("PRECALL", "CALL")
             and decoded.ops[index - 1].opname in ("KW_NAMES", "PRECALL")
             or op.opname in ("END_FOR", "MAKE_CELL")
@@ -285,8 +292,8 @@ def check_every_stop(name: str, function: types.FunctionType, printed: list[str]
             yield f"{name} cut at {index} {op.opname} {op.argrepr}: {actual} instead of {expected}"
 
 
-def main() -> list[str]:
-    """All checks."""
+def main(step: int = 1) -> list[str]:
+    """All checks, with a stop at one instruction in ``step``."""
     printed: list[str] = []
     met: set[str] = set()
     wrong = list(opcodes())
@@ -303,7 +310,7 @@ def main() -> list[str]:
                 for code in codes(value.__code__):
                     wrong += taken_apart(code)
     for name, function in functions.items():
-        wrong += check_every_stop(name, function, printed, met)
+        wrong += check_every_stop(name, function, printed, met, step)
     if "torch" in sys.modules:
         wrong.append("torch was imported")
     if len(met) < 60:
@@ -312,4 +319,4 @@ def main() -> list[str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main()))
+    print(json.dumps(main(*map(int, sys.argv[1:]))))

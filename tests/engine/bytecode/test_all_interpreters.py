@@ -1,6 +1,6 @@
 """Tests without torch run on every supported interpreter found on this machine.
 
-Each opcode is classified, and each function is resumed at each of its instructions.
+Each opcode is classified, and each function is resumed at one in three of its instructions; at each in the slow ring.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def interpreters() -> dict[str, str]:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("version", sorted(interpreters()))
-def test_code_is_taken_apart_and_resumed_anywhere(version: str, tmp_path: pathlib.Path) -> None:
+def test_code_is_taken_apart_and_resumed_anywhere(version: str, step: int, tmp_path: pathlib.Path) -> None:
     """Opcodes are classified, tables match CPython's, and resuming anywhere gives one result.
 
     A function split at any instruction continues in a resume function and ends as the original does.
@@ -44,7 +45,7 @@ def test_code_is_taken_apart_and_resumed_anywhere(version: str, tmp_path: pathli
     package = pathlib.Path(bytecode.__file__).parent
     (tmp_path / package.name).symlink_to(package)
     ran = subprocess.run(
-        [interpreters()[version], str(ROOT / "tests/engine/bytecode/check_on_interpreter.py")],
+        [interpreters()[version], str(ROOT / "tests/engine/bytecode/check_on_interpreter.py"), str(step)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(tmp_path)))},
         capture_output=True,
         text=True,

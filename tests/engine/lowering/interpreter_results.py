@@ -18,7 +18,8 @@ from contextlib import contextmanager
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
-BATCHES = 4
+BATCHES = 2
+"""As many as workers that usually run: each batch imports torch and Triton again."""
 
 
 @functools.cache
