@@ -28,11 +28,16 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}-torch{'.'.jo
 SHORTFALLS_OF_THIS_VERSION = None if VERSION == "python3.11-torch2.13" else FOLDER / f"shortfalls-{VERSION}.txt"
 """Shortfalls of other versions, a line each; "none" for one that is not there."""
 BACKENDS = ("eager", "aot_eager", "triton")
-OTHER_BACKENDS_SHARE = 8
+OTHER_BACKENDS_SHARE = 16
 """One program in so many runs with the other backends outside the slow ring.
 
 Backend "triton" runs the same tracer, the same AOT stage and more. Tracing alone is compared to the last bit
 without a recording.
+"""
+NO_GRAD_SHARE = 4
+"""One module in so many runs without gradients outside the slow ring.
+
+Functions whose arguments need none, which most programs are, take the same way.
 """
 NAMES = program_names()
 VERIFIED = (
@@ -161,7 +166,8 @@ def cases() -> Iterator[Any]:
                 marks = (pytest.mark.skip(reason=program.skip[backend]),)
             yield pytest.param(name, backend, True, id=f"{name}-{backend}", marks=marks)
         if isinstance(program.target, type) or stem == "training_steps":
-            yield pytest.param(name, "triton", False, id=f"{name}-triton-no_grad")
+            marks = slow_except_sample(name, NO_GRAD_SHARE)
+            yield pytest.param(name, "triton", False, id=f"{name}-triton-no_grad", marks=marks)
 
 
 @pytest.mark.usefixtures("no_background")

@@ -7,6 +7,10 @@ import torch
 
 from engine.torch_private.fake_tensors import FakeTensorMode
 from tests.bench.wide import cases, measure
+from tests.markers import slow_except_sample
+
+SHARE = 4
+"""One case in so many runs outside the slow ring: only the bench uses them, and most are of a few kinds."""
 
 
 def test_the_bench_is_wide():
@@ -15,7 +19,7 @@ def test_the_bench_is_wide():
     assert len(cases.KERNELS) >= 60
 
 
-@pytest.mark.parametrize("name", cases.CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=slow_except_sample(n, SHARE)) for n in cases.CASES])
 def test_case_runs(name):
     """A step of each case returns tensors; a training step returns gradients."""
     case = cases.CASES[name]

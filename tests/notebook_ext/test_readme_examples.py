@@ -85,7 +85,7 @@ def make(target: str) -> list[str]:
     return ["make", "--no-print-directory", target, f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.installed"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow  # it runs the tour once more
 def test_the_demo_of_the_readme_runs() -> None:
     """``make demo`` prints each cell, what to look at, and a link to an open explorer.
 
