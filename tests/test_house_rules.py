@@ -1,4 +1,4 @@
-"""Each planted violation of a word or layout rule is found; ``make lint`` checks the repository."""
+"""Each planted violation of a word or layout rule is found."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def third_party(folder: str) -> set[str]:
 
 @functools.cache
 def distributions_of_modules() -> dict[str, list[str]]:
-    """Installed distributions by the name that is imported: thousands of files are listed for it."""
+    """Installed distributions by the name that is imported."""
     return dict(importlib.metadata.packages_distributions())
 
 

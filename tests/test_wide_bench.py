@@ -10,7 +10,7 @@ from tests.bench.wide import cases, measure
 from tests.markers import slow_except_sample
 
 SHARE = 4
-"""One case in so many runs outside the slow ring: only the bench uses them, and most are of a few kinds."""
+"""One case in so many runs outside the slow ring: most are of a few kinds."""
 
 
 def test_the_bench_is_wide():
