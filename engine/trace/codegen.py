@@ -20,6 +20,7 @@ from engine.bytecode.assemble import Emitter
 from engine.bytecode.opcodes import RULES
 from engine.frame_code.constant_table import ConstantTable
 from engine.frame_code.prologue import PrologueCodegen
+from engine.ir.introspection.literal_types import IDENTIFIED_LITERAL_TYPES
 from engine.ir.prefetched_params import PrefetchedParams
 from engine.ir.sources.base import GlobalsNamespace, Source, UnreadableSourceError
 from engine.ir.sources.roots import ConstantSource, LocalSource
@@ -29,7 +30,6 @@ from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.graph_call_plan import plan_graph_call, with_rerun_plan
 from engine.trace.variables.base import ConstantVariable, Variable
-from engine.trace.variables.literals import IDENTIFIED_LITERAL_TYPES
 
 if TYPE_CHECKING:
     from engine.trace.variables.callables.cells import CellVariable

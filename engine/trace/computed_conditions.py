@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
+from engine.graph.pure_nodes import counts_writes, is_pure_node
 from engine.ir.guards.computed_condition import (
     ComputedCondition,
     ConditionOp,
@@ -27,7 +28,6 @@ from engine.ir.sources.stdlib import ComputedNumberSource, RandomDrawSource
 from engine.ir.sources.tensors import TensorItemSource
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.annotations import Tracer
-from engine.trace.pure_nodes import counts_writes, is_pure_node
 
 if TYPE_CHECKING:
     from engine.ir.traced_frame import GraphInput

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.graph.fake_tensors.dtype_errors import dtype_error
 from engine.trace.annotations import Tracer
 from engine.trace.emit.fake_state import FakeState, has_effect, repair_versions, roll_back, save_fake_state
 from engine.trace.emit.node_results import wrap_result
@@ -25,7 +26,6 @@ from engine.trace.emit.operation import (
 )
 from engine.trace.emit.torch_function import dispatch_torch_function
 from engine.trace.exc import SkipFrame
-from engine.trace.fake_tensors.dtype_checks import check_dtypes
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.graph_builder import emitting_into
 from engine.trace.symbols.unbacked_symints import emit_runtime_asserts
@@ -99,7 +99,8 @@ def create_node(tx: Tracer, operation: Operation, arguments: OperationArguments)
 
 def run_on_fakes(tx: Tracer, operation: Operation, arguments: OperationArguments) -> Any:
     """Run the operation on fake tensors; raise the same errors as ``emit_node``."""
-    check_dtypes(operation.target, arguments.fakes, arguments.keyword_fakes)
+    if error := dtype_error(operation.target, arguments.fakes, arguments.keyword_fakes):
+        raise SkipFrame("raises", error)
     return evaluate_on_fakes(
         tx, operation.op, operation.target, arguments.fakes, arguments.keyword_fakes, operation.run
     )

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import torch.fx
 
+from engine.ir.introspection.literal_types import TORCH_LITERAL_TYPES
 from engine.ir.node_metadata import set_provenance
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
-from engine.trace.variables.literals import TORCH_LITERAL_TYPES
 
 _CONSTANT_TYPES = (int, float, bool, str, complex, type(None), *TORCH_LITERAL_TYPES)
 

@@ -12,6 +12,7 @@ import torch
 from engine.bytecode.call_at_line import call_at_line
 from engine.bytecode.source_positions import span_of
 from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
+from engine.graph.fake_tensors.eager_error import eager_error_text
 from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.torch_private.dispatch import enable_python_dispatcher
@@ -24,7 +25,6 @@ from engine.torch_private.operators import OPDEFS
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
-from engine.trace.fake_tensors.eager_error import eager_error_text
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 
 _DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from engine.bytecode.opcodes import BINARY_OPERATORS
+from engine.ir.introspection.python_operators import COMPARE
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
 from engine.trace.operators import arithmetic
-from engine.trace.operators.table import COMPARE
 from engine.trace.variables.base import ConstantVariable, realize
 from engine.trace.variables.containers.sequences import SliceVariable, TupleVariable, sequence_items
 

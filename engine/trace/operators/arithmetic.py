@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.ir.introspection.python_objects import is_heap_type
+from engine.ir.introspection.python_operators import BINARY, COMPARE, INPLACE, METHODS, UNARY, Operator
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import BINARY, COMPARE, INPLACE, METHODS, UNARY, Operator
 from engine.trace.variables.base import (
     NONE,
     ConstantVariable,

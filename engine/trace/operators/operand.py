@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from engine.ir.introspection.python_operators import Operator
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.operators.table import Operator
 from engine.trace.variables.node_argument import NodeArgument
 
 if TYPE_CHECKING:
@@ -99,3 +100,10 @@ class Operand(NodeArgument):
     def as_graph_operand(self, tx: Tracer) -> Variable | None:
         """Return the operand that a tensor's operator takes into the graph, or None."""
         return None
+
+
+CONSTANT_OPERATORS: dict[Any, Callable[..., Any]] = {}
+"""Rules for methods of constants that take variables, such as ``str.__mod__``.
+
+The key is the method of the class; the rule takes the tracer, the constant's value and the right operand.
+"""

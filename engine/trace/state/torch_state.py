@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
-from engine.trace.state.torch_state_snapshot import TorchStateSnapshot
+from engine.ir.introspection.torch_state_snapshot import TorchStateSnapshot
 
 if TYPE_CHECKING:
     import torch.fx

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.graph.fake_tensors.fake_mode import make_fake_mode
-from engine.trace.symbols.shape_env import RecordingShapeEnv
+from engine.graph.fake_tensors.recording_shape_env import RecordingShapeEnv
 
 if TYPE_CHECKING:
     from engine.ir.guards.base import Cause

@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 
+from engine.graph.fake_tensors.recording_shape_env import RecordingShapeEnv
 from engine.ir.guards.base import Cause, Guard
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.guards.symbolic_shapes import SymbolicShapeGuard
@@ -22,7 +23,6 @@ from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame
 from engine.trace.fake_tensors.fakeify import symbolic_layout
 from engine.trace.state.guard_set import GuardSet
-from engine.trace.symbols.shape_env import RecordingShapeEnv
 from engine.trace.variables.tensors.automatic_dynamic import inner_tensors
 
 DimSource = tuple[Source, int]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.graph.fake_tensors.recording_shape_env import RecordingShapeEnv
 from engine.ir.guards.base import NO_CAUSE, user_expr
 from engine.ir.guards.sympy_printer import relation_display
 from engine.ir.kernels.symbol_places import NUMBER, OFFSET, place_expr, stride_place
 from engine.ir.sources.base import Source
 from engine.records.trace import SymbolAssumption, TracedSymbolRecord
 from engine.trace.annotations import Tracer
-from engine.trace.symbols.shape_env import RecordingShapeEnv
 from engine.trace.symbols.shape_guards import symbol_bounds
 
 

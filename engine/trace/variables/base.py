@@ -11,14 +11,14 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.frame_code.codegen_runtime.f_strings import format_value, join_f_string
+from engine.ir.introspection.literal_types import IDENTIFIED_LITERAL_TYPES
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.graph_breaks.reasons import unknown_call_kind
-from engine.trace.operators.operand import Operand, OperatorResult
-from engine.trace.operators.table import CONSTANT_OPERATORS, Operator
-from engine.trace.variables.literals import IDENTIFIED_LITERAL_TYPES
+from engine.trace.operators.operand import CONSTANT_OPERATORS, Operand, OperatorResult
 
 if TYPE_CHECKING:
     from engine.trace.variables.exceptions.exceptions import ExceptionVariable

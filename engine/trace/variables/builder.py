@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.ir.introspection.literal_types import LITERAL_TYPES, is_enum_or_numpy_scalar
 from engine.ir.introspection.python_objects import is_dtensor_placement
 from engine.ir.register_once import register_once
 from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, Variable
-from engine.trace.variables.literals import LITERAL_TYPES, is_enum_or_numpy_scalar
 
 VariableBuilder = Callable[["Tracer", Any, Source], Variable]
 _BUILDERS_BY_TYPE: dict[type, VariableBuilder] = {}

@@ -9,6 +9,15 @@ from typing import Any
 import torch
 
 from engine.ir.guards.python_values import EqualsMatch, is_numpy_number
+from engine.ir.introspection.literal_types import (
+    DATETIME_TYPES,
+    IDENTIFIED_LITERAL_TYPES,
+    NUMPY_INFO_TYPES,
+    NUMPY_SCALAR_TYPES,
+    PATH_TYPES,
+    TORCH_LITERAL_TYPES,
+    is_enum_or_numpy_scalar,
+)
 from engine.ir.introspection.python_objects import is_dtensor_placement
 from engine.ir.sources.attributes import MethodResultSource
 from engine.ir.sources.base import Source
@@ -18,15 +27,6 @@ from engine.trace.operators import arithmetic
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.builder import register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.literals import (
-    DATETIME_TYPES,
-    IDENTIFIED_LITERAL_TYPES,
-    NUMPY_INFO_TYPES,
-    NUMPY_SCALAR_TYPES,
-    PATH_TYPES,
-    TORCH_LITERAL_TYPES,
-    is_enum_or_numpy_scalar,
-)
 from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, symbolize_number
 
 

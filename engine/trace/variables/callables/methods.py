@@ -6,6 +6,7 @@ import types
 from pathlib import PurePath
 from typing import Any
 
+from engine.ir.introspection.literal_types import FILE_SYSTEM_METHODS
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
@@ -14,8 +15,7 @@ from engine.trace.operators.arithmetic import fold_constant_call
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, type_name
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
-from engine.trace.variables.callables.builtin_arity import check_method_arity
-from engine.trace.variables.literals import FILE_SYSTEM_METHODS
+from engine.trace.variables.callables.check_arity import check_method_arity
 from engine.trace.variables.stdlib.string_format import format_proxy
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from engine.ir.guards.python_values import OperatorArgsMatch
 from engine.ir.introspection import python_objects
+from engine.ir.introspection.python_operators import BINARY, COMPARE, INPLACE, UNARY
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.operators import arithmetic
-from engine.trace.operators.table import BINARY, COMPARE, INPLACE, UNARY
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import CallRule, register_rule

@@ -15,12 +15,12 @@ from engine.frame_code.codegen_runtime.containers import new_container
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.python_objects import is_heap_type
+from engine.ir.introspection.python_operators import COMPARE_BY_METHOD, METHODS
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.operators.table import COMPARE_BY_METHOD, METHODS
 from engine.trace.variables.base import (
     NONE,
     Args,

@@ -6,11 +6,11 @@ import collections
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import DictOrSetIteratorVariable

@@ -10,6 +10,7 @@ from typing import Any
 from engine.frame_code.codegen_runtime.containers import add_entries, refill_dict, refill_ordered
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.python_values import DictKeysMatch
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import DictKeyAtSource, DictValueAtSource, item_source
@@ -17,7 +18,6 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
 from engine.trace.variables.callables.methods import builtin_attribute

@@ -7,12 +7,12 @@ import gc
 from types import MappingProxyType
 from typing import Any
 
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import binary_op, compare_op
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule

@@ -15,6 +15,7 @@ import torch.fx
 from engine.frame_code.codegen_runtime.containers import extend_deque, refill_deque, refill_list
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.introspection import python_objects
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import HasItemsSource, LengthSource, item_source
@@ -22,7 +23,6 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.node_results import build_node_result, wrap_items
 from engine.trace.operators.arithmetic import binary_op, compare_op, identical_or_equal, sort_items
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.variables.base import (
     Args,
     ConstantVariable,

@@ -14,12 +14,12 @@ from typing import Any
 
 from engine.frame_code.codegen_runtime.containers import refill_set
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import is_literal, register_builder, register_sourceless_builder
 from engine.trace.variables.callables.methods import builtin_attribute

@@ -21,8 +21,8 @@ from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, realize
 from engine.trace.variables.builder import is_literal, register_builder_if
 from engine.trace.variables.callable_registry import find_rule
-from engine.trace.variables.callables.builtin_arity import check_arity
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
+from engine.trace.variables.callables.check_arity import check_arity
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.objects.attribute_binding import class_attribute

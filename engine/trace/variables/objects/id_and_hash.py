@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from engine.ir.introspection.python_operators import Operator
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import identical_or_equal, is_same_object
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from engine.ir.introspection.python_operators import Operator
 from engine.trace.annotations import Tracer
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.variables.base import ConstantVariable, Variable, unwrap_not_implemented
 
 

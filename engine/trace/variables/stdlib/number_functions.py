@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.introspection.python_operators import DIVMOD
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.options import config
 from engine.torch_private import sympy_functions
@@ -18,7 +19,6 @@ from engine.trace.computed_conditions import compute_before_graph
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
-from engine.trace.operators.table import DIVMOD
 from engine.trace.variables.base import (
     NONE,
     Args,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from engine.trace.annotations import Tracer
-from engine.trace.operators.table import CONSTANT_OPERATORS
+from engine.trace.operators.operand import CONSTANT_OPERATORS
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, Variable, realize
 
 

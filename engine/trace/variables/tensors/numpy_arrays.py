@@ -18,6 +18,7 @@ import torch
 
 from engine.frame_code.codegen_runtime.tensors import to_numpy
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
@@ -29,7 +30,6 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.operators.arithmetic import call_special_by_name, fold_constant_call
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 from engine.trace.variables.base import (
     NONE,

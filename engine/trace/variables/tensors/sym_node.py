@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.annotations import PyCodegen, Tracer
@@ -21,7 +22,6 @@ from engine.trace.computed_conditions import fold_condition
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.symbols.unbacked_symints import data_dependent_break, is_unbacked_float
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.tensors import sym_operators

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from engine.ir.introspection.python_operators import BINARY, UNARY, Operator
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.operators import arithmetic
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import BINARY, UNARY, Operator
 from engine.trace.symbols.unbacked_symints import is_unbacked_float
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 

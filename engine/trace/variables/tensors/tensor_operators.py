@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 import torch.fx
 
+from engine.ir.introspection.python_operators import Operator
 from engine.torch_private.dispatch import is_traceable_wrapper_subclass
 from engine.torch_private.fake_tensors import FakeTensor
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.operators.table import Operator
 from engine.trace.variables.base import ConstantVariable, Variable
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.library
 
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.kernels.mutated_arguments import mutated_arguments, signature_type
 from engine.ir.node_values import tensors_in
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
@@ -34,7 +35,6 @@ from engine.trace.variables.higher_order.pytrees import (
 )
 from engine.trace.variables.higher_order.subgraph import shares_storage
 from engine.trace.variables.objects.user_defined_objects import OpaqueObjectVariable
-from engine.trace.variables.torch_api.triton_kernel_mutations import mutated_arguments, signature_type
 
 _EFFECT = "launches a Triton kernel that may write to {}"
 

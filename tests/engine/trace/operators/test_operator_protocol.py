@@ -13,15 +13,15 @@ import pytest
 import torch
 
 import engine
-from engine.trace.operators import table
+from engine.ir.introspection import python_operators
 from engine.trace.variables import builder
 from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable
 from tests.engine.trace.harness import Traced
 
 if TYPE_CHECKING:
+    from engine.ir.introspection.python_operators import Operator
     from engine.ir.sources.base import Source
     from engine.trace.operators.operand import OperatorResult
-    from engine.trace.operators.table import Operator
     from engine.trace.tracer import Tracer
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -245,12 +245,16 @@ def test_the_table_knows_every_operator_of_the_operator_module() -> None:
 
     Covers binary, in-place, comparison and unary functions.
     """
-    functions = [op.function for ops in (table.BINARY, table.INPLACE, table.COMPARE) for op in ops.values()]
+    functions = [
+        op.function
+        for ops in (python_operators.BINARY, python_operators.INPLACE, python_operators.COMPARE)
+        for op in ops.values()
+    ]
     assert len(set(functions)) == len(functions) == 13 + 13 + 6
-    for op in table.BINARY.values():
+    for op in python_operators.BINARY.values():
         assert op.function is getattr(operator, op.method)
-        assert table.INPLACE[f"{op.symbol}="].plain is op
-    for op in table.COMPARE.values():
+        assert python_operators.INPLACE[f"{op.symbol}="].plain is op
+    for op in python_operators.COMPARE.values():
         assert op.swapped.swapped is op
 
 

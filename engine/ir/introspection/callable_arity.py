@@ -1,7 +1,4 @@
-"""Argument counts of C callables.
-
-A mismatch raises Python's TypeError before any rule runs.
-"""
+"""Argument counts of C callables."""
 
 from __future__ import annotations
 
@@ -10,12 +7,9 @@ import collections
 import functools
 import inspect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
-
-from engine.trace.annotations import Tracer
-from engine.trace.variables.base import Args, Kwargs, UserErrors, Variable
 
 _UNBOUNDED = 10_000
 
@@ -33,7 +27,7 @@ class Arity:
     max_positional: int
     keyword_names: frozenset[str] | None = frozenset()
 
-    def accepts(self, count: int, words: dict[str, Variable]) -> bool:
+    def accepts(self, count: int, words: Collection[str]) -> bool:
         """Return True if a call with ``count`` positional arguments and these keywords can bind."""
         if self.keyword_names is None:
             return self.min_count <= count <= self.max_positional
@@ -122,9 +116,12 @@ _C_MODULES = frozenset(
 )
 
 
-def _arity_of(real: Any) -> Arity | None:
+def arity_of(real: Any) -> Arity | None:
     """Return the arity of a C callable; None if it is unknown."""
-    known = _KNOWN_ARITIES.get(real)
+    try:
+        known = _KNOWN_ARITIES.get(real)
+    except TypeError:  # not hashable
+        return None
     if known is not None:
         return known
     if isinstance(real, type) or getattr(real, "__module__", None) not in (*_C_MODULES, None):
@@ -151,32 +148,3 @@ def _read_arity(real: Any) -> Arity | None:
     )
     names = frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
     return Arity(least, _UNBOUNDED if every else len(parameters), by_position, names)
-
-
-def check_arity(tx: Tracer, real: Any, args: Args, kwargs: Kwargs) -> None:
-    """Raise Python's TypeError if a C callable does not accept these arguments."""
-    _check_arity(tx, real, (), args, kwargs)
-
-
-def _check_arity(tx: Tracer, real: Any, receiver: tuple[Any, ...], args: Args, kwargs: Kwargs) -> None:
-    try:
-        arity = _arity_of(real)
-    except TypeError:
-        return
-    if arity is None or arity.accepts(len(receiver) + len(args), kwargs):
-        return
-    with UserErrors(tx, TypeError):
-        real(*receiver, *[object()] * len(args), **dict.fromkeys(kwargs, object()))
-
-
-_CONTAINERS: tuple[type, ...] = (
-    *(list, dict, set, frozenset, tuple),
-    *(collections.deque, collections.OrderedDict, collections.defaultdict),
-)
-
-
-def check_method_arity(tx: Tracer, cls: type, name: str, args: Args, kwargs: Kwargs) -> None:
-    """Raise Python's TypeError if a builtin container method does not accept these arguments."""
-    method = getattr(cls, name, None)
-    if cls in _CONTAINERS and method is not None:
-        _check_arity(tx, method, (cls(),), args, kwargs)

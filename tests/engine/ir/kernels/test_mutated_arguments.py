@@ -1,6 +1,5 @@
 """Which arguments a Triton kernel writes to: read off its code, on any machine."""
 
-# ruff: noqa: ANN001, ANN202, D103, N803
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import triton.language as tl
 from packaging.version import Version
 
 import engine
-from engine.trace.variables.torch_api.triton_kernel_mutations import mutated_arguments
+from engine.ir.kernels.mutated_arguments import mutated_arguments
 from tests.engine.trace.variables import triton_launch_functions
 
 
@@ -35,7 +34,7 @@ def through_loops_and_calls(x, y, out, n, B: tl.constexpr):
     total = tl.zeros((B,), tl.float32)
     p = x
     q = out
-    for i in range(0, n):
+    for i in range(n):
         total += tl.load(p + at, mask=inside)
         if i > 2:
             tl.atomic_add(q + at, total, mask=inside)
@@ -78,7 +77,7 @@ def by_descriptors(x, y, out, n, B: tl.constexpr):
 def by_blocks(x, y, out, n, B: tl.constexpr):
     source = tl.make_block_ptr(x, (n,), (1,), (0,), (B,), (0,))
     target = tl.make_block_ptr(out, (n,), (1,), (0,), (B,), (0,))
-    for _ in range(0, 4):
+    for _ in range(4):
         tl.store(target, tl.load(source))
         source = tl.advance(source, (B,))
         target = tl.advance(target, (B,))
@@ -96,7 +95,7 @@ def either(x, y, out, n, B: tl.constexpr):
 def exchanged_in_a_loop(x, y, out, n, B: tl.constexpr):
     p = x
     q = out
-    for _ in range(0, n):
+    for _ in range(n):
         kept = p
         p = q
         q = kept
@@ -187,7 +186,7 @@ def test_tuned_kernels() -> None:
 def test_the_record_tells() -> None:
     """Why such a graph runs as it was traced names the arguments that the kernel writes to."""
     x = torch.ones(4)
-    with engine.record() as session, pytest.raises(Exception):  # noqa: B017, PT011, PT012
+    with engine.record() as session, pytest.raises(Exception):  # noqa: B017, PT011
         engine.compile(triton_launch_functions.doubles_in_place, backend="aot_eager")(x, x)
     notes = [c.aot.note for c in session.compilations if c.aot is not None]
     assert any("may write to x_ptr" in note for note in notes), notes

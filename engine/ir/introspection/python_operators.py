@@ -89,9 +89,3 @@ METHODS: dict[str, tuple[str, Operator]] = {
     **{op.method: ("compare", op) for op in COMPARE.values()},
 }
 """By special method of two operands: its method of ``Variable``, and the operator."""
-
-CONSTANT_OPERATORS: dict[Any, Callable[..., Any]] = {}
-"""Rules for methods of constants that take variables, such as ``str.__mod__``.
-
-The key is the method of the class; the rule takes the tracer, the constant's value and the right operand.
-"""

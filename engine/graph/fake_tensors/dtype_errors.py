@@ -1,6 +1,6 @@
 """Dtype errors that eager raises and fake tensors miss.
 
-They are found while tracing, so that code before the error is not lost.
+They are found before the graph runs, so that code before the error is not lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from engine.ir.introspection.operator_facts import facts_of
 from engine.torch_private.dispatch import DisableTorchDispatch
 from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.torch_function import DisableTorchFunction
-from engine.trace.exc import SkipFrame
 
 _BITWISE_OPS = frozenset(
     "bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor".split()
@@ -62,27 +61,23 @@ for _type in (bool, int, float):
     _operand_kind.register(_type, lambda operand: _OperandKind(type(operand)))
 
 
-def check_dtypes(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Run an operator on one-element tensors to find dtype errors.
-
-    Raises:
-        SkipFrame: the operator rejects these dtypes.
-    """
+def dtype_error(target: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+    """Run an operator on one-element tensors; return the dtype error that it raises, or ""."""
     name = facts_of(target).name
     if name not in _ELEMENTWISE_OPS or kwargs or not args:
-        return
+        return ""
     kinds = [kind for kind in map(_operand_kind, args) if kind is not None]
     if len(kinds) < len(args) or kinds[0].device is None:
-        return
+        return ""
     if name not in _BITWISE_OPS and all(kind.is_float for kind in kinds):
-        return
+        return ""
     run = getattr(torch.Tensor, target) if isinstance(target, str) else target
-    if refusal := _dtype_error(run, tuple(kinds)):
-        raise SkipFrame("raises", f"{run.__name__} raises {refusal}")
+    error = _error_of_kinds(run, tuple(kinds))
+    return f"{run.__name__} raises {error}" if error else ""
 
 
 @functools.cache
-def _dtype_error(run: Callable[..., Any], kinds: tuple[_OperandKind, ...]) -> str:
+def _error_of_kinds(run: Callable[..., Any], kinds: tuple[_OperandKind, ...]) -> str:
     """Return torch's error for operands of these kinds, or "" if it accepts them."""
     devices = {kind.device.type for kind in kinds if kind.device is not None}
     if not all(d == "cpu" or (d == "cuda" and torch.cuda.is_available()) for d in devices):
