@@ -29,6 +29,31 @@ are right only where the compiler proved that the variable outlives the value on
 """
 
 
+class _Interpolation(Instr):
+    """BUILD_INTERPOLATION with an integer operand.
+
+    The package's own operand, a pair, has no conversion and cannot be assembled.
+    """
+
+    def _check_arg(self, name: str, opcode: int, arg: Any) -> None:
+        pass
+
+
+def editable_bytecode(code: CodeType) -> Bytecode:
+    """Return ``code`` as a list of instructions. Handlers preserve their stack depths."""
+    built = [op for op in decode(code).ops if op.opname == "BUILD_INTERPOLATION"]
+    text = bytearray(code.co_code)
+    for op in built:
+        text[op.offset + 1] = 2  # the package cannot read the operand of a conversion
+    read = Bytecode.from_code(
+        code.replace(co_code=bytes(text)) if built else code, conserve_exception_block_stackdepth=True
+    )
+    places = [n for n, item in enumerate(read) if isinstance(item, Instr) and item.name == "BUILD_INTERPOLATION"]
+    for n, op in zip(places, built, strict=True):
+        read[n] = _Interpolation(op.opname, op.arg, location=read[n].location)
+    return read
+
+
 def editable_instructions(code: CodeType) -> Iterator[tuple[EditableItem, int]]:
     """Yield instructions, labels and try ranges of ``code`` in order, each with an index.
 
@@ -36,7 +61,7 @@ def editable_instructions(code: CodeType) -> Iterator[tuple[EditableItem, int]]:
     stack depths. A fused pair becomes two instructions with the same index.
     """
     index = 0
-    for item in Bytecode.from_code(code, conserve_exception_block_stackdepth=True):
+    for item in editable_bytecode(code):
         if isinstance(item, Instr):
             for part in _simplify(item):
                 yield part, index

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from bytecode import Bytecode, Instr
+from bytecode import Instr
 
 from engine.bytecode.calling_frames import is_calling_frame
 from engine.bytecode.decode import DecodedCode, DecodedInstruction, ExceptionHandler, decode
-from engine.bytecode.editable_instructions import EditableItem, editable_instructions
+from engine.bytecode.editable_instructions import EditableItem, editable_bytecode, editable_instructions
 from engine.bytecode.opcodes import RULES
 
 NullStack = tuple[bool, ...]
@@ -34,7 +34,7 @@ def intercept_calls(code: CodeType, callee: Callable[[Any], Any]) -> CodeType:
     """
     if "setrecursionlimit" in code.co_names or is_calling_frame(code):
         return code
-    source = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+    source = editable_bytecode(code)
     positions = _callable_depths(decode(code))
     routed: list[EditableItem] = []
     pending: list[EditableItem] = []

@@ -66,7 +66,8 @@ def _format(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("FORMAT_SIMPLE")
 def _format_simple(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(format_f_string_part(tx, frame.stack.pop(), 0, ""))
+    if frame.stack[-1].__class__ is not StringFormatVariable:  # CONVERT_VALUE may have made one
+        frame.push(format_f_string_part(tx, frame.stack.pop(), 0, ""))
 
 
 @handles("FORMAT_WITH_SPEC")

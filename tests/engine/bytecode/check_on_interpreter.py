@@ -255,7 +255,10 @@ def outcome(function: Callable[..., Any], printed: list[str]) -> Any:
 def corpus(printed: list[str]) -> dict[str, types.FunctionType]:
     """The functions of the corpus that this version of Python can compile."""
     found: dict[str, Any] = {"say": lambda *words: printed.append(" ".join(map(repr, words)))}
-    for name in ("resume_corpus.py", *(("corpus_from_312.txt",) if VERSION >= (3, 12) else ())):
+    newer = [
+        name for name, first in (("corpus_from_312.txt", (3, 12)), ("corpus_from_314.txt", (3, 14))) if VERSION >= first
+    ]
+    for name in ("resume_corpus.py", *newer):
         exec(compile((HERE / name).read_text(encoding="utf-8"), str(HERE / name), "exec"), found)
     return {n: f for n, f in found.items() if isinstance(f, types.FunctionType) and n.startswith("case_")}
 

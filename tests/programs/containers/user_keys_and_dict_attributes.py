@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import sys
 
 import torch
 
@@ -55,7 +56,8 @@ class Bad:
         raise ValueError("no comparison")
 
 
-@program(lambda: (torch.randn(3),))
+# From 3.14 on dicts and sets put a TypeError of ``__hash__`` in their own words, which Python has to make.
+@program(lambda: (torch.randn(3),), breaks=3 if sys.version_info >= (3, 14) else 0)
 def keys_that_refuse(x):
     """What a key's methods raise comes out of the container that asked."""
     told = []

@@ -15,8 +15,8 @@ from engine.trace.variables.objects.class_lookup import find_in_class
 Constructor = Callable[["Tracer", Variable, list[Variable], dict[str, Variable]], Variable]
 """Constructs an instance from the class and the arguments."""
 _CONSTRUCTORS: list[tuple[int, Callable[[Any], bool], Constructor]] = []
-_PYTHON_CLASS = 1 << 9
-"""Flag of classes that a class statement made, and of some classes of C modules."""
+_IMMUTABLE_TYPE, _HEAP_TYPE = 1 << 8, 1 << 9
+"""Flags of classes: the first is set for C classes only, the second for some of them."""
 METACLASS_CALL_ORDER = 50
 """Order of the constructor that calls ``__call__`` of a metaclass."""
 
@@ -59,7 +59,7 @@ def _check_no_finalizer(cls: builtins.type) -> None:
     """
     if find_in_class(cls, "__del__") is None:
         return
-    if not cls.__flags__ & _PYTHON_CLASS:
+    if cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) != _HEAP_TYPE:
         kind = unknown_call_kind(cls)
         raise SkipFrame(
             "object-creation" if kind == "unknown-call" else kind, f"{cls.__module__}.{cls.__qualname__} is created"

@@ -6,6 +6,7 @@ import builtins
 import types
 from typing import Any
 
+from engine.bytecode.opcodes import VERSION
 from engine.frame_code.codegen_runtime.objects import new_object
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.sources.attributes import AttrSource
@@ -155,7 +156,12 @@ class UserDefinedObjectVariable(UserOperators, InstanceVariable):
             if method is None:
                 return tx.raise_error(TypeError, f"unhashable type: '{self.cls.__name__}'", is_exact=False)
             before = tx.side_effects.mutation_count
-            found_hash = realize(tx, method.call(tx, [], {}))
+            try:
+                found_hash = realize(tx, method.call(tx, [], {}))
+            except UserException as raised:
+                if VERSION >= (3, 14) and raised.exception.python_type() is TypeError:  # dicts and sets reword it
+                    tx.raise_error(TypeError, f"cannot use a '{self.cls.__name__}'", is_exact=False)
+                raise
             number = (
                 found_hash.hash_value if isinstance(found_hash, HashVariable) else found_hash.as_python_constant(tx)
             )
