@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import linecache
 from types import CodeType
 
 from engine.interrupts.weak_tables import WeakMemo
 from engine.records.bytecode import Span
+
+_CONDITIONAL_JUMPS = frozenset(code for name, code in dis.opmap.items() if "JUMP" in name and "_IF_" in name)
 
 
 class _SourcePositions:
@@ -31,12 +34,27 @@ def span_of(code: CodeType, offset: int) -> Span:
 
 def _span(code: CodeType, positions: tuple[tuple[int | None, ...], ...], offset: int) -> Span:
     file = code.co_filename
-    line, end_line, column, end_column = positions[offset // 2] if offset // 2 < len(positions) else (None,) * 4
+    line, end_line, column, end_column = _position(code, positions, offset // 2)
     if line is None:
         return Span(file, _last_line_before(code, offset))
     if column is None or end_column is None:
         return Span(file, line, line if end_line is None else end_line)
     return span_in_characters(file, line, line if end_line is None else end_line, column, end_column)
+
+
+def _position(code: CodeType, positions: tuple[tuple[int | None, ...], ...], index: int) -> tuple[int | None, ...]:
+    """Return the position of an instruction; of a jump after ``a and b()``, that of ``b()``.
+
+    Python 3.11 gives such a jump the position of ``a``.
+    """
+    if index >= len(positions):
+        return (None,) * 4
+    found = positions[index]
+    if not index or code.co_code[2 * index] not in _CONDITIONAL_JUMPS:
+        return found
+    condition = positions[index - 1]
+    ends, starts = (found[1] or 0, found[3] or 0), (condition[0] or 0, condition[2] or 0)
+    return condition if found[1] and ends < starts else found
 
 
 def span_in_characters(file: str, line: int, end_line: int, column: int, end_column: int) -> Span:

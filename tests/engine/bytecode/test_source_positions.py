@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import linecache
+from typing import Any
 
 from engine.bytecode.decode import decode
 from engine.bytecode.source_positions import span_of
@@ -36,3 +38,14 @@ def test_every_instruction_becomes_a_record() -> None:
     found = instruction_records(code)
     assert [i.opname for i in found] == [op.opname for op in decode(code).ops]
     assert all(isinstance(i.span, Span) for i in found)
+
+
+def test_a_jump_has_the_span_of_its_condition() -> None:
+    """Not that of an operand before it, which Python 3.11 gives."""
+    text = "def f(x, y):\n    if y is not None and (x == y).all():\n        return x\n"
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "<condition>", "exec"), namespace)
+    code = namespace["f"].__code__
+    jumps = [i for i in dis.get_instructions(code) if "JUMP" in i.opname and "_IF_" in i.opname]
+    span = span_of(code, jumps[1].offset)
+    assert (span.line, span.column) == (2, 25)
