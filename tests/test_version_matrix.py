@@ -56,6 +56,7 @@ def counts_of(text: str) -> dict[str, int]:
     return {name: int(number) for name, _, number in (line.partition(": ") for line in lines)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_counts_of_every_outcome(folder: pathlib.Path, workers: str) -> None:
     """Counts do not depend on workers; tests that did not pass have their reason."""
@@ -72,6 +73,7 @@ def test_counts_of_every_outcome(folder: pathlib.Path, workers: str) -> None:
     assert "test_sample.py::test_is_expected_to_fail  torch lacks it" in text
 
 
+@pytest.mark.thorough
 def test_an_import_error_and_tests_that_never_ran_are_counted(folder: pathlib.Path) -> None:
     """An import error is a failure; collected tests without a report are not run."""
     (folder / "test_other.py").write_text("import nothing_of_this_name", encoding="utf-8")

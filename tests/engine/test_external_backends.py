@@ -29,6 +29,7 @@ def _compiled_for(*sizes: int, backend: Any) -> int:
     return len(session.compilations)
 
 
+@pytest.mark.thorough
 def test_inductor_keeps_symbols() -> None:
     """torch's own compiler serves every size with what it compiled once."""
     assert _compiled_for(4, 6, 8, 6, backend="inductor") == 1

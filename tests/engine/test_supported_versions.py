@@ -53,6 +53,7 @@ def test_old_torch_is_one_sentence_where_the_engine_is_imported() -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "use",
     [

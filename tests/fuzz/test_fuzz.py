@@ -93,6 +93,7 @@ def test_programs_are_the_same_for_one_seed() -> None:
     assert Aliasing().write(4) == Aliasing().write(4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [Programs, Kernels])
 def test_a_short_run_finds_nothing(kind: Any, tmp_path: pathlib.Path) -> None:
     """Fixed seeds agree with eager on the backends that fit the kind."""

@@ -28,18 +28,21 @@ def test_a_sparse_argument_is_said() -> None:
     assert "sparse" in compared(lambda x: x * 2, torch.eye(3).to_sparse()).text
 
 
+@pytest.mark.thorough
 def test_sparse_and_quantized_results_are_compared() -> None:
     """By their values at each place."""
     assert compared(lambda x: x.to_sparse(), torch.eye(3)).max_difference == 0
     assert compared(lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), torch.eye(3)).max_difference == 0
 
 
+@pytest.mark.thorough
 def test_inference_mode() -> None:
     """Tensors made there count no writes, and are compared all the same."""
     with torch.inference_mode():
         assert compared(lambda x: x * 2, torch.ones(2)).max_difference == 0
 
 
+@pytest.mark.thorough
 def test_torch_compile_used_before() -> None:
     """A comparison does not wait for the compile threads of an earlier torch.compile.
 

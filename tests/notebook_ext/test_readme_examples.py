@@ -113,6 +113,7 @@ def test_the_demo_of_the_readme_runs() -> None:
         assert sum(line.startswith("  cell ") for line in said) >= 15
 
 
+@pytest.mark.thorough
 def test_the_lab_of_the_readme_opens_the_tour(tmp_path: pathlib.Path) -> None:
     """``make lab`` starts JupyterLab on the tour."""
     assert "make lab" in commands()

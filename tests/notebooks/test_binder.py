@@ -11,6 +11,7 @@ import sys
 import tomllib
 from importlib.metadata import distributions
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -89,6 +90,7 @@ def test_the_python_is_one_that_the_package_takes() -> None:
     assert re.fullmatch(r"python-3\.11\n", (BINDER / "runtime.txt").read_text(encoding="utf-8"))
 
 
+@pytest.mark.thorough
 def test_what_runs_after_building_works(tmp_path: pathlib.Path) -> None:
     """The post-build script is executable, finds the packages and turns news requests off.
 

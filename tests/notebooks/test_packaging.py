@@ -66,6 +66,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return out
 
 
+@pytest.mark.thorough
 def test_the_wheel_holds_what_runs(built: pathlib.Path) -> None:
     """Both packages, and the front end in one file; no tests, notebooks or site."""
     (wheel,) = built.glob("*.whl")
@@ -91,6 +92,7 @@ def test_the_wheel_holds_what_runs(built: pathlib.Path) -> None:
     assert not [name for name in names if name.startswith(clone)]
 
 
+@pytest.mark.thorough
 def test_the_sdist_builds_again(built: pathlib.Path) -> None:
     """The source archive has the license, the readme, and all of both packages."""
     (archive,) = built.glob("*.tar.gz")
@@ -99,6 +101,7 @@ def test_the_sdist_builds_again(built: pathlib.Path) -> None:
     assert {"LICENSE", "README.md", "pyproject.toml", "engine/api.py", "notebook_ext/static/question.js"} <= names
 
 
+@pytest.mark.thorough
 def test_an_installed_wheel_alone_works(built: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """The extension loads and compiles a cell in a separate environment.
 

@@ -390,6 +390,7 @@ def test_hits_of_modules_and_of_what_was_compiled_before() -> None:
     assert asked == [True]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_library_model_agrees_with_torch_s_counters(kind: str) -> None:
     """Transformers models have as many graphs and breaks as torch counts.
