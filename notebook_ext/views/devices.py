@@ -28,7 +28,10 @@ def devices(session: Session) -> dict[str, Any]:
     found, mesh, calls = session.ranks, recorded_mesh(session.compilations), recorded_collectives(session.compilations)
     hidden = [c for c in calls if c.is_hidden]
     sections = [
-        ("What this rank holds", _held(session)),
+        (
+            "What this rank holds",
+            [] if session.compiler == "torch" else _held(session),
+        ),  # its graphs have no placements
         ("Hidden redistributions: DTensor inserts them, no line asks for them", _collectives(session, hidden)),
         ("Collectives that lines ask for", _collectives(session, [c for c in calls if not c.is_hidden])),
         *(_differences(session, found) if found else ()),

@@ -13,7 +13,7 @@ _TENSOR = re.compile(r"^(\w+)\[(.*)\]$")
 _DIMENSION = re.compile(r"^(.*)\.(?:shape|size\(\))\[(\d+)\]$")
 _WORD = re.compile(r"\w+")
 _BOUND = re.compile(r"-?\d+")
-_MAX_CONDITIONS = 4
+_MAX_CONDITIONS = _MAX_UNLISTED = 4
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class _Symbol:
     high: int | None
     is_float: bool
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def is_stride(self) -> bool:
+        """True if only strides have this symbol: they follow from sizes and layout."""
+        return bool(self.places) and all(".stride(" in place for place in self.places)
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -47,11 +52,13 @@ def entry_signature(session: Session, compilation: CompilationRecord) -> str:
     those of the call that was compiled.
     """
     inputs = _inputs(session, compilation)
-    symbols = list(_symbols(compilation))
+    symbols = sorted(_symbols(compilation), key=lambda s: s.is_stride)
     by_place = {place: s for s in symbols for place in s.places}
     parts = [f"{sanitize(name)} {_symbolic(name, sanitize(text), by_place)}" for name, text in inputs.items()]
     shown = {s.name for place, s in by_place.items() if _is_shown(place, inputs)}
-    parts += [_unlisted(s) for s in symbols if s.places and s.name not in shown]
+    unlisted = [_unlisted(s) for s in symbols if s.places and s.name not in shown]
+    left = len(unlisted) - _MAX_UNLISTED
+    parts += unlisted[:_MAX_UNLISTED] + ([f"{left} more symbols"] if left > 1 else unlisted[_MAX_UNLISTED:])
     conditions = list(dict.fromkeys(c for s in symbols for c in s.conditions))
     cut = len(conditions) - _MAX_CONDITIONS
     more = [f"{cut} more conditions"] if cut > 1 else conditions[_MAX_CONDITIONS:]

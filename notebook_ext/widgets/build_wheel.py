@@ -14,9 +14,11 @@ ASSETS = pathlib.Path(__file__).parent / "bundle_assets.py"
 ONLY_IN_A_CLONE = (
     "engine/guards/guard_kind_examples.py",
     "notebook_ext/lesson/__main__.py",
+    "notebook_ext/package_page.md",
     "notebook_ext/reference_docs.py",
+    "notebook_ext/widgets/build_wheel.py",
 )
-"""Modules that write pages and notebooks in a clone; they are left out of the wheel."""
+"""Files that only a clone needs, to write pages and wheels: not in the wheel."""
 
 
 class BuildWithPackedSources(build_py):
@@ -34,5 +36,5 @@ class BuildWithPackedSources(build_py):
         for file in (*assets["MODULES"], *assets["STYLE_SHEETS"]):
             (static / file).unlink()
         for file in ONLY_IN_A_CLONE:
-            (build / file).unlink()
+            (build / file).unlink(missing_ok=True)
         shutil.rmtree(build / "notebook_ext" / "labextension")  # the wheel has it where JupyterLab looks

@@ -66,6 +66,8 @@ def _final_graphs(compilation: CompilationRecord) -> list[GraphRecord]:
 
 
 def _collectives(compilation: CompilationRecord, graph: GraphRecord) -> Iterator[GraphCollective]:
+    if graph.text and COLLECTIVE.search(graph.text) is None:
+        return  # The nodes of a log are parsed from the text on access.
     traced = {n.id: n for g in compilation.graphs[:1] for n in g.nodes}
     groups = {k: v for g in compilation.graphs if g.mesh is not None for k, v in g.mesh.groups}
     own = {n.id: n for n in graph.nodes}

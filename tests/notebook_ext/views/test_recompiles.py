@@ -96,3 +96,15 @@ def test_symbols_of_strides_are_named_as_strides() -> None:
     assert text.startswith(f"x f32[2, 3, {sizes}], ")
     assert not any(names[f"x.stride({n})"] in text for n in range(3))
     assert "= y.stride(0)" in entry_signature(session, row)
+
+
+def test_many_symbols_that_belong_to_no_listed_input_are_counted() -> None:
+    """Six tensors in a list have six sizes: four are named."""
+    engine.reset()
+    grow = engine.compile(lambda past: [t + 1 for t in past], backend="eager")
+    with engine.record() as session:
+        for n in (4, 20):
+            grow([torch.ones(n + i) for i in range(6)])
+    text = entry_signature(session, session.compilations[-1])
+    assert text.count(".shape[0]") == 4
+    assert "2 more symbols" in text
