@@ -314,7 +314,7 @@ class DictKeysMatch(Guard):
         return len(self.keys)
 
     def condition(self, expr: str, const: ConstName, others: tuple[str, ...] = (), known: KnownType = None) -> str:
-        if not self.keys and known is dict:
+        if not self.keys and known in python_objects.EXACT_DICTS:
             return f"not {expr}"
         return f"{const(python_objects.dict_keys_equal, 'same_keys')}({expr}, {const(self.keys, 'keys')})"
 

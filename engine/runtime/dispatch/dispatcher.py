@@ -165,6 +165,9 @@ class DispatcherState:
         with _order_lock:
             self._version = self.cache.version
             entries = self.cache.entries
+            if not self._bound_entries:  # a new dispatcher: one is made at each graph break in a closure
+                self._set_lookup_order(entries)
+                return
             kept = {id(e) for e in (*entries, self.cache.python_entry)}
             self._bound_entries = {key: made for key, made in self._bound_entries.items() if key in kept}
             alive = set(map(id, entries))
@@ -571,11 +574,12 @@ def make_dispatcher(
         after: for "resume", the span of the instruction at which the graph broke.
         dynamic_dims: dimensions of the arguments that are known to vary, by source expression.
     """
-    function = unwrap_compiled(function)
-    if is_disabled(function):
-        return function
-    if is_traced_as_one_call(function):
-        function = make_calling_frame(function)
+    if role != "resume":  # a resume function is neither a dispatcher nor marked
+        function = unwrap_compiled(function)
+        if is_disabled(function):
+            return function
+        if is_traced_as_one_call(function):
+            function = make_calling_frame(function)
     flags = function.__code__.co_flags
     if flags & inspect.CO_ASYNC_GENERATOR or (flags & _GENERATOR_FLAGS and role != "root"):
         return _python_dispatcher(function, compiler, role)
