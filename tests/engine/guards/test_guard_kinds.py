@@ -502,3 +502,50 @@ def test_requires_grad_on_a_base_recompiles_for_a_view_of_it(backend: str, share
             base = torch.ones(4)
             total, _ = run(base.view(-1) if is_view else base.clone(), base)
             assert total.requires_grad is is_view
+
+
+def _set_fp16_reduction(allowed: bool) -> None:
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = allowed
+
+
+def _raise_for_nondeterministic(raises: bool) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=not raises)
+
+
+@pytest.mark.parametrize(
+    ("change", "first", "second"),
+    [
+        (torch.set_num_threads, 2, 1),
+        (torch.set_float32_matmul_precision, "highest", "medium"),
+        (_set_fp16_reduction, True, False),
+        (_raise_for_nondeterministic, False, True),
+    ],
+    ids=["threads", "matmul precision", "fp16 reduction", "warn only"],
+)
+@pytest.mark.filterwarnings("ignore:put_ does not have")
+def test_a_setting_that_aten_reads_needs_no_guard(change: Any, first: Any, second: Any) -> None:
+    """A cache hit after the change has eager's result or error."""
+
+    def place(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).put_(torch.tensor([0, 1]), torch.ones(2))
+
+    compiled, x, outcomes = engine.compile(place, backend="aot_eager"), torch.randn(3, 3), []
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    try:
+        change(first)
+        assert torch.equal(compiled(x), place(x))
+        change(second)
+        with engine.record() as session:
+            for run in (place, compiled):
+                try:
+                    outcomes.append(run(x).tolist())
+                except RuntimeError as error:
+                    outcomes.append(str(error))
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(False)
+        _set_fp16_reduction(True)
+    assert outcomes[0] == outcomes[1]
+    assert isinstance(outcomes[0], str) == (change is _raise_for_nondeterministic)
+    assert not session.compilations
