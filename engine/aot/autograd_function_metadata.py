@@ -85,14 +85,20 @@ def build_autograd_metadata(
     ``requires_grad_inputs`` are positions of inputs. ``inputs_are_callers``: the inputs are the caller's tensors, not
     tensors derived from them.
     """
-    nodes = output_args(halves.forward.graph)
-    tensors = [k for k, n in enumerate(nodes[: halves.num_results]) if tensor_meta(n) is not None]
-    flowing = {n for n, g in zip(joint.grad_inputs, output_args(halves.backward.graph), strict=True) if g is not None}
-    apart = tuple(sorted(set(requires_grad_inputs) - flowing)) if flowing else ()
-    names = {n.name for k, n in enumerate(halves.forward.graph.nodes) if k in apart}
-    shown = {str(n) for n in nodes[: halves.num_results]}
-    places = {n.name: k for k, n in enumerate(halves.forward.graph.nodes) if k in flowing} if inputs_are_callers else {}
-    read = _saved_by_eager(halves.backward)
+    outputs = output_args(halves.forward.graph)
+    tensors = [k for k, n in enumerate(outputs[: halves.num_results]) if tensor_meta(n) is not None]
+    with_gradient = {
+        n for n, g in zip(joint.grad_inputs, output_args(halves.backward.graph), strict=True) if g is not None
+    }
+    without_gradient = tuple(sorted(set(requires_grad_inputs) - with_gradient)) if with_gradient else ()
+    detached_names = {n.name for k, n in enumerate(halves.forward.graph.nodes) if k in without_gradient}
+    result_names = {str(n) for n in outputs[: halves.num_results]}
+    positions = (
+        {n.name: k for k, n in enumerate(halves.forward.graph.nodes) if k in with_gradient}
+        if inputs_are_callers
+        else {}
+    )
+    saved_by_eager = _saved_by_eager(halves.backward)
     return AutogradMetadata(
         num_inputs=len(joint.inputs),
         num_results=halves.num_results,
@@ -104,16 +110,18 @@ def build_autograd_metadata(
         grad_inputs=joint.grad_inputs,
         tangent_layouts=tuple(map(_layout, halves.tangent_fakes)),
         versioned_inputs=tuple(n for n, i in enumerate(joint.metadata.inputs) if i.is_tensor and i.has_version_counter),
-        view_results=tuple(k for k in tensors if is_output_of_view_op(nodes[k])),
+        view_results=tuple(k for k in tensors if is_output_of_view_op(outputs[k])),
         result_write_counts=drop_redundant_fixups(joint.metadata, halves.forward).result_version_bumps,
-        inputs_without_gradient=apart,
-        detached_saved=tuple(n for n, name in enumerate(halves.saved_tensor_names) if name in names),
-        saved_results=frozenset(n for n, name in enumerate(halves.saved_tensor_names) if name in shown),
+        inputs_without_gradient=without_gradient,
+        detached_saved=tuple(n for n, name in enumerate(halves.saved_tensor_names) if name in detached_names),
+        saved_results=frozenset(n for n, name in enumerate(halves.saved_tensor_names) if name in result_names),
         weakref_inputs=tuple(n for n, i in enumerate(joint.metadata.inputs) if i.is_tensor and inputs_are_callers),
         saved_inputs=tuple(
-            (n, places[name])
+            (n, positions[name])
             for n, name in enumerate(halves.saved_tensor_names)
-            if name in places and name in read and not isinstance(joint.inputs[places[name]], torch.nn.Parameter)
+            if name in positions
+            and name in saved_by_eager
+            and not isinstance(joint.inputs[positions[name]], torch.nn.Parameter)
         ),
     )
 

@@ -149,11 +149,11 @@ def tune(session: Session, compilation: str, kernel: str, values: Mapping[str, S
     ]
     session.set_stage(f"tune {kernel}")
     try:
-        usual, points = _measure(loops, target, settings)
+        default_seconds, points = _measure(loops, target, settings)
     finally:
         session.set_stage("")
-    made = Tuning(session, compilation, kernel, target, loops, usual)
-    made.add(points, "" if usual is None else device_name(target))
+    made = Tuning(session, compilation, kernel, target, loops, default_seconds)
+    made.add(points, "" if default_seconds is None else device_name(target))
     return made
 
 

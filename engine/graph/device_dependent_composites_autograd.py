@@ -316,9 +316,9 @@ def _is_flash_on_cpu(query: torch.Tensor, *rest: Any, **options: Any) -> bool:
     layouts = [(tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in given]
     with disable_current_modes():
         probes: Any = iter([torch.empty_strided(n, s, dtype=d).requires_grad_(g) for n, s, d, g in layouts])
-        asked = map_tensors(lambda _: next(probes), (query, *rest))
+        fake_operands = map_tensors(lambda _: next(probes), (query, *rest))
         choose: Function = fused_sdp_choice
-        return int(choose(*asked, **options)) == SDPBackend.FLASH_ATTENTION.value
+        return int(choose(*fake_operands, **options)) == SDPBackend.FLASH_ATTENTION.value
 
 
 def _run_layer_by_layer(call: Function, kind: str, x: Any, hx: Any, params: Sequence[Any], flags: Sequence[Any]) -> Any:

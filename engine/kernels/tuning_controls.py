@@ -65,15 +65,15 @@ def with_values(kernel: LoopKernel, target: str, values: Mapping[str, int]) -> L
         tile = (chosen[ROWS], chosen[COLS], chosen[INNER], chosen[WARPS], chosen[STAGES])
         config = MatmulConfig(*tile, group_m=kernel.matmul.config.group_m)
         return replace(kernel, matmul=replace(kernel.matmul, config=config))
-    usual = default_blocking(kernel)
+    default = default_blocking(kernel)
     block = replace(
-        usual,
-        x_block=chosen.get(BLOCK, chosen.get(ROWS, usual.x_block)),
-        r_block=chosen.get(COLS, usual.r_block),
+        default,
+        x_block=chosen.get(BLOCK, chosen.get(ROWS, default.x_block)),
+        r_block=chosen.get(COLS, default.r_block),
         num_warps=chosen[WARPS],
-        prefetch_depth=chosen.get(STAGES, usual.prefetch_depth),
+        prefetch_depth=chosen.get(STAGES, default.prefetch_depth),
     )
-    if block != usual and not fits(kernel, block):
+    if block != default and not fits(kernel, block):
         raise BadArgument("a thread has too few or too many elements, or shared memory is too small")
     return replace(kernel, block_config=block)
 
@@ -100,27 +100,27 @@ def _matmul_controls(config: MatmulConfig) -> tuple[TuningControl, ...]:
 
 
 def _triton_controls(kernel: LoopKernel) -> tuple[TuningControl, ...]:
-    usual = default_blocking(kernel)
-    warps = _control(WARPS, (1, 2, 4, 8, 16), usual.num_warps)
+    default = default_blocking(kernel)
+    warps = _control(WARPS, (1, 2, 4, 8, 16), default.num_warps)
     if kernel.r is None:
-        return (_control(BLOCK, POINTWISE_BLOCKS, usual.x_block), warps)
-    rows, columns = _row_values(kernel, usual), _column_values(kernel, usual)
-    found = [_control(ROWS, rows, usual.x_block)] if rows else []
-    found += [_control(COLS, columns, usual.r_block)] if columns else []
-    stages = [_control(STAGES, (0, 3, 4), usual.prefetch_depth)] if usual.is_looped else []
+        return (_control(BLOCK, POINTWISE_BLOCKS, default.x_block), warps)
+    rows, columns = _row_values(kernel, default), _column_values(kernel, default)
+    found = [_control(ROWS, rows, default.x_block)] if rows else []
+    found += [_control(COLS, columns, default.r_block)] if columns else []
+    stages = [_control(STAGES, (0, 3, 4), default.prefetch_depth)] if default.is_looped else []
     return (*found, warps, *stages)
 
 
-def _row_values(kernel: LoopKernel, usual: BlockConfig) -> tuple[int, ...]:
-    if usual.has_2d_grid or is_outer_reduction(kernel):
-        return () if usual.x_block == 1 else TILE_SIDES
-    return ROW_COUNTS if not usual.is_looped and power_of_two(usual.r_block) <= MAX_SHARED_ROW else ()
+def _row_values(kernel: LoopKernel, default: BlockConfig) -> tuple[int, ...]:
+    if default.has_2d_grid or is_outer_reduction(kernel):
+        return () if default.x_block == 1 else TILE_SIDES
+    return ROW_COUNTS if not default.is_looped and power_of_two(default.r_block) <= MAX_SHARED_ROW else ()
 
 
-def _column_values(kernel: LoopKernel, usual: BlockConfig) -> tuple[int, ...]:
-    if usual.has_2d_grid:
-        return ROW_BLOCKS if usual.x_block == 1 else TILE_SIDES
-    if not usual.is_looped:
+def _column_values(kernel: LoopKernel, default: BlockConfig) -> tuple[int, ...]:
+    if default.has_2d_grid:
+        return ROW_BLOCKS if default.x_block == 1 else TILE_SIDES
+    if not default.is_looped:
         return ()
     return OUTER_BLOCKS if is_outer_reduction(kernel) else ROW_BLOCKS
 

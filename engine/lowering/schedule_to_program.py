@@ -63,17 +63,17 @@ def schedule_to_program(
     schedule: Schedule,
     target: str,
     emit: PrintKernel,
-    cutter: BlockTuner,
+    tuner: BlockTuner,
     mutated: Sequence[tuple[int, int]] = (),
 ) -> LoweredProgram:
     """Build the program of a schedule.
 
-    ``emit`` prints a kernel, ``cutter`` chooses the block sizes of a kernel. ``mutated``: see
+    ``emit`` prints a kernel, ``tuner`` chooses the block sizes of a kernel. ``mutated``: see
     ``AotGraph.mutated_inputs``.
     """
     buffers = _make_buffers(walk, schedule)
     printed = KernelDeduplicator(emit, target, _kernel_letters(walk.stage, target))
-    builder = _StepBuilder(walk, buffers, printed, cutter.with_chosen_blocking)
+    builder = _StepBuilder(walk, buffers, printed, tuner.with_chosen_blocking)
     for step in schedule.steps:
         deliver_interrupts()
         step.accept(builder)
@@ -89,7 +89,7 @@ def schedule_to_program(
     )
     externs = tuple(map(_extern_record, builder.externs))
     lowered = walk.lowered_node_count + builder.template_count
-    choices = (*schedule.choices, *cutter.choices)
+    choices = (*schedule.choices, *tuner.choices)
     lowering_record = LoweringRecord(
         target, (*schedule.decisions, *combined), externs, lowered, walk.compute_node_count, autotune_choices=choices
     )

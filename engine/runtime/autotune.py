@@ -92,14 +92,14 @@ class Autotuner:
     def _answer(
         self, question: ChoiceRequest, seconds: Sequence[float | None], *, is_known: bool = False
     ) -> ChoiceResult:
-        usual = seconds[0]
+        default_seconds = seconds[0]
         others = [(s, n) for n, s in enumerate(seconds) if n and s is not None]
-        if not others or usual is None:
+        if not others or default_seconds is None:
             return ChoiceResult(0, tuple(seconds), "No other candidate could be measured.", is_known, self.device)
         best, at = min(others)
-        taken = at if best < MAX_TIME_RATIO * usual else 0
+        taken = at if best < MAX_TIME_RATIO * default_seconds else 0
         label = question.candidates[at].label.removeprefix("template ").removeprefix("blocks of ")
-        first = f"{question.library_text} takes {usual * 1e6:.1f} us"
+        first = f"{question.library_text} takes {default_seconds * 1e6:.1f} us"
         second = f"{question.template_text} {best * 1e6:.1f} us ({label})"
         when = "Measured before on" if is_known else "Measured on"
         reason = f"{when} {self.device}{_sizes_text(question)}: {first}, {second}."

@@ -236,13 +236,13 @@ class DispatcherState:
 
     def _run_recorded(self, values: tuple[Any, ...], session: Session, spread: Run) -> Any:
         start = time.perf_counter()
-        entry, asked = self._look_up(values)
+        entry, checked = self._look_up(values)
         seconds = time.perf_counter() - start
         if entry is None or entry.runs_python:
-            entry = self._record_miss(values, session, entry, asked, seconds)
+            entry = self._record_miss(values, session, entry, checked, seconds)
         else:
             with DisableTorchFunction():
-                self._record_hit(values, session, entry, (asked, seconds, start - session.started))
+                self._record_hit(values, session, entry, (checked, seconds, start - session.started))
         active = active_frames.frames
         active.append(self.cache.frame.id)
         try:
@@ -276,7 +276,7 @@ class DispatcherState:
         self.cache.recorded_hit = recorded
 
     def _record_miss(
-        self, values: tuple[Any, ...], session: Session, entry: CacheEntry | None, asked: list[str], seconds: float
+        self, values: tuple[Any, ...], session: Session, entry: CacheEntry | None, checked: list[str], seconds: float
     ) -> CacheEntry:
         """Record a call that compiles, or runs ``entry`` as Python; return the entry to run."""
         record_frame(session, self.cache)
@@ -289,7 +289,7 @@ class DispatcherState:
         arguments = self.arguments(values)
         with DisableTorchFunction():
             named = self.named_arguments(values)
-            index = record_call(session, self.cache, recorded_outcome, entry.id, named, asked, rejections, seconds)
+            index = record_call(session, self.cache, recorded_outcome, entry.id, named, checked, rejections, seconds)
             record_arguments(session, self, index, entry.id, arguments, keep_beyond_next=outcome != "hit")
         self.cache.recorded_hit = None
         return entry
@@ -302,13 +302,13 @@ class DispatcherState:
         order = self._lookup_order if self._version == self.cache.version else self.entries
         if order and order[0].check(cells, *values):
             return order[0], [order[0].id]
-        asked = [order[0].id] if order else []
+        checked = [order[0].id] if order else []
         for entry in order[1:]:
-            asked.append(entry.id)
+            checked.append(entry.id)
             if entry.check(cells, *values):
                 self.promote(entry)
-                return entry, asked
-        return self.cache.python_entry, asked
+                return entry, checked
+        return self.cache.python_entry, checked
 
     def arguments(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """Return the values by parameter name."""

@@ -57,7 +57,7 @@ def record_call(
     outcome: str,
     entry: str,
     arguments: dict[str, Any],
-    asked: Sequence[str] = (),
+    checked: Sequence[str] = (),
     rejections: Sequence[GuardFailure] = (),
     guard_seconds: float = 0.0,
 ) -> int:
@@ -67,9 +67,9 @@ def record_call(
     if outcome == "compiled" and caller is not None and is_installed_file(cache.frame.file):
         session.add_file(source_file(caller.file))  # The only code of the user that this frame leads to.
     start = time.perf_counter() - session.started
-    asked_of, refused = tuple(asked), tuple(rejections)
+    checked_entries, refused = tuple(checked), tuple(rejections)
     return session.add_call(
-        CallRecord(0, cache.frame.id, outcome, entry, caller, inputs, asked_of, refused, guard_seconds, start)
+        CallRecord(0, cache.frame.id, outcome, entry, caller, inputs, checked_entries, refused, guard_seconds, start)
     )
 
 
@@ -97,11 +97,11 @@ class RecordedHit:
 
     def to_record(self) -> CallRecord:
         """Return the record of the call."""
-        asked, seconds, start = self.facts
+        checked, seconds, start = self.facts
         inputs = describe_snapshots(self.shared.names, self.arguments)
         caller = self.caller and span_at(*self.caller)
         return CallRecord(
-            self.index, self.shared.frame, "hit", self.shared.entry, caller, inputs, tuple(asked), (), seconds, start
+            self.index, self.shared.frame, "hit", self.shared.entry, caller, inputs, tuple(checked), (), seconds, start
         )
 
 
