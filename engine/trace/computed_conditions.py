@@ -5,6 +5,7 @@ Without this, the graph would break where Python needs the value.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from engine.ir.guards.computed_condition import (
     ValueRef,
     evaluate_condition,
     evaluate_number,
+    run_steps,
 )
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.base import Source
@@ -89,6 +91,19 @@ def fold_number(tx: Tracer, node: torch.fx.Node) -> Any:
         why = "its value decided what was traced"
         tx.guard(EqualsMatch, TensorItemSource(buffer.source), int(buffer.example_value), why=why)
     return evaluate_number(steps, *(g.example_value for g in given))
+
+
+def fold_zero(tx: Tracer, node: torch.fx.Node) -> float:
+    """Return 0.0 or -0.0, as Python computes it; guard the numbers that decide."""
+    sliced = _slice_of(tx, node)
+    given = [] if sliced is None else list(sliced[0].inputs.values())
+    if sliced is None or any(type(g.example_value) not in (int, float) for g in given):
+        return 0.0
+    steps = sliced[1]
+    for number in given:
+        tx.guard(EqualsMatch, number.source, number.example_value, why="it decided the sign of a zero")
+    found = run_steps(steps, [g.example_value for g in given])
+    return 0.0 if found is None else math.copysign(0.0, found)
 
 
 def compute_before_graph(tx: Tracer, fn: Callable[..., Any], args: list[Any]) -> tuple[Any, Source] | None:

@@ -54,17 +54,17 @@ class NumberProgram:
     steps: tuple[ConditionOp, ...]
 
     def __call__(self, number: Any) -> Any:
-        return _run_steps(self.steps, [number]) if type(number) in (int, float) else None
+        return run_steps(self.steps, [number]) if type(number) in (int, float) else None
 
 
 def _evaluate(finish: Callable[[Any], Any], steps: tuple[ConditionOp, ...], inputs: tuple[Any, ...]) -> Any:
     """Evaluate the operations. Tensors are cloned first, because operations may mutate them."""
     with torch.no_grad(), DisableTorchFunction():
         known = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
-        return _run_steps((*steps, ConditionOp(finish, (ValueRef(len(inputs) + len(steps) - 1),))), known)
+        return run_steps((*steps, ConditionOp(finish, (ValueRef(len(inputs) + len(steps) - 1),))), known)
 
 
-def _run_steps(steps: tuple[ConditionOp, ...], known: list[Any]) -> Any:
+def run_steps(steps: tuple[ConditionOp, ...], known: list[Any]) -> Any:
     """Append each result to the known values; return the last, or None if one fails."""
     try:
         for step in steps:

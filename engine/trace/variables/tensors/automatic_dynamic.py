@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,7 +68,9 @@ def symbolize_number(tx: Tracer, real: float, source: Source) -> Variable | None
     check_in_range(source, real, low, high)
     why = _dynamic_number_reason(tx, real, source)
     # sympy represents neither infinity nor the sign of zero
-    if not why or not (0 < abs(real) <= _MAX_FLOAT if type(real) is float else -(2**63) <= real < 2**63):
+    is_negative_zero = real == 0 and math.copysign(1, real) < 0
+    fits = abs(real) <= _MAX_FLOAT and not is_negative_zero if type(real) is float else -(2**63) <= real < 2**63
+    if not why or not fits:
         return None
     env = tx.symbols.shape_env
     symbol: Any = env.create_unspecified_symbol(real, source=source, dynamic_dim=DimDynamic.DYNAMIC)

@@ -18,7 +18,7 @@ from engine.ir.introspection.python_operators import Operator
 from engine.ir.sources.base import Source
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.computed_conditions import fold_condition
+from engine.trace.computed_conditions import fold_condition, fold_zero
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
@@ -86,7 +86,10 @@ class SymNodeVariable(Variable):
                     _specialize_symbol(tx, symbol)
                 return kind(self.sym.node.hint)
             if not self.depends_on_unbacked_float and not self.rounding_symbols:
-                return bool(self.sym != 0) if kind is bool and self.python_type() is float else kind(self.sym)
+                if kind is bool and self.python_type() is float:
+                    return bool(self.sym != 0)
+                value = kind(self.sym)
+                return fold_zero(tx, self.node) if kind is float and value == 0 else value
         except GuardOnDataDependentSymNode:
             pass
         raise data_dependent_break(

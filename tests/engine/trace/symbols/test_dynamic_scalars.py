@@ -56,3 +56,26 @@ def test_functions_of_math_do_not_specialize(kind: type) -> None:
         for n in (3, 5, 7, 11, 2):
             torch.testing.assert_close(compiled(x, kind(n)), decay(x, kind(n)), rtol=0, atol=0)
     assert len(session.compilations) == 3
+
+
+def test_zero_is_a_symbol() -> None:
+    """A float that is 0.0 in the call that compiles is a symbol like any other."""
+    engine.reset()
+    compiled = engine.compile(lambda x, t: (x * t, t + 1.5, -t), backend="eager")
+    x = torch.arange(3.0)
+    with engine.record() as session:
+        for t in (0.5, 0.0, 0.25, -0.0, 1.0):
+            assert repr(compiled(x, t)) == repr((x * t, t + 1.5, -t))
+    assert len(session.compilations) == 2
+
+
+def test_sign_of_a_zero_that_is_specialized() -> None:
+    """Texts and ``copysign`` of zeros have eager's sign."""
+    engine.reset()
+
+    def signs(x, t):
+        return x * t, str(-t), math.copysign(1, t), (-t) ** 3
+
+    compiled = engine.compile(signs, backend="eager")
+    for t in (0.5, 0.0, -0.0, 0.0):
+        assert repr(compiled(torch.ones(2), t)) == repr(signs(torch.ones(2), t))
