@@ -51,6 +51,8 @@ from engine.aot.wrappers.lazy_backward import LazyBackward
 from engine.aot.wrappers.node_statistics import node_statistics
 from engine.aot.wrappers.order import FUNCTIONAL_CALL_WRAPPERS, TRACED_CALL_WRAPPERS
 from engine.aot.wrappers.value_probe import ValueProbe, probe_for
+from engine.graph.passes.choose_conv_layout import choose_conv_layout
+from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.current_session import current_session
@@ -122,6 +124,8 @@ class AotSettings:
     """
     passes: PassSet = PassSet()
     """Passes that the user registered."""
+    chooses_layouts: bool = False
+    """Convolutions on a GPU may run in another memory layout than in eager."""
 
 
 def compile_graph(
@@ -242,7 +246,8 @@ def _load_or_trace(
         return _trace_artifact(call, compilation, settings, trains=trains), ""
     if why := settings.passes.why_not_on_disk:
         return _trace_artifact(call, compilation, settings, trains=trains), f"not saved to disk: {why}"
-    key_settings = (settings.partition_method, settings.recompute_random, settings.passes.key)
+    layouts = settings.chooses_layouts
+    key_settings = (settings.partition_method, settings.recompute_random, settings.passes.key, layouts)
     location = cache_location(call, settings.cache_dir, trains=trains, settings=key_settings)
     found, note = load_artifact(location, call, compilation, loads_joint=current_session() is not None)
     if found is not None:
@@ -272,10 +277,10 @@ def _assumption_guards(relations: Sequence[str], settings: AotSettings) -> tuple
 def _trace_artifact(call: TracedCall, compilation: str, settings: AotSettings, *, trains: bool) -> AotArtifact:
     if not trains:
         functional = functionalize(call.graph, call.inputs, compilation)
-        functional = replace(functional, module=run_aten_passes(functional.module, settings.passes))
+        functional = replace(functional, module=_rewrite(functional.module, settings, trains=False))
         return replace(functional, metadata=_with_effects(functional.metadata, functional.module))
     joint = trace_joint(call.graph, call.inputs, compilation)
-    joint = replace(joint, module=run_aten_passes(joint.module, settings.passes))
+    joint = replace(joint, module=_rewrite(joint.module, settings, trains=True))
     joint = replace(joint, metadata=_with_effects(joint.metadata, joint.module))
     if not joint.differentiable_results:
         return FunctionalGraph(joint.module, joint.inputs, drop_redundant_fixups(joint.metadata, joint.module))
@@ -287,6 +292,16 @@ def _trace_artifact(call: TracedCall, compilation: str, settings: AotSettings, *
     _check_versions_of_saved_inputs(joint, halves)
     effect_order.check_effect_order(joint.module, (halves.forward, halves.backward), f"joint graph of {compilation}")
     return TrainingArtifact(joint, halves, rerun)
+
+
+def _rewrite(module: torch.fx.GraphModule, settings: AotSettings, *, trains: bool) -> torch.fx.GraphModule:
+    """Return a functional or joint graph after the user's passes and the choice of layouts."""
+    watch = PassRecorder(run_aten_passes(module, settings.passes))
+    if settings.chooses_layouts:
+        with watch.record_pass("choose_conv_layout"):
+            watch.module = choose_conv_layout(watch.module, trains=trains)
+        watch.module.meta[PASS_RECORDS_KEY] = (*watch.module.meta.get(PASS_RECORDS_KEY, ()), *watch.records)
+    return watch.module
 
 
 def _with_effects(metadata: AotMetadata, module: torch.fx.GraphModule) -> AotMetadata:

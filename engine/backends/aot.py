@@ -37,6 +37,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
         cache_dir=user_cache_dir() / "aot" if config.disk_cache and not why_off(Feature.DISK_CACHE) else None,
         take_assumption_guards=traced.late_shape_guards,
         passes=work.passes,
+        chooses_layouts=options.backend == "triton",
     )
     with work.stage("aot"):
         result = compile_graph(

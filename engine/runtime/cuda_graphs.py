@@ -458,11 +458,26 @@ class CudaGraphRecorder:
                 outputs = run()
             except BaseException:
                 with contextlib.suppress(Exception):
-                    graph.capture_end()
+                    _end_capture(graph)
                 raise
-            graph.capture_end()
+            _end_capture(graph)
         torch.cuda.current_stream(device).wait_stream(stream)
         return GraphRecording(graph.replay, outputs)
+
+
+def _end_capture(graph: torch.cuda.CUDAGraph) -> None:
+    """End a capture, also for random number generators if CUDA has invalidated it.
+
+    They leave capture mode only where a capture succeeds; until then each random number on the GPU raises an error.
+    """
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        filled, successful = torch.empty(1, device="cuda"), torch.cuda.CUDAGraph()
+        successful.capture_begin(capture_error_mode="thread_local")
+        filled.zero_()  # torch warns of an empty graph
+        successful.capture_end()
+        raise
 
 
 @contextlib.contextmanager

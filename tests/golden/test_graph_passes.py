@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from engine.graph.passes import choose_conv_layout as layouts
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.lift_requires_grad import lift_requires_grad
 from engine.graph.passes.remove_noop_aliases import remove_noop_aliases
@@ -48,6 +49,21 @@ def test_remove_noop_aliases(pair: Pair) -> None:
     before = plain_lines(module)
     remove_noop_aliases(module)
     pair(f, before=before, after=plain_lines(module))
+
+
+@shows("engine/graph/passes/choose_conv_layout.py")
+def test_choose_conv_layout(pair: Pair) -> None:
+    """Gives convolutions on a GPU operands in channels last.
+
+    Elementwise operators carry the layout on; a result that is returned gets eager's strides.
+    """
+
+    def f(x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x, weight).relu()
+
+    module = to_aten(f, torch.ones(2, 3, 8, 8), torch.ones(8, 3, 3, 3)).module
+    before = plain_lines(module)
+    pair(f, before=before, after=plain_lines(layouts._Rewriter(module).run()))
 
 
 @shows("engine/graph/passes/lift_requires_grad.py")
