@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -112,7 +112,9 @@ def call_on_fakes(
             return run(*args, **kwargs)
         frame = tx.call_stack.frames[-1]
         line = span_of(frame.code, frame.op.offset).line
-        return call_at_line(frame.code.co_filename, line, frame.globals.values, run, args, kwargs)
+        return call_at_line(
+            frame.code.co_filename, line, cast("dict[str, Any]", frame.globals.values), run, args, kwargs
+        )
 
 
 def _first_line(error: BaseException | str) -> str:
