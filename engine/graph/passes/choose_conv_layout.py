@@ -1,7 +1,7 @@
 """Runs convolutions on a GPU in channels last, and the operators between them.
 
 Vendor libraries compute convolutions faster in this layout, depthwise ones several times. Results and gradients of the
-graph have eager's strides.
+graph have eager's strides. A value whose layout cannot change leaves the whole graph as it is.
 """
 
 from __future__ import annotations
