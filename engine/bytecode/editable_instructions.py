@@ -48,9 +48,9 @@ def editable_bytecode(code: CodeType) -> Bytecode:
     read = Bytecode.from_code(
         code.replace(co_code=bytes(text)) if built else code, conserve_exception_block_stackdepth=True
     )
-    places = [n for n, item in enumerate(read) if isinstance(item, Instr) and item.name == "BUILD_INTERPOLATION"]
-    for n, op in zip(places, built, strict=True):
-        read[n] = _Interpolation(op.opname, op.arg, location=read[n].location)
+    places = [(n, i) for n, i in enumerate(read) if isinstance(i, Instr) and i.name == "BUILD_INTERPOLATION"]
+    for (n, item), op in zip(places, built, strict=True):
+        read[n] = _Interpolation(op.opname, op.arg, location=item.location)
     return read
 
 

@@ -8,10 +8,15 @@ are no hints or no second program.
 from __future__ import annotations
 
 import functools
+import json
+import lzma
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+PACKED_TOPICS = "topics.json.xz"
+"""File that replaces the files of a catalog in a wheel."""
 
 _PAGE = re.compile(
     r"# (?P<id>[\w-]+): (?P<title>[^\n]+)\n\n(?P<cause>[^\n]+)\n"
@@ -46,7 +51,7 @@ class Reason:
 class ReasonCatalog(Mapping[str, Reason]):
     """Maps ids to reasons.
 
-    The files ``topic.md`` are read at the first look-up, and a page is parsed at its own first look-up.
+    The files ``topic.md``, or the one that they are packed into, are read at the first look-up, and a page is parsed at its own first look-up.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -56,9 +61,9 @@ class ReasonCatalog(Mapping[str, Reason]):
     def _pages(self) -> dict[str, tuple[str, str]]:
         """Topic and text of each page by id."""
         found = {}
-        for path in sorted(self._folder.glob("*.md")):
-            for page in path.read_text(encoding="utf-8").split("\n---\n\n"):
-                found[page.removeprefix("# ").partition(":")[0]] = (path.stem, page)
+        for topic, text in _read_topics(self._folder).items():
+            for page in text.split("\n---\n\n"):
+                found[page.removeprefix("# ").partition(":")[0]] = (topic, page)
         return found
 
     def __getitem__(self, id: str) -> Reason:
@@ -69,6 +74,22 @@ class ReasonCatalog(Mapping[str, Reason]):
 
     def __len__(self) -> int:
         return len(self._pages)
+
+
+def pack_topics(folder: pathlib.Path) -> None:
+    """Replace the files of a catalog by one, a third smaller than they are in a wheel."""
+    packed = lzma.compress(json.dumps(_read_topics(folder), ensure_ascii=False).encode())
+    for path in folder.glob("*.md"):
+        path.unlink()
+    (folder / PACKED_TOPICS).write_bytes(packed)
+
+
+def _read_topics(folder: pathlib.Path) -> dict[str, str]:
+    packed = folder / PACKED_TOPICS
+    if packed.exists():
+        unpacked: dict[str, str] = json.loads(lzma.decompress(packed.read_bytes()))
+        return unpacked
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Pack the front end into one file of the wheel.
+"""Pack the front end, and each catalog of reasons, into one file of the wheel.
 
 Setuptools loads this file by its path, so it imports nothing of the package.
 """
@@ -10,6 +10,7 @@ import shutil
 from setuptools.command.build_py import build_py
 
 ASSETS = pathlib.Path(__file__).parent / "bundle_assets.py"
+CATALOGS = pathlib.Path(__file__).parents[2] / "engine" / "ir" / "reason_catalog.py"
 
 ONLY_IN_A_CLONE = (
     "engine/guards/guard_kind_examples.py",
@@ -35,6 +36,9 @@ class BuildWithPackedSources(build_py):
         (static / assets["PACKED_SOURCES"]).write_bytes(assets["packed_sources"]())
         for file in (*assets["MODULES"], *assets["STYLE_SHEETS"]):
             (static / file).unlink()
+        pack_topics = runpy.run_path(str(CATALOGS))["pack_topics"]
+        for folder in (build / "engine").rglob("catalog"):
+            pack_topics(folder)
         for file in ONLY_IN_A_CLONE:
             (build / file).unlink(missing_ok=True)
         shutil.rmtree(build / "notebook_ext" / "labextension")  # the wheel has it where JupyterLab looks
