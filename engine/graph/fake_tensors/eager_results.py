@@ -40,6 +40,23 @@ def _counts_of_weights(given: Mapping[str, Any], found: Any) -> Any:
     return found if found.dtype == wanted else torch.empty_like(found, dtype=wanted)
 
 
+def has_float_statistics(input: torch.Tensor, parameters: Sequence[torch.Tensor | None], *, training: bool) -> bool:
+    """Return True if batch norm on the CPU saves float32 statistics of a half-precision input.
+
+    ATen does if its weight, bias or running statistics are float32; torch's decomposition saves the input's dtype.
+    """
+    is_half = input.device.type == "cpu" and input.dtype in {torch.bfloat16, torch.float16}
+    return training and is_half and any(p is not None and p.dtype == torch.float32 for p in parameters)
+
+
+def _batch_statistics(given: Mapping[str, Any], found: Any) -> tuple[Any, ...]:
+    output, mean, deviation, *rest = found
+    parameters = [given.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+    if has_float_statistics(given["input"], parameters, training=given["training"]):
+        mean, deviation = (torch.empty_like(t, dtype=torch.float32) for t in (mean, deviation))
+    return (output, mean, deviation, *rest)
+
+
 def _with_mask(given: Mapping[str, Any]) -> tuple[Any, ...]:
     return torch.empty_like(given["self"]), torch.empty_like(given["self"], dtype=torch.bool)
 
@@ -67,6 +84,9 @@ _FAKES: dict[str, FakeResults] = {
 _RULES: dict[str, ResultRule] = {
     "_native_multi_head_attention": _attention_without_weights,
     "bincount": _counts_of_weights,
+    **dict.fromkeys(
+        ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"), _batch_statistics
+    ),
     **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"), _int64_indices),
 }
 """Rules by operator name without overload."""

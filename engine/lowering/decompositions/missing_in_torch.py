@@ -1,7 +1,8 @@
 """Decompositions that torch lacks.
 
 They cover pairwise distances and their gradient, the gradient of weight norm, ``diag_embed`` and fake quantization.
-That of ``eye`` in torch counts in the smallest integer type, such as uint16, which ATen does not count in.
+That of ``eye`` in torch counts in the smallest integer type, such as uint16, which ATen does not count in. That of batch
+norm saves statistics in the input's dtype.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 import torch
 
+from engine.graph.fake_tensors.eager_results import has_float_statistics
 from engine.ir.introspection.operator_facts import facts_of
 from engine.lowering.decompositions import interpolation
+from engine.torch_private.operators import decomposition_table
 
 aten = torch.ops.aten
 
@@ -175,11 +178,21 @@ def _update_scale(
     return torch.where(went_wrong, scale * backoff, kept), torch.where(went_wrong | is_due, 0, more)
 
 
+def _batch_norm(input: torch.Tensor, *rest: Any) -> Any:
+    """Normalize in float32 where the saved statistics are float32."""
+    decomposed = decomposition_table[aten._native_batch_norm_legit_functional.default]
+    if not has_float_statistics(input, rest[:4], training=rest[4]):
+        return decomposed(input, *rest)
+    output, *statistics = decomposed(input.float(), *rest)
+    return (output.to(input.dtype), *statistics)
+
+
 MISSING_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **_foreach_decompositions(),
     **interpolation.INTERPOLATION_DECOMPOSITIONS,
     aten._amp_foreach_non_finite_check_and_unscale.default: _check_and_unscale,
     aten._amp_update_scale.default: _update_scale,
+    aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten._cdist_backward.default: _cdist_backward,
     aten._pdist_forward.default: _pdist,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,

@@ -821,6 +821,18 @@ class Ckpt(nn.Module):
         return x
 
 
+@program(lambda: (torch.randn(4, 8).bfloat16().requires_grad_(),))
+class NormOfHalf(nn.Module):
+    """Half-precision activations under parameters and statistics in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.n = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.n(x)
+
+
 @program(lambda: (torch.randn(2, 8),))
 class AMP(nn.Module):
     """A part under autocast."""
