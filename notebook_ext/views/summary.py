@@ -268,7 +268,7 @@ def _kernel_items(session: Session) -> Iterator[SummaryItem]:
 def _observed_check_items(session: Session) -> Iterator[SummaryItem]:
     """Yield how to check a cell's results of torch.compile, which has no kernel to verify."""
     if session.compiler == "torch" and cell_texts.get(session) is not None:
-        yield SummaryItem(", not checked (--compare instead of --backend checks with eager)")
+        yield SummaryItem(", not checked (run with --compare instead of --backend)")
 
 
 def _where_run_text(session: Session) -> str:
