@@ -51,7 +51,7 @@ from engine.aot.wrappers.lazy_backward import LazyBackward
 from engine.aot.wrappers.node_statistics import node_statistics
 from engine.aot.wrappers.order import FUNCTIONAL_CALL_WRAPPERS, TRACED_CALL_WRAPPERS
 from engine.aot.wrappers.value_probe import ValueProbe, probe_for
-from engine.graph.passes.choose_conv_layout import choose_conv_layout
+from engine.graph.passes import choose_conv_layout
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.aot.aot_metadata import AotMetadata
@@ -297,9 +297,9 @@ def _trace_artifact(call: TracedCall, compilation: str, settings: AotSettings, *
 def _rewrite(module: torch.fx.GraphModule, settings: AotSettings, *, trains: bool) -> torch.fx.GraphModule:
     """Return a functional or joint graph after the user's passes and the choice of layouts."""
     watch = PassRecorder(run_aten_passes(module, settings.passes))
-    if settings.chooses_layouts:
+    if settings.chooses_layouts and choose_conv_layout.gains_from_channels_last(watch.module.graph, trains=trains):
         with watch.record_pass("choose_conv_layout"):
-            watch.module = choose_conv_layout(watch.module, trains=trains)
+            watch.module = choose_conv_layout.choose_conv_layout(watch.module, trains=trains)
         watch.module.meta[PASS_RECORDS_KEY] = (*watch.module.meta.get(PASS_RECORDS_KEY, ()), *watch.records)
     return watch.module
 

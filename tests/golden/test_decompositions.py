@@ -205,6 +205,21 @@ def test_upsample_antialiased(show: Show) -> None:
     show(lambda x: aten._upsample_bilinear2d_aa(x, [2, 2], False), torch.ones(1, 1, 4, 4))
 
 
+@shows(MISSING)
+def test_batch_norm(show: Show) -> None:
+    """Normalizes with the statistics of the batch, which it saves.
+
+    On the CPU a half-precision input is converted first if its parameters are float32, as under autocast.
+    """
+    show(
+        lambda x, weight, mean, var: aten._native_batch_norm_legit_functional(
+            x, weight, None, mean, var, True, 0.1, 1e-5
+        )[:3],
+        torch.ones(2, 3),
+        *(torch.ones(3) for _ in range(3)),
+    )
+
+
 @shows(INTERPOLATION)
 def test_replication_pad_backward(show: Show) -> None:
     """Adds the gradients of the padding to the gradients of the border.

@@ -65,7 +65,7 @@ def choose_conv_layout(module: torch.fx.GraphModule, *, trains: bool) -> torch.f
 
     ``trains``: the graph holds a backward.
     """
-    if not _gains(module.graph, trains=trains):
+    if not gains_from_channels_last(module.graph, trains=trains):
         return module
     try:
         return _Rewriter(module).run()
@@ -73,7 +73,7 @@ def choose_conv_layout(module: torch.fx.GraphModule, *, trains: bool) -> torch.f
         return module
 
 
-def _gains(graph: torch.fx.Graph, *, trains: bool) -> bool:
+def gains_from_channels_last(graph: torch.fx.Graph, *, trains: bool) -> bool:
     """Return True if channels last is expected to be faster, as torch.compile estimates it."""
     convolutions = list(graph.find_nodes(op="call_function", target=aten.convolution.default))
     weights = [tensor_meta(node.args[1]) for node in convolutions]

@@ -177,7 +177,7 @@ def builtin_len(value: Any) -> int:
 
 
 EXACT_DICTS = frozenset((dict, collections.OrderedDict))
-"""Dict types whose ``__iter__`` and ``__len__`` cannot be overridden."""
+"""Dict types that are false exactly if they are empty."""
 
 
 def builtin_dict_keys(value: Any) -> list[Any]:
@@ -186,7 +186,7 @@ def builtin_dict_keys(value: Any) -> list[Any]:
     Raises:
         TypeError: not a dict.
     """
-    if type(value) in EXACT_DICTS:
+    if type(value) is dict:
         return list(value)
     base: Any = builtin_base(type(value), (dict, collections.OrderedDict, types.MappingProxyType))
     if base is None:
@@ -199,7 +199,7 @@ def dict_keys_equal(value: Any, keys: tuple[Any, ...]) -> bool:
 
     Constants are compared by type and value, other keys by identity.
     """
-    found = value if type(value) in EXACT_DICTS else builtin_dict_keys(value)
+    found = value if type(value) is dict else builtin_dict_keys(value)
     return len(found) == len(keys) and (all(map(operator.is_, found, keys)) or all(map(constants_equal, found, keys)))
 
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 
-from engine.bytecode.call_at_line import call_at_line
 from engine.bytecode.source_positions import span_of
 from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
 from engine.graph.fake_tensors.eager_error import eager_error_text
@@ -25,6 +24,7 @@ from engine.torch_private.operators import OPDEFS
 from engine.torch_private.symbolic_shapes import GuardOnDataDependentSymNode
 from engine.trace.annotations import Tracer
 from engine.trace.exc import SkipFrame, Unsupported
+from engine.trace.fake_tensors.call_at_line import call_at_line
 from engine.trace.symbols.unbacked_symints import data_dependent_break
 
 _DATA_DEPENDENT = (DataDependentOutputException, GuardOnDataDependentSymNode)
@@ -42,13 +42,13 @@ def evaluate_on_fakes(
                 run, args = (getattr(args[0], target), args[1:]) if op == "call_method" else (target, args)
             by_python = bool(tx.symbols.shape_env.var_to_range)
             try:
-                return call_on_fakes(tx, run, args, kwargs, by_python=by_python)
+                return call_on_fakes(run, args, kwargs, by_python=by_python, tx=tx)
             except _DATA_DEPENDENT:
                 if by_python:
                     raise
                 # C++ composites may read values that the Python decompositions do not need.
                 # They also miss a fake tensor inside a functorch wrapper.
-                return call_on_fakes(tx, run, args, kwargs, by_python=True)
+                return call_on_fakes(run, args, kwargs, by_python=True, tx=tx)
     except _DATA_DEPENDENT as error:
         condition = getattr(error, "cond", None)
         raise data_dependent_break(tx, condition, "data-dependent", f"{name} needs the value of a tensor") from error
@@ -97,9 +97,9 @@ _RECURRENT = frozenset((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu))
 
 
 def call_on_fakes(
-    tx: Tracer, run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, by_python: bool
+    run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, by_python: bool, tx: Tracer | None = None
 ) -> Any:
-    """Call ``run`` on fake tensors, as the user's line that is traced.
+    """Call ``run`` on fake tensors, with ``tx`` as the user's line that it traces.
 
     With ``by_python``, composite operators run through torch's Python decompositions. Symbols need this: C++
     composites specialize them or fail.
@@ -108,7 +108,7 @@ def call_on_fakes(
     if run in _RECURRENT and is_padded_rnn_call(*args, **kwargs):
         run = functools.partial(run_recurrent, run.__name__)
     with enable_python_dispatcher() if by_python else contextlib.nullcontext():
-        if not tx.call_stack.frames:
+        if tx is None or not tx.call_stack.frames:
             return run(*args, **kwargs)
         frame = tx.call_stack.frames[-1]
         line = span_of(frame.code, frame.op.offset).line

@@ -44,7 +44,7 @@ def for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         counts.append(sum(n.name.endswith("_laid_out") for n in made.graph.nodes))
         return made
 
-    monkeypatch.setattr(choose_conv_layout, "_gains", lambda graph, trains: True)
+    monkeypatch.setattr(choose_conv_layout, "gains_from_channels_last", lambda graph, trains: True)
     monkeypatch.setattr(choose_conv_layout._Rewriter, "run", run)
     monkeypatch.setattr(engine.config, "disk_cache", False)
     monkeypatch.setattr(engine.config, "cpu_kernels", False)

@@ -218,6 +218,7 @@ def test_the_condition_of_a_jump_is_shown_whole() -> None:
 
 
 def test_a_break_in_library_code_is_named_by_what_was_met_there() -> None:
+    """The text of a library's line says nothing to the user."""
     torch = pytest.importorskip("torch")
     span = Span(torch.nn.Sequential.forward.__code__.co_filename, 253)
     found = BreakRecord("module-hook", "Hooks cannot be traced", "the hooks of module Conv2d run", span=span)

@@ -27,12 +27,14 @@ def _warned(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -
 
 
 def test_a_warning_names_the_users_line() -> None:
+    """The file, line and text are those of eager, and it appears once."""
     x = torch.randn(4)
     assert _warned(engine.compile(loss, backend="aot_eager"), x) == _warned(loss, x)
     assert [found[0] for found in _warned(loss, x)] == [__file__]
 
 
 def test_a_warning_that_is_an_error_leaves_the_frame_to_python() -> None:
+    """The user gets the warning as an exception; the recorded break is not an internal error."""
     with warnings.catch_warnings(), engine.record() as session:
         warnings.simplefilter("error", UserWarning)
         with pytest.raises(UserWarning, match="Using a target size"):
