@@ -95,7 +95,7 @@
     };
     document.addEventListener(EVENT, (event) => {
       const { root, files, open } = /** @type {CustomEvent} */ (event).detail;
-      const cells = [...app.shell.widgets("main")].map((w) => w.content?.widgets ?? []).find((all) => all.some((/** @type {any} */ c) => c.node.contains(root))) ?? [];
+      const cells = [...app.shell.widgets("main")].map((w) => (w.content?.layout ? (w.content.widgets ?? []) : [])).find((all) => all.some((/** @type {any} */ c) => c.node.contains(root))) ?? [];
       const own = cells.filter((/** @type {any} */ c) => c.node.contains(root));
       const editors = [...own, ...cells].map((/** @type {any} */ c) => c.editor?.editor).filter(Boolean);
       const old = new Set([...owners].filter(([, owner]) => owner === root).map(([editor]) => editor));
