@@ -57,9 +57,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     The build uses the installed setuptools and no network.
     """
     source = tmp_path_factory.mktemp("source") / "copy"
-    kept = shutil.ignore_patterns(
-        ".git", ".venv*", "node_modules", "__pycache__", "*.egg-info", "build", "dist", "report", ".*_cache"
-    )
+    ours = ".git .venv* matrix node_modules __pycache__ *.egg-info build dist report .*_cache"
+    kept = shutil.ignore_patterns(*ours.split())
     shutil.copytree(ROOT, source, ignore=kept)
     out = tmp_path_factory.mktemp("dist")
     for kind in ("sdist", "wheel"):
