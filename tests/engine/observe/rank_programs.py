@@ -11,14 +11,16 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import traceback
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3]))
+
 import engine
 from engine.torch_private.torch_compile import torch_logging
+from tests.forked_ranks import run_forked_ranks
 
 VARIANTS = ("base", "order", "graph", "recompile", "miss", "hit")
 """Variants of the program.
@@ -67,20 +69,12 @@ def write_logs(folder: pathlib.Path) -> None:
     for variant in VARIANTS:
         there = folder / variant
         there.mkdir()
-        children = []
-        for rank in range(2):
-            if (child := os.fork()) == 0:
-                status = 1
-                try:
-                    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / f"cache_{rank}")
-                    run_rank(variant, rank, there)
-                    status = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(status)
-            children.append(child)
-        if sum(os.waitpid(child, 0)[1] for child in children):
+
+        def run(rank: int, variant: str = variant, there: pathlib.Path = there) -> None:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / f"cache_{rank}")
+            run_rank(variant, rank, there)
+
+        if not run_forked_ranks(run, 2):
             raise SystemExit(f"the variant {variant} failed")
 
 

@@ -6,11 +6,9 @@ a process forked from this one, which has imported torch and run nothing.
 
 import gc
 import json
-import os
 import pathlib
 import sys
 import time
-import traceback
 import weakref
 
 import torch
@@ -23,6 +21,7 @@ from engine.torch_private.fake_tensors import FakeTensor
 from engine.torch_private.lazily_loaded import Work
 from engine.torch_private.pytree import tree_leaves
 from tests.engine.planning.training_programs import PROGRAMS
+from tests.forked_ranks import run_forked_ranks
 
 RELEASE_SECONDS = 0.05
 """Seconds in which gloo's thread releases tensors: it wakes the waiting thread earlier.
@@ -104,19 +103,7 @@ def run_rank(folder, program, rank, world):
 
 
 def run_program(folder, program, world):
-    children = []
-    for rank in range(world):
-        if (child := os.fork()) == 0:
-            status = 1
-            try:
-                run_rank(folder, program, rank, world)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        children.append(child)
-    if sum(os.waitpid(child, 0)[1] for child in children):
+    if not run_forked_ranks(lambda rank: run_rank(folder, program, rank, world), world):
         raise SystemExit(f"{program} failed")
 
 
