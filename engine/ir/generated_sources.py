@@ -7,6 +7,7 @@ import linecache
 from collections.abc import Iterator
 from itertools import islice
 
+from engine.torch_private.entries import Feature, why_off
 from engine.torch_private.fx import graph_sources
 
 __all__ = ["limit_graph_sources", "store_source"]
@@ -31,6 +32,9 @@ def limit_graph_sources() -> Iterator[None]:
 
     Those that the user makes outside it are never dropped.
     """
+    if why_off(Feature.SOURCE_LIMIT):
+        yield
+        return
     first = graph_sources.next_id
     try:
         yield
@@ -44,5 +48,7 @@ def _drop_oldest(newest: str) -> None:
     _files[newest] = None
     while len(_files) > MAX_FILES:
         oldest = next(iter(_files))
-        for table in (_files, linecache.cache, graph_sources.eval_cache):
+        for table in (_files, linecache.cache):
             table.pop(oldest, None)
+        if not why_off(Feature.SOURCE_LIMIT):
+            graph_sources.eval_cache.pop(oldest, None)

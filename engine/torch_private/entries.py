@@ -56,6 +56,7 @@ class Feature(enum.Enum):
     CPU_ALLOCATION = "memory on the CPU is allocated by empty_strided, which is slower"
     CUDA_GRAPHS = "kernels are launched one by one, without CUDA graphs"
     DISK_CACHE = "nothing is stored on disk"
+    SOURCE_LIMIT = "sources of generated code stay in memory until the process ends"
     OBSERVATION = "torch.compile is not observed"
     CALL = "what needs it runs eagerly"
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 import torch.fx
@@ -166,7 +167,7 @@ class _Rewriter:
         """
         args, kwargs = torch.fx.map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
         with self._mode, torch.no_grad(), DisableAutocast():
-            value = new.target(*args, **kwargs)  # type: ignore[operator]
+            value = cast("Callable[..., Any]", new.target)(*args, **kwargs)
         found, wanted = results_of(value), results_of(node.meta["val"])
         if [_metadata(v) for v in found] != [_metadata(v) for v in wanted]:
             raise LayoutError
