@@ -278,7 +278,7 @@ class TraceAttempt:
                 content: Variable | None = tx.make_lazy(cell.cell_contents, source)
             except ValueError:
                 content = None
-            value = CellVariable(content, source, cell, root_name=name)
+            value = CellVariable(content, source, cell, root_frame_name=name)
             frame.cells[name] = value
             tx.objects.variables_by_id[id(cell)] = (value, cell)
         return frame

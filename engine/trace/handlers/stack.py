@@ -49,7 +49,7 @@ def _make_cell(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     # Generated code cannot reach that cell by this name.
     is_own = frame.is_root and op.index < resume_index(frame.code)
     root_name = name if is_own else ""
-    frame.cells[name] = CellVariable(frame.locals.pop(name, None), root_name=root_name)
+    frame.cells[name] = CellVariable(frame.locals.pop(name, None), root_frame_name=root_name)
 
 
 @handles("RETURN_VALUE")

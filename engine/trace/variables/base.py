@@ -19,6 +19,7 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.graph_breaks.reasons import unknown_call_kind
 from engine.trace.operators.operand import CONSTANT_OPERATORS, Operand, OperatorResult
+from engine.trace.variables.slotted_type import SlottedType, fresh, state
 
 if TYPE_CHECKING:
     from engine.trace.variables.exceptions.exceptions import ExceptionVariable
@@ -85,6 +86,7 @@ class ObjectFacts:
 
     __slots__ = ()
 
+    source: Source | None = None
     is_mutable = False
     handled_exception: Variable | None = None
     """The exception that a stack entry keeps while it is handled; None for anything else."""
@@ -149,14 +151,6 @@ class ObjectFacts:
         return []
 
 
-class SlottedType(type):
-    """Metaclass of variable classes: one that names no slots has none, and no ``__dict__``."""
-
-    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> SlottedType:
-        namespace.setdefault("__slots__", ())
-        return super().__new__(cls, name, bases, namespace)
-
-
 class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
     """Base of all variables. Operations raise ``Unsupported`` unless a subclass has its own.
 
@@ -164,8 +158,6 @@ class Variable(Operand, MutatedObject, ObjectFacts, metaclass=SlottedType):
     """
 
     __slots__ = ("__weakref__",)
-
-    source: Source | None = None
 
     def describe(self) -> str:
         """Return a short description for messages."""
@@ -361,11 +353,8 @@ class UserErrors:
 class RealObjectVariable(Variable):
     """A variable of one real object, loaded through ``source`` if it has one."""
 
-    __slots__ = ("real_object", "source")
-
-    def __init__(self, real_object: Any, source: Source | None) -> None:
-        self.real_object = real_object
-        self.source = source
+    real_object: Any
+    source: Source | None
 
     def python_type(self) -> type:
         return type(self.real_object)
@@ -381,11 +370,7 @@ class NotPythonConstant(Exception):
 class LazyVariable(RealObjectVariable):
     """A real object that has no variable yet. It adds no guards before ``realize``."""
 
-    __slots__ = ("realized",)
-
-    def __init__(self, real_object: Any, source: Source) -> None:
-        super().__init__(real_object, source)
-        self.realized: Variable | None = None
+    realized: Variable | None = state(None)
 
     @property
     def is_lazy(self) -> bool:  # type: ignore[override]
@@ -424,12 +409,9 @@ class StringFormatVariable(Variable):
     ``parts`` are those of an f-string: variables with their conversions and formats.
     """
 
-    __slots__ = ("parts", "realized")
+    parts: list[FormatPart]
+    realized: Variable | None = state(None)
     cls = str
-
-    def __init__(self, parts: list[FormatPart]) -> None:
-        self.parts = parts
-        self.realized: Variable | None = None
 
     def describe(self) -> str:
         return self.realized.describe() if self.realized is not None else "str (not read yet)"
@@ -483,7 +465,9 @@ NULL = NullVariable()
 class AttributeDictVariable(Variable):
     """A variable that stores its attributes by name, as the traced code sets them."""
 
-    attributes: dict[str, Variable]
+    __slots__ = ()
+
+    attributes: dict[str, Variable] = fresh(dict)
 
     def current_attributes(self, tx: Tracer) -> dict[Any, tuple[Variable, Variable]]:
         """Return the current ``__dict__``, as dict entries, without what C code stores elsewhere."""

@@ -81,11 +81,8 @@ def _as_tuple(tx: Tracer, given: Variable) -> Variable:
 class GraphObjectVariable(Variable):
     """A node output that is not a tensor or number, such as a hook handle or autograd node."""
 
-    __slots__ = ("cls", "node")
-
-    def __init__(self, node: torch.fx.Node, cls: type) -> None:
-        self.node = node
-        self.cls = cls
+    node: torch.fx.Node
+    cls: type
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, None

@@ -14,25 +14,24 @@ from engine.ir.sources.roots import ClosureSource, OptionalClosureSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Variable
+from engine.trace.variables.slotted_type import state
 
 
 class CellVariable(Variable):
     """A closure cell that holds its own content; None while it is empty."""
 
-    __slots__ = ("content", "name", "real_object", "root_frame_name", "source", "was_empty")
+    content: Variable | None
+    source: Source | None = None
+    real_object: Any = None
+    root_frame_name: str = ""
+    """Variable name of a cell of the root frame; generated code loads the cell by it."""
+    was_empty: bool = state(False)
     cls = types.CellType
     is_mutable = True
     is_loaded_by_source = False
 
-    def __init__(
-        self, content: Variable | None, source: Source | None = None, real_object: Any = None, root_name: str = ""
-    ) -> None:
-        self.content = content
-        self.source = source
-        self.real_object = real_object
-        self.root_frame_name = root_name
-        """Variable name of a cell of the root frame; generated code loads the cell by it."""
-        self.was_empty = content is None
+    def __post_init__(self) -> None:
+        self.was_empty = self.content is None
 
     def set_content(self, tx: Tracer, value: Variable | None) -> None:
         """Set the content; None empties the cell."""

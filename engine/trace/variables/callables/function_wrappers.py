@@ -9,10 +9,7 @@ from engine.trace.variables.base import Args, Kwargs, Variable
 class FunctionWrapperVariable(Variable):
     """A function that calls ``function``, for instance compiled, transformed or in a context."""
 
-    __slots__ = ("function",)
-
-    def __init__(self, function: Variable) -> None:
-        self.function = function
+    function: Variable
 
     def python_type(self) -> type:
         return self.function.python_type()

@@ -45,6 +45,7 @@ from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable
 from engine.trace.variables.nn_modules.optimizer_inlining import unwrap_disabled_optimizer_function
 from engine.trace.variables.objects.instance_dicts import InstanceDictVariable
+from engine.trace.variables.slotted_type import fresh, state
 from engine.trace.variables.torch_api.trace_rules import is_in_graph_function, may_inline
 
 
@@ -84,7 +85,7 @@ class FunctionVariable(Variable):
 class UserFunctionVariable(FunctionVariable):
     """A Python function that exists outside the traced code."""
 
-    __slots__ = ("code", "is_trusted", "namespace", "real_object", "source")
+    __slots__ = ("is_trusted", "real_object", "source")
 
     is_mutable = True
 
@@ -207,33 +208,16 @@ class UserFunctionVariable(FunctionVariable):
 class NestedUserFunctionVariable(AttributeDictVariable, FunctionVariable):
     """A function created while tracing: a closure, a lambda or a comprehension."""
 
-    __slots__ = (
-        "_annotations",
-        "annotate",
-        "annotations",
-        "attributes",
-        "cell_values",
-        "code",
-        "default_values",
-        "keyword_default_values",
-        "name",
-        "namespace",
-    )
+    name: str
+    default_values: list[Variable] = fresh(list)
+    keyword_default_values: dict[str, Variable] = fresh(dict)
+    cell_values: list[CellVariable] = fresh(list)
+    annotations: dict[str, Variable] = fresh(dict)
+    _annotations: Variable | None = state(None)
+    annotate: Variable | None = state(None)
+    """The function that returns the annotations, from Python 3.14 on."""
 
     is_mutable = True
-
-    def __init__(self, code: types.CodeType, namespace: GlobalsNamespace, name: str) -> None:
-        self.code = code
-        self.namespace = namespace
-        self.name = name
-        self.default_values: list[Variable] = []
-        self.keyword_default_values: dict[str, Variable] = {}
-        self.cell_values: list[CellVariable] = []
-        self.attributes: dict[str, Variable] = {}
-        self.annotations: dict[str, Variable] = {}
-        self._annotations: Variable | None = None
-        self.annotate: Variable | None = None
-        """The function that returns the annotations, from Python 3.14 on."""
 
     def defaults(self, tx: Tracer) -> list[Variable]:
         return self.default_values

@@ -16,35 +16,26 @@ from engine.trace.variables.base import NONE, NULL, Args, ConstantVariable, Kwar
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.iterators import IteratorVariable
 from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.slotted_type import fresh, state
 
 
 class GeneratorVariable(IteratorVariable):
     """A generator whose body is traced step by step."""
 
-    __slots__ = (
-        "created_at",
-        "creation_call",
-        "frame",
-        "innermost_user_frame",
-        "is_running",
-        "is_started",
-        "names",
-    )
+    frame: Frame
+    created_at: int
+    creation_call: tuple[Variable, list[Variable], dict[str, Variable]]
+    """The generator function and its positional and keyword arguments."""
+    is_started: bool = state(False)
+    is_running: bool = state(False)
+    innermost_user_frame: Frame | None = state(None)
+    """Innermost frame that may use the generator, once a suspended generator was found."""
+    names: dict[str, Variable] = fresh(dict)
     cls = types.GeneratorType
 
-    def __init__(self, frame: Frame, born: int, made_by: tuple[Variable, list[Variable], dict[str, Variable]]) -> None:
-        self.frame = frame
-        self.created_at = born
-        self.creation_call = made_by
-        """The generator function and its positional and keyword arguments."""
-        self.is_started = False
-        self.is_running = False
-        self.innermost_user_frame: Frame | None = None
-        """Innermost frame that may use the generator, once a suspended generator was found."""
-        self.names: dict[str, Variable] = {
-            "__name__": ConstantVariable(frame.code.co_name),
-            "__qualname__": ConstantVariable(frame.code.co_qualname),
-        }
+    def __post_init__(self) -> None:
+        code = self.frame.code
+        self.names.update(__name__=ConstantVariable(code.co_name), __qualname__=ConstantVariable(code.co_qualname))
 
     @property
     def holds_suspended_generator(self) -> bool:

@@ -16,20 +16,18 @@ from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.check_arity import check_method_arity
+from engine.trace.variables.slotted_type import state
 from engine.trace.variables.stdlib.string_format import format_proxy
 
 
 class BoundMethodVariable(Variable):
     """A bound method: a function and its ``self``."""
 
-    __slots__ = ("function", "name", "obj", "source")
+    obj: Variable
+    function: Variable
+    source: Source | None = None
+    name: str = ""
     cls = types.MethodType
-
-    def __init__(self, of: Variable, function: Variable, source: Source | None = None, name: str = "") -> None:
-        self.obj = of
-        self.function = function
-        self.source = source
-        self.name = name
 
     def describe(self) -> str:
         return f"method {self.function.describe()}"
@@ -59,13 +57,10 @@ class BoundMethodVariable(Variable):
 class BuiltinMethodVariable(Variable):
     """A bound method of a builtin container."""
 
-    __slots__ = ("name", "obj", "source")
+    obj: Variable
+    name: str
+    source: Source | None = state(None)
     cls = types.BuiltinMethodType
-
-    def __init__(self, of: Variable, name: str) -> None:
-        self.obj = of
-        self.name = name
-        self.source: Source | None = None
 
     def describe(self) -> str:
         return f"{self.obj.python_type().__name__}.{self.name}"
@@ -107,12 +102,9 @@ def builtin_attribute(tx: Tracer, of: Variable, name: str) -> Variable:
 class ConstantMethodVariable(Variable):
     """A bound method of a constant; a call with constants is folded."""
 
-    __slots__ = ("name", "obj", "source")
-
-    def __init__(self, of: ConstantVariable, name: str) -> None:
-        self.obj = of
-        self.name = name
-        self.source: Source | None = None
+    obj: ConstantVariable
+    name: str
+    source: Source | None = state(None)
 
     def python_type(self) -> type:
         return type(getattr(self.obj.value, self.name))

@@ -79,13 +79,10 @@ def _call(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 class OperatorGetterVariable(Variable):
     """``operator.itemgetter``, ``attrgetter`` or ``methodcaller`` with its arguments."""
 
-    __slots__ = ("args", "cls", "kwargs", "source")
-
-    def __init__(self, cls: type, args: Args, kwargs: Kwargs, source: Source | None = None) -> None:
-        self.cls = cls
-        self.args = args
-        self.kwargs = kwargs
-        self.source = source
+    cls: type
+    args: Args
+    kwargs: Kwargs
+    source: Source | None = None
 
     def as_python_constant(self, tx: Tracer) -> Any:
         words = tx.as_python_keywords(self.kwargs)

@@ -26,24 +26,14 @@ from engine.trace.variables.stdlib.string_format import format_proxy
 class FunctoolsPartialVariable(Variable):
     """A ``functools.partial``: the wrapped function and its bound arguments."""
 
-    __slots__ = ("function", "keywords", "positional", "real_object", "source")
+    function: Variable
+    positional: TupleVariable
+    keywords: DictVariable
+    source: Source | None = None
+    real_object: Any = NotImplemented
     cls = functools.partial
 
     is_mutable = True
-
-    def __init__(
-        self,
-        function: Variable,
-        positional: TupleVariable,
-        keywords: DictVariable,
-        source: Source | None = None,
-        real_object: Any = NotImplemented,
-    ) -> None:
-        self.function = function
-        self.positional = positional
-        self.keywords = keywords
-        self.source = source
-        self.real_object = real_object
 
     def as_python_object(self) -> Any:
         return self.real_object

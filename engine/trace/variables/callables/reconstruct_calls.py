@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import field
 from typing import Any
 
 from engine.trace.annotations import PyCodegen
@@ -12,13 +13,10 @@ from engine.trace.variables.base import Args, Kwargs, Variable
 class CallExpressionVariable(Variable):
     """The result of calling a constant callable, as an expression for reconstruction."""
 
-    __slots__ = ("args", "function", "kwargs")
+    function: Any
+    args: Args
+    kwargs: Kwargs = field(default_factory=dict)
     cls = object
-
-    def __init__(self, function: Any, args: Args, kwargs: Kwargs | None = None) -> None:
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs or {}
 
     def child_variables(self) -> list[Variable]:
         return [*self.args, *self.kwargs.values()]

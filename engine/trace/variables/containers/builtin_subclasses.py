@@ -86,15 +86,9 @@ class BuiltinSubclassVariable(UserDefinedObjectVariable):
     Methods that Python code overrides are traced.
     """
 
-    __slots__ = ("inner",)
-
     inner: Variable
     is_filled_by_new = True
     """False if the contents are mutable: they are set after ``__new__``."""
-
-    def __init__(self, cls: type, source: Source | None, real: Any, inner: Variable) -> None:
-        super().__init__(cls, source, real)
-        self.inner = inner
 
     @property
     def builtin_contents(self) -> Variable:
@@ -231,9 +225,8 @@ class DictSubclassVariable(BuiltinSubclassVariable):
     inner: DictVariable
     is_filled_by_new = False
 
-    def __init__(self, cls: type, source: Source | None, real: Any, inner: DictVariable) -> None:
-        super().__init__(cls, source, real, inner)
-        inner.subclass_instance = self
+    def __post_init__(self) -> None:
+        self.inner.subclass_instance = self
 
     @property
     def default_factory(self) -> Variable | None:
@@ -298,7 +291,7 @@ class ListSubclassVariable(BuiltinSubclassVariable):
 
     def call_builtin_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name == "__iter__":
-            return SequenceIteratorVariable(self.inner.items, type(iter([])), source=self)
+            return SequenceIteratorVariable(self.inner.items, type(iter([])), iterable=self)
         return super().call_builtin_method(tx, name, args, kwargs)
 
     def init_contents(self, tx: Tracer, args: Args, kwargs: Kwargs) -> None:

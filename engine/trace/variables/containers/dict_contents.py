@@ -10,6 +10,7 @@ from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.variables.base import AttributeDictVariable, ConstantVariable, Variable
 from engine.trace.variables.objects.id_and_hash import mark_stored
+from engine.trace.variables.slotted_type import fresh, state
 
 DictEntry = tuple[Variable, Variable]
 
@@ -17,43 +18,20 @@ DictEntry = tuple[Variable, Variable]
 class DictContents(AttributeDictVariable):
     """Entries of a dict by hash key, the order of an OrderedDict, and its attributes."""
 
-    __slots__ = (
-        "attributes",
-        "cls",
-        "default_factory",
-        "load_entries",
-        "loaded_entries",
-        "mutation_count",
-        "pending_stores",
-        "source",
-        "subclass_instance",
-        "was_reordered",
-    )
+    loaded_entries: dict[Any, DictEntry]
+    source: Source | None = None
+    cls: type = dict
+    default_factory: Variable | None = None
+    load_entries: Callable[[], dict[Any, DictEntry]] | None = None
+    pending_stores: dict[Any, DictEntry] = fresh(dict)
+    subclass_instance: Variable | None = state(None)
+    """The instance of a subclass whose contents these are."""
+    was_reordered: bool = state(False)
+    """True if ``move_to_end`` moved a key of an OrderedDict: the order of its dict differs."""
+    mutation_count: int = state(0)
+    """Number of key insertions, deletions and moves so far."""
     is_mutable = True
     must_not_be_copied = True
-
-    def __init__(
-        self,
-        entries: dict[Any, DictEntry],
-        source: Source | None = None,
-        cls: type = dict,
-        factory: Variable | None = None,
-        read: Callable[[], dict[Any, DictEntry]] | None = None,
-    ) -> None:
-        self.loaded_entries = entries
-        self.load_entries = read
-        self.pending_stores: dict[Any, DictEntry] = {}
-        self.source = source
-        self.cls = cls
-        self.default_factory = factory
-        self.subclass_instance: Variable | None = None
-        """The instance of a subclass whose contents these are."""
-        self.attributes: dict[str, Variable] = {}
-        """Attributes that traced code set on an OrderedDict."""
-        self.was_reordered = False
-        """True if ``move_to_end`` moved a key of an OrderedDict: the order of its dict differs."""
-        self.mutation_count = 0
-        """Number of key insertions, deletions and moves so far."""
 
     @property
     def entries(self) -> dict[Any, DictEntry]:

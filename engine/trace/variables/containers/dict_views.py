@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 class DictViewVariable(Variable):
     """A view from ``d.keys()``, ``d.values()`` or ``d.items()``, always up to date."""
 
-    __slots__ = ("dict_variable", "source", "view_kind")
-
-    def __init__(self, of: DictVariable, kind: str, source: Source | None = None) -> None:
-        self.dict_variable = of
-        self.view_kind = kind
-        self.source = source
+    dict_variable: DictVariable
+    view_kind: str
+    source: Source | None = None
 
     @property
     def is_set_like(self) -> bool:  # type: ignore[override]

@@ -449,7 +449,7 @@ def _dict(tx: Tracer, real: dict[Any, Any], source: Source) -> Variable:
         return owner.get_attr(tx, "__dict__")
     if type(real) is dict:
         tx.guard_type(real, source, "it was used as a dict")
-        return DictVariable({}, source, read=lambda: _read_entries(tx, real, source))
+        return DictVariable({}, source, load_entries=lambda: _read_entries(tx, real, source))
     return build_dict(tx, real, source)
 
 

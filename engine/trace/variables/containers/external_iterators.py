@@ -36,6 +36,7 @@ from engine.trace.variables.containers.iterators import (
 )
 from engine.trace.variables.containers.itertools_module import make_iterator
 from engine.trace.variables.containers.sequences import RangeVariable, TupleVariable
+from engine.trace.variables.slotted_type import state
 
 _SEQUENCE_ITERATOR_TYPES: tuple[type, ...] = (type(iter([])), type(iter(())))
 _RANGE_ITERATOR_TYPE = type(iter(range(0)))
@@ -49,16 +50,11 @@ class ExternalIteratorVariable(IteratorVariable):
     steps. A step of an outer iterator also advances its ``inner_iterators``, so their own steps are not counted.
     """
 
-    __slots__ = ("inner", "inner_iterators", "real_object", "source", "steps_taken")
-
-    def __init__(
-        self, real_object: Any, source: Source, inner: Variable, beneath: tuple[ExternalIteratorVariable, ...] = ()
-    ) -> None:
-        self.real_object = real_object
-        self.source = source
-        self.inner: Any = inner
-        self.inner_iterators = beneath
-        self.steps_taken = 0
+    real_object: Any
+    source: Source
+    inner: Any
+    inner_iterators: tuple[ExternalIteratorVariable, ...] = ()
+    steps_taken: int = state(0)
 
     def python_type(self) -> type:
         return type(self.real_object)
@@ -114,15 +110,12 @@ class ItemGuardedIteratorVariable(IteratorVariable):
     The guards cover each item that is read, not the position.
     """
 
-    __slots__ = ("is_exhausted", "iterator_source", "position", "real_object")
+    real_object: Any
+    iterator_source: Source
+    position: int = state(0)
+    is_exhausted: bool = state(False)
 
     position_varies = True
-
-    def __init__(self, real_object: Any, source: Source) -> None:
-        self.real_object = real_object
-        self.iterator_source = source
-        self.position = 0
-        self.is_exhausted = False
 
     def python_type(self) -> type:
         return type(self.real_object)
@@ -162,13 +155,10 @@ class ItemGuardedIteratorVariable(IteratorVariable):
 class _SymbolicCountVariable(IteratorVariable):
     """A count, or an enumerate of ``inner``, where the first number may be a symbol."""
 
-    __slots__ = ("inner", "start", "step", "yielded_count")
-
-    def __init__(self, start: Variable, step: Any, inner: Variable | None = None) -> None:
-        self.start = start
-        self.step = step
-        self.inner = inner
-        self.yielded_count = 0
+    start: Variable
+    step: Any
+    inner: Variable | None = None
+    yielded_count: int = state(0)
 
     def python_type(self) -> type:
         return itertools.count if self.inner is None else enumerate
@@ -300,6 +290,6 @@ def _build_sequence_iterator(tx: Tracer, state: Any, source: Source) -> Variable
         raise Unsupported(
             "outside-iterator", f"an iterator over a {over.python_type().__name__} was created outside the function"
         )
-    found = SequenceIteratorVariable(contents.items, type(iter(())), source=over)
+    found = SequenceIteratorVariable(contents.items, type(iter(())), iterable=over)
     found.position = state[2]
     return found

@@ -119,7 +119,7 @@ def _reverse_range(of: RangeVariable, tx: Tracer) -> Variable:
 @_reverse.register(UserDefinedObjectVariable)
 def _reverse_object(of: UserDefinedObjectVariable, tx: Tracer) -> Variable:
     return iterators.ReversedIteratorVariable(
-        reversed, of, _length_as_int(tx, of), lambda tx: _length_as_int(tx, of), lambda n: item_or_end(tx, of, n)
+        reversed, of, _length_as_int(tx, of) - 1, lambda tx: _length_as_int(tx, of), lambda n: item_or_end(tx, of, n)
     )
 
 
@@ -135,7 +135,7 @@ def _reverse_sequence(of: Variable, tx: Tracer) -> Variable:
     return iterators.ReversedIteratorVariable(
         type(reversed([])) if of.python_type() is list else reversed,
         of,
-        len(items),
+        len(items) - 1,
         lambda tx: len(items),
         lambda n: items[n] if n < len(items) else None,
     )

@@ -15,6 +15,7 @@ from engine.trace.operators.arithmetic import identical_or_equal
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_sourceless_builder
 from engine.trace.variables.callables.methods import builtin_attribute
+from engine.trace.variables.slotted_type import state
 
 if TYPE_CHECKING:
     from engine.trace.variables.containers.dicts import DictVariable
@@ -75,13 +76,10 @@ class SequenceIteratorVariable(IteratorVariable):
     ``iterable`` is the iterated object if reconstruction needs it, otherwise None.
     """
 
-    __slots__ = ("cls", "items", "iterable", "position")
-
-    def __init__(self, items: list[Variable], cls: type, source: Variable | None = None) -> None:
-        self.items = items
-        self.cls = cls
-        self.iterable = source
-        self.position = 0
+    items: list[Variable]
+    cls: type
+    iterable: Variable | None = None
+    position: int = state(0)
 
     def next_item(self, tx: Tracer) -> Variable | None:
         if self.position >= len(self.items):
@@ -121,21 +119,11 @@ class SequenceIteratorVariable(IteratorVariable):
 class ReversedIteratorVariable(IteratorVariable):
     """``reversed`` of ``sequence``: reads ``read_item(n)`` lazily, from ``index`` down."""
 
-    __slots__ = ("cls", "index", "read_item", "read_length", "sequence")
-
-    def __init__(
-        self,
-        cls: type,
-        source: Variable,
-        count: int,
-        size: Callable[[Tracer], int],
-        item: Callable[[int], Variable | None],
-    ) -> None:
-        self.cls = cls
-        self.sequence = source
-        self.read_length = size
-        self.read_item = item
-        self.index = count - 1
+    cls: type
+    sequence: Variable
+    index: int
+    read_length: Callable[[Tracer], int]
+    read_item: Callable[[int], Variable | None]
 
     def next_item(self, tx: Tracer) -> Variable | None:
         if self.index < 0:
@@ -277,12 +265,9 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
 class RangeIteratorVariable(IteratorVariable):
     """An iterator over a range."""
 
-    __slots__ = ("over", "position")
+    over: RangeVariable
+    position: int = 0
     cls = type(iter(range(0)))
-
-    def __init__(self, over: RangeVariable, position: int = 0) -> None:
-        self.over = over
-        self.position = position
 
     def length_hint(self, tx: Tracer) -> int:
         return len(self.over.as_python_constant(tx)) - self.position

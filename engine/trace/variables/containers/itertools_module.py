@@ -24,6 +24,7 @@ from engine.trace.variables.callable_registry import RULES_BY_NAME, CallRule, re
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.iterators import IteratorVariable, SequenceIteratorVariable, iterator_of
 from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.slotted_type import state
 
 
 class _VariableProxy:
@@ -128,18 +129,13 @@ class _IteratorErrors(UserErrors):
 class ItertoolsIteratorVariable(IteratorVariable):
     """An iterator of C code over proxies: ``function(*args, **kwargs)`` created ``iterator``."""
 
-    __slots__ = ("args", "function", "is_exhausted", "iterator", "kwargs", "last_item", "yielded_count")
-
-    def __init__(
-        self, iterator: Iterator[Any], function: Any, args: list[_VariableProxy], kwargs: dict[str, _VariableProxy]
-    ) -> None:
-        self.iterator = iterator
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self.is_exhausted = False
-        self.yielded_count = 0
-        self.last_item: Variable = NONE
+    iterator: Iterator[Any]
+    function: Any
+    args: list[_VariableProxy]
+    kwargs: dict[str, _VariableProxy]
+    is_exhausted: bool = state(False)
+    yielded_count: int = state(0)
+    last_item: Variable = state(NONE)
 
     def python_type(self) -> type:
         return type(self.iterator)

@@ -7,6 +7,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -68,11 +69,9 @@ class SequenceVariable(Variable):
     ``appended`` holds only the items appended during tracing. ``external`` is the real sequence.
     """
 
-    __slots__ = ("appended", "external", "load_items")
-
     appended: list[Variable]
-    external: Any
-    load_items: Callable[[], list[Variable]] | None
+    load_items: Callable[[], list[Variable]] | None = field(default=None, kw_only=True)
+    external: Any = field(default=(), kw_only=True)
 
     @property
     def items(self) -> list[Variable]:
@@ -207,7 +206,7 @@ class SequenceVariable(Variable):
 
     def get_iterator(self, tx: Tracer) -> Variable:
         cls = self.python_type()
-        return SequenceIteratorVariable(self.items, _ITERATOR_TYPES.get(cls, type(iter(()))), source=self)
+        return SequenceIteratorVariable(self.items, _ITERATOR_TYPES.get(cls, type(iter(()))), iterable=self)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if self.lacks_methods(name) and self.source is not None and self.python_type().__dictoffset__:
@@ -292,24 +291,9 @@ class TupleVariable(SequenceVariable):
     ``prefix`` is the tuple that the items were appended to before it was read.
     """
 
-    __slots__ = ("cls", "prefix", "source")
-
-    def __init__(
-        self,
-        items: list[Variable],
-        cls: type = tuple,
-        source: Source | None = None,
-        *,
-        read: Callable[[], list[Variable]] | None = None,
-        external: tuple[Any, ...] = (),
-        prefix: TupleVariable | None = None,
-    ) -> None:
-        self.appended = items
-        self.cls = cls
-        self.source = source
-        self.load_items = read
-        self.external = external
-        self.prefix = prefix
+    cls: type = tuple
+    source: Source | None = None
+    prefix: TupleVariable | None = None
 
     def format_contents(self, tx: Tracer, known: dict[int, Any]) -> Any:
         if self.cls is not tuple:
@@ -342,7 +326,7 @@ class TupleVariable(SequenceVariable):
             return NotImplemented
         if self.cls is tuple and cls is tuple and self.load_items is not None and other.appended:
             is_copied = self.is_truthy(tx)
-            return TupleVariable(list(other.items), read=lambda: self.items, prefix=self) if is_copied else other
+            return TupleVariable(list(other.items), load_items=lambda: self.items, prefix=self) if is_copied else other
         if self.cls is tuple and cls is tuple and not (self.items and other.items):
             return self if self.items else other
         makes_size = self.cls is torch.Size or (cls is torch.Size and hasattr(torch.Size, "__radd__"))
@@ -412,26 +396,11 @@ class ListVariable(SequenceVariable):
     """A list or deque that holds its own contents; all aliases share this one object."""
 
     mutation_words = "contents of the {} are replaced"
-    __slots__ = ("cls", "maxlen", "source")
+    source: Source | None = None
+    cls: type = list
+    maxlen: int | None = None
     is_mutable = True
     must_not_be_copied = True
-
-    def __init__(
-        self,
-        items: list[Variable],
-        source: Source | None = None,
-        cls: type = list,
-        maxlen: int | None = None,
-        read: Callable[[], list[Variable]] | None = None,
-        *,
-        external: Any = (),
-    ) -> None:
-        self.appended = items
-        self.source = source
-        self.cls = cls
-        self.maxlen = maxlen
-        self.load_items = read
-        self.external = external
 
     def drop_excess(self) -> None:
         if self.maxlen is not None:
@@ -730,12 +699,9 @@ class RangeVariable(Variable):
 class SliceVariable(Variable):
     """A slice ``a:b:c``; each bound may be a symbol."""
 
-    __slots__ = ("bounds", "source")
+    bounds: list[Variable]
+    source: Source | None = None
     cls = slice
-
-    def __init__(self, parts: list[Variable], source: Source | None = None) -> None:
-        self.bounds = parts
-        self.source = source
 
     def as_python_constant(self, tx: Tracer) -> Any:
         forced = [realize(tx, p) for p in self.bounds]
@@ -782,7 +748,7 @@ def read_items(tx: Tracer, real: Any, source: Source) -> list[Variable]:
 @register_builder(list)
 def _list(tx: Tracer, real: Any, source: Source) -> Variable:
     tx.guard_type(real, source, "it was used as a list")
-    return ListVariable([], source, read=lambda: read_items(tx, real, source), external=real)
+    return ListVariable([], source, load_items=lambda: read_items(tx, real, source), external=real)
 
 
 @register_builder(collections.deque)
@@ -792,13 +758,13 @@ def _deque(tx: Tracer, real: Any, source: Source) -> Variable:
     kind = collections.deque
     if real.maxlen == 0:
         return ListVariable(read_items(tx, real, source), source, kind, 0)
-    return ListVariable([], source, kind, real.maxlen, lambda: read_items(tx, real, source), external=real)
+    return ListVariable([], source, kind, real.maxlen, load_items=lambda: read_items(tx, real, source), external=real)
 
 
 @register_builder(tuple)
 def _tuple(tx: Tracer, real: Any, source: Source) -> Variable:
     tx.guard_type(real, source, "it was used as a tuple")
-    return TupleVariable([], tuple, source, read=lambda: read_items(tx, real, source), external=real)
+    return TupleVariable([], tuple, source, load_items=lambda: read_items(tx, real, source), external=real)
 
 
 def _is_size_or_namedtuple(real: Any) -> bool:

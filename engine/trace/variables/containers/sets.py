@@ -27,6 +27,7 @@ from engine.trace.variables.containers.iterators import DictOrSetIteratorVariabl
 from engine.trace.variables.containers.method_table import MethodTable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
 from engine.trace.variables.objects.id_and_hash import check_keys_rebuildable, mark_stored
+from engine.trace.variables.slotted_type import state
 from engine.trace.variables.stdlib.string_format import format_proxy, hashable_proxy
 
 _GUARDABLE_ELEMENT_TYPES = (
@@ -51,27 +52,24 @@ class SetVariable(Variable):
     """A set or frozenset: ``elements`` maps hash keys to elements, in insertion order."""
 
     mutation_words = "contents of the {} are replaced"
-    __slots__ = ("cls", "elements", "literal", "order_observed_at", "real_order", "source")
+    elements: dict[Any, Variable]
+    source: Source | None = None
+    cls: type = set
+    real_order: tuple[Any, ...] = state(())
+    """Elements of an existing set in its real iteration order, which depends on its history."""
+    literal: frozenset[Any] | None = state(None)
+    """The constant value of the set, or the constant that built its set display.
+
+    While the elements are unchanged, codegen rebuilds the set from this constant.
+    """
+    order_observed_at: int | None = state(None)
+    """Number of the instruction before which an unspecified iteration order was observed.
+
+    After that instruction, no rebuilt set may replace this one: its order could differ.
+    """
     is_mutable = True
     is_set_like = True
     must_not_be_copied = True
-
-    def __init__(self, elements: dict[Any, Variable], source: Source | None = None, cls: type = set) -> None:
-        self.elements = elements
-        self.source = source
-        self.cls = cls
-        self.real_order: tuple[Any, ...] = ()
-        """Elements of an existing set in its real iteration order, which depends on its history."""
-        self.literal: frozenset[Any] | None = None
-        """The constant value of the set, or the constant that built its set display.
-
-        While the elements are unchanged, codegen rebuilds the set from this constant.
-        """
-        self.order_observed_at: int | None = None
-        """Number of the instruction before which an unspecified iteration order was observed.
-
-        After that instruction, no rebuilt set may replace this one: its order could differ.
-        """
 
     @classmethod
     def from_items(cls, tx: Tracer, items: list[Variable], kind: type = set) -> SetVariable:

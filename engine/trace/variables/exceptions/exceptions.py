@@ -45,6 +45,7 @@ from engine.trace.variables.objects.class_lookup import (
     is_data_descriptor,
 )
 from engine.trace.variables.objects.constructor_registry import register_constructor
+from engine.trace.variables.slotted_type import state
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,32 +200,18 @@ class ExceptionVariable(AttributeDictVariable):
     An error that Python words itself has ``has_unknown_text``: only its class is known while tracing.
     """
 
-    __slots__ = (
-        "attributes",
-        "cls",
-        "has_unknown_text",
-        "known_args",
-        "raise_line",
-        "raised_at",
-        "real_exception",
-        "source",
-        "traceback",
-    )
+    cls: type[BaseException]
+    known_args: list[Variable]
+    real_exception: BaseException | None = None
+    source: Source | None = state(None)
+    has_unknown_text: bool = state(False)
+    raised_at: int = state(0)
+    """Number of the root frame's instruction that raised it first; 0 if not raised."""
+    traceback: Variable | None = state(None)
+    raise_line: int = state(0)
+    """Line of the root frame that raised it or called the raising function; 0 if not raised."""
 
     is_mutable = True
-
-    def __init__(self, cls: type[BaseException], args: list[Variable], error: BaseException | None = None) -> None:
-        self.source: Source | None = None
-        self.cls = cls
-        self.known_args = args
-        self.has_unknown_text = False
-        self.real_exception = error
-        self.attributes: dict[str, Variable] = {}
-        self.raised_at = 0
-        """Number of the root frame's instruction that raised it first; 0 if not raised."""
-        self.traceback: Variable | None = None
-        self.raise_line = 0
-        """Line of the root frame that raised it or called the raising function; 0 if not raised."""
 
     @property
     def args(self) -> list[Variable]:

@@ -68,12 +68,8 @@ _TRANSFORMS = (
 class FunctorchFunctionVariable(FunctionWrapperVariable):
     """A transformed function, such as ``torch.func.vmap(f)``."""
 
-    __slots__ = ("options", "transform")
-
-    def __init__(self, transform: FunctorchTransform, function: Variable, options: dict[str, Any]) -> None:
-        super().__init__(function)
-        self.transform = transform
-        self.options = options
+    transform: FunctorchTransform
+    options: dict[str, Any]
 
     def python_type(self) -> type:
         return type(torch.func.vmap)
@@ -229,7 +225,7 @@ def _register(kind: FunctorchTransform) -> None:
     def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         given = dict(zip(("func", *kind.options), args, strict=False)) | kwargs
         function = realize(tx, given.pop("func"))
-        return FunctorchFunctionVariable(kind, function, _options(tx, kind.transform.__name__, given))
+        return FunctorchFunctionVariable(function, kind, _options(tx, kind.transform.__name__, given))
 
     register_rule(kind.transform)(rule)
 
@@ -242,7 +238,7 @@ def _register_transformed_functions(kind: FunctorchTransform) -> None:
         cells = {c: cell.content for c, cell in zip(of.code.co_freevars, of.cells(tx), strict=True)}
         options = {name: cells[name] for name in kind.options if name in cells}
         function = realize(tx, cells["func"])
-        made = FunctorchFunctionVariable(kind, function, _options(tx, kind.transform.__name__, options))
+        made = FunctorchFunctionVariable(function, kind, _options(tx, kind.transform.__name__, options))
         return made.call(tx, args, kwargs)
 
     RULES_BY_CODE[id(code)] = (code, rule)
@@ -293,11 +289,8 @@ def _linearize(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 class GraphFunctionVariable(Variable):
     """A function returned by a graph node, such as ``vjp``'s pullback. A call is a new node."""
 
-    __slots__ = ("function", "node")
-
-    def __init__(self, node: torch.fx.Node, function: Callable[..., Any]) -> None:
-        self.node = node
-        self.function = function
+    node: torch.fx.Node
+    function: Callable[..., Any]
 
     def python_type(self) -> type:
         return type(self.function)

@@ -22,6 +22,7 @@ from engine.trace.variables.containers.sequences import ListVariable
 from engine.trace.variables.nn_modules.module_calls import call_graph_module, call_module
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.slotted_type import fresh
 
 _MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
 _MODULE = torch.nn.Module
@@ -52,14 +53,10 @@ class NNModuleVariable(UserDefinedObjectVariable):
     Everything else behaves as for any instance.
     """
 
-    __slots__ = ("functional_call_overrides", "member_dicts")
-
-    def __init__(self, cls: type, source: Source | None, real: Any) -> None:
-        super().__init__(cls, source, real)
-        self.functional_call_overrides: dict[str, Variable] = {}
-        """Replacements of parameters and buffers during ``torch.func.functional_call``."""
-        self.member_dicts: dict[str, DictVariable] = {}
-        """Member dicts read as a whole or mutated. Other members are read from the real dict."""
+    functional_call_overrides: dict[str, Variable] = fresh(dict)
+    """Replacements of parameters and buffers during ``torch.func.functional_call``."""
+    member_dicts: dict[str, DictVariable] = fresh(dict)
+    """Member dicts read as a whole or mutated. Other members are read from the real dict."""
 
     def as_module(self) -> NNModuleVariable:
         return self

@@ -29,13 +29,9 @@ class NewClassVariable(ClassVariable):
     ``real_object`` is the class of the trace; each compiled call creates its own by ``construction_call``.
     """
 
-    __slots__ = ("construction_call",)
+    construction_call: Variable
 
     is_mutable = True
-
-    def __init__(self, real_object: type, construction_call: Variable) -> None:
-        super().__init__(real_object, None)
-        self.construction_call = construction_call
 
     def set_attr(self, tx: Tracer, name: str, value: Variable) -> None:
         raise self.unsupported_attribute("setting", name)
@@ -51,7 +47,7 @@ def _create_class(tx: Tracer, make: Callable[..., type], args: Args, kwargs: Kwa
     values, words = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
     with UserErrors(tx, TypeError, ValueError):
         real = make(*values, **words)
-    made = NewClassVariable(real, CallExpressionVariable(make, args, kwargs))
+    made = NewClassVariable(real, None, CallExpressionVariable(make, args, kwargs))
     tx.objects.variables_by_id[id(real)] = (made, real)
     tx.objects.new_classes[real] = made
     return made

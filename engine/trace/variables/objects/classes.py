@@ -46,13 +46,10 @@ _DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: t
 class ClassVariable(Variable):
     """A Python class."""
 
-    __slots__ = ("real_object", "source")
+    real_object: type
+    source: Source | None
 
     is_copied_by_reference = True
-
-    def __init__(self, real_object: type, source: Source | None) -> None:
-        self.real_object = real_object
-        self.source = source
 
     def python_type(self) -> type:
         return type(self.real_object)

@@ -32,6 +32,7 @@ from engine.trace.variables.objects.class_lookup import (
     wrap_entry,
 )
 from engine.trace.variables.objects.instance_dicts import InstanceDictVariable, dict_entries, has_string_keys
+from engine.trace.variables.slotted_type import fresh, state
 
 
 class _AttributeNotFound(Exception):
@@ -44,21 +45,18 @@ class InstanceVariable(Variable):
     ``attr_writes`` holds attributes set during tracing, None for deleted ones. Others are read from ``real_object``.
     """
 
-    __slots__ = ("attr_writes", "cls", "dict_was_assigned", "dict_was_exposed", "real_object", "shared_dict", "source")
+    cls: builtins.type
+    source: Source | None
+    real_object: Any
+    attr_writes: dict[str, Variable | None] = fresh(dict)
+    shared_dict: Variable | None = state(None)
+    """The dict of its attributes if other references to it exist, as for ``x.__dict__ = d``."""
+    dict_was_assigned: bool = state(False)
+    """True if traced code assigned ``shared_dict`` to ``__dict__``."""
+    dict_was_exposed: bool = state(False)
+    """True if traced code read ``__dict__``."""
 
     is_mutable = True
-
-    def __init__(self, cls: builtins.type, source: Source | None, real_object: Any) -> None:
-        self.cls = cls
-        self.source = source
-        self.real_object = real_object
-        self.attr_writes: dict[str, Variable | None] = {}
-        self.shared_dict: Variable | None = None
-        """The dict of its attributes if other references to it exist, as for ``x.__dict__ = d``."""
-        self.dict_was_assigned = False
-        """True if traced code assigned ``shared_dict`` to ``__dict__``."""
-        self.dict_was_exposed = False
-        """True if traced code read ``__dict__``."""
 
     def as_python_object(self) -> Any:
         return self.real_object

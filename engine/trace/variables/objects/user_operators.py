@@ -11,8 +11,6 @@ from engine.trace.variables.base import ConstantVariable, Variable, unwrap_not_i
 class UserOperators(Variable):
     """An operand whose class may define special methods in Python."""
 
-    cls: type
-
     def call_special_method(self, tx: Tracer, name: str, args: list[Variable]) -> Variable:
         """Call a special method; raise Python's TypeError if it is missing."""
         raise NotImplementedError

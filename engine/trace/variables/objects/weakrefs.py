@@ -18,6 +18,7 @@ from engine.trace.variables.base import NONE, Args, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.slotted_type import state
 
 
 class WeakRefVariable(Variable):
@@ -26,19 +27,14 @@ class WeakRefVariable(Variable):
     ``referent`` is the constant None if the object is collected.
     """
 
-    __slots__ = ("callback", "real_object", "real_referent", "referent", "source")
+    referent: Variable
+    source: Source | None = None
+    real_object: Any = None
+    callback: Variable | None = None
+    real_referent: Any = state(NotImplemented)
+    """The real referent if it exists, otherwise NotImplemented."""
 
     is_mutable = True
-
-    def __init__(
-        self, of: Variable, source: Source | None = None, real_object: Any = None, callback: Variable | None = None
-    ) -> None:
-        self.referent = of
-        self.source = source
-        self.real_object = real_object
-        self.callback = callback
-        self.real_referent: Any = NotImplemented
-        """The real referent if it exists, otherwise NotImplemented."""
 
     def as_python_object(self) -> Any:
         # An object has at most one weak reference without a callback; weakref.ref returns it.

@@ -42,17 +42,12 @@ class RandomVariable(Variable):
     """
 
     mutation_words = "the random number state is set"
-    __slots__ = ("known_generator", "real_object", "source")
+    source: Source | None
+    known_generator: random.Random | None
+    real_object: random.Random | None = None
     cls = random.Random
 
     is_mutable = True
-
-    def __init__(
-        self, source: Source | None, known_generator: random.Random | None, real_object: random.Random | None = None
-    ) -> None:
-        self.source = source
-        self.known_generator = known_generator
-        self.real_object = real_object
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return builtin_attribute(tx, self, name)

@@ -106,13 +106,10 @@ for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.reset
 class CatchWarningsVariable(Variable):
     """``warnings.catch_warnings()``: entered and exited after the graph, around its warnings."""
 
-    __slots__ = ("kwargs",)
+    kwargs: Kwargs
     cls = warnings.catch_warnings
 
     is_mutable = True
-
-    def __init__(self, kwargs: Kwargs) -> None:
-        self.kwargs = kwargs
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in ("__enter__", "__exit__"):

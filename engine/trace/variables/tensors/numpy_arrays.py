@@ -93,12 +93,12 @@ class NumpyNdarrayVariable(Variable):
         *,
         is_scalar: bool = False,
         source: Source | None = None,
-        real_object: Any = NotImplemented,
+        real: Any = NotImplemented,
     ) -> None:
         self.tensor = tensor
         self.is_scalar = is_scalar
         self.source = source
-        self.real_object = real_object
+        self.real_object = real
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -524,7 +524,7 @@ def _array(tx: Tracer, real: Any, source: Source) -> Variable:
         raise Unsupported("numpy-array", f"an array of {real.dtype}")
     tx.guard_type(real, source, "the array takes part in the computation")
     value: Any = tx.wrap(tensor, NumpyTensorSource(source))
-    return NumpyNdarrayVariable(value, source=source, real_object=real)
+    return NumpyNdarrayVariable(value, source=source, real=real)
 
 
 def _is_numpy_function(real: Any) -> bool:

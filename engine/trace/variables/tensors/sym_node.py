@@ -24,6 +24,7 @@ from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
 from engine.trace.symbols.unbacked_symints import data_dependent_break, is_unbacked_float
 from engine.trace.variables.base import ConstantVariable, Variable
+from engine.trace.variables.slotted_type import state
 from engine.trace.variables.tensors import sym_operators
 
 PYTHON_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -34,31 +35,21 @@ class SymNodeVariable(Variable):
     """A SymInt, SymFloat or SymBool. Reading its Python value specializes it with a guard."""
 
     is_symbolic = True
-    __slots__ = ("depends_on_unbacked_float", "node", "rounding_symbols", "source", "sym", "symbol")
+    node: torch.fx.Node
+    sym: Any
+    depends_on_unbacked_float: bool = False
+    """True if it depends on a float known only at run time.
 
-    def __init__(
-        self,
-        node: torch.fx.Node,
-        sym: Any,
-        *,
-        depends_on_unbacked_float: bool = False,
-        rounding_symbols: frozenset[Any] = frozenset(),
-    ) -> None:
-        self.node = node
-        self.sym = sym
-        self.rounding_symbols = rounding_symbols
-        """Symbols of an expression that sympy may evaluate differently from Python.
+    That float may be NaN, which sympy cannot represent.
+    """
+    rounding_symbols: frozenset[Any] = frozenset()
+    """Symbols of an expression that sympy may evaluate differently from Python.
 
-        Python rounds at each step; sympy reorders. Reading the value specializes these symbols.
-        """
-        self.depends_on_unbacked_float = depends_on_unbacked_float
-        """True if it depends on a float known only at run time.
-
-        That float may be NaN, which sympy cannot represent.
-        """
-        self.source: Source | None = None
-        self.symbol: Any = None
-        """The symbol created for this number, before ``ShapeEnv`` simplified it."""
+    Python rounds at each step; sympy reorders. Reading the value specializes these symbols.
+    """
+    source: Source | None = state(None)
+    symbol: Any = state(None)
+    """The symbol created for this number, before ``ShapeEnv`` simplified it."""
 
     def python_type(self) -> type:
         of = type(self.sym)  # a function if a subgraph lifts the pullback of a ``vjp``

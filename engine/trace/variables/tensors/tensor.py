@@ -28,6 +28,7 @@ from engine.trace.variables.base import ConstantVariable, Variable, describe_att
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
 from engine.trace.variables.containers.sequences import TupleVariable
+from engine.trace.variables.slotted_type import fresh
 from engine.trace.variables.tensors.indexing import assign_index, index_tensor
 from engine.trace.variables.tensors.tensor_members import ATTRIBUTE_RULES, METHOD_RULES, SETTER_RULES
 from engine.trace.variables.tensors.tensor_operators import TensorOperators
@@ -50,23 +51,14 @@ class TensorVariable(TensorOperators):
     All other tensors have their node from the start.
     """
 
-    __slots__ = ("_node", "attr_writes", "fake", "real_object", "size_cache", "source")
+    _node: torch.fx.Node | None
+    fake: torch.Tensor
+    source: Source | None = None
+    real_object: torch.Tensor | None = None
+    size_cache: dict[int, tuple[Any, Variable]] = fresh(dict)
+    attr_writes: dict[str, Variable] = fresh(dict)
+    """Python attributes set while tracing."""
     is_mutable = True
-
-    def __init__(
-        self,
-        node: torch.fx.Node | None,
-        fake: torch.Tensor,
-        source: Source | None = None,
-        real_object: torch.Tensor | None = None,
-    ) -> None:
-        self._node = node
-        self.fake = fake
-        self.source = source
-        self.real_object = real_object
-        self.size_cache: dict[int, tuple[Any, Variable]] = {}
-        self.attr_writes: dict[str, Variable] = {}
-        """Python attributes set while tracing."""
 
     def node(self, tx: Tracer) -> torch.fx.Node:
         """Return the node that computes the tensor, or its placeholder."""

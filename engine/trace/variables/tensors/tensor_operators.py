@@ -17,8 +17,6 @@ from engine.trace.variables.base import ConstantVariable, Variable
 class TensorOperators(Variable):
     """An operand whose operators become nodes, with numbers and tensors as other operands."""
 
-    fake: torch.Tensor
-
     @property
     def node_or_none(self) -> torch.fx.Node | None:
         """The node, or None for an input that no node uses yet."""

@@ -161,12 +161,9 @@ class TensorWithTFOverrideVariable(TensorVariable):
 class _BaseTensorMethodVariable(Variable):
     """``super().name`` of a tensor: a method of ``torch.Tensor`` that its class overrides."""
 
-    __slots__ = ("name", "tensor")
+    tensor: TensorWithTFOverrideVariable
+    name: str
     cls = types.MethodType
-
-    def __init__(self, tensor: TensorWithTFOverrideVariable, name: str) -> None:
-        self.tensor = tensor
-        self.name = name
 
     def child_variables(self) -> list[Variable]:
         return [self.tensor]
@@ -550,7 +547,7 @@ class DisableTorchFunctionSubclassVariable(ContextVariable):
     """Context ``torch._C.DisableTorchFunctionSubclass()``: no dispatch to subclasses."""
 
     methods = ("__enter__", "__exit__")
-    cls: Any = DisableTorchFunctionSubclass
+    cls: Any
 
     def enter(self, tx: Tracer) -> Variable:
         tx.side_effects.mutation_count += 1
@@ -566,8 +563,6 @@ class DisableTorchFunctionSubclassVariable(ContextVariable):
 class DisableTorchFunctionVariable(DisableTorchFunctionSubclassVariable):
     """Context ``torch._C.DisableTorchFunction()``: no dispatch to subclasses or modes."""
 
-    cls = DisableTorchFunction
-
     def enter(self, tx: Tracer) -> Variable:
         tx.torch_state.suspended_function_modes.append(tx.torch_state.function_modes)
         tx.torch_state.function_modes = []
@@ -578,12 +573,12 @@ class DisableTorchFunctionVariable(DisableTorchFunctionSubclassVariable):
         return super().exit(tx)
 
 
-def _register_disabling_context(kind: type[DisableTorchFunctionSubclassVariable]) -> None:
-    register_rule(kind.cls)(lambda tx, args, kwargs: kind())
+def _register_disabling_context(kind: type[DisableTorchFunctionSubclassVariable], real: Any) -> None:
+    register_rule(real)(lambda tx, args, kwargs: kind(real))
 
 
-_register_disabling_context(DisableTorchFunctionSubclassVariable)
-_register_disabling_context(DisableTorchFunctionVariable)
+_register_disabling_context(DisableTorchFunctionSubclassVariable, DisableTorchFunctionSubclass)
+_register_disabling_context(DisableTorchFunctionVariable, DisableTorchFunction)
 
 
 def _register_mode_query(ask: Any, state: str, answer: Callable[[TorchState, Any], Any]) -> None:

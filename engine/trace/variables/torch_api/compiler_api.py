@@ -233,11 +233,7 @@ def _flatten_opaque_arguments(tx: Tracer, args: Args, kwargs: Kwargs, leaves: Ar
 class OpaqueFunctionVariable(FunctionWrapperVariable):
     """``torch._dynamo.nonstrict_trace(fn)``, called in traced code."""
 
-    __slots__ = ("real_object",)
-
-    def __init__(self, function: Variable, real: Any) -> None:
-        super().__init__(function)
-        self.real_object = real
+    real_object: Any
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
         return opaque_call(tx, self.real_object, args, kwargs)
@@ -321,12 +317,8 @@ def _call_in_graph(tx: Tracer, of: Any, args: Args, kwargs: Kwargs) -> Variable:
 class NestedCompileVariable(FunctionWrapperVariable):
     """Result of ``torch.compile`` or ``engine.api.compile`` called in traced code."""
 
-    __slots__ = ("make", "options")
-
-    def __init__(self, make: Any, function: Variable, options: dict[str, Any]) -> None:
-        super().__init__(function)
-        self.make = make
-        self.options = options
+    make: Any
+    options: dict[str, Any]
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         return self.function.get_attr(tx, name)
@@ -338,15 +330,12 @@ class NestedCompileVariable(FunctionWrapperVariable):
 class _CompileDecoratorVariable(Variable):
     """``torch.compile(**options)`` before it decorates a function."""
 
-    __slots__ = ("make", "options")
+    make: Any
+    options: dict[str, Any]
     cls = FunctionType
 
-    def __init__(self, make: Any, options: dict[str, Any]) -> None:
-        self.make = make
-        self.options = options
-
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return NestedCompileVariable(self.make, realize(tx, args[0]), self.options)
+        return NestedCompileVariable(realize(tx, args[0]), self.make, self.options)
 
 
 def nested_compile(tx: Tracer, make: Any, args: Args, kwargs: Kwargs) -> Variable:
@@ -359,7 +348,7 @@ def nested_compile(tx: Tracer, make: Any, args: Args, kwargs: Kwargs) -> Variabl
     return (
         _CompileDecoratorVariable(make, words)
         if function is None
-        else NestedCompileVariable(make, realize(tx, function), words)
+        else NestedCompileVariable(realize(tx, function), make, words)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.fx
 
@@ -17,6 +17,7 @@ from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Va
 from engine.trace.variables.callable_registry import CallRule
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
+from engine.trace.variables.slotted_type import fresh
 
 
 class ContextMethodVariable(BuiltinMethodVariable):
@@ -29,7 +30,7 @@ class ContextVariable(Variable):
     """A context manager of torch. Subclasses say what entering and exiting it do."""
 
     is_mutable = True
-    methods: tuple[str, ...] = ("__enter__", "__exit__", "clone")
+    methods: ClassVar[tuple[str, ...]] = ("__enter__", "__exit__", "clone")
     """Methods that traced code can read."""
 
     def enter(self, tx: Tracer) -> Variable:
@@ -60,7 +61,7 @@ class ContextVariable(Variable):
         return super().call_method(tx, name, args, kwargs)
 
     def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return ContextDecoratedFunctionVariable(self, realize(tx, args[0]))
+        return ContextDecoratedFunctionVariable(realize(tx, args[0]), self)
 
     def reconstruct_decorated(self, cg: PyCodegen, function: Variable) -> None:
         """Emit code that pushes ``function``, decorated with this context."""
@@ -72,11 +73,7 @@ class ContextVariable(Variable):
 class ContextDecoratedFunctionVariable(FunctionWrapperVariable):
     """A function decorated with a context in traced code."""
 
-    __slots__ = ("context",)
-
-    def __init__(self, context: ContextVariable, function: Variable) -> None:
-        super().__init__(function)
-        self.context = context
+    context: ContextVariable
 
     def child_variables(self) -> list[Variable]:
         return [self.context, self.function]
@@ -96,15 +93,12 @@ class ContextDecoratedFunctionVariable(FunctionWrapperVariable):
 class GraphContextVariable(ContextVariable):
     """``make(**arguments)``: entered and exited by graph nodes, and also while tracing."""
 
-    __slots__ = ("active", "arguments", "make")
+    make: Any
+    arguments: dict[str, Any]
+    active: list[tuple[Any, torch.fx.Node]] = fresh(list)
 
-    readable: tuple[str, ...] = ("mode", "pack_hook", "unpack_hook")
+    readable: ClassVar[tuple[str, ...]] = ("mode", "pack_hook", "unpack_hook")
     """Arguments that are also attributes of the context."""
-
-    def __init__(self, make: Any, arguments: dict[str, Any]) -> None:
-        self.make = make
-        self.arguments = arguments
-        self.active: list[tuple[Any, torch.fx.Node]] = []
 
     def python_type(self) -> type:
         return self.make if isinstance(self.make, type) else contextlib._GeneratorContextManager
@@ -163,13 +157,10 @@ class GraphContextVariable(ContextVariable):
 class NullContextVariable(ContextVariable):
     """A context for profilers or other compilers. It does nothing in the graph."""
 
-    __slots__ = ("source",)
+    source: Source | None = None
     cls = contextlib.nullcontext
 
     methods = ("__enter__", "__exit__", "_recreate_cm")
-
-    def __init__(self, source: Source | None = None) -> None:
-        self.source = source
 
     def enter(self, tx: Tracer) -> Variable:
         return self

@@ -21,6 +21,7 @@ from engine.trace.emit.effects import append_node, undo_after_tracing
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
+from engine.trace.variables.slotted_type import fresh
 from engine.trace.variables.torch_api.context_managers import (
     ContextVariable,
     GraphContextVariable,
@@ -33,14 +34,11 @@ from engine.trace.variables.torch_api.torch_functions import guard_global_state
 class GradModeVariable(ContextVariable):
     """``no_grad()``, ``enable_grad()`` or ``set_grad_enabled(mode)``, as context or decorator."""
 
-    __slots__ = ("cls", "mode", "previous_modes")
+    cls: type
+    mode: bool
+    previous_modes: list[bool] = fresh(list)
 
     methods = ("__enter__", "__exit__", "__call__", "clone")
-
-    def __init__(self, cls: type, mode: bool) -> None:
-        self.cls = cls
-        self.mode = mode
-        self.previous_modes: list[bool] = []
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name == "prev" and self.previous_modes:

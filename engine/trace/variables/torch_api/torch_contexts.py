@@ -34,6 +34,7 @@ from engine.trace.variables.callables.functions import (
 )
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
 from engine.trace.variables.containers.sequences import sequence_items
+from engine.trace.variables.slotted_type import fresh, state
 from engine.trace.variables.torch_api import backend_flags
 from engine.trace.variables.torch_api.context_managers import (
     ContextDecoratedFunctionVariable,
@@ -53,7 +54,7 @@ from engine.trace.variables.torch_api.context_managers import (
 def _inference_mode(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     mode = realize(tx, args[0] if args else kwargs.get("mode", ConstantVariable(True)))
     if not isinstance(mode.as_python_object(), bool):
-        return ContextDecoratedFunctionVariable(GraphContextVariable(torch.inference_mode, {"mode": True}), mode)
+        return ContextDecoratedFunctionVariable(mode, GraphContextVariable(torch.inference_mode, {"mode": True}))
     return GraphContextVariable(torch.inference_mode, {"mode": mode.as_python_object()})
 
 
@@ -139,15 +140,12 @@ class ErrorOnGraphBreakVariable(ContextVariable):
     The setting is read when a graph break occurs.
     """
 
-    __slots__ = ("active", "make", "previous_policy", "raises", "source")
-
-    def __init__(self, make: type, raises: bool) -> None:
-        self.source: Source | None = None
-        self.make = make
-        self.raises = raises
-        self.active: list[Any] = []
-        self.previous_policy: bool | None = None
-        """Setting that the exit restores, if Python entered the context."""
+    make: type
+    raises: bool
+    source: Source | None = state(None)
+    active: list[Any] = fresh(list)
+    previous_policy: bool | None = state(None)
+    """Setting that the exit restores, if Python entered the context."""
 
     def python_type(self) -> type:
         return self.make

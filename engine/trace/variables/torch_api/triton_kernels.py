@@ -117,12 +117,9 @@ class TritonLaunchResultVariable(Variable):
 class TritonKernelLaunchVariable(Variable):
     """``kernel[grid]``, a launch without its arguments."""
 
-    __slots__ = ("grid", "kernel")
+    kernel: TritonKernelVariable
+    grid: Variable
     cls = types.FunctionType
-
-    def __init__(self, kernel: TritonKernelVariable, grid: Variable) -> None:
-        self.kernel = kernel
-        self.grid = grid
 
     def describe(self) -> str:
         return f"a launch of the Triton kernel {self.kernel.name}"
