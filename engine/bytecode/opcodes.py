@@ -40,6 +40,8 @@ class BytecodeRules:
     """Only raising an exception pushes the offset that handlers pop: it is no object."""
     exit_is_pair: bool = False
     """``with`` keeps ``__exit__`` on the stack as a callable and NULL or ``self``."""
+    close_returns_value: bool = True
+    """``close`` of a generator returns what the body returns; before, it returns None."""
 
 
 _RULES_OF_3_13 = BytecodeRules(
@@ -56,6 +58,7 @@ _RULES_OF_3_12 = replace(
     null_above_callable=False,
     keywords_on_stack=False,
     attributes_after_function=False,
+    close_returns_value=False,
 )
 _RULES_BY_VERSION: dict[tuple[int, int], BytecodeRules] = {
     (3, 11): replace(

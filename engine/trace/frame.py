@@ -98,7 +98,7 @@ class Frame:
 
 _TRUSTED_MODULES = frozenset(
     "torch math operator functools itertools collections builtins _operator _functools _collections contextlib enum types typing "
-    "copy dataclasses abc numbers warnings inspect random re string weakref unittest einops".split()
+    "copy dataclasses abc numbers warnings _py_warnings inspect random re string weakref unittest einops".split()
 )
 
 

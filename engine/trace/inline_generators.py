@@ -157,19 +157,20 @@ def _throw_into_delegate(tx: Tracer, frame: Frame, error: Variable) -> tuple[Var
         return None, None
 
 
-def close_generator(tx: Tracer, generator: GeneratorVariable) -> None:
+def close_generator(tx: Tracer, generator: GeneratorVariable) -> Variable:
     """Trace ``generator.close()``: raise GeneratorExit where the body is suspended.
 
-    The handlers of the body run.
+    The handlers of the body run. Return the result of the call.
     """
     hears = generator.yield_from_iterator() is not None or any(generator.frame.decoded.handlers)
     if not generator.is_started or generator.frame.is_finished or not hears:
         generator.frame.is_finished = True
-        return
+        return NONE
     try:
         throw_into_generator(tx, generator, [tx.make_user_exception(GeneratorExit()).exception])
     except UserException as error:
         if not issubclass(error.exception.python_type(), (GeneratorExit, StopIteration)):
             raise
-        return
-    tx.raise_error(RuntimeError, "generator ignored GeneratorExit")
+        is_returned = RULES.close_returns_value and issubclass(error.exception.python_type(), StopIteration)
+        return error.exception.get_attr(tx, "value") if is_returned else NONE
+    return tx.raise_error(RuntimeError, "generator ignored GeneratorExit")

@@ -7,6 +7,7 @@ import collections
 import functools
 import inspect
 import itertools
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +55,7 @@ _POSITIONAL_ONLY = """
     2 2 set.add set.discard set.remove set.issubset set.issuperset set.isdisjoint set.symmetric_difference
     2 2 set.symmetric_difference_update
     2 2 frozenset.issubset frozenset.issuperset frozenset.isdisjoint frozenset.symmetric_difference
-    2 3 getattr functools.reduce dict.pop
+    2 3 getattr dict.pop
     2 4 itertools.islice deque.index
     2 * map
     3 3 deque.insert
@@ -99,6 +100,7 @@ def _read_arities() -> Iterator[tuple[Any, Arity]]:
 
 _KNOWN_ARITIES: dict[Any, Arity] = dict(_read_arities()) | {
     int: Arity(0, 2, 2, frozenset(("base",))),
+    functools.reduce: Arity(2, 3, 3, frozenset(("initial",) if sys.version_info >= (3, 14) else ())),
     dict: Arity(0, _UNBOUNDED, 1, None),
     dict.update: Arity(1, _UNBOUNDED, 2, None),
     zip: Arity(0, _UNBOUNDED, _UNBOUNDED, frozenset(("strict",))),
@@ -123,7 +125,7 @@ def arity_of(real: Any) -> Arity | None:
     except TypeError:  # not hashable
         return None
     if known is not None:
-        return known
+        return _read_arity(real) or known
     if isinstance(real, type) or getattr(real, "__module__", None) not in (*_C_MODULES, None):
         return None
     owner = getattr(real, "__objclass__", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import functools
 import importlib.util
 import pathlib
 import sys
@@ -38,6 +39,9 @@ else:
     NUMPY_SCALAR_TYPES = (np.dtype, np.number, np.bool_)
     NUMPY_INFO_TYPES = (np.iinfo, np.finfo)
 
+PLACEHOLDER_TYPES = (type(functools.Placeholder),) if hasattr(functools, "Placeholder") else ()
+"""Type of ``functools.Placeholder``, from Python 3.14 on."""
+
 TORCH_LITERAL_TYPES = (
     torch.dtype,
     torch.device,
@@ -61,6 +65,7 @@ LITERAL_TYPES = frozenset(
         type(None),
         type(Ellipsis),
         type(NotImplemented),
+        *PLACEHOLDER_TYPES,
         *TORCH_LITERAL_TYPES,
         DispatchKeySet,
         type(sys.version_info),

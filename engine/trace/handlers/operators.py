@@ -109,4 +109,6 @@ def _intrinsic(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         case "stop-iteration":
             return
         case _:
-            raise Unsupported("unsupported-opcode", f"the bytecode intrinsic {op.arg} is not supported")
+            raise Unsupported(
+                "unsupported-opcode", "it belongs to type parameters or to a type alias, which Python runs"
+            )

@@ -6,6 +6,7 @@ What an operator does on a value is a method of its variable (``binary``, ``comp
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -99,7 +100,10 @@ def compare_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Vari
 
 def unary_op(tx: Tracer, symbol: str, value: Variable) -> Variable:
     """Trace ``-x``, ``+x`` or ``~x``."""
-    return realize(tx, value).unary(tx, UNARY[symbol])
+    value = realize(tx, value)
+    if symbol == "~" and value.python_type() is bool and sys.version_info >= (3, 12):
+        raise Unsupported("warning", "~ of a bool, which warns from Python 3.12 on")
+    return value.unary(tx, UNARY[symbol])
 
 
 def is_same_object(tx: Tracer, left: Variable, right: Variable) -> bool:

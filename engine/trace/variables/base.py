@@ -591,6 +591,8 @@ class ConstantVariable(Variable):
         return self
 
     def is_truthy(self, tx: Tracer) -> bool:
+        if self.value is NotImplemented:
+            raise self.unsupported("bool()", "warning")
         return bool(self.value)
 
     def length(self, tx: Tracer) -> Variable:

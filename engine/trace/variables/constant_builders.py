@@ -15,6 +15,7 @@ from engine.ir.introspection.literal_types import (
     NUMPY_INFO_TYPES,
     NUMPY_SCALAR_TYPES,
     PATH_TYPES,
+    PLACEHOLDER_TYPES,
     TORCH_LITERAL_TYPES,
     is_enum_or_numpy_scalar,
 )
@@ -54,6 +55,7 @@ def _number(tx: Tracer, real: float, source: Source) -> Variable:
     type(None),
     type(Ellipsis),
     type(NotImplemented),
+    *PLACEHOLDER_TYPES,
     type(torch.__version__),
     type(sys.version_info),
     type(sys.flags),

@@ -86,6 +86,54 @@ def test_annotations_of_nested_definitions(body: str) -> None:
     assert str(found) == str(expected)
 
 
+NEW_CALLS = {
+    "batched": ((3, 12), "list(itertools.batched([x, x + 1, x + 2], 2))"),
+    "map": ((3, 14), "list(map(operator.mul, [x, x], [2, 3], strict=True))"),
+    "placeholder": ((3, 14), "functools.partial(pair, functools.partial(pair, functools.Placeholder, x)(3.0))(1)"),
+    "placeholder outside": ((3, 14), "less_two(x)"),
+    "reduce": ((3, 14), "functools.reduce(operator.add, [x], initial=x)"),
+    "method": ((3, 14), "[type(a).__name__ for a in Partial().method(x)]"),
+    "annotations": ((3, 14), "(annotations(g), x + 1)"),
+}
+NEW_CALLS_SOURCE = """
+import functools, itertools, operator
+def pair(*args): return args
+less_two = functools.partial(operator.sub, getattr(functools, "Placeholder", 1), 2)
+class Partial:
+    method = functools.partial(pair, 1)
+try:
+    def g(a: Later): ...
+except NameError:
+    def g(a): ...
+def annotations(of):
+    try:
+        return of.__annotations__
+    except NameError as error:
+        return str(error)
+def f(x): return {}
+"""
+
+
+@pytest.mark.parametrize(("since", "call"), NEW_CALLS.values(), ids=NEW_CALLS)
+def test_calls_that_new_pythons_have(since: tuple[int, int], call: str) -> None:
+    """They are traced where Python has them; elsewhere eager mode decides."""
+    source = NEW_CALLS_SOURCE.replace("{}", call)
+    if sys.version_info >= since:
+        expected, found = run_source(source, "f")
+        assert str(found) == str(expected)
+        return
+    outcomes = []
+    for compile_it in (False, True):
+        space: dict[str, Any] = {"__name__": __name__}
+        exec(compile(source, "<source>", "exec", dont_inherit=True), space)
+        function = engine.compile(space["f"], backend="eager") if compile_it else space["f"]
+        try:
+            outcomes.append(str(function(torch.arange(3.0))))
+        except (AttributeError, TypeError) as error:
+            outcomes.append(repr(error))
+    assert outcomes[0] == outcomes[1]
+
+
 UNDEFINED = """
 def make():
     def f(x, y: Later = 1):

@@ -65,13 +65,13 @@ def close_reaches_the_delegate(x):
     def outer():
         try:
             yield from inner()
-        finally:
+        except GeneratorExit:
             told.append("outer")
+        return "closed"
 
     it = outer()
     first = next(it)
-    it.close()
-    return x + first, told
+    return x + first, it.close(), it.close(), told
 
 
 @program(ones)

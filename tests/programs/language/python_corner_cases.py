@@ -464,3 +464,21 @@ def sets_of_other_kinds(x):
         apart,
         drawn,
     )
+
+
+@program(one, breaks=2 if sys.version_info >= (3, 12) else 1)
+def truths_that_warn(x):
+    """``~`` of a bool warns from Python 3.12 on; NotImplemented has no truth from 3.14 on."""
+    inverted = ~isinstance(x, torch.Tensor)
+    try:
+        truth = bool(NotImplemented)
+    except TypeError:
+        truth = "none"
+    return x + inverted, truth
+
+
+@program(lambda: (torch.ones(3), 0.1), steady=False)
+def floats_added_up(x, step):
+    """``sum`` adds floats accurately from Python 3.12 on, complex numbers from 3.14 on."""
+    halves = [1, True, *[step] * 9]
+    return sum([step] * 10), sum(halves), sum(halves, 0.5j), x * sum([0.1, 0.2, 0.3, x[0], 0.1, 0.2, 0.3])

@@ -28,6 +28,7 @@ from engine.trace.variables.base import (
     ConstantVariable,
     Kwargs,
     NotPythonConstant,
+    UserErrors,
     Variable,
     is_none,
     realize,
@@ -190,6 +191,10 @@ class UserFunctionVariable(FunctionVariable):
             return tx.from_python(getattr(self.real_object, name))
         if name == "__code__":
             return ConstantVariable(self.code)
+        if name == "__annotations__":  # Python 3.14 evaluates them at the first read
+            with UserErrors(tx, Exception):
+                found = self.real_object.__annotations__
+            return tx.wrap(found, AttrSource(self._function_source, name))
         if name == "__dict__" and (not self.real_object.__dict__ or not self.is_trusted):
             return self._get_dict(tx)
         if name in ("__globals__", "__closure__", "__dict__") or not hasattr(self.real_object, name):

@@ -67,8 +67,7 @@ class GeneratorVariable(IteratorVariable):
             found = self.send(tx, args[0])
             return self.raise_stop_iteration(tx) if found is None else found
         if name == "close":
-            close_generator(tx, self)
-            return NONE
+            return close_generator(tx, self)
         if name == "throw":
             return throw_into_generator(tx, self, args)
         return super().call_method(tx, name, args, kwargs)

@@ -9,8 +9,10 @@ import functools
 from typing import Any
 
 from engine.ir.guards.python_values import HasAttrGuard
+from engine.ir.introspection.literal_types import PLACEHOLDER_TYPES
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
+from engine.ir.sources.containers import GetItemSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
@@ -74,7 +76,13 @@ class FunctoolsPartialVariable(Variable):
         function = realize(tx, self.function)
         if tx.call_stack.direct_callee is self:
             tx.call_stack.direct_callee = function
-        return function.call(tx, [*self.positional.items, *args], {**self.keyword_arguments, **kwargs})
+        needed = sum(map(_is_placeholder, self.positional.items))
+        if len(args) < needed:
+            tx.raise_type_error(
+                f"missing positional arguments in 'partial' call; expected at least {needed}, got {len(args)}"
+            )
+        given = _fill_placeholders(self.positional.items, args)
+        return function.call(tx, given, {**self.keyword_arguments, **kwargs})
 
     def child_variables(self) -> list[Variable]:
         return [self.function, self.positional, self.keywords]
@@ -83,6 +91,17 @@ class FunctoolsPartialVariable(Variable):
         if cg.is_cyclic(self):
             raise Unsupported("rebuild-value", "rebuilding a partial function that contains itself after the graph")
         cg.call(functools.partial, self.function, *self.positional.items, **self.keyword_arguments)
+
+
+def _is_placeholder(value: Variable) -> bool:
+    """Return True for ``functools.Placeholder``, which Python has from version 3.14 on."""
+    return value.python_type() in PLACEHOLDER_TYPES
+
+
+def _fill_placeholders(bound: Args, given: Args) -> Args:
+    """Replace placeholders among bound arguments by given ones; append the other given ones."""
+    left = iter(given)
+    return [*(next(left, item) if _is_placeholder(item) else item for item in bound), *left]
 
 
 def make_partial(function: Variable, args: Args, kwargs: Kwargs) -> FunctoolsPartialVariable:
@@ -97,10 +116,14 @@ def _construct_partial(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     inner = realize(tx, args[0])
     if inner.lacks_methods("__call__"):
         tx.raise_type_error("the first argument must be callable")
+    if _is_placeholder(args[-1]):
+        tx.raise_type_error("trailing Placeholders are not allowed")
+    if any(map(_is_placeholder, kwargs.values())):
+        tx.raise_type_error("Placeholder cannot be passed as a keyword argument")
     # A partial of a partial is flattened, unless the inner one has attributes.
     if isinstance(inner, FunctoolsPartialVariable) and not (inner.source and vars(inner.real_object)):
         words = {**inner.keyword_arguments, **kwargs}
-        return make_partial(inner.function, [*inner.positional.items, *args[1:]], words)
+        return make_partial(inner.function, _fill_placeholders(inner.positional.items, args[1:]), words)
     return make_partial(inner, list(args[1:]), kwargs)
 
 
@@ -108,5 +131,8 @@ def _construct_partial(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 def _partial(tx: Tracer, real: functools.partial[Any], source: Source) -> Variable:
     tx.guard_type(real, source, "it was called")
     args: Any = tx.wrap(real.args, AttrSource(source, "args"))
+    if PLACEHOLDER_TYPES:  # an argument that is never used is not guarded otherwise
+        for n, arg in enumerate(real.args):
+            tx.guard_type(arg, GetItemSource(AttrSource(source, "args"), n), "placeholders take arguments of the call")
     kwargs: Any = tx.wrap(real.keywords, AttrSource(source, "keywords"))
     return FunctoolsPartialVariable(tx.wrap(real.func, AttrSource(source, "func")), args, kwargs, source, real)

@@ -14,6 +14,7 @@ import torch
 
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
+from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import (
     NONE,
@@ -150,9 +151,34 @@ def _sum(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
             (),
             b"" if total.python_type() is bytes else "" if issubclass(total.python_type(), str) else bytearray(),
         )
-    for item in sequence_items(tx, args[0]):
+    items = list(sequence_items(tx, args[0]))
+    count = _count_compensated(total, items)
+    if count:
+        if any(realize(tx, number).is_symbolic for number in (total, *items[:count])):
+            raise Unsupported("non-constant-arguments", "sum() of floats that vary between calls")
+        total = tx.fold_constant(sum, tx.as_python_constants(items[:count]), total.as_python_constant(tx))
+    for item in items[count:]:
         total = arithmetic.binary_op(tx, "+", total, item)
     return total
+
+
+_COMPENSATED_TYPES = tuple(kind for kind in (float, complex) if sum([kind(0.1)] * 10) == 1)
+"""Numbers that ``sum`` adds accurately: floats since Python 3.12, complex since 3.14."""
+
+
+def _count_compensated(start: Variable, items: list[Variable]) -> int:
+    """Return how many leading numbers ``sum`` adds more accurately than ``+`` does.
+
+    Two additions that follow the first float are the fewest that differ.
+    """
+    types = [start.python_type()]
+    for item in items:
+        kind = item.python_type()
+        if not (kind in (float, complex) or issubclass(kind, int)):
+            break
+        types.append(kind)
+    first = next((n for n, kind in enumerate(types) if kind in _COMPENSATED_TYPES), len(types))
+    return len(types) - 1 if first + 2 < len(types) and (types[0] in (bool, int, float, complex)) else 0
 
 
 def _have_same_number_type(numbers: tuple[Variable, Variable]) -> bool:
@@ -217,9 +243,10 @@ def _sorted(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 @register_rule(functools.reduce)
 def _reduce(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     items = list(sequence_items(tx, args[1]))
-    if len(args) < 3 and not items:
+    given = [*args[2:], *kwargs.values()]
+    if not given and not items:
         tx.raise_type_error("reduce() of empty iterable with no initial value")
-    total = args[2] if len(args) > 2 else items.pop(0)
+    total = given[0] if given else items.pop(0)
     for item in items:
         total = realize(tx, args[0]).call(tx, [total, item], {})
     return total

@@ -143,7 +143,7 @@ class ItertoolsIteratorVariable(IteratorVariable):
     def next_item(self, tx: Tracer) -> Variable | None:
         tx.side_effects.record_mutation(self)
         try:
-            with _IteratorErrors(tx, ValueError):  # of ``zip(strict=True)``
+            with _IteratorErrors(tx, ValueError):  # of ``strict=True``
                 found = next(self.iterator)
         except StopIteration:
             self.is_exhausted = True
@@ -391,11 +391,15 @@ _SIGNATURES: dict[Any, _Signature] = {
         "iterable start", {"start": _index("enumerate() with a start")}, _enumerate_remaining, counts_items=True
     ),
     zip: _Signature("", {"strict": _is_true}, counts_items=True),
-    map: _Signature(counts_items=True),
+    map: _Signature("", {"strict": _is_true}, counts_items=True),
     filter: _Signature("function", {"function": _optional}, counts_items=True),
     make_advanced_iterator: _Signature(remaining=_getitem_remaining),
 }
 """Iterators by the function that creates them; the groups of ``groupby`` have none."""
+if hasattr(itertools, "batched"):  # from Python 3.12 on
+    _SIGNATURES[itertools.batched] = _Signature(
+        "iterable n", {"n": _index("batched() with a size"), "strict": _is_true}, counts_items=True
+    )
 
 
 def make_iterator(tx: Tracer, function: Any, args: Args, kwargs: Kwargs) -> Variable:

@@ -125,6 +125,13 @@ def _bind_function(tx: Tracer, read: AttributeRead) -> Variable:
     return function if read.instance is None else BoundMethodVariable(read.instance, function, name=read.name)
 
 
+@binds(*((functools.partial,) if sys.version_info >= (3, 14) else ()))  # before, a partial is not a method
+def _bind_partial(tx: Tracer, read: AttributeRead) -> Variable:
+    if _overrides_descriptor_get(read.found, functools.partial):
+        return call_user_descriptor(tx, read)
+    return _bind_function(tx, read)
+
+
 @binds(staticmethod)
 def _bind_static_method(tx: Tracer, read: AttributeRead) -> Variable:
     return tx.wrap(read.found.__func__, read.source)

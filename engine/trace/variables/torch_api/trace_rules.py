@@ -143,7 +143,7 @@ _INLINED_TORCH_PREFIXES = (
 
 
 _SKIPPED_PACKAGES = frozenset(
-    "logging warnings importlib asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "
+    "logging warnings _py_warnings importlib asyncio subprocess socket os io pdb numpy scipy pandas matplotlib tqdm IPython time "
     "gc sys traceback multiprocessing concurrent shutil pathlib json pickle tempfile linecache".split()
 )
 
