@@ -32,7 +32,7 @@ from engine.records.base import from_jsonable as record_from_plain
 from engine.records.graph import PassRecord
 
 _PARTITION_FIELDS = ("num_results", "saved_tensor_names", "saved_scalar_names", "tangent_names", "record")
-_RERUN_FIELDS = ("output_nodes", "grad_inputs", "mutated_inputs", "rng_devices", "why_unsupported")
+_RERUN_FIELDS = ("output_nodes", "grad_inputs", "mutated_inputs", "copied_inputs", "rng_devices", "why_unsupported")
 
 
 @dataclass(frozen=True)

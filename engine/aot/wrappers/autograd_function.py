@@ -119,6 +119,8 @@ def _forward_lines(c: AutogradMetadata, again: EagerRerun, *, is_noted: bool) ->
     if not again.why_unsupported:
         counted = [f"i{n}._version" if n in c.versioned_inputs else "0" for n in range(c.num_inputs)]
         held = [f"ref(i{n})" if n in c.weakref_inputs else f"i{n}" for n in range(c.num_inputs)]
+        for n in again.copied_inputs:
+            held[n] = f"i{n}.detach().clone()"
         lines.append(f"    ctx.inputs, ctx.versions = {_tuple(held)}, {_tuple(counted)}")
     elif len(c.differentiable_results) > 1:
         known = [f"ref(i{n})" if n in c.grad_inputs else "None" for n in range(c.num_inputs)]

@@ -17,11 +17,15 @@ import torch.fx
 from engine.aot.fallback_kinds import AotFallback
 from engine.aot.joint import JointGraph
 from engine.aot.node_properties import output_args
+from engine.aot.partitioner.recompute import num_bytes
 from engine.graph.functionalize_rng import is_random, with_rng_states
 from engine.ir.fallback import FallbackRequired
 from engine.ir.node_values import nodes_in, tensors_by_position, tensors_in
 
 AutocastState = tuple[str, bool, torch.dtype]
+
+MAX_COPIED_BYTES = 2**20
+"""Upper bound, in bytes, of the mutated inputs of one call that are copied for a rerun."""
 
 
 @dataclass
@@ -36,7 +40,9 @@ class EagerRerun:
     output_nodes: tuple[str | None, ...]
     grad_inputs: tuple[int, ...]
     mutated_inputs: frozenset[int]
-    """Mutated inputs; only new contents of mutated inputs depend on their old contents."""
+    """Mutated inputs. Only new contents of mutated inputs depend on their old contents, unless they are copied."""
+    copied_inputs: tuple[int, ...] = ()
+    """Mutated inputs whose old contents a rerun reads; the call copies them before it mutates them."""
     rng_devices: tuple[str, ...] = ()
     autocast: tuple[AutocastState, ...] = ()
     why_unsupported: str = ""
@@ -112,15 +118,29 @@ def make_eager_rerun(graph: torch.fx.GraphModule, joint: JointGraph) -> EagerRer
     written = frozenset(
         n for n, i in enumerate(plan.inputs) if i.is_mutated or i.new_layout is not None or i.version_bumps
     )
-    counted = next((plan.inputs[n].name for n in sorted(written) if not _only_feeds_mutations(joint, n)), None)
+    read = [n for n in sorted(written) if not _only_feeds_mutations(joint, n)]
+    too_many = sum(num_bytes(joint.inputs[n]) for n in read) > MAX_COPIED_BYTES
+    lost = next((plan.inputs[n].name for n in read if too_many or not _can_copy(joint, n)), None)
     return EagerRerun(
         graph,
         tuple(whole.get(k) for k in joint.differentiable_results),
         joint.grad_inputs,
         written,
+        tuple(read) if lost is None else (),
         rng_devices_of(joint.inputs) if any(map(is_random, joint.module.graph.nodes)) else (),
         current_autocast(),
-        "" if counted is None else f"the call mutated {counted}, and its old value is not saved",
+        "" if lost is None else f"the call mutated {lost}, and its old value is not saved",
+    )
+
+
+def _can_copy(joint: JointGraph, position: int) -> bool:
+    """Return True if the call mutates only the data of this input, and no gradient flows through it."""
+    i = joint.metadata.inputs[position]
+    return (
+        i.is_mutated
+        and i.new_layout is None
+        and position not in joint.grad_inputs
+        and i.result_index not in joint.differentiable_results
     )
 
 

@@ -361,7 +361,7 @@ def _make_eager_rerun(call: TracedCall, outputs: Sequence[SubclassOutput]) -> Ea
     given = [i.example_value for i in call.inputs if i.has_real_tensor]
     written = _mutated_inputs(call)
     reason = f"{call.inputs[min(written)].name} was mutated" if written else ""
-    return EagerRerun(call.graph, names, needing, written, rng_devices_of(given), current_autocast(), reason)
+    return EagerRerun(call.graph, names, needing, written, (), rng_devices_of(given), current_autocast(), reason)
 
 
 def _mutated_inputs(call: TracedCall) -> frozenset[int]:

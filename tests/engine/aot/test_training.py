@@ -170,11 +170,15 @@ def second(run: Run, inputs: list[torch.Tensor], *, seed: int = 3) -> list[torch
 
 
 class Discriminator(nn.Module):
-    """Normalizes by the batch, drops out, and attends to a detached copy of itself."""
+    """Normalizes its weight and its batch, drops out, and attends to a detached copy of itself.
+
+    The weight's spectral norm is computed from buffers that each call mutates.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.25), nn.Linear(8, 1))
+        first = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 8))
+        self.body = nn.Sequential(first, nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.25), nn.Linear(8, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Scores."""
