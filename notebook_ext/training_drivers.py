@@ -45,7 +45,7 @@ class TrainingCalls:
         if function.__module__ == F.__name__:
             self._losses[f"F.{function.__name__}"] = None
         elif function.__name__ == "step" and function.__module__.startswith("torch.optim."):
-            self._steps[function.__qualname__] = True
+            self._steps["optimizer.step"] = True  # the wrapped function names only a base class
 
     def note_method(self, method: MethodType) -> None:
         """Note a called method if it is a ``backward`` or a ``step``."""
@@ -64,7 +64,7 @@ class TrainingCalls:
         step = f"Call step() instead of optimizer.step(), where step = {compiler}.compile(optimizer.step)."
         hint = f"{loss} {step if any(self._steps.values()) else ''}".strip()
         name = f"{', '.join(names)} and {last}" if names else last
-        reason = "called by the cell itself, which compiles only functions and modules of the notebook"
+        reason = "library code called from Python; a cell compiles the notebook's functions and modules"
         return SkippedRecord(name, reason, hint, drives_training=True)
 
 

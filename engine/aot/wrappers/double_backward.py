@@ -40,9 +40,9 @@ class EagerRerun:
     output_nodes: tuple[str | None, ...]
     grad_inputs: tuple[int, ...]
     mutated_inputs: frozenset[int]
-    """Mutated inputs. Only new contents of mutated inputs depend on their old contents, unless they are copied."""
+    """Mutated inputs; unless copied, only new contents of mutated inputs depend on them."""
     copied_inputs: tuple[int, ...] = ()
-    """Mutated inputs whose old contents a rerun reads; the call copies them before it mutates them."""
+    """Mutated inputs whose old contents a rerun reads; the call copies them first."""
     rng_devices: tuple[str, ...] = ()
     autocast: tuple[AutocastState, ...] = ()
     why_unsupported: str = ""
@@ -134,7 +134,7 @@ def make_eager_rerun(graph: torch.fx.GraphModule, joint: JointGraph) -> EagerRer
 
 
 def _can_copy(joint: JointGraph, position: int) -> bool:
-    """Return True if the call mutates only the data of this input, and no gradient flows through it."""
+    """Return True if the call mutates only this input's data, and it gets no gradient."""
     i = joint.metadata.inputs[position]
     return (
         i.is_mutated

@@ -170,7 +170,7 @@ def second(run: Run, inputs: list[torch.Tensor], *, seed: int = 3) -> list[torch
 
 
 class Discriminator(nn.Module):
-    """Normalizes its weight and its batch, drops out, and attends to a detached copy of itself.
+    """Normalizes its weight and its batch, drops out, and scales by its detached input.
 
     The weight's spectral norm is computed from buffers that each call mutates.
     """
