@@ -110,6 +110,6 @@ def test_a_training_cell_says_what_ran_as_python() -> None:
         (calls.note_method if isinstance(call, MethodType) else calls.note_function)(call)
     found = calls.record("torch")
     assert found is not None
-    assert found.name == "F.cross_entropy, SGD.step and StepLR.step"
+    assert found.name == "F.cross_entropy, optimizer.step and StepLR.step"
     assert "a function that also calls the model" in found.hint
     assert "step = torch.compile(optimizer.step)" in found.hint
