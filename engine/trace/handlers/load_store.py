@@ -59,26 +59,32 @@ def _load_two(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
         push_local(tx, frame, name)
 
 
+def _store_local(frame: Frame, name: str) -> None:
+    """Pop the value of a local variable, or the cell that a comprehension restores."""
+    value = frame.stack.pop()
+    if not value.is_loaded_by_source and name in shared_cell_names(frame.code):
+        frame.locals.pop(name, None)  # LOAD_FAST_AND_CLEAR pushed the cell
+        frame.cells[name] = cast("CellVariable", value)
+    elif value is NULL:
+        frame.locals.pop(name, None)
+    else:
+        frame.locals[name] = value
+
+
 @handles("STORE_FAST", "STORE_FAST_MAYBE_NULL")
 def _store_fast(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    value = frame.stack.pop()
-    if value is NULL:
-        frame.locals.pop(op.argval, None)
-    elif not value.is_loaded_by_source and op.argval in shared_cell_names(frame.code):
-        frame.cells[op.argval] = cast("CellVariable", value)  # end of a comprehension whose variable has its own cell
-    else:
-        frame.locals[op.argval] = value
+    _store_local(frame, op.argval)
 
 
 @handles("STORE_FAST_STORE_FAST")
 def _store_two(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     for name in op.argval:
-        frame.locals[name] = frame.stack.pop()
+        _store_local(frame, name)
 
 
 @handles("STORE_FAST_LOAD_FAST")
 def _store_load(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.locals[op.argval[0]] = frame.stack.pop()
+    _store_local(frame, op.argval[0])
     push_local(tx, frame, op.argval[1])
 
 

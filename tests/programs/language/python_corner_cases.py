@@ -482,3 +482,23 @@ def floats_added_up(x, step):
     """``sum`` adds floats accurately from Python 3.12 on, complex numbers from 3.14 on."""
     halves = [1, True, *[step] * 9]
     return sum([step] * 10), sum(halves), sum(halves, 0.5j), x * sum([0.1, 0.2, 0.3, x[0], 0.1, 0.2, 0.3])
+
+
+@program(one)
+def comprehensions_over_closure_variables(x):
+    """Since Python 3.12 a comprehension borrows the variable and gives it back."""
+    i, j = 10, 20
+
+    def captured():
+        return i, j
+
+    plain = [i * x + j for i in range(2) for j in range(2)]
+    made = [lambda: (i, j) for i in range(2) for j in range(2)]
+    for _ in range(2):
+        nested = [[(i, j) for j in range(i)] for i in range(3)]
+        i = i + 1
+    try:
+        plain.append([1 / i for i in (2, 0)])
+    except ZeroDivisionError:
+        plain.append(i)
+    return plain, nested, i, j, captured(), [f() for f in made]
