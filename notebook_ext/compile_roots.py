@@ -139,6 +139,8 @@ class Roots:
     def _method(self, method: MethodType) -> Any:
         function, owner = method.__func__, method.__self__
         self._training.note_method(method)
+        if isinstance(owner, torch.optim.Optimizer) and method.__name__ == "step":
+            return functools.partial(self._step, method)
         if not isinstance(function, FunctionType) or isinstance(owner, type):
             return method
         if self._names and not self._is_named(method):
@@ -149,6 +151,10 @@ class Roots:
         if isinstance(owner, torch.nn.Module) and is_model_entry_point(method):
             self._module(owner)
         return method
+
+    def _step(self, step: MethodType, closure: Any = None, **others: Any) -> Any:
+        """Run an optimizer's step; what its closure calls is compiled."""
+        return step(**others) if closure is None else step(self.replace_callee(closure), **others)
 
     # Modules.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from engine.bytecode.intercept_calls import intercept_calls
@@ -52,7 +52,8 @@ class TrainingCalls:
         name, owner = getattr(method, "__name__", ""), method.__self__
         self._has_backward |= name == "backward" and isinstance(owner, torch.Tensor)
         if name == "step" and isinstance(owner, (Optimizer, LRScheduler)):
-            self._steps[f"{type(owner).__name__}.step"] = isinstance(owner, Optimizer)
+            is_compilable = isinstance(owner, Optimizer) and not isinstance(owner, LBFGS)  # which calls a closure
+            self._steps[f"{type(owner).__name__}.step"] = is_compilable
 
     def record(self, compiler: str) -> SkippedRecord | None:
         """Return what ran as Python, and how to compile it; None if the cell does not train."""

@@ -155,6 +155,19 @@ def test_methods_comprehensions_and_closures_of_a_driver_are_not_roots(shell: Sh
     assert {n.rpartition(".")[2] for n in names(shell)} == {"forward", "penalty"}
 
 
+def test_a_closure_of_the_cell_runs_as_python_and_its_modules_are_compiled(shell: Shell) -> None:
+    """``LBFGS.step`` calls the closure, which the cell itself does not call."""
+    ran = shell.run(
+        "%%compile\nm = nn.Linear(2, 1)\nopt = torch.optim.LBFGS(m.parameters(), max_iter=2)\ndef closure():\n"
+        "    opt.zero_grad()\n    loss = m(torch.ones(3, 2)).pow(2).mean()\n    loss.backward()\n    return loss\n"
+        "losses = [opt.step(closure=closure).item() for _ in range(3)]"
+    )
+    assert ran.succeeded, ran.text
+    assert shell.ns["losses"][-1] < shell.ns["losses"][0]
+    assert set(names(shell)) == {"Linear.forward"}
+    assert [s.name for s in shell.ns["_compile"].skipped] == ["closure", "LBFGS.step"]
+
+
 def test_a_cell_without_roots_is_itself_the_frame(shell: Shell) -> None:
     """Tensor code at the top level is compiled as one frame.
 
