@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 _Key = TypeVar("_Key")
 _Entry = TypeVar("_Entry")
@@ -27,3 +28,30 @@ def register_once(table: dict[_Key, _Entry], keys: Iterable[_Key], what: str) ->
         return entry
 
     return register
+
+
+def register_each(register: Callable[..., Callable[..., object]], *keys: object) -> Callable[[_Entry], _Entry]:
+    """Return a decorator that registers a function for each key, which the function takes first.
+
+    ``register(key)`` is the decorator that registers it for one key.
+    """
+
+    def register_all(function: _Entry) -> _Entry:
+        for key in keys:
+            register(key)(functools.partial(cast("Callable[..., object]", function), key))
+        return function
+
+    return register_all
+
+
+def register_table(
+    register: Callable[..., Callable[..., object]], table: Mapping[Any, object]
+) -> Callable[[_Entry], _Entry]:
+    """Return a decorator like ``register_each``; the function takes the key and its entry first."""
+
+    def register_all(function: _Entry) -> _Entry:
+        for key, entry in table.items():
+            register(key)(functools.partial(cast("Callable[..., object]", function), key, entry))
+        return function
+
+    return register_all

@@ -20,6 +20,7 @@ from engine.ir.introspection.literal_types import (
     is_enum_or_numpy_scalar,
 )
 from engine.ir.introspection.python_objects import is_dtensor_placement
+from engine.ir.register_once import register_each
 from engine.ir.sources.attributes import MethodResultSource
 from engine.ir.sources.base import Source
 from engine.torch_private.dispatch import DispatchKeySet
@@ -143,14 +144,8 @@ def _short_repr(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _literal_constructor(cls: type) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return arithmetic.fold_constant_call(
-            tx, cls, args, kwargs, f"{cls.__name__} of values that are not known while tracing is created"
-        )
-
-    return rule
-
-
-for _cls in (*DATETIME_TYPES, *PATH_TYPES, pathlib.Path, pathlib.PurePath):
-    register_rule(_cls)(_literal_constructor(_cls))
+@register_each(register_rule, *DATETIME_TYPES, *PATH_TYPES, pathlib.Path, pathlib.PurePath)
+def _construct_literal(cls: type, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    return arithmetic.fold_constant_call(
+        tx, cls, args, kwargs, f"{cls.__name__} of values that are not known while tracing is created"
+    )

@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.register_once import register_each
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.autograd import forward_ad
@@ -42,27 +43,21 @@ def _unpack_without_level(tx: Tracer, tensor: Variable) -> Variable:
     return tx.wrap_static(forward_ad.UnpackedDualTensor).call(tx, [tensor, NONE], {})
 
 
-def _register_dual_function(function: Any) -> None:
+@register_each(register_rule, forward_ad.make_dual, forward_ad.unpack_dual)
+def _dual_function(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Register a function that becomes a node of a graph that runs as traced.
 
     Functionalization does not handle tangents.
     """
     target = GraphCallable(function.__name__, function, changes_state=True, effect="uses forward-mode tangents")
-
-    @register_rule(function)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        if forward_ad._current_level < 0 and function is forward_ad.unpack_dual and len(args) == 1 and not kwargs:
-            return _unpack_without_level(tx, args[0])
-        if forward_ad._current_level < 0:
-            raise Unsupported("forward-ad", f"{function.__name__} is called outside of a dual level")
-        if function is forward_ad.unpack_dual and not any(
-            c.make is forward_ad.dual_level for c, _ in tx.torch_state.open_graph_contexts
-        ):
-            what = "unpack_dual is called in a dual level that was entered outside the function"
-            raise Unsupported("forward-ad", what)
-        tx.side_effects.mutation_count += 1
-        return emit_node(tx, "call_function", target, args, kwargs)
-
-
-_register_dual_function(forward_ad.make_dual)
-_register_dual_function(forward_ad.unpack_dual)
+    if forward_ad._current_level < 0 and function is forward_ad.unpack_dual and len(args) == 1 and not kwargs:
+        return _unpack_without_level(tx, args[0])
+    if forward_ad._current_level < 0:
+        raise Unsupported("forward-ad", f"{function.__name__} is called outside of a dual level")
+    if function is forward_ad.unpack_dual and not any(
+        c.make is forward_ad.dual_level for c, _ in tx.torch_state.open_graph_contexts
+    ):
+        what = "unpack_dual is called in a dual level that was entered outside the function"
+        raise Unsupported("forward-ad", what)
+    tx.side_effects.mutation_count += 1
+    return emit_node(tx, "call_function", target, args, kwargs)

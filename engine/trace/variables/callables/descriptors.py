@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from engine.ir.register_once import register_table
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import NONE, Args, Kwargs, RealObjectVariable, Variable, is_none, realize
 from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
-from engine.trace.variables.callable_registry import CallRule, register_rule
+from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.objects.class_lookup import class_source, raise_missing_accessor
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
@@ -102,18 +103,11 @@ def _property_of_subclass(tx: Tracer, real: Any, source: Source) -> Variable:
     return UserDefinedObjectVariable(type(real), source, real)
 
 
-def _property_method_rule(name: str) -> CallRule:
+@register_table(register_rule, {vars(property)[name]: name for name in _BINDING_METHODS})
+def _call_property_method(method: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Build the rule of a method of ``property`` called by name, as in ``super().__get__``."""
-
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        of = realize(tx, args[0])
-        real = of.as_python_object()
-        if not issubclass(of.python_type(), property) or real is NotImplemented:
-            raise Unsupported("descriptor", f"an accessor of {of.describe()} is called by name")
-        return _bind_property(real, tx, of, name, args[1:])
-
-    return rule
-
-
-for _name in _BINDING_METHODS:
-    register_rule(vars(property)[_name])(_property_method_rule(_name))
+    of = realize(tx, args[0])
+    real = of.as_python_object()
+    if not issubclass(of.python_type(), property) or real is NotImplemented:
+        raise Unsupported("descriptor", f"an accessor of {of.describe()} is called by name")
+    return _bind_property(real, tx, of, name, args[1:])

@@ -11,6 +11,7 @@ from engine.frame_code.codegen_runtime.containers import add_entries, refill_dic
 from engine.ir.guards.aliasing import SameObject
 from engine.ir.guards.python_values import DictKeysMatch
 from engine.ir.introspection.python_operators import Operator
+from engine.ir.register_once import register_each
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import DictKeyAtSource, DictValueAtSource, item_source
@@ -254,17 +255,9 @@ def _is_ordered(of: DictVariable) -> bool:
     return of.is_ordered
 
 
-def _register_views() -> None:
-    def register(kind: str) -> None:
-        @DICT_METHODS.method(kind)
-        def view(self: DictVariable, tx: Tracer) -> Variable:
-            return DictViewVariable(self, kind)
-
-    for kind in ("keys", "values", "items"):
-        register(kind)
-
-
-_register_views()
+@register_each(DICT_METHODS.method, "keys", "values", "items")
+def _view(kind: str, self: DictVariable, tx: Tracer) -> Variable:
+    return DictViewVariable(self, kind)
 
 
 @DICT_METHODS.method("get")

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.register_once import register_table
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
@@ -26,7 +27,7 @@ from engine.trace.variables.base import (
     raise_missing_method,
     realize,
 )
-from engine.trace.variables.callable_registry import CallRule, register_rule
+from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.itertools_module import item_or_end, make_iterator
@@ -189,50 +190,37 @@ def _have_same_number_type(numbers: tuple[Variable, Variable]) -> bool:
     return numbers[0].python_type() is numbers[1].python_type() and numbers[0].python_type() in (int, float)
 
 
-def _min_max_rule(fn: Any, symbol: str) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        items = sequence_items(tx, args[0]) if len(args) == 1 else args
-        if not items:
-            if "default" in kwargs:
-                return kwargs["default"]
-            tx.raise_error(ValueError, f"{fn.__name__}() arg is an empty sequence")
-        key = realize(tx, kwargs["key"]) if "key" in kwargs else NONE
-        plain = is_none(key)
-        best = realize(tx, items[0])
-        best_key = best if plain else realize(tx, key.call(tx, [best], {}))
-        for item in items[1:]:
-            item_key = realize(tx, item if plain else key.call(tx, [item], {}))
-            numbers = (best_key, item_key)
-            if plain and any(k.is_symbolic for k in numbers) and _have_same_number_type(numbers):
-                best = best_key = emit_node(
-                    tx, "call_function", torch.sym_min if fn is min else torch.sym_max, [best, item_key]
-                )
-            elif realize(tx, arithmetic.compare_op(tx, symbol, item_key, best_key)).is_truthy(tx):
-                best, best_key = realize(tx, item), item_key
-        return best
-
-    return rule
+@register_table(register_rule, {min: "<", max: ">"})
+def _min_or_max(fn: Any, symbol: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    items = sequence_items(tx, args[0]) if len(args) == 1 else args
+    if not items:
+        if "default" in kwargs:
+            return kwargs["default"]
+        tx.raise_error(ValueError, f"{fn.__name__}() arg is an empty sequence")
+    key = realize(tx, kwargs["key"]) if "key" in kwargs else NONE
+    plain = is_none(key)
+    best = realize(tx, items[0])
+    best_key = best if plain else realize(tx, key.call(tx, [best], {}))
+    for item in items[1:]:
+        item_key = realize(tx, item if plain else key.call(tx, [item], {}))
+        numbers = (best_key, item_key)
+        if plain and any(k.is_symbolic for k in numbers) and _have_same_number_type(numbers):
+            best = best_key = emit_node(
+                tx, "call_function", torch.sym_min if fn is min else torch.sym_max, [best, item_key]
+            )
+        elif realize(tx, arithmetic.compare_op(tx, symbol, item_key, best_key)).is_truthy(tx):
+            best, best_key = realize(tx, item), item_key
+    return best
 
 
-register_rule(min)(_min_max_rule(min, "<"))
-register_rule(max)(_min_max_rule(max, ">"))
-
-
-def _search_rule(wanted: bool) -> CallRule:
+@register_table(register_rule, {any: True, all: False})
+def _any_or_all(fn: Any, wanted: bool, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return the rule of ``any`` or ``all``: whether an item has the wanted truth."""
-
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        iterator = iterators.iterator_of(tx, args[0])
-        while (item := iterator.next_item(tx)) is not None:
-            if realize(tx, item).is_truthy(tx) is wanted:
-                return ConstantVariable(wanted)
-        return ConstantVariable(not wanted)
-
-    return rule
-
-
-register_rule(any)(_search_rule(True))
-register_rule(all)(_search_rule(False))
+    iterator = iterators.iterator_of(tx, args[0])
+    while (item := iterator.next_item(tx)) is not None:
+        if realize(tx, item).is_truthy(tx) is wanted:
+            return ConstantVariable(wanted)
+    return ConstantVariable(not wanted)
 
 
 @register_rule(sorted)

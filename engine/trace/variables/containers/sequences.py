@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import operator
 import sys
@@ -17,6 +18,7 @@ from engine.frame_code.codegen_runtime.containers import extend_deque, refill_de
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.introspection import python_objects
 from engine.ir.introspection.python_operators import Operator
+from engine.ir.register_once import register_table
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import HasItemsSource, LengthSource, item_source
@@ -541,23 +543,16 @@ def _is_deque(of: ListVariable) -> bool:
     return of.builtin_class is collections.deque
 
 
-def _register_direct_methods() -> None:
-    """Register methods without comparisons: the real list or deque of variables runs them."""
-
-    def register(name: str, numbers: int, condition: Callable[[ListVariable], bool] | None = None) -> None:
-        @LIST_METHODS.method(name, condition=condition)
-        def run(self: ListVariable, tx: Tracer, *args: Variable) -> Variable | None:
-            given = [as_index(tx, a) if n < numbers else a for n, a in enumerate(args)]
-            found: Variable | None = self.change(tx, operator.methodcaller(name, *given))
-            return found
-
-    for name, numbers in {"pop": 1, "insert": 1, "clear": 0, "reverse": 0}.items():
-        register(name, numbers)
-    for name, numbers in {"popleft": 0, "appendleft": 0, "rotate": 1}.items():
-        register(name, numbers, _is_deque)
+_deque_method = functools.partial(LIST_METHODS.method, condition=_is_deque)
 
 
-_register_direct_methods()
+@register_table(LIST_METHODS.method, {"pop": 1, "insert": 1, "clear": 0, "reverse": 0})
+@register_table(_deque_method, {"popleft": 0, "appendleft": 0, "rotate": 1})
+def _run_directly(name: str, numbers: int, self: ListVariable, tx: Tracer, *args: Variable) -> Variable | None:
+    """Run a method without comparisons on the real list or deque of variables."""
+    given = [as_index(tx, a) if n < numbers else a for n, a in enumerate(args)]
+    found: Variable | None = self.change(tx, operator.methodcaller(name, *given))
+    return found
 
 
 @LIST_METHODS.method("append")

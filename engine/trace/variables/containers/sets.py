@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -15,6 +16,7 @@ from typing import Any
 from engine.frame_code.codegen_runtime.containers import refill_set
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.introspection.python_operators import Operator
+from engine.ir.register_once import register_each
 from engine.ir.sources.base import Source
 from engine.ir.sources.containers import BuiltinValueSource
 from engine.trace.annotations import PyCodegen, Tracer
@@ -350,37 +352,27 @@ def _copy(self: SetVariable, tx: Tracer) -> SetVariable:
     return self if self.cls is frozenset else SetVariable(dict(self.elements), None, self.builtin_class)
 
 
-def _register_set_operations() -> None:
-    def register(how: str) -> None:
-        @SET_METHODS.method(how)
-        def combine(self: SetVariable, tx: Tracer, *others: Variable) -> SetVariable:
-            result = self if others else SetVariable(dict(self.elements), None, self.builtin_class)
-            for other in others:
-                result = result.combine(tx, how, _as_set(tx, other))
-            return result
-
-        if how == "union":
-            return
-
-        @SET_METHODS.method(f"{how}_update", condition=_is_mutable_set)
-        def update(self: SetVariable, tx: Tracer, *others: Variable) -> None:
-            elements = combine(self, tx, *others).elements
-            tx.side_effects.record_mutation(self)
-            self.elements = elements
-
-    for how in ("union", "intersection", "difference", "symmetric_difference"):
-        register(how)
-
-    def register_test(name: str) -> None:
-        @SET_METHODS.method(name)
-        def test(self: SetVariable, tx: Tracer, other: Variable) -> Variable:
-            return ConstantVariable(getattr(set(self.elements), name)(set(_as_set(tx, other).elements)))
-
-    for name in ("issubset", "issuperset"):
-        register_test(name)
+@register_each(SET_METHODS.method, "union", "intersection", "difference", "symmetric_difference")
+def _combine(how: str, self: SetVariable, tx: Tracer, *others: Variable) -> SetVariable:
+    result = self if others else SetVariable(dict(self.elements), None, self.builtin_class)
+    for other in others:
+        result = result.combine(tx, how, _as_set(tx, other))
+    return result
 
 
-_register_set_operations()
+_mutating_method = functools.partial(SET_METHODS.method, condition=_is_mutable_set)
+
+
+@register_each(_mutating_method, "intersection_update", "difference_update", "symmetric_difference_update")
+def _combine_in_place(name: str, self: SetVariable, tx: Tracer, *others: Variable) -> None:
+    elements = _combine(name.removesuffix("_update"), self, tx, *others).elements
+    tx.side_effects.record_mutation(self)
+    self.elements = elements
+
+
+@register_each(SET_METHODS.method, "issubset", "issuperset")
+def _compare_sets(name: str, self: SetVariable, tx: Tracer, other: Variable) -> Variable:
+    return ConstantVariable(getattr(set(self.elements), name)(set(_as_set(tx, other).elements)))
 
 
 @SET_METHODS.method("isdisjoint")

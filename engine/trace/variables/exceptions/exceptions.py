@@ -7,7 +7,7 @@ import inspect
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from engine.frame_code.codegen_runtime.objects import new_exception
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.guards.python_values import HasAttrGuard
 from engine.ir.introspection.python_objects import is_heap_type
+from engine.ir.register_once import register_each
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
@@ -143,19 +144,16 @@ def _clear_frames(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return NONE
 
 
-def _traceback_frames_rule(function: Any) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        # Inlined calls have no frames; only the uncompiled function has the full traceback.
-        raise SkipFrame("traceback", f"{function.__name__}() reads the frames of a traceback")
-
-    return rule
-
-
-for _name in (
+_FRAME_READERS = (
     "extract_stack extract_tb format_exc format_exception format_stack format_tb print_exc print_exception print_stack "
     "print_tb print_last walk_stack walk_tb TracebackException"
-).split():
-    register_rule(getattr(traceback, _name))(_traceback_frames_rule(getattr(traceback, _name)))
+).split()
+
+
+@register_each(register_rule, *(getattr(traceback, name) for name in _FRAME_READERS))
+def _read_traceback_frames(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    # Inlined calls have no frames; only the uncompiled function has the full traceback.
+    raise SkipFrame("traceback", f"{function.__name__}() reads the frames of a traceback")
 
 
 @register_rule(traceback.format_exception_only)

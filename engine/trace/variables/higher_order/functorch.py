@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from engine.ir.graph_callable import GraphCallable
+from engine.ir.register_once import register_table
 from engine.torch_private.autograd import set_grad_enabled
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.node_results import build_node_result
@@ -221,13 +222,11 @@ def _options(tx: Tracer, name: str, given: dict[str, Variable]) -> dict[str, Any
         raise Unsupported("functorch-argument", f"an option of {name} is not constant") from None
 
 
-def _register(kind: FunctorchTransform) -> None:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        given = dict(zip(("func", *kind.options), args, strict=False)) | kwargs
-        function = realize(tx, given.pop("func"))
-        return FunctorchFunctionVariable(function, kind, _options(tx, kind.transform.__name__, given))
-
-    register_rule(kind.transform)(rule)
+@register_table(register_rule, {kind.transform: kind for kind in _TRANSFORMS})
+def _transform(function: Any, kind: FunctorchTransform, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    given = dict(zip(("func", *kind.options), args, strict=False)) | kwargs
+    function = realize(tx, given.pop("func"))
+    return FunctorchFunctionVariable(function, kind, _options(tx, kind.transform.__name__, given))
 
 
 def _register_transformed_functions(kind: FunctorchTransform) -> None:
@@ -245,7 +244,6 @@ def _register_transformed_functions(kind: FunctorchTransform) -> None:
 
 
 for _kind in _TRANSFORMS:
-    _register(_kind)
     if _kind.transform is not torch.func.hessian:  # hessian is composed of the others
         _register_transformed_functions(_kind)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import builtins
 import types
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from engine.ir.guards.python_values import IdMatch
+from engine.ir.register_once import register_table
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.stdlib import WeakRefCallSource
@@ -100,36 +100,36 @@ def _reference(tx: Tracer, real: Any, source: Source) -> Variable:
     return WeakRefVariable(tx.wrap(held, at), source, real)
 
 
-def _weakref_rule(kind: str) -> Callable[[Tracer, list[Variable], dict[str, Variable]], Variable]:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        of = realize(tx, args[0]) if args else NONE
-        if (
-            kind == "reference"
-            and len(args) == 1
-            and not kwargs
-            and (not _may_be_collected(tx, of) or type(of) is UserDefinedObjectVariable or of.fake is not None)
-        ):
-            made = WeakRefVariable(of)
-            made.real_referent = tx.objects.real_object(of)
-            return made
-        is_method = issubclass(of.python_type(), types.MethodType)
-        lives = not kwargs and not is_method and not _may_be_collected(tx, of)
-        if lives and kind == "reference" and len(args) == 2:
-            return WeakRefVariable(of, callback=args[1])
-        what = f"a weak {kind} to {of.describe()} is created"
-        if is_method or _may_be_collected(tx, of):
-            # The referent dies with its last reference. A function split by a graph break would change that moment.
-            raise SkipFrame("weak-reference", what)
-        raise Unsupported("weak-reference", what)
-
-    return rule
+_KINDS = {
+    weakref.ref: "reference",
+    weakref.KeyedRef: "reference with a key",
+    weakref.finalize: "reference with a finalizer",
+    weakref.WeakMethod: "reference to a method,",
+    weakref.proxy: "proxy",
+}
 
 
-register_rule(weakref.ref)(_weakref_rule("reference"))
-register_rule(weakref.KeyedRef)(_weakref_rule("reference with a key"))
-register_rule(weakref.finalize)(_weakref_rule("reference with a finalizer"))
-register_rule(weakref.WeakMethod)(_weakref_rule("reference to a method,"))
-register_rule(weakref.proxy)(_weakref_rule("proxy"))
+@register_table(register_rule, _KINDS)
+def _create_weakref(make: Any, kind: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    of = realize(tx, args[0]) if args else NONE
+    if (
+        kind == "reference"
+        and len(args) == 1
+        and not kwargs
+        and (not _may_be_collected(tx, of) or type(of) is UserDefinedObjectVariable or of.fake is not None)
+    ):
+        made = WeakRefVariable(of)
+        made.real_referent = tx.objects.real_object(of)
+        return made
+    is_method = issubclass(of.python_type(), types.MethodType)
+    lives = not kwargs and not is_method and not _may_be_collected(tx, of)
+    if lives and kind == "reference" and len(args) == 2:
+        return WeakRefVariable(of, callback=args[1])
+    what = f"a weak {kind} to {of.describe()} is created"
+    if is_method or _may_be_collected(tx, of):
+        # The referent dies with its last reference. A function split by a graph break would change that moment.
+        raise SkipFrame("weak-reference", what)
+    raise Unsupported("weak-reference", what)
 
 
 @register_builder(weakref.ProxyType, weakref.CallableProxyType)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.register_once import register_each
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.global_state import unwrap_optional
 from engine.trace.annotations import Tracer
@@ -68,19 +69,16 @@ def _function_with_same_signature(of: NestedUserFunctionVariable, tx: Tracer) ->
     return made
 
 
-def _introspection_rule(function: Callable[..., Any]) -> Callable[[Tracer, Args, Kwargs], Variable]:
+@register_each(register_rule, inspect.get_annotations, inspect.getfullargspec, typing.get_type_hints)
+def _introspect(function: Callable[..., Any], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return a rule that reads annotations of a function, class or module while tracing."""
-
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        of = realize(tx, args[0]) if args else NONE
-        real = _function_like(of, tx) if of.python_type() is types.MethodType else of.as_python_object()
-        if not isinstance(real, (types.FunctionType, types.MethodType, type, types.ModuleType)) or len(args) > 1:
-            raise Unsupported("inspect", f"{function.__name__}() of {of.describe()}")
-        with UserErrors(tx, NameError, TypeError, ValueError):
-            found = function(real, **tx.as_python_keywords(kwargs))
-        return _introspection_result(found, tx)
-
-    return rule
+    of = realize(tx, args[0]) if args else NONE
+    real = _function_like(of, tx) if of.python_type() is types.MethodType else of.as_python_object()
+    if not isinstance(real, (types.FunctionType, types.MethodType, type, types.ModuleType)) or len(args) > 1:
+        raise Unsupported("inspect", f"{function.__name__}() of {of.describe()}")
+    with UserErrors(tx, NameError, TypeError, ValueError):
+        found = function(real, **tx.as_python_keywords(kwargs))
+    return _introspection_result(found, tx)
 
 
 @functools.singledispatch
@@ -102,10 +100,6 @@ def _tuple_result(found: tuple[Any, ...], tx: Tracer) -> Variable:
 @_introspection_result.register(list)
 def _list_result(found: list[Any], tx: Tracer) -> Variable:
     return ListVariable([_introspection_result(item, tx) for item in found])
-
-
-for _question in (inspect.get_annotations, inspect.getfullargspec, typing.get_type_hints):
-    register_rule(_question)(_introspection_rule(_question))
 
 
 @register_rule(dataclasses.fields)

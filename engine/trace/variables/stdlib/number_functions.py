@@ -12,6 +12,7 @@ import torch
 
 from engine.ir.introspection.python_operators import DIVMOD
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.register_once import register_each, register_table
 from engine.options import config
 from engine.torch_private import sympy_functions
 from engine.trace.annotations import Tracer
@@ -37,16 +38,14 @@ from engine.trace.variables.tensors.sym_node import SymNodeVariable, has_hint
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 
-def _number_constructor(kind: type) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        if not args:
-            return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}()")
-        of = realize(tx, args[0])
-        if len(args) > 1 or kwargs:
-            return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
-        return _convert(of, tx, kind)
-
-    return rule
+@register_table(register_rule, {int: int, float: float, complex: complex, torch.sym_int: int, torch.sym_float: float})
+def _construct_number(make: Any, kind: type, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if not args:
+        return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}()")
+    of = realize(tx, args[0])
+    if len(args) > 1 or kwargs:
+        return arithmetic.fold_constant_call(tx, kind, args, kwargs, f"{kind.__name__}() of {of.describe()}")
+    return _convert(of, tx, kind)
 
 
 @functools.singledispatch
@@ -95,12 +94,6 @@ def _checked_number(tx: Tracer, kind: type, of: UserDefinedObjectVariable, name:
     if made.python_type() is not kind and not made.is_graph_value:
         raise Unsupported("warning", f"{kind.__name__}() by {name}, which raises a warning")
     return made
-
-
-for _kind in (int, float, complex):
-    register_rule(_kind)(_number_constructor(_kind))
-register_rule(torch.sym_int)(_number_constructor(int))
-register_rule(torch.sym_float)(_number_constructor(float))
 
 
 @register_rule(torch.sym_not)
@@ -186,29 +179,25 @@ def _hash(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return HashVariable(tx, of)
 
 
-def _register_by_special_method(function: Any, name: str) -> None:
+_SPECIAL_METHODS = {
+    math.floor: "__floor__",
+    math.ceil: "__ceil__",
+    math.trunc: "__trunc__",
+    operator.index: "__index__",
+}
+
+
+@register_table(register_rule, _SPECIAL_METHODS)
+def _call_special_method(function: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Register a function that calls a special method; it rounds a symbol to an int."""
-
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        of = realize(tx, args[0])
-        if of.is_symbolic and of.python_type() is int:
-            return of
-        if of.is_symbolic and of.python_type() is float and function is not operator.index:
-            return emit_node(tx, "call_function", function, [of])
-        return of.call_user_method(tx, name, args[1:]) or arithmetic.fold_constant_call(
-            tx, function, args, kwargs, f"{function.__name__}() of {of.describe()}"
-        )
-
-    register_rule(function)(rule)
-
-
-for _function, _method_name in (
-    (math.floor, "__floor__"),
-    (math.ceil, "__ceil__"),
-    (math.trunc, "__trunc__"),
-    (operator.index, "__index__"),
-):
-    _register_by_special_method(_function, _method_name)
+    of = realize(tx, args[0])
+    if of.is_symbolic and of.python_type() is int:
+        return of
+    if of.is_symbolic and of.python_type() is float and function is not operator.index:
+        return emit_node(tx, "call_function", function, [of])
+    return of.call_user_method(tx, name, args[1:]) or arithmetic.fold_constant_call(
+        tx, function, args, kwargs, f"{function.__name__}() of {of.describe()}"
+    )
 
 
 _TOTAL_FUNCTIONS = (math.tan, math.tanh, math.atan, math.cos, math.sin)
@@ -227,48 +216,36 @@ Outside its domain a function raises, which a graph must not do.
 """
 
 
-def _register_symbolic_function(function: Any) -> None:
+@register_table(register_rule, _FUNCTION_DOMAINS)
+def _symbolic_function(
+    function: Any, domain: tuple[tuple[str, float], ...], tx: Tracer, args: Args, kwargs: Kwargs
+) -> Variable:
     in_graph = getattr(sympy_functions, f"sym_{function.__name__}")
-
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        of = realize(tx, args[0]) if len(args) == 1 else NONE
-        if of.is_symbolic and of.python_type() is not bool and has_hint(of.sym) and not kwargs:
-            bounds = [
-                realize(tx, arithmetic.compare_op(tx, sign, of, ConstantVariable(bound)))
-                for sign, bound in _FUNCTION_DOMAINS[function]
-            ]
-            if all(found.is_truthy(tx) for found in bounds):
-                return emit_node(tx, "call_function", in_graph, [of])
-        return arithmetic.fold_constant_call(
-            tx, function, args, kwargs, f"{function.__name__}() of a value that is not known while tracing"
-        )
-
-    register_rule(function)(rule)
+    of = realize(tx, args[0]) if len(args) == 1 else NONE
+    if of.is_symbolic and of.python_type() is not bool and has_hint(of.sym) and not kwargs:
+        bounds = [
+            realize(tx, arithmetic.compare_op(tx, sign, of, ConstantVariable(bound)))
+            for sign, bound in _FUNCTION_DOMAINS[function]
+        ]
+        if all(found.is_truthy(tx) for found in bounds):
+            return emit_node(tx, "call_function", in_graph, [of])
+    return arithmetic.fold_constant_call(
+        tx, function, args, kwargs, f"{function.__name__}() of a value that is not known while tracing"
+    )
 
 
-for _function in _FUNCTION_DOMAINS:
-    _register_symbolic_function(_function)
-
-
-def _register_finiteness_test(function: Any) -> None:
+@register_each(register_rule, math.isnan, math.isinf, math.isfinite)
+def _finiteness_test(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Register ``isnan``, ``isinf`` or ``isfinite``.
 
     A guard ensures that a symbolic input float is finite.
     """
-
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        of = realize(tx, args[0]) if len(args) == 1 else NONE
-        if of.is_symbolic and (of.symbol is not None or of.python_type() is int) and not kwargs:
-            return ConstantVariable(function is math.isfinite)
-        return arithmetic.fold_constant_call(
-            tx, function, args, kwargs, f"{function.__name__}() of a value that is not known while tracing"
-        )
-
-    register_rule(function)(rule)
-
-
-for _function in (math.isnan, math.isinf, math.isfinite):
-    _register_finiteness_test(_function)
+    of = realize(tx, args[0]) if len(args) == 1 else NONE
+    if of.is_symbolic and (of.symbol is not None or of.python_type() is int) and not kwargs:
+        return ConstantVariable(function is math.isfinite)
+    return arithmetic.fold_constant_call(
+        tx, function, args, kwargs, f"{function.__name__}() of a value that is not known while tracing"
+    )
 
 
 @register_rule(math.prod)
@@ -285,25 +262,22 @@ def _prod(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return total
 
 
-def _register_computed_function(function: Any) -> None:
+_OTHER_FUNCTIONS = [
+    f for f in vars(math).values() if callable(f) and f.__module__ == "math" and id(f) not in RULES_BY_ID
+]
+
+
+@register_each(register_rule, *_OTHER_FUNCTIONS)
+def _compute_before_graph(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Register a function that Python computes before the graph runs, for symbolic arguments."""
-
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        values = [realize(tx, arg) for arg in args]
-        if not kwargs and any(v.is_symbolic for v in values) and all(v.is_symbolic or v.is_constant for v in values):
-            computed = compute_before_graph(tx, function, [v.as_node_arg(tx)[0] for v in values])
-            if computed is not None:
-                return tx.wrap(*computed)
-        return arithmetic.fold_constant_call(
-            tx, function, values, kwargs, f"{function.__name__}() of a value that is not known while tracing"
-        )
-
-    register_rule(function)(rule)
-
-
-for _function in vars(math).values():
-    if callable(_function) and _function.__module__ == "math" and id(_function) not in RULES_BY_ID:
-        _register_computed_function(_function)
+    values = [realize(tx, arg) for arg in args]
+    if not kwargs and any(v.is_symbolic for v in values) and all(v.is_symbolic or v.is_constant for v in values):
+        computed = compute_before_graph(tx, function, [v.as_node_arg(tx)[0] for v in values])
+        if computed is not None:
+            return tx.wrap(*computed)
+    return arithmetic.fold_constant_call(
+        tx, function, values, kwargs, f"{function.__name__}() of a value that is not known while tracing"
+    )
 
 
 @register_rule(bool.__new__)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from engine.ir.guards.python_values import EqualsMatch
+from engine.ir.register_once import register_table
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.sources.stdlib import RandomDrawSource, RandomStateSource
@@ -206,31 +207,23 @@ def _new_random(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 _GLOBAL_RANDOM: Any = getattr(random.random, "__self__")  # noqa: B009 - the stubs declare no __self__ for builtin methods
 
 
-def _global_random_rule(name: str) -> Any:
+_GLOBAL_FUNCTIONS = {f: n for n, f in vars(random).items() if getattr(f, "__self__", None) is _GLOBAL_RANDOM}
+
+
+@register_table(register_rule, _GLOBAL_FUNCTIONS)
+def _call_global_random(function: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return the rule of a module function, which uses the global generator."""
-
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        shared = tx.wrap(_GLOBAL_RANDOM, ConstantSource(_GLOBAL_RANDOM, "random"))
-        return shared.call_method(tx, name, args, kwargs)
-
-    return rule
+    shared = tx.wrap(_GLOBAL_RANDOM, ConstantSource(_GLOBAL_RANDOM, "random"))
+    return shared.call_method(tx, name, args, kwargs)
 
 
-def _method_rule(name: str) -> Any:
+_PYTHON_METHODS = {f: n for n, f in inspect.getmembers(random.Random, inspect.isfunction) if not n.startswith("__")}
+
+
+@register_table(register_rule, _PYTHON_METHODS)
+def _call_python_method(function: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Return the rule of a method implemented in Python, with the generator as first argument."""
-
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        of = realize(tx, args[0])
-        if not isinstance(of, RandomVariable):
-            raise Unsupported("random-generator", f"random numbers are generated ({name})")
-        return of.call_method(tx, name, args[1:], kwargs)
-
-    return rule
-
-
-for _name, _found in vars(random).items():
-    if getattr(_found, "__self__", None) is _GLOBAL_RANDOM:
-        register_rule(_found)(_global_random_rule(_name))
-for _name, _found in inspect.getmembers(random.Random, inspect.isfunction):
-    if not _name.startswith("__"):
-        register_rule(_found)(_method_rule(_name))
+    of = realize(tx, args[0])
+    if not isinstance(of, RandomVariable):
+        raise Unsupported("random-generator", f"random numbers are generated ({name})")
+    return of.call_method(tx, name, args[1:], kwargs)

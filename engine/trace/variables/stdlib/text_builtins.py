@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from engine.ir.register_once import register_table
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
@@ -23,37 +24,31 @@ def _print(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     raise Unsupported("print", f"print({', '.join(realize(tx, a).describe() for a in args)})")
 
 
-def _text_rule(fn: Any, name: str) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        if not args:
-            return ConstantVariable("")
-        of = realize(tx, args[0])
-        if isinstance(of, UserDefinedObjectVariable):
-            found = find_in_class(of.python_type(), name)
-            if found is not None and found[0] is not object:
-                return of.call_special_method(tx, name, [])
-            if name == "__str__" and of.lookup_special_method(tx, "__repr__") is not None:
-                return of.call_special_method(tx, "__repr__", [])
-        if of.fake is not None or isinstance(of, TensorMethodVariable):
-            raise Unsupported("tensor-text", f"{name.strip('_')}() of a tensor shows its values")
-        if of.as_exception() is not None:
-            return of.call_method(tx, name, [], {})
-        if isinstance(of, (UserDefinedObjectVariable, FunctionVariable, BoundMethodVariable)):
-            real = tx.objects.real_object(of)
-            if real is NotImplemented or of.source is None or isinstance(of, BoundMethodVariable):
-                raise Unsupported("object-address", f"the address of {of.describe()} is shown")
-            tx.guard_identity(real, of.source, "its address is shown")
-            return ConstantVariable(object.__repr__(real) if of.is_user_object else repr(real))
-        text = container_repr(tx, of)
-        if text is not None:
-            return ConstantVariable(text)
-        return arithmetic.fold_constant_call(tx, fn, args, kwargs, f"{fn.__name__}() of {of.describe()}")
-
-    return rule
-
-
-register_rule(str)(_text_rule(str, "__str__"))
-register_rule(repr)(_text_rule(repr, "__repr__"))
+@register_table(register_rule, {str: "__str__", repr: "__repr__"})
+def _text_of(fn: Any, name: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    if not args:
+        return ConstantVariable("")
+    of = realize(tx, args[0])
+    if isinstance(of, UserDefinedObjectVariable):
+        found = find_in_class(of.python_type(), name)
+        if found is not None and found[0] is not object:
+            return of.call_special_method(tx, name, [])
+        if name == "__str__" and of.lookup_special_method(tx, "__repr__") is not None:
+            return of.call_special_method(tx, "__repr__", [])
+    if of.fake is not None or isinstance(of, TensorMethodVariable):
+        raise Unsupported("tensor-text", f"{name.strip('_')}() of a tensor shows its values")
+    if of.as_exception() is not None:
+        return of.call_method(tx, name, [], {})
+    if isinstance(of, (UserDefinedObjectVariable, FunctionVariable, BoundMethodVariable)):
+        real = tx.objects.real_object(of)
+        if real is NotImplemented or of.source is None or isinstance(of, BoundMethodVariable):
+            raise Unsupported("object-address", f"the address of {of.describe()} is shown")
+        tx.guard_identity(real, of.source, "its address is shown")
+        return ConstantVariable(object.__repr__(real) if of.is_user_object else repr(real))
+    text = container_repr(tx, of)
+    if text is not None:
+        return ConstantVariable(text)
+    return arithmetic.fold_constant_call(tx, fn, args, kwargs, f"{fn.__name__}() of {of.describe()}")
 
 
 @register_rule(format)

@@ -12,6 +12,7 @@ from engine.bytecode.source_positions import span_of
 from engine.frame_code.codegen_runtime.warnings_logging import warn_at_caller, warn_at_line
 from engine.ir.guards.global_state import GlobalStateMatch
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
+from engine.ir.register_once import register_each
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
@@ -84,23 +85,17 @@ def _guard_warnings_do_not_raise(tx: Tracer) -> None:
     tx.guard(GlobalStateMatch, ConstantSource(torch, "torch"), "warnings_raise", False, why=why)
 
 
-def _warning_filter_rule(function: Any) -> Any:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        constants = tx.as_python_constants([*args, *kwargs.values()])
-        if "error" in constants:
-            raise Unsupported("warning", f"warnings.{function.__name__} turns warnings into errors")
-        tx.side_effects.record_side_effect(
-            CallExpressionVariable(function, list(args), dict(kwargs)), f"warnings.{function.__name__} is called"
-        )
-        if function is warnings.simplefilter and len(constants) == 1:
-            tx.state_of(_WarningFilters).silenced[-1] = True
-        return NONE
-
-    return rule
-
-
-for _function in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
-    register_rule(_function)(_warning_filter_rule(_function))
+@register_each(register_rule, warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings)
+def _set_warning_filter(function: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    constants = tx.as_python_constants([*args, *kwargs.values()])
+    if "error" in constants:
+        raise Unsupported("warning", f"warnings.{function.__name__} turns warnings into errors")
+    tx.side_effects.record_side_effect(
+        CallExpressionVariable(function, list(args), dict(kwargs)), f"warnings.{function.__name__} is called"
+    )
+    if function is warnings.simplefilter and len(constants) == 1:
+        tx.state_of(_WarningFilters).silenced[-1] = True
+    return NONE
 
 
 class CatchWarningsVariable(Variable):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 
+from engine.ir.register_once import register_each
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.operators.arithmetic import compare_op
@@ -58,15 +59,12 @@ def _check_quantiles(tx: Tracer, args: list[Variable], kwargs: dict[str, Variabl
         _emit_checks(tx, quantiles, limits)
 
 
-def _register_quantile(function: Callable[..., torch.Tensor]) -> None:
-    @register_rule(function)
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        _check_quantiles(tx, args, kwargs)
-        return emit_node(tx, "call_function", function, args, kwargs)
-
-
-_register_quantile(torch.quantile)
-_register_quantile(torch.nanquantile)
+@register_each(register_rule, torch.quantile, torch.nanquantile)
+def _quantile(
+    function: Callable[..., torch.Tensor], tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
+) -> Variable:
+    _check_quantiles(tx, args, kwargs)
+    return emit_node(tx, "call_function", function, args, kwargs)
 
 
 @register_tensor_method("quantile", "nanquantile")

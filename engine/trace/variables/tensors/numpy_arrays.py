@@ -20,6 +20,7 @@ from engine.frame_code.codegen_runtime.tensors import to_numpy
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.python_operators import Operator
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.register_once import register_each
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.ir.sources.tensors import NumpyTensorSource, tensor_from_array
@@ -466,22 +467,15 @@ def _apply_operator(tx: Tracer, op: Operator, *operands: Variable) -> Variable:
 _SCALAR_TYPES = frozenset(v for v in vars(np).values() if isinstance(v, type) and issubclass(v, (np.number, np.bool_)))
 
 
-def _register_constant_constructor(cls: Any, what: str) -> None:
+@register_each(
+    register_rule, np.dtype, np.finfo, np.iinfo, *(s for s in _SCALAR_TYPES if "Abstract" not in (s.__doc__ or ""))
+)
+def _construct_constant(cls: Any, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Register a class of constants: a scalar type, ``dtype``, ``finfo`` or ``iinfo``."""
-
-    @register_rule(cls)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        real = realize(tx, args[0]).as_python_object() if len(args) == 1 and not kwargs else NotImplemented
-        if isinstance(real, (type, np.finfo, np.iinfo)):
-            return tx.fold_constant(cls, real)
-        return fold_constant_call(tx, cls, args, kwargs, f"{what} of a value that is not known while tracing")
-
-
-for _cls in (np.dtype, np.finfo, np.iinfo):
-    _register_constant_constructor(_cls, f"numpy.{_cls.__name__}")
-for _scalar in _SCALAR_TYPES:
-    if "Abstract" not in (_scalar.__doc__ or ""):
-        _register_constant_constructor(_scalar, f"numpy.{_scalar.__name__}")
+    real = realize(tx, args[0]).as_python_object() if len(args) == 1 and not kwargs else NotImplemented
+    if isinstance(real, (type, np.finfo, np.iinfo)):
+        return tx.fold_constant(cls, real)
+    return fold_constant_call(tx, cls, args, kwargs, f"numpy.{cls.__name__} of a value that is not known while tracing")
 
 
 def tensor_to_numpy(tx: Tracer, tensor: Any) -> Variable:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.register_once import register_each
 from engine.torch_private.operators import pack_padded_sequence, pad_packed_sequence
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
@@ -17,23 +18,15 @@ from engine.trace.variables.base import Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 
 
-def _register_recurrent(function: Any) -> None:
+@register_each(register_rule, torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+def _recurrent(function: Any, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """Register the rule of a recurrent function.
 
     For packed input, the second argument is the batch sizes.
     """
-
-    @register_rule(function)
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        if len(args) > 3 and realize(tx, args[3]).argument_items():
-            raise Unsupported(
-                "dynamic-output", f"{function.__name__} of a packed sequence, whose length depends on data"
-            )
-        return emit_node(tx, "call_function", function, args, kwargs)
-
-
-for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
-    _register_recurrent(_function)
+    if len(args) > 3 and realize(tx, args[3]).argument_items():
+        raise Unsupported("dynamic-output", f"{function.__name__} of a packed sequence, whose length depends on data")
+    return emit_node(tx, "call_function", function, args, kwargs)
 
 
 @register_rule(pack_padded_sequence, pad_packed_sequence)

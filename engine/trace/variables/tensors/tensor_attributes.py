@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.guards.python_values import EqualsMatch, HasAttrGuard
+from engine.ir.register_once import register_each
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
@@ -24,24 +25,17 @@ if TYPE_CHECKING:
     from engine.trace.variables.tensors.tensor import TensorVariable
 
 
-def _register_graph_attribute(name: str) -> None:
+@register_each(register_tensor_attribute, "data", "T", "mT", "H", "mH", "real", "imag")
+def _graph_attribute(name: str, tx: Tracer, tensor: TensorVariable) -> Variable:
     """Register an attribute that a graph node reads."""
-
-    @register_tensor_attribute(name)
-    def rule(tx: Tracer, tensor: TensorVariable) -> Variable:
-        return emit_node(tx, "call_function", getattr, [tensor, ConstantVariable(name)])
+    return emit_node(tx, "call_function", getattr, [tensor, ConstantVariable(name)])
 
 
-def _register_unsupported_attribute(name: str) -> None:
-    @register_tensor_attribute(name)
-    def rule(tx: Tracer, tensor: TensorVariable) -> Variable:
-        raise tensor.unsupported_attribute("reading", name)
-
-
-for _name in ("data", "T", "mT", "H", "mH", "real", "imag"):
-    _register_graph_attribute(_name)
-for _name in ("__dict__", "_cdata", "volatile", "_backward_hooks", "__cuda_array_interface__"):
-    _register_unsupported_attribute(_name)
+@register_each(
+    register_tensor_attribute, "__dict__", "_cdata", "volatile", "_backward_hooks", "__cuda_array_interface__"
+)
+def _unsupported_attribute(name: str, tx: Tracer, tensor: TensorVariable) -> Variable:
+    raise tensor.unsupported_attribute("reading", name)
 
 
 @register_tensor_attribute("__class__")
@@ -118,19 +112,14 @@ def view_base(tx: Tracer, tensor: TensorVariable) -> Variable | None:
 _WHY = "metadata of the tensor decided what was traced"
 
 
-def _register_metadata_attribute(name: str) -> None:
-    @register_tensor_attribute(name)
-    def rule(tx: Tracer, of: TensorVariable) -> Variable | None:
-        """Return the attribute; None if the fake tensor has the right value."""
-        if of.real_object is None or of.source is None:
-            return None
-        found = getattr(of.real_object, name)
-        tx.guard(EqualsMatch, AttrSource(of.source, name), found, why=_WHY)
-        return ConstantVariable(found)
-
-
-_register_metadata_attribute("output_nr")
-_register_metadata_attribute("retains_grad")
+@register_each(register_tensor_attribute, "output_nr", "retains_grad")
+def _metadata_attribute(name: str, tx: Tracer, of: TensorVariable) -> Variable | None:
+    """Return the attribute; None if the fake tensor has the right value."""
+    if of.real_object is None or of.source is None:
+        return None
+    found = getattr(of.real_object, name)
+    tx.guard(EqualsMatch, AttrSource(of.source, name), found, why=_WHY)
+    return ConstantVariable(found)
 
 
 @register_tensor_attribute("_version")
@@ -149,14 +138,11 @@ def _version(tx: Tracer, of: TensorVariable) -> Variable | None:
     return None
 
 
-def _register_metadata_method(name: str) -> None:
-    @register_tensor_method(name)
-    def rule(tx: Tracer, of: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]) -> Variable | None:
-        return None if kwargs else _metadata_method(tx, of, name)
-
-
-_register_metadata_method("storage_offset")
-_register_metadata_method("is_shared")
+@register_each(register_tensor_method, "storage_offset", "is_shared")
+def _metadata_without_keywords(
+    name: str, tx: Tracer, of: TensorVariable, args: list[Variable], kwargs: dict[str, Variable]
+) -> Variable | None:
+    return None if kwargs else _metadata_method(tx, of, name)
 
 
 def _metadata_method(tx: Tracer, of: TensorVariable, name: str) -> Variable | None:

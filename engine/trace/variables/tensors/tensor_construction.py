@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.ir.register_once import register_table
 from engine.options import config
 from engine.torch_private.operators import shape_as_tensor, tensor_from_symbols
 from engine.trace.annotations import Tracer
@@ -57,32 +58,27 @@ def numpy_to_tensor(tx: Tracer, array: NumpyNdarrayVariable, kwargs: Kwargs, *, 
     )
 
 
-def _register_tensor_constructor(make: Any, *, copy: bool) -> None:
-    @register_rule(make)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        given = list(args)
-        data: Any = realize(tx, given[0] if given else kwargs.get("data", NONE))
-        if data.is_numpy_array:
-            rest = dict(zip(("dtype", "device"), given[1:], strict=False)) | {
-                k: v for k, v in kwargs.items() if k != "data"
-            }
-            return numpy_to_tensor(tx, data, rest, copy=copy)
-        if data.python_type() is range:
-            given[:1] = [ListVariable([ConstantVariable(n) for n in data.as_python_constant(tx)])] if given else []
-            return emit_node(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
-        if (
-            len(given) == 1
-            and kwargs.keys() <= {"dtype", "device"}
-            and (kind := _common_array_dtype(tx, data)) is not None
-        ):
-            make([np.zeros(1)])  # torch warns once per process that this is slow; emit the warning here
-            words = {"dtype": ConstantVariable(kind)} | {k: v for k, v in kwargs.items() if not is_none(realize(tx, v))}
-            return emit_node(tx, "call_method", "to", [_stack_arrays(tx, data)], words)
-        if _has_no_dtype(tx, args, kwargs) and _contains_numpy_scalar(tx, data):
-            return _tensor_from_numpy_scalars(tx, make, data, args, kwargs)
-        if (data.sym is not None or data.argument_items()) and config.capture_scalar_outputs:
-            return _tensor_from_scalars(tx, make, data, args, kwargs)
-        return emit_node(tx, "call_function", make, args, kwargs)
+@register_table(register_rule, {torch.tensor: True, torch.as_tensor: False, torch.asarray: False})
+def _construct_tensor(make: Any, copy: bool, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    given = list(args)
+    data: Any = realize(tx, given[0] if given else kwargs.get("data", NONE))
+    if data.is_numpy_array:
+        rest = dict(zip(("dtype", "device"), given[1:], strict=False)) | {
+            k: v for k, v in kwargs.items() if k != "data"
+        }
+        return numpy_to_tensor(tx, data, rest, copy=copy)
+    if data.python_type() is range:
+        given[:1] = [ListVariable([ConstantVariable(n) for n in data.as_python_constant(tx)])] if given else []
+        return emit_node(tx, "call_function", make, given, kwargs if args else {**kwargs, "data": data})
+    if len(given) == 1 and kwargs.keys() <= {"dtype", "device"} and (kind := _common_array_dtype(tx, data)) is not None:
+        make([np.zeros(1)])  # torch warns once per process that this is slow; emit the warning here
+        words = {"dtype": ConstantVariable(kind)} | {k: v for k, v in kwargs.items() if not is_none(realize(tx, v))}
+        return emit_node(tx, "call_method", "to", [_stack_arrays(tx, data)], words)
+    if _has_no_dtype(tx, args, kwargs) and _contains_numpy_scalar(tx, data):
+        return _tensor_from_numpy_scalars(tx, make, data, args, kwargs)
+    if (data.sym is not None or data.argument_items()) and config.capture_scalar_outputs:
+        return _tensor_from_scalars(tx, make, data, args, kwargs)
+    return emit_node(tx, "call_function", make, args, kwargs)
 
 
 def _contains_numpy_scalar(tx: Tracer, data: Variable) -> bool:
@@ -189,12 +185,3 @@ def _new_tensor(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     words.setdefault("dtype", ConstantVariable(of.fake.dtype))
     words.setdefault("device", ConstantVariable(of.fake.device))
     return realize(tx, tx.wrap_static(torch.tensor).call(tx, [data], words))
-
-
-_register_tensor_constructor(torch.tensor, copy=True)
-
-
-_register_tensor_constructor(torch.as_tensor, copy=False)
-
-
-_register_tensor_constructor(torch.asarray, copy=False)

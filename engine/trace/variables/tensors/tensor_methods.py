@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from engine.ir.register_once import register_each
 from engine.options import config
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
@@ -22,19 +23,16 @@ _MAX_TOLIST_ELEMENTS = 64
 """Maximum number of elements for which ``tolist()`` is traced."""
 
 
-def _register_real_memory_method(name: str) -> None:
-    """Register a method that needs real memory, or changes autograd state outside the graph."""
-
-    @register_tensor_method(name)
-    def rule(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-        raise Unsupported("tensor-method", f"Tensor.{name} is called")
-
-
-for _name in (
+_REAL_MEMORY_METHODS = (
     "__array__ __cuda_array_interface__ __deepcopy__ __dlpack__ __reduce_ex__ __setstate__ _typed_storage apply_ backward cpu_ "
     "is_pinned is_set_to map2_ map_ module_load pin_memory record_stream resize_ share_memory_ storage"
-).split():
-    _register_real_memory_method(_name)
+).split()
+
+
+@register_each(register_tensor_method, *_REAL_MEMORY_METHODS)
+def _break_at_method(name: str, tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
+    """Register a method that needs real memory, or changes autograd state outside the graph."""
+    raise Unsupported("tensor-method", f"Tensor.{name} is called")
 
 
 @register_tensor_method("tolist")
@@ -77,16 +75,10 @@ def _size(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Var
     return tensor.size(tx, dim % rank) if type(dim) is int and -rank <= dim < rank else None
 
 
-def _register_protocol_method(name: str) -> None:
+@register_each(register_tensor_method, "__len__", "__iter__", "__bool__", "__getitem__", "__setitem__")
+def _protocol_method(name: str, tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Register a special method that Python's own protocols call too, such as ``__len__``."""
-
-    @register_tensor_method(name)
-    def rule(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-        return call_special_by_name(tx, tensor, name, args, kwargs)
-
-
-for _name in ("__len__", "__iter__", "__bool__", "__getitem__", "__setitem__"):
-    _register_protocol_method(_name)
+    return call_special_by_name(tx, tensor, name, args, kwargs)
 
 
 @register_tensor_method("item")
@@ -94,15 +86,9 @@ def _item(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Var
     return tensor.known_scalar(tx)
 
 
-def _register_method_of_function_rule(name: str) -> None:
+@register_each(register_tensor_method, "as_subclass", "new_tensor")
+def _method_of_function_rule(name: str, tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
     """Register a method that has a rule for calls of the function of ``torch.Tensor``."""
-
-    @register_tensor_method(name)
-    def rule(tx: Tracer, tensor: TensorVariable, args: Args, kwargs: Kwargs) -> Variable:
-        of_function = find_rule(getattr(torch.Tensor, name))
-        assert of_function is not None
-        return of_function(tx, [tensor, *args], kwargs)
-
-
-_register_method_of_function_rule("as_subclass")
-_register_method_of_function_rule("new_tensor")
+    of_function = find_rule(getattr(torch.Tensor, name))
+    assert of_function is not None
+    return of_function(tx, [tensor, *args], kwargs)

@@ -13,6 +13,7 @@ import torch
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.torch_global_state import AUTOCAST_DEVICES, GLOBAL_STATES
+from engine.ir.register_once import register_table
 from engine.trace.annotations import Tracer
 from engine.trace.emit.effects import emit_effect, switch_state
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable
@@ -36,29 +37,28 @@ def _restorer() -> Callable[[], None]:
     return restore
 
 
-def _register_switch(switch: Callable[..., Any], undo: Callable[[], Any] | None = None) -> None:
+_SWITCHES: dict[Any, Any] = {
+    torch.set_autocast_enabled: None,
+    torch.set_autocast_dtype: None,
+    torch.set_autocast_cpu_enabled: None,
+    torch.set_autocast_cpu_dtype: None,
+    torch.set_autocast_gpu_dtype: None,
+    torch.set_autocast_cache_enabled: None,
+    torch.autocast_increment_nesting: torch.autocast_decrement_nesting,
+    torch.autocast_decrement_nesting: torch.autocast_increment_nesting,
+}
+
+
+@register_table(register_rule, _SWITCHES)
+def _switch_autocast(
+    switch: Callable[..., Any], undo: Callable[[], Any] | None, tx: Tracer, args: Args, kwargs: Kwargs
+) -> Variable:
     """Register a function that changes the state; ``undo`` reverts it if it is a counter."""
-
-    @register_rule(switch)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
-        for state in _STATES:
-            value = tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
-            guard_global_state(tx, state, value)
-        return switch_state(tx, switch.__name__, run, undo or _restorer())
-
-
-for _switch in (
-    torch.set_autocast_enabled,
-    torch.set_autocast_dtype,
-    torch.set_autocast_cpu_enabled,
-    torch.set_autocast_cpu_dtype,
-    torch.set_autocast_gpu_dtype,
-    torch.set_autocast_cache_enabled,
-):
-    _register_switch(_switch)
-_register_switch(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
-_register_switch(torch.autocast_decrement_nesting, torch.autocast_increment_nesting)
+    run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
+    for state in _STATES:
+        value = tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
+        guard_global_state(tx, state, value)
+    return switch_state(tx, switch.__name__, run, undo or _restorer())
 
 
 @register_rule(torch.clear_autocast_cache)

@@ -10,6 +10,7 @@ import torch
 
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
+from engine.ir.register_once import register_each
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.autograd import (
@@ -80,18 +81,13 @@ def _dispatch_keys(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return ConstantVariable(dispatch_keys(torch.empty(0, dtype=fake.dtype, device=fake.device)))
 
 
-def _register_dispatch_key_query(ask: Callable[[], Any]) -> None:
-    @register_rule(ask)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        for state in ("inference_mode", "autocast", "dispatch_modes", "functorch"):
-            guard_global_state(tx, state, tx.torch_state.entry_global_state[state])
-        if tx.torch_state.entry_global_state["functorch"] is not None:
-            raise Unsupported("global-state", "dispatch keys are read inside a torch.func transform")
-        return ConstantVariable(ask())
-
-
-for _ask_keys in (dispatch_tls_local_include_set, dispatch_tls_local_exclude_set):
-    _register_dispatch_key_query(_ask_keys)
+@register_each(register_rule, dispatch_tls_local_include_set, dispatch_tls_local_exclude_set)
+def _query_dispatch_keys(ask: Callable[[], Any], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    for state in ("inference_mode", "autocast", "dispatch_modes", "functorch"):
+        guard_global_state(tx, state, tx.torch_state.entry_global_state[state])
+    if tx.torch_state.entry_global_state["functorch"] is not None:
+        raise Unsupported("global-state", "dispatch keys are read inside a torch.func transform")
+    return ConstantVariable(ask())
 
 
 @register_rule(torch.cuda.is_current_stream_capturing, torch.xpu.is_current_stream_capturing)
@@ -195,15 +191,9 @@ for _switch in (
     register_state_setter(_switch)
 
 
-def _register_graph_switch(switch: Callable[..., None]) -> None:
+@register_each(register_rule, saved_tensors_hooks_disable, saved_tensors_hooks_enable)
+def _switch_in_graph(switch: Callable[..., None], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Register a function that sets state of autograd which does not matter while tracing."""
-
-    @register_rule(switch)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
-        emit_effect(tx, GraphCallable(switch.__name__, run, changes_state=True))
-        return NONE
-
-
-for _graph_switch in (saved_tensors_hooks_disable, saved_tensors_hooks_enable):
-    _register_graph_switch(_graph_switch)
+    run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
+    emit_effect(tx, GraphCallable(switch.__name__, run, changes_state=True))
+    return NONE

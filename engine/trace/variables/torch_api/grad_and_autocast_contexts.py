@@ -11,6 +11,7 @@ from engine.frame_code.codegen_runtime.torch_contexts import exit_autocast, make
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.introspection.torch_global_state import GLOBAL_STATES
+from engine.ir.register_once import register_table
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import STACK_PARAM_PREFIX, Source
 from engine.ir.sources.roots import LocalSource
@@ -112,16 +113,10 @@ def _with_previous_mode(tx: Tracer, context: GradModeVariable, real: Any, source
     return context
 
 
-def _register_grad_context(cls: Any, mode: bool) -> None:
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        context = GradModeVariable(cls, mode)
-        return context.call(tx, args, {}) if args else context
-
-    register_rule(cls)(rule)
-
-
-for _cls, _mode in _GRAD_MODES.items():
-    _register_grad_context(_cls, _mode)
+@register_table(register_rule, _GRAD_MODES)
+def _grad_mode_context(cls: Any, mode: bool, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    context = GradModeVariable(cls, mode)
+    return context.call(tx, args, {}) if args else context
 
 
 @register_rule(torch.set_grad_enabled)
@@ -197,18 +192,12 @@ def _autocast(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     return AutocastModeVariable(torch.autocast, constant_words(tx, names, args, kwargs))
 
 
-def _register_device_autocast(make: Any, device: str) -> None:
+@register_table(register_rule, {getattr(getattr(torch, d).amp, "autocast"): d for d in ("cpu", "cuda")})  # noqa: B009
+def _device_autocast(make: Any, device: str, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     """Register the legacy autocast class of a device, which takes ``enabled`` or dtype first."""
-
-    @register_rule(make)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        words = constant_words(tx, ("enabled", "dtype", "cache_enabled"), args, kwargs)
-        default = torch.bfloat16 if device == "cpu" else torch.float16
-        return AutocastModeVariable(torch.autocast, {"device_type": device, "dtype": default, **words})
-
-
-for _device in ("cpu", "cuda"):
-    _register_device_autocast(getattr(getattr(torch, _device).amp, "autocast"), _device)  # noqa: B009
+    words = constant_words(tx, ("enabled", "dtype", "cache_enabled"), args, kwargs)
+    default = torch.bfloat16 if device == "cpu" else torch.float16
+    return AutocastModeVariable(torch.autocast, {"device_type": device, "dtype": default, **words})
 
 
 @register_builder(torch.autocast)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
+from engine.ir.register_once import register_each, register_table
 from engine.torch_private.operators import (
     torch_assert,
     torch_check,
@@ -76,38 +77,25 @@ def _check_tensor_all(tx: Tracer, args: list[Variable], kwargs: dict[str, Variab
     return NONE
 
 
-def _register_guard_or(ask: Callable[[Any], bool]) -> None:
+@register_each(register_rule, guard_or_false, guard_or_true)
+def _guard_or(ask: Callable[[Any], bool], tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """Register ``guard_or_true`` or ``guard_or_false``.
 
     For an unbacked condition it returns the static answer, else the default in its name. Callers accept either.
     """
-
-    @register_rule(ask)
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        condition = realize(tx, args[0] if args else kwargs["a"])
-        if condition.sym is not None and has_unbacked_symbols(condition.sym):
-            return ConstantVariable(ask(condition.sym))
-        return ConstantVariable(condition.is_truthy(tx))
+    condition = realize(tx, args[0] if args else kwargs["a"])
+    if condition.sym is not None and has_unbacked_symbols(condition.sym):
+        return ConstantVariable(ask(condition.sym))
+    return ConstantVariable(condition.is_truthy(tx))
 
 
-_register_guard_or(guard_or_false)
-
-
-_register_guard_or(guard_or_true)
-
-
-def _symbol_query_rule(ask: Callable[[Any], Any]) -> Callable[..., Variable]:
+@register_each(
+    register_rule, statically_known_true, statically_known_false, has_static_value, is_nested_int, is_concrete_int
+)
+def _query_symbol(ask: Callable[[Any], Any], tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
     """Return a rule that queries ``ShapeEnv`` about a symbol; eager has a plain number there."""
-
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        of = realize(tx, [*args, *kwargs.values()][0])
-        return ConstantVariable(bool(ask(of.as_python_constant(tx) if of.sym is None else of.sym)))
-
-    return rule
-
-
-for _ask in (statically_known_true, statically_known_false, has_static_value, is_nested_int, is_concrete_int):
-    register_rule(_ask)(_symbol_query_rule(_ask))
+    of = realize(tx, [*args, *kwargs.values()][0])
+    return ConstantVariable(bool(ask(of.as_python_constant(tx) if of.sym is None else of.sym)))
 
 
 @register_rule(guard_size_oblivious)
@@ -116,20 +104,14 @@ def _guard_size_oblivious(tx: Tracer, args: list[Variable], kwargs: dict[str, Va
     return ConstantVariable(condition.is_truthy(tx))
 
 
-def _chained_operator_rule(symbol: str) -> Callable[..., Variable]:
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        found, *rest = (realize(tx, a) for a in args)
-        for other in rest:
-            found = realize(tx, binary_op(tx, symbol, found, other))
-        return found
-
-    return rule
-
-
-register_rule(sym_and)(_chained_operator_rule("&"))
-
-
-register_rule(sym_or)(_chained_operator_rule("|"))
+@register_table(register_rule, {sym_and: "&", sym_or: "|"})
+def _chain_operator(
+    function: Any, symbol: str, tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]
+) -> Variable:
+    found, *rest = (realize(tx, a) for a in args)
+    for other in rest:
+        found = realize(tx, binary_op(tx, symbol, found, other))
+    return found
 
 
 @register_rule(has_free_unbacked_symbols)
@@ -142,18 +124,11 @@ def _has_unbacked_symbols(tx: Tracer, args: list[Variable], kwargs: dict[str, Va
     raise Unsupported("torch-check", "has_free_unbacked_symbols of an object other than a tensor or a number")
 
 
-def _register_size_advice(tell: Callable[..., None]) -> None:
-    @register_rule(tell)
-    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
-        size, *bounds = (realize(tx, a) for a in args)
-        if size.sym is not None:
-            known = [b.as_python_constant(tx) if b.sym is None else b.sym for b in bounds]
-            evaluate_on_fakes(tx, "call_function", tell, [size.sym, *known], {})
-            emit_runtime_asserts(tx)
-        return NONE
-
-
-_register_size_advice(advise_is_size)
-
-
-_register_size_advice(advise_is_bounded)
+@register_each(register_rule, advise_is_size, advise_is_bounded)
+def _advise_size(tell: Callable[..., None], tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+    size, *bounds = (realize(tx, a) for a in args)
+    if size.sym is not None:
+        known = [b.as_python_constant(tx) if b.sym is None else b.sym for b in bounds]
+        evaluate_on_fakes(tx, "call_function", tell, [size.sym, *known], {})
+        emit_runtime_asserts(tx)
+    return NONE

@@ -12,6 +12,7 @@ import torch.overrides
 
 from engine.ir.annotations import TracerSnapshot, graph_break, while_tracing
 from engine.ir.guards.global_state import GlobalStateMatch
+from engine.ir.register_once import register_each
 from engine.ir.sources.roots import ConstantSource
 from engine.options import config
 from engine.torch_private.autograd import is_checkpoint_valid
@@ -130,15 +131,8 @@ for _function, _value in _CONSTANT_FUNCTIONS.items():
 RULES_BY_NAME.update(dict.fromkeys(_IGNORED_FUNCTIONS, _constant_rule(None)))
 
 
-def _register_folded_function(function: Callable[..., Any]) -> None:
-    """Register a function of constants that is called while tracing."""
-
-    @register_rule(function)
-    def rule(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-        return tx.fold_constant(function, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
-
-
-for _function in (
+@register_each(
+    register_rule,
     torch.is_autocast_enabled,
     torch.is_autocast_cpu_enabled,
     torch.backends.mha.get_fastpath_enabled,
@@ -149,8 +143,10 @@ for _function in (
     is_checkpoint_valid,
     get_privateuse1_backend_name,
     torch.device,
-):
-    _register_folded_function(_function)
+)
+def _fold_function(function: Callable[..., Any], tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """Register a function of constants that is called while tracing."""
+    return tx.fold_constant(function, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
 
 
 @register_rule(torch.overrides.is_tensor_like)
