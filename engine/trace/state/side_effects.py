@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine.ir.sources.roots import GlobalSource
@@ -21,8 +23,8 @@ class SideEffects:
         self._instruction_counter = instruction_counter
         self.mutated_variables: dict[int, Variable] = {}
         """Variables with a source that were mutated, in the order of their first mutation."""
-        self.subgraph_mutations: list[Variable] | None = None
-        """All mutated variables while the body of a higher-order operation is traced; else None."""
+        self._recordings: list[list[Variable]] = []
+        """Variables that were mutated in each block of ``recording_mutations``, innermost last."""
         self.global_writes: dict[tuple[GlobalsNamespace, str], Variable | None] = {}
         self.reordered_globals: set[tuple[GlobalsNamespace, str]] = set()
         """Globals that were deleted and set again: they come last in the order of their module."""
@@ -49,11 +51,20 @@ class SideEffects:
         if self.writes_objects:
             raise Unsupported("opaque-after-mutation", f"{name} is called after a mutation of objects that it may read")
 
+    @contextlib.contextmanager
+    def recording_mutations(self) -> Iterator[list[Variable]]:
+        """Record the variables that the block mutates."""
+        self._recordings.append(recorded := [])
+        try:
+            yield recorded
+        finally:
+            self._recordings.pop()
+
     def record_mutation(self, value: Variable) -> None:
         """Record that a variable is about to be mutated; its contents are written after the graph."""
         self.mutation_count += 1
-        if self.subgraph_mutations is not None:
-            self.subgraph_mutations.append(value)
+        for recorded in self._recordings:
+            recorded.append(value)
         if id(value) in self.externally_cached:
             raise self.externally_cached[id(value)].graph_break("is mutated")
         if value.source is None or value.is_constructed:

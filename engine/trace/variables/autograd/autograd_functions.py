@@ -450,13 +450,8 @@ def _check_containers_unmutated(tx: Tracer, cls: type[Function], inputs: list[Va
         _MutatesContainerArgument: one was mutated.
     """
     given = {id(v) for v in reachable_variables(inputs) if not v.is_graph_value and not v.is_constant}
-    before, tx.side_effects.subgraph_mutations = tx.side_effects.subgraph_mutations, []
-    try:
+    with tx.side_effects.recording_mutations() as changed:
         yield given
-    finally:
-        changed, tx.side_effects.subgraph_mutations = tx.side_effects.subgraph_mutations, before
-        if before is not None:
-            before.extend(changed)
     if any(id(v) in given for v in changed):
         raise _MutatesContainerArgument("autograd-function", f"{cls.__name__} mutates a container argument")
 

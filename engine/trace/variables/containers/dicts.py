@@ -256,7 +256,7 @@ def _is_ordered(of: DictVariable) -> bool:
 
 
 @register_each(DICT_METHODS.method, "keys", "values", "items")
-def _view(kind: str, self: DictVariable, tx: Tracer) -> Variable:
+def _view_of_dict(kind: str, self: DictVariable, tx: Tracer) -> Variable:
     return DictViewVariable(self, kind)
 
 

@@ -612,16 +612,12 @@ def _remove(self: ListVariable, tx: Tracer, wanted: Variable) -> None:
 def _sort(self: ListVariable, tx: Tracer, /, **kwargs: Variable) -> None:
     items, self.items[:] = list(self.items), []  # Python's list.sort leaves the list empty while it sorts
     in_order = items
-    noted: list[Variable] = []
-    noted_outside, tx.side_effects.subgraph_mutations = tx.side_effects.subgraph_mutations, noted
     try:
-        in_order = sort_items(tx, items, kwargs)
+        with tx.side_effects.recording_mutations() as changed:
+            in_order = sort_items(tx, items, kwargs)
     finally:
         self.items[:] = in_order
-        tx.side_effects.subgraph_mutations = noted_outside
-        if noted_outside is not None:
-            noted_outside += noted
-    if any(value is self for value in noted):
+    if any(value is self for value in changed):
         tx.raise_error(ValueError, "list modified during sort")
 
 

@@ -14,7 +14,7 @@ import torch.fx
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.sources.base import Source
 from engine.torch_private.autograd import set_grad_enabled
-from engine.trace.annotations import Tracer
+from engine.trace.annotations import Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.graph_builder import GraphBuilder
 from engine.trace.variables.base import Variable, reachable_variables, realize
@@ -199,8 +199,11 @@ def trace_subgraph(
         Unsupported: the function mutates an outer object or an input, or its result is not a tree of tensors,
             symbols and constants.
     """
-    outside = None if allow_side_effects else _OuterMutationCheck(tx)
-    with building_subgraph(tx, allow_side_effects=allow_side_effects) as builder:
+    frames = list(tx.call_stack.frames)
+    with (
+        tx.side_effects.recording_mutations() as changed,
+        building_subgraph(tx, allow_side_effects=allow_side_effects) as builder,
+    ):
         inside = parameters(builder)
         given: list[Variable] = []
         for value in inside:
@@ -215,8 +218,8 @@ def trace_subgraph(
             raise Unsupported("higher-order-side-effect", "the body of a higher-order operator mutates an argument")
         nodes = [v.as_node_arg(tx)[0] for v in leaves]
         builder.graph.output(tuple(nodes))
-    if outside is not None:
-        outside.check()
+    if not allow_side_effects:
+        _check_no_outer_mutation(frames, changed)
     return TracedSubgraph(builder, tuple(leaves), tree)
 
 
@@ -234,36 +237,18 @@ def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
-class _OuterMutationCheck:
-    """Detects mutations of outer Python objects by a subgraph."""
+def _check_no_outer_mutation(frames: Sequence[Frame], changed: Sequence[Variable]) -> None:
+    """Check that no mutated variable is reachable from frames outside of the subgraph.
 
-    def __init__(self, tx: Tracer) -> None:
-        self._tx = tx
-        self._before = tx.side_effects.subgraph_mutations
-        tx.side_effects.subgraph_mutations = []
-        self._frames = list(tx.call_stack.frames)
-
-    def check(self) -> None:
-        """Stop recording mutations.
-
-        Raises:
-            Unsupported: a variable reachable from the outer frames was mutated.
-        """
-        changed, self._tx.side_effects.subgraph_mutations = self._tx.side_effects.subgraph_mutations, self._before
-        if self._before is not None and changed:
-            self._before.extend(changed)
-        if not changed:
-            return
-        reachable = self._reachable()
-        if any(id(v) in reachable for v in changed):
-            raise Unsupported("higher-order-side-effect", "the body of a higher-order operator has a side effect")
-
-    def _reachable(self) -> set[int]:
-        todo: list[Variable] = []
-        for frame in self._frames:
-            todo += [*frame.stack, *frame.locals.values(), *frame.cells.values()]
-            todo += [] if frame.function is None else frame.function.child_variables()
-        return {id(value) for value in reachable_variables(todo)}
+    Raises:
+        Unsupported: one is.
+    """
+    todo: list[Variable] = []
+    for frame in frames if changed else ():
+        todo += [*frame.stack, *frame.locals.values(), *frame.cells.values()]
+        todo += [] if frame.function is None else frame.function.child_variables()
+    if not {id(v) for v in changed}.isdisjoint(id(v) for v in reachable_variables(todo)):
+        raise Unsupported("higher-order-side-effect", "the body of a higher-order operator has a side effect")
 
 
 def lift_shared_free_variables(bodies: Sequence[TracedSubgraph]) -> list[torch.fx.Node]:
