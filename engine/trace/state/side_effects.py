@@ -54,7 +54,8 @@ class SideEffects:
     @contextlib.contextmanager
     def recording_mutations(self) -> Iterator[list[Variable]]:
         """Record the variables that the block mutates."""
-        self._recordings.append(recorded := [])
+        recorded: list[Variable] = []
+        self._recordings.append(recorded)
         try:
             yield recorded
         finally:

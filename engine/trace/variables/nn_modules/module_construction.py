@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from engine.frame_code.codegen_runtime.objects import new_object
+from engine.ir.graph_callable import GraphCallable
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
+from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, NotPythonConstant, Variable, realize
 from engine.trace.variables.builder import is_literal
 from engine.trace.variables.callable_registry import register_rule
@@ -18,6 +20,7 @@ from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.nn_modules.nn_module import REGISTRATION_HOOKS, NNModuleVariable
 from engine.trace.variables.objects.class_lookup import call_python_method, call_python_new, class_source, find_in_class
 from engine.trace.variables.objects.constructor_registry import register_constructor
+from engine.trace.variables.tensors.tensor import TensorVariable
 
 
 class ConstantInitModuleVariable(NNModuleVariable):
@@ -203,3 +206,50 @@ def _may_hold_tensors(cls: type) -> bool:
     if cls in (torch.nn.PReLU, torch.nn.MultiheadAttention):
         return True
     return cls.__module__.rpartition(".")[2] not in _TENSORLESS_MODULES and cls is not torch.nn.Identity
+
+
+if TYPE_CHECKING:
+    import torch.fx
+
+
+class NewParameterVariable(TensorVariable):
+    """A parameter created by the traced code."""
+
+    def python_type(self) -> type:
+        return torch.nn.Parameter
+
+
+def _new_parameter(data: torch.Tensor, requires_grad: bool) -> torch.nn.Parameter:
+    return torch.nn.Parameter(data, requires_grad)
+
+
+_NEW_PARAMETER = GraphCallable("parameter", _new_parameter, changes_state=True)
+
+
+@register_rule(torch.nn.Parameter)
+def _parameter(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
+    data = realize(tx, given.get("data", NONE))
+    wanted = realize(tx, given.get("requires_grad", ConstantVariable(True)))
+    if (
+        type(data) is not TensorVariable
+        or not wanted.is_constant
+        or data.python_type() not in (torch.Tensor, torch.nn.Parameter)
+        or tx.in_subgraph()
+    ):
+        raise Unsupported("module-creation", "torch.nn.parameter.Parameter is created")
+    return _emit_parameter(tx, data, bool(wanted.constant))
+
+
+def _emit_parameter(tx: Tracer, data: TensorVariable, requires_grad: bool) -> Variable:
+    def over_fakes(fake: torch.Tensor, wanted: bool) -> torch.Tensor:
+        return fake.detach().requires_grad_(wanted)
+
+    fake = evaluate_on_fakes(tx, "call_function", _NEW_PARAMETER, [data.fake, requires_grad], {}, over_fakes)
+    node = tx.graph.create_node(
+        "call_function", _NEW_PARAMETER, (data.node(tx), requires_grad), {}, tx.node_provenance()
+    )
+    tx.fallback.update_op_in_try_block()
+    node.meta["example_value"] = fake
+    node.meta["version"] = 0 if fake.is_inference() else fake._version
+    return NewParameterVariable(node, fake)

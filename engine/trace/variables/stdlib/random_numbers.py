@@ -1,6 +1,6 @@
 """Python's ``random``: a generator with known state runs while tracing.
 
-The numbers of any other generator are graph inputs.
+The numbers of any other generator are graph inputs, also those of numpy.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import inspect
 import random
 from typing import Any
 
+import numpy as np
 import torch
 
 from engine.ir.guards.python_values import EqualsMatch
@@ -20,7 +21,7 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
-from engine.trace.variables.base import NONE, Args, Kwargs, UserErrors, Variable, realize
+from engine.trace.variables.base import NONE, Args, Kwargs, RealObjectVariable, UserErrors, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import builtin_attribute
@@ -227,3 +228,44 @@ def _call_python_method(function: Any, name: str, tx: Tracer, args: Args, kwargs
     if not isinstance(of, RandomVariable):
         raise Unsupported("random-generator", f"random numbers are generated ({name})")
     return of.call_method(tx, name, args[1:], kwargs)
+
+
+class NumpyGeneratorVariable(RealObjectVariable):
+    """A ``RandomState`` or ``Generator``; functions of ``numpy.random`` use a global one."""
+
+    __slots__ = ()
+
+    def get_attr(self, tx: Tracer, name: str) -> Variable:
+        return builtin_attribute(tx, self, name)
+
+    def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
+        example = np.random.RandomState(0) if self.python_type() is np.random.RandomState else np.random.default_rng(0)
+        return draw_number(tx, self, name, args, kwargs, example)
+
+
+class NumpyRandomFunctionVariable(RealObjectVariable):
+    """A compiled function of ``numpy.random``, or a method without its generator."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return f"numpy.random.{self.real_object.__name__}"
+
+    def call(self, tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+        of = realize(tx, args[0]) if args else None
+        name = str(self.real_object.__name__)
+        if isinstance(of, NumpyGeneratorVariable) and getattr(of.python_type(), name, None) is self.real_object:
+            return of.call_method(tx, name, args[1:], kwargs)
+        raise Unsupported("random-generator", f"{self.describe()} is called")
+
+
+@register_builder(np.random.RandomState, np.random.Generator)
+def _build_generator(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_type(real, source, "random numbers are sampled from it")
+    return NumpyGeneratorVariable(real, source)
+
+
+@register_builder(type(np.random.seed))
+def _build_function(tx: Tracer, real: Any, source: Source) -> Variable:
+    tx.guard_identity(real, source, "it was called")
+    return NumpyRandomFunctionVariable(real, source)

@@ -1,21 +1,26 @@
 """Checks of values that eager makes on the CPU and decompositions lack.
 
 The graph gets an assertion with eager's message before the operator. On a GPU eager does not check either.
+Some results are also made contiguous, as eager returns them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from engine.ir.register_once import register_each
+from engine.torch_private.autograd import forward_ad
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.operators.arithmetic import compare_op
 from engine.trace.variables.base import ConstantVariable, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
+from engine.trace.variables.tensors.wrapper_subclasses import is_wrapper_subclass
 
 Limits = tuple[tuple[Callable[..., torch.Tensor], str, Variable, str], ...]
 """Per check: reduction of the tensor, comparison, limit, message of the error."""
@@ -70,3 +75,39 @@ def _quantile(
 @register_tensor_method("quantile", "nanquantile")
 def _quantile_method(tx: Tracer, tensor: Variable, args: list[Variable], kwargs: dict[str, Variable]) -> None:
     _check_quantiles(tx, [tensor, *args], kwargs)
+
+
+def _register_contiguous_output(
+    function: Callable[..., Any],
+    where: Callable[[Tracer, torch.Tensor], bool],
+    check: Callable[[Tracer, list[Variable], dict[str, Variable]], None] | None = None,
+) -> None:
+    """Register the rule of a function; ``check`` emits the value checks that come before it."""
+
+    @register_rule(function)
+    def rule(tx: Tracer, args: list[Variable], kwargs: dict[str, Variable]) -> Variable:
+        if check is not None:
+            check(tx, args, kwargs)
+        found = emit_node(tx, "call_function", function, args, kwargs)
+        of = argument(tx, args, kwargs, 0, "input")
+        if found.fake is None or of is None or of.fake is None or not where(tx, of.fake):
+            return found
+        return found if found.fake.is_contiguous() else emit_node(tx, "call_method", "contiguous", [found])
+
+
+def _uses_kernel_without_indices(tx: Tracer, fake: torch.Tensor) -> bool:
+    """Return True if eager uses the CPU kernel without indices, which fake tensors never use.
+
+    It applies if no gradient can need the indices.
+    """
+    is_asked = (fake.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0 or tx.in_subgraph()
+    return fake.device.type == "cpu" and not is_asked and not is_wrapper_subclass(fake)
+
+
+def _is_plain_tensor(tx: Tracer, fake: torch.Tensor) -> bool:
+    return not is_wrapper_subclass(fake) and not tx.in_subgraph()
+
+
+_register_contiguous_output(F.max_pool1d, _uses_kernel_without_indices)
+_register_contiguous_output(torch.max_pool1d, _uses_kernel_without_indices)
+_register_contiguous_output(F.one_hot, _is_plain_tensor, check_classes)

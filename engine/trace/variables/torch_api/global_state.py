@@ -1,4 +1,4 @@
-"""Rules for functions that read or set torch's global state."""
+"""Rules for functions that read or set torch's global state, attention kernels included."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.backends.cuda
+from torch.backends.cuda import SDPAParams
 
 from engine.ir.graph_callable import GraphCallable
-from engine.ir.introspection.torch_global_state import GLOBAL_STATES
+from engine.ir.introspection.torch_global_state import GLOBAL_STATES, SDPA_BACKENDS
 from engine.ir.register_once import register_each
 from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
+from engine.torch_private import global_state
 from engine.torch_private.autograd import (
     is_any_autocast_enabled,
     is_multithreading_enabled,
@@ -197,3 +200,25 @@ def _switch_in_graph(switch: Callable[..., None], tx: Tracer, args: Args, kwargs
     run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
     emit_effect(tx, GraphCallable(switch.__name__, run, changes_state=True))
     return NONE
+
+
+_KERNEL_QUERIES = [
+    getattr(torch.backends.cuda, f"can_use_{n}_attention", None) for n in ("flash", "efficient", "cudnn")
+]
+
+
+@register_rule(SDPAParams, *filter(None, _KERNEL_QUERIES))
+def _query_kernels(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    raise Unsupported("torch-internals", "a query about attention kernels, which reads the memory of tensors")
+
+
+for _name in SDPA_BACKENDS:
+    register_state_query(getattr(global_state, f"get_{_name}_sdp_enabled"), "attention_kernels")
+    register_state_setter(getattr(global_state, f"set_sdp_use_{_name}"))
+    if hasattr(torch.backends.cuda, f"enable_{_name}_sdp"):
+        register_state_query(getattr(torch.backends.cuda, f"{_name}_sdp_enabled"), "attention_kernels")
+        register_state_setter(getattr(torch.backends.cuda, f"enable_{_name}_sdp"))
+
+
+register_state_query(global_state.get_sdp_priority_order, "attention_kernels")
+register_state_setter(global_state.set_sdp_priority_order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from engine.frame_code.codegen_runtime.torch_contexts import exit_autocast, make_grad_context, wrap_in_grad_mode
 from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.python_values import EqualsMatch
-from engine.ir.introspection.torch_global_state import GLOBAL_STATES
+from engine.ir.introspection.torch_global_state import AUTOCAST_DEVICES, GLOBAL_STATES
 from engine.ir.register_once import register_table
 from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import STACK_PARAM_PREFIX, Source
@@ -18,7 +19,7 @@ from engine.ir.sources.roots import LocalSource
 from engine.torch_private.autograd import enter_autocast, set_grad_enabled
 from engine.torch_private.autograd import exit_autocast as exit_autocast_node
 from engine.trace.annotations import PyCodegen, Tracer
-from engine.trace.emit.effects import append_node, undo_after_tracing
+from engine.trace.emit.effects import append_node, emit_effect, switch_state, undo_after_tracing
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
@@ -253,3 +254,65 @@ class _EnteredAutocastVariable(AutocastModeVariable):
 for _name in ("__enter__", "__exit__"):
     _classes: tuple[Any, ...] = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.autocast)
     register_rule(*(getattr(cls, _name) for cls in _classes))(unbound_context_method(_name))
+
+
+_STATES = ("autocast", "autocast_settings", "autocast_nesting")
+
+
+def _restorer() -> Callable[[], None]:
+    """Return a function that restores the present state of autocast."""
+    devices = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
+    is_cache_enabled = torch.is_autocast_cache_enabled()
+
+    def restore() -> None:
+        for device, enabled, dtype in devices:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(is_cache_enabled)
+
+    return restore
+
+
+_SWITCHES: dict[Any, Any] = {
+    torch.set_autocast_enabled: None,
+    torch.set_autocast_dtype: None,
+    torch.set_autocast_cpu_enabled: None,
+    torch.set_autocast_cpu_dtype: None,
+    torch.set_autocast_gpu_dtype: None,
+    torch.set_autocast_cache_enabled: None,
+    torch.autocast_increment_nesting: torch.autocast_decrement_nesting,
+    torch.autocast_decrement_nesting: torch.autocast_increment_nesting,
+}
+
+
+@register_table(register_rule, _SWITCHES)
+def _switch_autocast(
+    switch: Callable[..., Any], undo: Callable[[], Any] | None, tx: Tracer, args: Args, kwargs: Kwargs
+) -> Variable:
+    """Register a function that changes the state; ``undo`` reverts it if it is a counter."""
+    run = functools.partial(switch, *tx.as_python_constants(args), **tx.as_python_keywords(kwargs))
+    for state in _STATES:
+        value = tx.torch_state.entry_global_state.setdefault(state, GLOBAL_STATES[state].read())
+        guard_global_state(tx, state, value)
+    return switch_state(tx, switch.__name__, run, undo or _restorer())
+
+
+@register_rule(torch.clear_autocast_cache)
+def _clear_cache(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
+    """Clear the cache in the graph only: while tracing it holds no tensor of the graph."""
+    emit_effect(tx, GraphCallable("clear_autocast_cache", torch.clear_autocast_cache, changes_state=True))
+    return NONE
+
+
+for _ask in (
+    torch.get_autocast_dtype,
+    torch.get_autocast_cpu_dtype,
+    torch.get_autocast_gpu_dtype,
+    torch.is_autocast_cache_enabled,
+):
+
+    def _read(tx: Tracer, args: Args, kwargs: Kwargs, ask: Any = _ask) -> Variable:
+        guard_global_state(tx, "autocast_settings", GLOBAL_STATES["autocast_settings"].read())
+        return ConstantVariable(ask(*tx.as_python_constants(args), **tx.as_python_keywords(kwargs)))
+
+    register_rule(_ask)(_read)
