@@ -31,7 +31,7 @@ def register_once(table: dict[_Key, _Entry], keys: Iterable[_Key], what: str) ->
 
 
 def register_each(register: Callable[..., Callable[..., object]], *keys: object) -> Callable[[_Entry], _Entry]:
-    """Return a decorator that registers a function for each key, which the function takes first.
+    """Return a decorator that registers a function for each key, which it takes first.
 
     ``register(key)`` is the decorator that registers it for one key.
     """
@@ -47,7 +47,7 @@ def register_each(register: Callable[..., Callable[..., object]], *keys: object)
 def register_table(
     register: Callable[..., Callable[..., object]], table: Mapping[Any, object]
 ) -> Callable[[_Entry], _Entry]:
-    """Return a decorator like ``register_each``; the function takes the key and its entry first."""
+    """Return a decorator like ``register_each`` that also passes the entry of the key."""
 
     def register_all(function: _Entry) -> _Entry:
         for key, entry in table.items():

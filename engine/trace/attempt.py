@@ -326,7 +326,7 @@ class TraceAttempt:
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
         self._check_unsupported_mutations()
         try:
-            self._begin_code(cg, [value, *frame.cells.values()])
+            _begin_code(self.tx, cg, [value, *frame.cells.values()])
             cg.load(value)
             cg.fill_deferred()
             effects = emit_side_effects(self.tx, cg)
@@ -415,7 +415,7 @@ class TraceAttempt:
         try:
             self._check_unsupported_mutations()
             resumption = NestedBreakCodegen(cg, tx.call_stack.frames)
-            effects = self._emit_break(cg, resumption)
+            effects = _emit_break(self.tx, cg, resumption)
             record = make_break_record(reason.kind, reason.what, reason.stack, skipped=False)
             traced = self._make_traced_frame(root, cg, effects, (record,), tuple(resumption.resume_slots))
         except (Unsupported, SkipFrame) as error:
@@ -446,30 +446,13 @@ class TraceAttempt:
         cg.continues_after = True
         resumption = BreakCodegen(cg, frame, op, stack, result_varies=reason.kind in VARYING_RESULTS)
         try:
-            effects = self._emit_break(cg, resumption)
+            effects = _emit_break(self.tx, cg, resumption)
         except Unsupported as error:
             if 0 < error.created_at < self.root_instruction_number:
                 raise RestartTracing(error.created_at, _reason_at_later_break(error, reason)) from error
             raise self._make_skip(reason, spans, error.what, error.kind) from error
         records = () if is_recorded else (make_break_record(reason.kind, reason.what, spans, skipped=False),)
         return self._make_traced_frame(frame, cg, effects, records, tuple(resumption.resume_slots))
-
-    def _begin_code(self, cg: PyCodegen, loaded: list[Variable]) -> None:
-        """Begin the code after the graph, which loads these variables."""
-        cg.find_cycles_and_shared([*loaded, *self.tx.torch_state.function_modes, *side_effect_variables(self.tx)])
-        _emit_open_contexts(self.tx, cg)
-
-    def _emit_break(self, cg: PyCodegen, resumption: BreakCodegen | NestedBreakCodegen) -> tuple[str, ...]:
-        """Emit the code after the graph at a break; return the descriptions of the side effects."""
-        self._begin_code(cg, resumption.variables_to_load())
-        effects: list[str] = []
-
-        def emit_effects() -> None:
-            effects.extend(emit_side_effects(self.tx, cg))
-            cg.restore_grad_mode()
-
-        resumption.emit(emit_effects)
-        return tuple(effects)
 
     def _should_skip_frame(self, frame: Frame) -> bool:
         """Return True if a graph break would be useless: no tensor is in reach, so skip the frame."""
@@ -566,6 +549,25 @@ def _reason_at_later_break(error: Unsupported, later: Unsupported) -> Unsupporte
     if error.kind == "generator-state":
         return Unsupported("still-running", f"{what} is suspended at a later graph break: {later.what}")
     return Unsupported(error.kind, f"{what}, at a later graph break: {later.what}")
+
+
+def _begin_code(tx: Tracer, cg: PyCodegen, loaded: list[Variable]) -> None:
+    """Begin the code after the graph, which loads these variables."""
+    cg.find_cycles_and_shared([*loaded, *tx.torch_state.function_modes, *side_effect_variables(tx)])
+    _emit_open_contexts(tx, cg)
+
+
+def _emit_break(tx: Tracer, cg: PyCodegen, resumption: BreakCodegen | NestedBreakCodegen) -> tuple[str, ...]:
+    """Emit the code after the graph at a break; return the descriptions of the side effects."""
+    _begin_code(tx, cg, resumption.variables_to_load())
+    effects: list[str] = []
+
+    def emit_effects() -> None:
+        effects.extend(emit_side_effects(tx, cg))
+        cg.restore_grad_mode()
+
+    resumption.emit(emit_effects)
+    return tuple(effects)
 
 
 def _emit_open_contexts(tx: Tracer, cg: PyCodegen) -> None:

@@ -51,6 +51,7 @@ from engine.trace.variables.objects.attribute_binding import class_attribute
 from engine.trace.variables.objects.class_lookup import CLASS_ATTR_WRITES
 from engine.trace.variables.objects.constructor_registry import C_CLASS_CONSTRUCTORS
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
+from engine.trace.variables.slotted_type import fresh, state
 from engine.trace.variables.torch_api.grad_and_autocast_contexts import set_grad_mode
 
 if TYPE_CHECKING:
@@ -60,16 +61,12 @@ if TYPE_CHECKING:
 class AutogradFunctionContextVariable(UserDefinedObjectVariable):
     """The ``ctx`` of an ``autograd.Function`` while its bodies are traced."""
 
-    __slots__ = ("dirty_tensors", "materialize_grads", "needs_input_grad", "non_differentiable", "saved_tensors")
-
-    def __init__(self, needs_input_grad: list[bool]) -> None:
-        super().__init__(FunctionCtx, None, NotImplemented)
-        self.saved_tensors: list[Variable] = []
-        self.needs_input_grad = needs_input_grad
-        self.non_differentiable: list[Variable] = []
-        """Outputs marked as non-differentiable."""
-        self.materialize_grads = True
-        self.dirty_tensors: list[Variable] = []
+    needs_input_grad: list[bool]
+    saved_tensors: list[Variable] = fresh(list)
+    non_differentiable: list[Variable] = fresh(list)
+    """Outputs marked as non-differentiable."""
+    materialize_grads: bool = state(True)
+    dirty_tensors: list[Variable] = fresh(list)
 
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         match name:
@@ -244,7 +241,7 @@ def _trace_bodies_to_graphs(tx: Tracer, cls: type[Function], given: list[Variabl
     Raises:
         Unsupported: the function calls ``mark_dirty`` or ``set_materialize_grads(False)``.
     """
-    ctx = AutogradFunctionContextVariable(_needs_input_grad(given))
+    ctx = AutogradFunctionContextVariable(FunctionCtx, None, NotImplemented, _needs_input_grad(given))
     if not any(ctx.needs_input_grad) and not tx.in_subgraph():
         grad = torch.is_grad_enabled()
         set_grad_mode(tx, mode=False)
@@ -375,7 +372,7 @@ def _trace_forward_only(tx: Tracer, cls: type[Function], given: list[Variable]) 
 
     Dirty tensors and returned inputs are handled as autograd does.
     """
-    ctx = AutogradFunctionContextVariable(_needs_input_grad(given))
+    ctx = AutogradFunctionContextVariable(FunctionCtx, None, NotImplemented, _needs_input_grad(given))
     result = _call_forward(tx, cls, ctx, given)
     dirty = [realize(tx, d) for d in ctx.dirty_tensors]
     for marked in dirty:  # autograd bumps the version once more
@@ -408,7 +405,7 @@ _MARK_CUSTOM_FUNCTION_VIEW = GraphCallable("mark_custom_function_view", _mark_cu
 def _trace_for_guards(tx: Tracer, cls: type[Function], given: list[Variable]) -> None:
     """Trace forward and backward for their guards and graph breaks, then discard the nodes."""
     needed = _needs_input_grad(given)
-    ctx = AutogradFunctionContextVariable(needed)
+    ctx = AutogradFunctionContextVariable(FunctionCtx, None, NotImplemented, needed)
     numbers = len(tx.symbols.symbolic_input_scalars)
     with building_subgraph(tx) as builder:
         builder.is_autograd_function_body = True

@@ -69,8 +69,9 @@ class DictViewVariable(Variable):
         what = "OrderedDict" if is_ordered else "dictionary"
         cls = type(iter(getattr(like, self.view_kind)()))
         return DictOrSetIteratorVariable(
-            list(self.dict_variable.entries),
+            [],
             cls,
+            list(self.dict_variable.entries),
             self._read_entry,
             lambda: list(self.dict_variable.entries),
             what,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from engine.frame_code.codegen_runtime.iterators import make_advanced_iterator, make_reversed, skip_items
@@ -78,7 +79,7 @@ class SequenceIteratorVariable(IteratorVariable):
 
     items: list[Variable]
     cls: type
-    iterable: Variable | None = None
+    iterable: Variable | None = field(default=None, kw_only=True)
     position: int = state(0)
 
     def next_item(self, tx: Tracer) -> Variable | None:
@@ -151,36 +152,18 @@ class DictOrSetIteratorVariable(SequenceIteratorVariable):
     It reads each entry only when it reaches it, and raises RuntimeError if the size changes.
     """
 
-    __slots__ = (
-        "container",
-        "container_name",
-        "current_keys",
-        "dict_variable",
-        "expected_length",
-        "keys",
-        "read_entry",
-        "seen_mutation_count",
-    )
+    keys: list[Any]
+    read_entry: Callable[[Any], Variable | None]
+    current_keys: Callable[[], list[Any]]
+    container_name: str
+    container: Variable
+    dict_variable: DictVariable | None = None
+    seen_mutation_count: int = state(0)
+    expected_length: int = state(0)
 
-    def __init__(
-        self,
-        keys: list[Any],
-        cls: type,
-        read: Callable[[Any], Variable | None],
-        now: Callable[[], list[Any]],
-        what: str,
-        over: Variable,
-        of: DictVariable | None = None,
-    ) -> None:
-        super().__init__([], cls)
-        self.dict_variable = of
-        self.seen_mutation_count = 0 if of is None else of.mutation_count
-        self.keys: list[Any] = keys
-        self.read_entry = read
-        self.current_keys = now
-        self.container = over
-        self.expected_length = len(keys)
-        self.container_name = what
+    def __post_init__(self) -> None:
+        self.seen_mutation_count = 0 if self.dict_variable is None else self.dict_variable.mutation_count
+        self.expected_length = len(self.keys)
 
     def next_item(self, tx: Tracer) -> Variable | None:
         if self.position >= len(self.keys) and self.position == self.expected_length == 0:

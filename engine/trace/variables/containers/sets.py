@@ -207,7 +207,7 @@ class SetVariable(Variable):
     def get_iterator(self, tx: Tracer) -> Variable:
         ordered = [realize(tx, item).hash_key(tx) for item in self.iteration_order(tx)]
         return DictOrSetIteratorVariable(
-            ordered, type(iter(set())), self._read_element, lambda: _current_keys(self), "Set", self
+            [], type(iter(set())), ordered, self._read_element, lambda: _current_keys(self), "Set", self
         )
 
     def _read_element(self, key: Any) -> Variable | None:
