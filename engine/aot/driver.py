@@ -53,7 +53,7 @@ from engine.aot.wrappers.order import FUNCTIONAL_CALL_WRAPPERS, TRACED_CALL_WRAP
 from engine.aot.wrappers.value_probe import ValueProbe, probe_for
 from engine.graph.passes import choose_conv_layout
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
-from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR, AotGraph
 from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.current_session import current_session
 from engine.ir.fallback import Fallback, FallbackRequired
@@ -404,6 +404,10 @@ def _wrap_call(
     """
     outer = wrapped.without_real_inputs()
 
+    run, probe = settings.lower(graph), probe_for(graph.compilation_id)
+    if call.backward is not None and probe is None and _may_run_as_traced(wrapped.call.graph, call.metadata, settings):
+        call.backward.forward_gain = getattr(run, KERNEL_GAIN_ATTR, None)
+
     def wrap(run: Run, call: FunctionalCall, probe: ValueProbe | None) -> Run:
         """Put the inner wrappers around ``run``, then the outer ones."""
         inner = apply_pre_compile(FUNCTIONAL_CALL_WRAPPERS, call.probed_by(probe))
@@ -418,10 +422,17 @@ def _wrap_call(
     has_probe = not call.metadata.effectful_ops and bool(result.graphs)
     return replace(
         result,
-        run=wrap(settings.lower(graph), call, probe_for(graph.compilation_id)),
+        run=wrap(run, call, probe),
         record=replace(result.record, wrappers=wrappers),
         run_with_probe=run_with_probe if has_probe else None,
     )
+
+
+def _may_run_as_traced(graph: torch.fx.GraphModule, metadata: AotMetadata, settings: AotSettings) -> bool:
+    """Return True if the traced graph has no side effects, bodies or rewrites of the user."""
+    is_pure = not metadata.effectful_ops and not any(i.is_mutated or i.version_bumps for i in metadata.inputs)
+    has_bodies = next(graph.children(), None) is not None
+    return is_pure and not has_bodies and not settings.passes.passes and not settings.passes.kernel_edits
 
 
 def _inputs_to_write(metadata: AotMetadata, excluded: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:

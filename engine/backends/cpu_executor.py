@@ -15,14 +15,14 @@ from engine.backends.record_program import record_cpu_program, record_no_cpu_pro
 from engine.backends.stored_tunings import stored_tunings
 from engine.cache.disk_store import DiskStore
 from engine.compilation import Compilation
-from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR, AotGraph
 from engine.ir.kernels.kernel_edits import with_edited_kernels
 from engine.ir.kernels.llvm_machine import why_llvm_is_missing
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
 from engine.kernels.print_kernel import print_kernel
 from engine.lowering.choose_blocks import FindTuning
-from engine.lowering.cpu.single_operators import operators_for_aten
+from engine.lowering.cpu.single_operators import kernel_gain, operators_for_aten
 from engine.lowering.driver import RewrittenGraph, lower, run_passes
 from engine.lowering.passes.decompose import KnownParts
 from engine.options import Options, config, user_cache_dir
@@ -53,7 +53,14 @@ def cpu_executor(graph: AotGraph, options: Options, work: Compilation) -> Run:
     if run is not None:
         return run
     record_no_cpu_program(reason or NO_GAIN, graph, work)
-    return aten_executor(graph)
+    return aten_executor(graph) if reason else _with_gain(aten_executor(graph), 0.0, options)
+
+
+def _with_gain(run: Run, seconds: float, options: Options) -> Run:
+    """Mark an executor with its gain, unless its random numbers differ from eager's."""
+    if not options.extra.get("fused_random", False):
+        setattr(run, KERNEL_GAIN_ATTR, seconds)
+    return run
 
 
 def _why_no_kernels(graph: AotGraph) -> str:
@@ -144,7 +151,8 @@ def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None
             lowering.leave_to_aten(error)
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")
             continue
-        return record_cpu_program(with_recorded_fallback(run, graph), program, graph, work)
+        run = _with_gain(with_recorded_fallback(run, graph), kernel_gain(program, graph.module), options)
+        return record_cpu_program(run, program, graph, work)
 
 
 def _object_store() -> DiskStore | None:

@@ -37,6 +37,7 @@ def pre_compile(call: FunctionalCall) -> PreCompileResult[FunctionalCall] | None
         leaves = [n for n, i in enumerate(plan.inputs) if i.metadata_mutation_seen_by_autograd]
         return PreCompileResult(call, (), hooks + [f"(i{n}.is_leaf and i{n}.requires_grad)" for n in leaves])
     conditions = [
+        "backward.runs_as_traced and not saving_hooks(False)",  # a checkpoint must save the same tensors again
         *hooks,
         "transforms()",
         "forward_ad._current_level >= 0",
@@ -60,6 +61,7 @@ def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
     conditions: list[str] = change.runtime_metadata
     names: dict[str, Any] = {
         "as_traced": change.call.run_eager,
+        "backward": change.call.backward,
         "no_grad": torch.no_grad,
         "transforms": are_functorch_transforms_active,
         "forward_ad": forward_ad,

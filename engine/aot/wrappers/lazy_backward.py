@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -30,6 +31,7 @@ from engine.aot.wrappers.double_backward import EagerRerun
 from engine.aot.wrappers.undefined_grad_hooks import suppress_undefined_grad_hooks
 from engine.aot.wrappers.value_probe import Describe, ProbedCall, ValueProbe
 from engine.interrupts.deferred_interrupts import defer_interrupts
+from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR
 from engine.ir.fallback import FallbackRequired
 from engine.ir.generated_sources import limit_graph_sources
 from engine.process_state import make_rlock
@@ -43,6 +45,9 @@ from engine.torch_private.functorch import is_legacy_batchedtensor
 
 Run = Callable[..., Any]
 Compile = Callable[[torch.fx.GraphModule], Run]
+
+NODE_SECONDS = 40e-6
+"""Time of a call of an ``autograd.Function`` and its backward, beyond that of the graphs."""
 
 _SINGLE_TANGENT: TangentSet = frozenset((0,))
 _is_batched: Callable[[torch.Tensor], bool] = is_legacy_batchedtensor
@@ -98,6 +103,10 @@ class LazyBackward:
     probe: BackwardProbe | None = None
     describe: Describe | None = None
     """Returns statistics of each node of ``graph`` for given input values."""
+    forward_gain: float | None = None
+    """Seconds that the forward's kernels gain; None if the traced graph must not run."""
+    runs_as_traced: bool = False
+    """Later calls run under eager autograd: kernels gain less than this node costs."""
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _lock: threading.RLock = field(default_factory=make_rlock)
     _all_defined: Run | None = None
@@ -349,8 +358,16 @@ class LazyBackward:
         with self._lock, defer_interrupts():
             if self._all_defined is None:
                 # Restores the recording session, and all other context variables, from when the forward was compiled.
-                self._all_defined = self._context.copy().run(_compile_without_modes, self.compile, self.graph)
+                self._all_defined = self._compile_in_context(self.compile, self.graph)
             return self._all_defined
+
+    def _compile_in_context(self, compile: Compile, graph: torch.fx.GraphModule) -> Run:
+        """Compile a graph in the forward's context; the first decides how later calls run."""
+        run = self._context.copy().run(_compile_without_modes, compile, graph)
+        if self.forward_gain is not None:
+            gain = self.forward_gain + getattr(run, KERNEL_GAIN_ATTR, math.inf)
+            self.runs_as_traced, self.forward_gain = gain < NODE_SECONDS, None
+        return run
 
     def _compile_all_defined_aten(self) -> Run:
         with self._lock, defer_interrupts():
@@ -359,6 +376,9 @@ class LazyBackward:
             return self._all_defined_aten
 
     def _variant(self, there: TangentSet, *, is_foreign: bool) -> _TangentVariant:
+        known = self._variants.get((there, is_foreign))
+        if known is not None:
+            return known
         with self._lock, defer_interrupts():
             if (there, is_foreign) not in self._variants:
                 self._variants[there, is_foreign] = self._make_variant(there, is_foreign=is_foreign)
@@ -378,7 +398,7 @@ class LazyBackward:
                 graph.graph.erase_node(node)
         graph.recompile()
         made = self.compile_to_aten if is_foreign else self.compile
-        return _TangentVariant(self._context.copy().run(_compile_without_modes, made, graph), False, saved_used=read)
+        return _TangentVariant(self._compile_in_context(made, graph), False, saved_used=read)
 
     def _specialized_graph(self, there: TangentSet) -> torch.fx.GraphModule | None:
         """Return the graph for these tangents alone; None if the others must be zero-filled."""

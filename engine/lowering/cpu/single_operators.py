@@ -6,12 +6,17 @@ loop order, or if it stores the new value of an input directly, which ATen compu
 
 from __future__ import annotations
 
+import collections
+
 import torch.fx
 
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import LoweredProgram
+from engine.ir.loop_ir.index_expr import concrete_size
+from engine.ir.node_metadata import is_backward_node
 from engine.ir.node_values import called_overload
 from engine.ir.static_sizes import static_size
+from engine.lowering.memory.live_memory import size_hints
 
 MIN_BYTES = 1 << 16
 """Below this, most of the time is the call itself, which takes ATen as long as a kernel."""
@@ -38,6 +43,15 @@ FASTER_IN_KERNELS = frozenset(
 )
 """Operators whose kernel needs at most 0.8 of ATen's time on a million elements."""
 
+CALL_SECONDS = 6e-6
+"""Time of a call of an operator in eager, with its share of autograd."""
+CACHE_BYTES_PER_SECOND = 20e9
+"""Speed of a pass over tensors that are in the cache."""
+OPERATOR_BYTES_PER_SECOND = 5e9
+"""Bytes that a kernel of one operator moves per second gained by better arithmetic."""
+UNKNOWN_SIZE = 4096
+"""Hint for a size without one."""
+
 SAME_BYTES = "It is not fused with other operators, so its kernel would move as many bytes as ATen."
 SMALL = "It is small and not fused with other operators: the call takes most of the time, as in ATen."
 
@@ -63,6 +77,25 @@ def operators_for_aten(program: LoweredProgram, module: torch.fx.GraphModule) ->
         elif called._schema.name not in FASTER_IN_KERNELS and not any(k.loads_tiles for k in computed_by):
             found[node] = SAME_BYTES
     return found
+
+
+def kernel_gain(program: LoweredProgram, module: torch.fx.GraphModule) -> float:
+    """Return the estimated seconds that kernels gain over eager's operators.
+
+    Each fused operator saves a call and a pass over memory. Operators that a backward recomputes save nothing.
+    ``module`` is the graph that was lowered to the program.
+    """
+    in_backward = any(is_backward_node(n) for n in module.graph.nodes)
+    in_eager = {n.name for n in module.graph.nodes if is_backward_node(n) == in_backward}
+    hints = collections.defaultdict(lambda: UNKNOWN_SIZE, size_hints(program))
+    gain, counted = 0.0, set[str]()
+    for kernel in program.kernels:
+        moved = 0 if kernel.bytes_moved is None else concrete_size(kernel.bytes_moved, hints.__getitem__)
+        nodes = ({name.rpartition(":")[2] for name in kernel.nodes} & in_eager) - counted
+        counted |= nodes
+        speed = CACHE_BYTES_PER_SECOND if len(kernel.nodes) > 1 else OPERATOR_BYTES_PER_SECOND
+        gain += (len(nodes) - 1) * CALL_SECONDS + len(nodes) * moved / speed
+    return gain
 
 
 def _mutates_input(kernel: GeneratedKernel, program: LoweredProgram) -> bool:

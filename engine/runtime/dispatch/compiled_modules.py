@@ -114,9 +114,13 @@ def _get_forward(wrapper: Any) -> Any:
     The class's own forward and the last other one are cached: trainers set another forward for the length of a call.
     """
     module = getattr(wrapper, ORIGINAL_MODULE_ATTR)
-    plain = unwrap_compiled(module.forward)
+    given, cached = module.forward, wrapper._engine_forward
+    if type(given) is MethodType and given.__self__ is module:
+        for known, made in cached:
+            if known is given.__func__:
+                return made
+    plain = unwrap_compiled(given)
     function = plain.__func__ if type(plain) is MethodType and plain.__self__ is module else plain
-    cached = wrapper._engine_forward
     for known, made in cached:
         if known is function:
             return made

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import engine
 from engine.errors import KernelBuildError
@@ -504,3 +505,25 @@ def test_slow_operators_of_aten_have_kernels_alone(function: Callable[..., Any])
         found = engine.compile(function)(x)
     torch.testing.assert_close(found, function(x), equal_nan=True)
     assert session.compilations[0].cpu_program.kernels
+
+
+def test_calls_that_gain_nothing_leave_autograd_to_eager() -> None:
+    """After one step, eager differentiates a layer without kernels, but no checkpoint."""
+    layer, x = nn.Linear(4, 3), torch.randn(2, 4, requires_grad=True)
+    run = engine.compile(layer)
+
+    def gradient(f: Callable[..., torch.Tensor]) -> torch.Tensor:
+        return torch.autograd.grad(f(x).square().sum(), x)[0]
+
+    def checkpointed(x: torch.Tensor) -> torch.Tensor:
+        once = checkpoint(run, x, use_reentrant=False)
+        return once + checkpoint(run, x * 2, use_reentrant=False)
+
+    expected = gradient(layer)
+    twice = gradient(lambda x: layer(x) + layer(x * 2))
+    assert torch.allclose(
+        gradient(checkpointed), twice
+    )  # the last call's backward, compiled first, changes later calls
+    assert torch.equal(gradient(run), expected)
+    assert run(x).grad_fn.name() == layer(x).grad_fn.name()
+    assert torch.allclose(gradient(checkpointed), twice)
