@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
 from engine.observe.parse_graph import parse_nodes
 from engine.observe.parse_messages import PathResolver, parse_guards
 from engine.observe.trace_payloads import Payload
+from engine.records.bytecode import Span
 from engine.records.graph import GraphRecord, NodeRecord, count_nodes
 from engine.records.guards import GuardRecord, GuardsRecord
 from engine.records.kernels import KernelRecord
@@ -22,6 +24,11 @@ from engine.records.runtime import ArtifactRecord
 
 CACHE_SIZE = 24
 """Maximum number of parsed graphs, and of parsed guard trees, in the cache."""
+
+
+MAX_TEXTS = 256
+"""Maximum number of graph texts whose nodes by source are known."""
+_nodes_by_source: dict[bytes, tuple[NodeRecord, ...]] = {}
 
 
 def _make_plain_record(kind: Callable[[Any], Any], data: dict[str, Any]) -> Any:
@@ -64,6 +71,20 @@ class LazyGraph(GraphRecord):
         found = _nodes(self._payload, self._prefix, self._compilation)
         if self._node_count is None:
             _set_fields(self, _node_count=count_nodes(found))
+        return found
+
+    @property
+    def nodes_by_source(self) -> tuple[NodeRecord, ...]:
+        """One node for each source line, in order; of equal texts one is parsed."""
+        key = hashlib.blake2b(self.text.encode(errors="surrogatepass"), digest_size=16).digest()
+        found = _nodes_by_source.get(key)
+        if found is None:
+            by_source: dict[Span | None, NodeRecord] = {}
+            for node in self.nodes:
+                by_source.setdefault(node.span, node)
+            if len(_nodes_by_source) >= MAX_TEXTS:
+                _nodes_by_source.clear()
+            found = _nodes_by_source[key] = tuple(by_source.values())
         return found
 
     @property

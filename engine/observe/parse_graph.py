@@ -106,12 +106,13 @@ def _nodes(text: str, node_id: Callable[[str], str], known: dict[str, NodeRecord
         yield _node(node_id, match["name"], "placeholder", match["name"], match["name"], match["type"] or "", (), None)
     span: Span | None = None
     for line in lines[body:]:
-        if line.startswith("#", 8) or line.startswith(" #", 8):
+        mark = line[8:9]
+        if mark == "#" or (mark == " " and line[9:10] == "#"):
             where = _file_comment(line)
             span = None if line.lstrip().startswith("# No stacktrace") else where or span
-        elif not line.startswith("        ") or line.startswith("         "):
+        elif mark == " " or not line.startswith("        "):
             continue
-        elif line.startswith("        return"):
+        elif mark == "r" and line.startswith("return", 8):
             code = _return_statement(lines[lines.index(line) :])
             yield _node(node_id, "output", "output", "output", code, "", _inputs(code, known), None)
             return

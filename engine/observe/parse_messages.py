@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -276,11 +277,16 @@ def _child(parent: _GuardManager, source: str) -> _GuardManager:
 
 
 def _leaf(id: str, parent: _GuardManager, kind: str, rest: str, resolve: PathResolver) -> GuardRecord:
+    expected, code, why = _leaf_texts(rest, parent.source)
+    return GuardRecord(id, parent.source, parent.path, kind, expected, code, why, _user_span(rest, resolve))
+
+
+@functools.lru_cache(maxsize=2048)
+def _leaf_texts(rest: str, source: str) -> tuple[str, str, str]:
+    """Return what a guard expects, its code, and who reads the value."""
     code, _, comment = rest.partition("  #")
     why = _GUARD_COMMENT.sub("", comment).strip(" #").split("  #")[0].strip()
-    return GuardRecord(
-        id, parent.source, parent.path, kind, _expected(code.strip(), parent.source), code.strip(), f"read by: {why}" if why else "", _user_span(rest, resolve)
-    )  # fmt: skip
+    return _expected(code.strip(), source), code.strip(), f"read by: {why}" if why else ""
 
 
 def _expected(code: str, source: str) -> str:

@@ -129,6 +129,11 @@ class GraphRecord(Record):
     """Mesh of its DTensors; the world of its collectives if it has none."""
 
     @property
+    def nodes_by_source(self) -> tuple[NodeRecord, ...]:
+        """Nodes in their order; those with the source of an earlier one may be missing."""
+        return self.nodes
+
+    @property
     def node_count(self) -> int:
         """Number of nodes without the output."""
         return count_nodes(self.nodes)

@@ -100,7 +100,7 @@ def compilation_facts(session: Session, compilation: str) -> dict[str, Any]:
         "aot": [[one_line(v.name), "; ".join(map(sanitize, v.facts))] for v in aot.values if v.facts] if aot else [],
         "failures": [{"sentence": sanitize(f.sentence), "detail": sanitize(f.detail)} for f in record.failures],
         "times": [[one_line(t.stage), format_seconds(t.seconds)] for t in record.timings],
-        "texts": [name for name, _ in _texts(record)],
+        "texts": [name() for name, _ in _texts(record)],
     }
 
 
@@ -136,26 +136,26 @@ def artifact_text(session: Session, compilation: str, number: str) -> dict[str, 
     text = sanitize(read())
     lines = text.split("\n", MAX_LINES)
     cut = lines.pop().count("\n") + 1 if len(lines) > MAX_LINES else 0
-    return {"name": name, "text": "\n".join(lines) if cut else text, "cut": cut}
+    return {"name": name(), "text": "\n".join(lines) if cut else text, "cut": cut}
 
 
-def _own(session: Session) -> list[tuple[str, Callable[[], str]]]:
-    return [(one_line(t.name, 80), lambda t=t: t.text) for t in session.artifacts]  # type: ignore[misc]
+def _own(session: Session) -> list[tuple[Callable[[], str], Callable[[], str]]]:
+    return [(lambda t=t: one_line(t.name, 80), lambda t=t: t.text) for t in session.artifacts]  # type: ignore[misc]
 
 
-def _texts(record: CompilationRecord) -> list[tuple[str, Callable[[], str]]]:
-    """Return the names and readers of all texts of a compilation, graphs first."""
-    found: list[tuple[str, Callable[[], str]]] = []
+def _texts(record: CompilationRecord) -> list[tuple[Callable[[], str], Callable[[], str]]]:
+    """Return functions for the name and the text of all texts of a compilation, graphs first."""
+    found: list[tuple[Callable[[], str], Callable[[], str]]] = []
     if record.compiler == "torch":
-        found += [(one_line(g.title, 80), lambda g=g: g.text) for g in record.graphs]  # type: ignore[misc]
+        found += [(lambda g=g: one_line(g.title, 80), lambda g=g: g.text) for g in record.graphs]  # type: ignore[misc]
     guards, lowering = record.guards, record.lowering
     if guards is not None and (record.compiler == "torch" or guards.check_text):
-        found.append(("Guard check", lambda: guards.check_text))
+        found.append((lambda: "Guard check", lambda: guards.check_text))
     if lowering is not None:
-        found.append(("Wrapper program", lambda: lowering.wrapper_text))
+        found.append((lambda: "Wrapper program", lambda: lowering.wrapper_text))
     kernels = {k.id: k for k in record.kernels}.values()
-    found += [(f"{one_line(k.id, 20)} {one_line(k.name, 70)}", lambda k=k: k.text) for k in kernels]  # type: ignore[misc]
-    return found + [(one_line(t.name, 80), lambda t=t: t.text) for t in record.artifacts]
+    found += [(lambda k=k: f"{one_line(k.id, 20)} {one_line(k.name, 70)}", lambda k=k: k.text) for k in kernels]  # type: ignore[misc]
+    return found + [(lambda t=t: one_line(t.name, 80), lambda t=t: t.text) for t in record.artifacts]
 
 
 def artifact_keys(session: Session) -> list[str]:

@@ -21,14 +21,14 @@ def sanitize(text: str) -> str:
 
     The replacement is a visible mark. Newlines and tabs stay.
     """
-    if text.isascii() and text.isprintable():
+    if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return _CONTROL.sub("\ufffd", _ANSI.sub("", text.replace("\r\n", "\n")))
 
 
 def one_line(text: str, limit: int = 120) -> str:
     """Return the text on one line, truncated with an ellipsis after ``limit`` characters."""
-    if len(text) <= limit and text.isascii() and text.isprintable() and "  " not in text and text.strip() == text:
+    if len(text) <= limit and text.isprintable() and "  " not in text and text.strip() == text:
         return text
     flat = " ".join(sanitize(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"

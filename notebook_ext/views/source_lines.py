@@ -161,7 +161,7 @@ def _ordinals(
         found.add(call)
     library: list[Span] = []
     for graph in compilation.graphs:
-        for node in graph.nodes:
+        for node in graph.nodes_by_source:
             places = node_spans(node, files)
             for span in (*places.callers, *([places.span] if places.span else [])):
                 found.add(span)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from engine.records.lowering import LoweringRecord
@@ -126,7 +127,7 @@ def _up(row: PaneRow) -> int | list[int]:
 
 def _sparse_column(rows: list[PaneRow], name: str, strings: dict[str, int]) -> dict[str, int]:
     return {
-        str(i): strings.setdefault(text, len(strings)) for i, row in enumerate(rows) if (text := getattr(row, name))
+        str(i): strings.setdefault(text, len(strings)) for i, text in enumerate(map(attrgetter(name), rows)) if text
     }
 
 

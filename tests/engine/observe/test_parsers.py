@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from engine.observe import lazy_records
+from engine.observe.lazy_records import LazyGraph
 from engine.observe.parse_aot_metadata import parse_aot_metadata
 from engine.observe.parse_graph import parse_graph, parse_nodes, parse_tensor_type
 from engine.observe.parse_messages import parse_break, parse_guards, parse_recompile_reasons
@@ -310,3 +312,14 @@ def test_an_explanation_ends_before_the_listing_that_torch_adds() -> None:
     found = parse_break(report)
     assert found.explanation == "Detected data-dependent branching. Dynamo does not trace it."
     assert found.hints == ("Use `torch.cond`.",)
+
+
+def test_sources_of_equal_graph_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal graph texts have one node per source line in order, and are parsed once."""
+    nodes = [f'        v{i}: "f32[2]" = torch.sin(v{i});' for i in range(3)]
+    lines = [f"         # File: /app/m.py:{n} in f, code: x" for n in (7, 3, 7)]
+    text = "\n".join(["    def forward(self, x):", *(part for pair in zip(lines, nodes, strict=True) for part in pair)])
+    first, second = (LazyGraph(f"fx:{c}", "fx", "FX", InMemoryPayload(text), "fx", c) for c in ("0/0", "0/1"))
+    assert [n.span.line for n in first.nodes_by_source if n.span] == [7, 3]
+    monkeypatch.setattr(lazy_records, "parse_nodes", None)
+    assert second.nodes_by_source == first.nodes_by_source
