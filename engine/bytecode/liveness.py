@@ -9,6 +9,7 @@ _READS = frozenset(
     "LOAD_FAST_BORROW_LOAD_FAST_BORROW DELETE_FAST".split()
 )
 _WRITES = frozenset("STORE_FAST STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL".split())
+_STORES = _WRITES | {"STORE_FAST_LOAD_FAST", "STORE_DEREF"}
 _ENDS = frozenset("RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE".split())
 _ALWAYS_JUMP = frozenset("JUMP JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_NO_INTERRUPT".split())
 
@@ -43,6 +44,17 @@ def reachable_from(decoded: DecodedCode, index: int) -> frozenset[int]:
         if handler is not None:
             due.append(handler.target)
     return frozenset(found)
+
+
+def assigned_in_loop(decoded: DecodedCode, index: int) -> frozenset[str]:
+    """Return the locals that are assigned in a loop around the instruction."""
+    inside = (
+        op for end in decoded.ops[index:] if 0 <= end.target <= index for op in decoded.ops[end.target : end.index]
+    )
+    stored = (
+        op.argval[:1] if op.opname == "STORE_FAST_LOAD_FAST" else _names(op) for op in inside if op.opname in _STORES
+    )
+    return frozenset().union(*stored)
 
 
 def _live_after(decoded: DecodedCode, op: DecodedInstruction, live: list[frozenset[str]]) -> frozenset[str]:

@@ -85,6 +85,11 @@ class _SourceReader:
     def constant(self, value: Any) -> None:
         self._out.const(self._constants.entry(value))
 
+    def locals_tuple(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            self.local(name)
+        self._out.emit("BUILD_TUPLE", len(names))
+
     def call_root(self, function: Callable[..., Any], *constants: Any) -> None:
         self._out.callable_const(self._constants.entry(function))
         self._call_with(constants)

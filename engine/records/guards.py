@@ -107,6 +107,8 @@ class GuardFailure(Record):
     results: tuple[GuardResult, ...] = ()
     hint: str = ""
     """Educational hint for a common kind of failure."""
+    library_span: Span | None = None
+    """Line of an installed file that read the value; ``span`` is then the user's call."""
 
     @property
     def is_expected(self) -> bool:

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from engine.graph.pure_nodes import counts_writes, is_pure_node
+from engine.ir.guards.base import user_expr
 from engine.ir.guards.computed_condition import (
     ComputedCondition,
     ConditionOp,
@@ -25,8 +26,10 @@ from engine.ir.guards.computed_condition import (
     run_steps,
 )
 from engine.ir.guards.python_values import EqualsMatch
-from engine.ir.sources.base import Source
-from engine.ir.sources.stdlib import ComputedNumberSource, RandomDrawSource
+from engine.ir.sources.attributes import AttrSource
+from engine.ir.sources.base import FrameScope, Source
+from engine.ir.sources.containers import GetItemSource
+from engine.ir.sources.stdlib import ArgumentPath, ArgumentsSource, ComputedNumberSource, RandomDrawSource
 from engine.ir.sources.tensors import TensorItemSource
 from engine.torch_private.functorch import is_functorch_wrapped_tensor
 from engine.trace.annotations import Tracer
@@ -46,10 +49,20 @@ class _NotComputable(Exception):
 
 
 @dataclass
+class _SizeInput:
+    """A symbolic size of an input tensor."""
+
+    source: Source
+    example_value: int
+    initial_version: int = 0
+
+
+@dataclass
 class _BackwardSlice:
     """Backward slice of a condition: the inputs and nodes that it depends on."""
 
-    inputs: dict[torch.fx.Node, GraphInput] = field(default_factory=dict)
+    takes_sizes: bool = False
+    inputs: dict[torch.fx.Node, Any] = field(default_factory=dict)
     nodes: set[torch.fx.Node] = field(default_factory=set)
     write_counts: dict[torch.fx.Node, int] = field(default_factory=dict)
     """Number of in-place writes of the slice to each of its input and new tensors."""
@@ -106,40 +119,71 @@ def fold_zero(tx: Tracer, node: torch.fx.Node) -> float:
     return 0.0 if found is None else math.copysign(0.0, found)
 
 
-def compute_before_graph(tx: Tracer, fn: Callable[..., Any], args: list[Any]) -> tuple[Any, Source] | None:
+def compute_before_graph(tx: Tracer, fn: Callable[..., Any] | None, args: list[Any]) -> tuple[Any, Source] | None:
     """Return a function's result, and the source that computes it before the graph runs.
 
-    Its arguments are nodes and constants. The result may vary between calls like any input. Return None if more than one
-    input decides it, or one that is not a number, or if the function raises.
+    Its arguments are nodes and constants; without a function, the result is the only node. The result may vary between calls like any input. Return None if an input
+    that is not a number or a size decides it, or if the function raises.
     """
-    sliced = _slice_of(tx, *(arg for arg in args if isinstance(arg, torch.fx.Node)))
-    if sliced is None or len(sliced[0].inputs) != 1:
+    sliced = _slice_of(tx, *(arg for arg in args if isinstance(arg, torch.fx.Node)), takes_sizes=True)
+    if sliced is None or not sliced[0].inputs:
         return None
     program, steps = sliced
-    (given,) = program.inputs.values()
+    given = list(program.inputs.values())
     places = _places(tx, program)
     operands = tuple(ValueRef(places[arg]) if isinstance(arg, torch.fx.Node) else arg for arg in args)
-    steps = (*steps, ConditionOp(fn, operands))
-    source = ComputedNumberSource(given.source, NumberProgram(steps), _text(given, steps))
-    real = source.read(given.example_value)
+    steps = steps if fn is None else (*steps, ConditionOp(fn, operands))
+    text = _text([g.source.expr if len(given) == 1 else user_expr(g.source) for g in given], steps)
+    base, paths = (given[0].source, ()) if len(given) == 1 else _argument_paths(tx, given)
+    if base is None:
+        return None
+    source = ComputedNumberSource(base, NumberProgram(steps, paths), text)
+    real = run_steps(steps, [g.example_value for g in given])
+    if real is None:
+        return None
     tx.symbols.known_dynamic_sources.add(source)
-    return None if real is None else (real, source)
+    return real, source
 
 
-def _text(given: GraphInput, steps: tuple[ConditionOp, ...]) -> str:
+def _argument_paths(tx: Tracer, given: list[Any]) -> tuple[Source | None, tuple[ArgumentPath, ...]]:
+    """Return a source of the arguments that hold these numbers, and the paths to them.
+
+    The source is None if one of the numbers is not in an argument.
+    """
+    chains = [g.source.chain() for g in given]
+    roots = [getattr(root, "names", (root.parameter_name,)) for root, *_ in chains]
+    names = tuple(dict.fromkeys(name for found in roots for name in found))
+    if not all(map(str.isidentifier, names)):
+        return None, ()
+    paths = []
+    for (root, *links), own in zip(chains, roots, strict=True):
+        value, typed = root.read(FrameScope(tx.request.arguments)), []
+        for link in links:
+            typed.append((link, type(value)))
+            value = link.read(value)
+        start = tuple(map(names.index, own))
+        paths.append(ArgumentPath(start, not root.parameter_name, tuple(typed)))
+    return ArgumentsSource(names), tuple(paths)
+
+
+def _text(known: list[str], steps: tuple[ConditionOp, ...]) -> str:
     """Return the operations as one expression, which has all constants as Python writes them."""
-    known = [given.source.expr]
     for step in steps:
         args = (known[a.index] if type(a) is ValueRef else repr(a) for a in step.args)
         known.append(f"{getattr(step.target, '__name__', step.target)}({', '.join(args)})")
     return known[-1]
 
 
-def _slice_of(tx: Tracer, *nodes: torch.fx.Node) -> tuple[_BackwardSlice, tuple[ConditionOp, ...]] | None:
-    """Return the slice of nodes and its operations; None if a guard cannot compute it."""
+def _slice_of(
+    tx: Tracer, *nodes: torch.fx.Node, takes_sizes: bool = False
+) -> tuple[_BackwardSlice, tuple[ConditionOp, ...]] | None:
+    """Return the slice of nodes and its operations; None if a guard cannot compute it.
+
+    With ``takes_sizes``, symbolic sizes of input tensors are inputs of the slice.
+    """
     if tx.in_subgraph():
         return None
-    program = _BackwardSlice()
+    program = _BackwardSlice(takes_sizes=takes_sizes)
     try:
         _collect_slice(tx, program, nodes)
         _check_no_other_writes(tx, program)
@@ -165,6 +209,9 @@ def _collect_slice(tx: Tracer, program: _BackwardSlice, nodes: tuple[torch.fx.No
             continue
         if len(program.nodes) > _MAX_OPS:
             raise _NotComputable
+        if program.takes_sizes and (size := _size_input(tx, node)) is not None:
+            program.inputs[node] = size
+            continue
         if node.op == "placeholder":
             given = next((i for i in tx.graph.inputs if i.name == node.name), None)
             if given is None or not _is_state_input(given):
@@ -185,6 +232,22 @@ def _collect_slice(tx: Tracer, program: _BackwardSlice, nodes: tuple[torch.fx.No
         elif node.op not in ("call_function", "call_method") or not is_pure_node(node):
             raise _NotComputable
         todo += node.all_input_nodes
+
+
+def _size_input(tx: Tracer, node: torch.fx.Node) -> _SizeInput | None:
+    """Return the size of an input tensor that the node is; None if it is none."""
+    value: Any = node.meta.get("example_value")
+    symbol = getattr(getattr(value, "node", None), "expr", None)
+    if symbol is None or not value.node.has_hint() or not symbol.is_Symbol:
+        return None
+    for tensor, _ in tx.inputs.input_tensors:
+        if tensor.source is not None and tensor.python_type() in (torch.Tensor, torch.nn.Parameter):
+            at_entry = tx.inputs.input_layouts.get(id(tensor.fake))
+            for dim, size in enumerate(tensor.fake.shape if at_entry is None else at_entry[0]):
+                if getattr(getattr(size, "node", None), "expr", None) == symbol:
+                    source = GetItemSource(AttrSource(tensor.source, "shape"), dim)
+                    return _SizeInput(source, value.node.hint)
+    return None
 
 
 def _is_inplace_write(node: torch.fx.Node) -> bool:

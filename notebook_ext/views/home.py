@@ -397,9 +397,11 @@ def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
         ""
         if failure.is_expected
         else f"{pluralize(count, 'compile')}{f', {format_seconds(seconds)}' if seconds else ''}",
-        place=source_lines.line_name(session, failure.span),
+        place=source_lines.failure_place(session, failure),
         pointed=sanitize(source_lines.source_line(session, failure.span)),
-        line=f"linked|{failure.entry}|line={failure.span.line}" if failure.span and "/" in failure.entry else "",
+        line=f"linked|{failure.entry}|line={failure.span.line}"
+        if failure.span and not failure.library_span and "/" in failure.entry
+        else "",
         target=f"recompiles|{call.frame}|call={_call_number(session, call)}",
         fixes=tuple((sanitize(f.text), sanitize(f.code)) for f in useful if not edit or "dynamic=True" not in f.code),
         edit=edit,

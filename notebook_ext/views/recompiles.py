@@ -144,7 +144,7 @@ def _rejection(session: Session, rejection: GuardFailure, compiled: list[Compila
         "actual": one_line(rejection.actual, 80),
         "short": guard_failure_text(rejection),
         "sentence": one_line(rejection.sentence, 300),
-        "place": source_lines.line_name(session, rejection.span),
+        "place": source_lines.failure_place(session, rejection),
         "source": sanitize(source_lines.source_line(session, rejection.span)),
         "fixes": fix_rows(fixes),
         "lesson": sanitize(rejection.hint),

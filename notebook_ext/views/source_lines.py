@@ -12,6 +12,7 @@ from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import display_name, is_installed_file
 from engine.records.bytecode import SourceFile, Span
 from engine.records.graph import NodeRecord
+from engine.records.guards import GuardFailure
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views.format_text import one_line, pluralize
 
@@ -237,6 +238,12 @@ def line_name(session: Session, span: Span | None) -> str:
     if (module := module_of(span.file)) is not None:
         return f"module {module}" if module else "library code"
     return f"line {span.line}" if len(session.files) <= 1 else f"line {span.line} of {file_name(session, span.file)}"
+
+
+def failure_place(session: Session, failure: GuardFailure) -> str:
+    """Return the user's line of a guard failure, then the library's line that read the value."""
+    library = line_name(session, failure.library_span)
+    return line_name(session, failure.span) + (f" ({library})" if library else "")
 
 
 def function_of(session: Session, span: Span | None) -> str:

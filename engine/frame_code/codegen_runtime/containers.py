@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -15,6 +16,12 @@ def refill_deque(target: deque[Any], items: tuple[Any, ...]) -> None:
 def extend_deque(target: deque[Any], items: tuple[Any, ...]) -> None:
     """Append items to a deque by its own method; a full one drops its first items."""
     deque.extend(target, items)
+
+
+def list_with_appended(of: Sequence[Any], items: tuple[Any, ...]) -> list[Any]:
+    """Return the items of a list, tuple or deque as they will be when ``items`` are appended."""
+    maxlen = getattr(of, "maxlen", None)
+    return list(of) if not items else list(deque((*of, *items), maxlen))
 
 
 def refill_dict(target: dict[Any, Any], keys: tuple[Any, ...], values: tuple[Any, ...]) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from engine.ir.guards.base import Guard, KnownType, user_expr
 from engine.ir.sources.base import ConstName, Source
+from engine.ir.sources.stdlib import ArgumentPath
 from engine.records.guards import Fix
 from engine.torch_private.torch_function import DisableTorchFunction
 
@@ -49,12 +50,17 @@ def evaluate_number(steps: tuple[ConditionOp, ...], *inputs: Any) -> Any:
 
 @dataclass(frozen=True)
 class NumberProgram:
-    """Operations on one Python number. The result is None if one of them fails."""
+    """Operations on Python numbers. The result is None if one of them fails.
+
+    With ``paths``, the numbers are read from a tuple of arguments.
+    """
 
     steps: tuple[ConditionOp, ...]
+    paths: tuple[ArgumentPath, ...] = ()
 
-    def __call__(self, number: Any) -> Any:
-        return run_steps(self.steps, [number]) if type(number) in (int, float) else None
+    def __call__(self, given: Any) -> Any:
+        numbers = [path.read(given) for path in self.paths] or [given]
+        return run_steps(self.steps, numbers) if all(type(n) in (int, float) for n in numbers) else None
 
 
 def _evaluate(finish: Callable[[Any], Any], steps: tuple[ConditionOp, ...], inputs: tuple[Any, ...]) -> Any:

@@ -218,7 +218,7 @@ class EqualsMatch(Guard):
         )
 
     def changed_dims(self, value: Any) -> frozenset[int]:
-        is_number = type(self.expected) in (int, float) or is_numpy_number(self.expected)
+        is_number = type(self.expected) in (int, float, bool) or is_numpy_number(self.expected)
         return (
             frozenset((-1,))
             if is_number and type(value) is type(self.expected) and not self.test(value)

@@ -187,6 +187,9 @@ class SourceEmitter(Protocol):
     def local(self, name: str) -> None:
         """Push a local variable."""
 
+    def locals_tuple(self, names: tuple[str, ...]) -> None:
+        """Push a tuple of local variables."""
+
     def free_variable(self, name: str) -> None:
         """Push the contents of a free variable."""
 

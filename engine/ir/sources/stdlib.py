@@ -6,11 +6,11 @@ import contextvars
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from engine.ir.sources.base import MISSING, ConstName, Source, SourceEmitter
+from engine.ir.sources.base import MISSING, ConstName, FrameScope, Source, SourceEmitter
 
 
 def _context_var_default(variable: contextvars.ContextVar[Any]) -> Any:
@@ -112,8 +112,53 @@ class RandomStateSource(Source):
 
 
 @dataclass(frozen=True)
+class ArgumentsSource(Source):
+    """Some of the frame's arguments, as a tuple."""
+
+    is_argument_link: ClassVar[bool] = True
+    is_passed_by_caller: ClassVar[bool] = True
+    tier: ClassVar[int] = 3
+
+    names: tuple[str, ...]
+
+    @property
+    def expr(self) -> str:
+        return f"({', '.join(self.names)},)"
+
+    def code(self, base: str, const: ConstName) -> str:
+        return self.expr
+
+    def emit(self, out: SourceEmitter) -> None:
+        out.locals_tuple(self.names)
+
+    def read(self, base: FrameScope) -> Any:
+        return tuple(base.arguments[name] for name in self.names)
+
+
+@dataclass(frozen=True)
+class ArgumentPath:
+    """A way from the tuple of an ``ArgumentsSource`` to a number, with the type at each link.
+
+    It starts at one argument, or (``is_tuple``) at a tuple of arguments.
+    """
+
+    start: tuple[int, ...]
+    is_tuple: bool
+    links: tuple[tuple[Source, type], ...]
+
+    def read(self, arguments: tuple[Any, ...]) -> Any:
+        """Return the number; None if an object on the way has another type."""
+        value: Any = tuple(arguments[n] for n in self.start) if self.is_tuple else arguments[self.start[0]]
+        for link, expected in self.links:
+            if type(value) is not expected:
+                return None
+            value = link.read(value)
+        return value
+
+
+@dataclass(frozen=True)
 class ComputedNumberSource(Source):
-    """Result of a pure function of a number, computed before the graph runs.
+    """Result of a pure function of numbers, computed before the graph runs.
 
     The function returns None where it would raise. ``text`` distinguishes sources whose constants are equal but
     not the same: ``0.0`` and ``-0.0``, ``1`` and ``1.0``.

@@ -67,10 +67,17 @@ def record_call(
     if outcome == "compiled" and caller is not None and is_installed_file(cache.frame.file):
         session.add_file(source_file(caller.file))  # The only code of the user that this frame leads to.
     start = time.perf_counter() - session.started
-    checked_entries, refused = tuple(checked), tuple(rejections)
+    checked_entries, refused = tuple(checked), tuple(_blame_caller(r, caller) for r in rejections)
     return session.add_call(
         CallRecord(0, cache.frame.id, outcome, entry, caller, inputs, checked_entries, refused, guard_seconds, start)
     )
+
+
+def _blame_caller(failure: GuardFailure, caller: Span | None) -> GuardFailure:
+    """Return the failure at the user's call if only lines of installed files read the value."""
+    read = failure.span
+    is_installed = read is not None and caller is not None and is_installed_file(read.file)
+    return replace(failure, span=caller, library_span=read) if is_installed else failure
 
 
 class HitDescription(NamedTuple):

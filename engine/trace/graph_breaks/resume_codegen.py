@@ -11,7 +11,7 @@ from bytecode import Label
 from bytecode.instr import CellVar, FreeVar
 
 from engine.bytecode.decode import DecodedCode, DecodedInstruction
-from engine.bytecode.liveness import live_before
+from engine.bytecode.liveness import assigned_in_loop, live_before
 from engine.bytecode.opcodes import RULES
 from engine.bytecode.resume_functions import (
     HANDLED_EXCEPTION,
@@ -237,7 +237,12 @@ class ResumeCodegen:
                 cast("dict[str, Any]", self.frame.globals.values),
                 span_of(self.code, self.op.offset),
                 bool(shared_cell_names(self.code)),
-                varying_dims(self.cg.tx, arguments, result_varies=self.result_varies),
+                varying_dims(
+                    self.cg.tx,
+                    arguments,
+                    assigned_in_loop(self.decoded, outcome.index),
+                    result_varies=self.result_varies,
+                ),
             )
         )
 

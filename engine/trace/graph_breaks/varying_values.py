@@ -22,11 +22,15 @@ _MAX_ITEMS = 16
 
 
 def varying_dims(
-    tx: Tracer, arguments: Iterable[tuple[str, Variable | str]], *, result_varies: bool
+    tx: Tracer,
+    arguments: Iterable[tuple[str, Variable | str]],
+    assigned_in_loop: frozenset[str],
+    *,
+    result_varies: bool,
 ) -> Mapping[str, frozenset[int]]:
     """Return the dimensions of a resume function's arguments that vary, by source expression.
 
-    They are symbols where the graph breaks. Dimension -1 is the value of a number, or the position of a loop's
+    They are symbols where the graph breaks, or numbers that a loop around the break assigns. Dimension -1 is the value of a number, or the position of a loop's
     iterator. The first compilation of the resume function makes symbols of them: otherwise it would specialize,
     and the next call would compile again. A name as value stands for a result of the broken instruction.
     """
@@ -34,6 +38,8 @@ def varying_dims(
     for name, value in arguments:
         if not isinstance(value, str):
             _collect(tx, LocalSource(name), value, found, _MAX_DEPTH)
+            if name in assigned_in_loop and value.resolved.is_constant and value.python_type() in (int, float):
+                found[LocalSource(name).expr] = frozenset((-1,))
         elif result_varies:
             found[LocalSource(name).expr] = frozenset((ALL_NUMBERS,))
     return found

@@ -64,6 +64,7 @@ class SideEffects:
     def record_mutation(self, value: Variable) -> None:
         """Record that a variable is about to be mutated; its contents are written after the graph."""
         self.mutation_count += 1
+        value.before_mutation()
         for recorded in self._recordings:
             recorded.append(value)
         if id(value) in self.externally_cached:

@@ -76,6 +76,9 @@ class MutatedObject:
         self.fill(cg)
         return f"{self.describe() if self.source is None else self.source.expr}: {words}"
 
+    def before_mutation(self) -> None:
+        """Read what depends on the object's contents before it is mutated."""
+
     def fill(self: Any, cg: PyCodegen) -> None:
         """Emit code that pops the existing object on the stack and mutates it."""
         raise self.unsupported("a mutation after the graph")
@@ -102,6 +105,8 @@ class ObjectFacts:
     """True if each call constructs its own object although the variable has a source."""
     is_user_object = False
     """True for an instance that keeps its own attributes (``UserDefinedObjectVariable``)."""
+    is_dynamic_bool = False
+    """True for a bool that changed between calls (``DynamicBoolVariable``)."""
     is_copied_by_reference = False
     """True if ``copy.copy`` and ``copy.deepcopy`` return the object itself."""
     reconstruct_before_break = False

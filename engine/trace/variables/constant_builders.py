@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -37,7 +37,6 @@ from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, 
     complex,
     str,
     bytes,
-    bool,
     *TORCH_LITERAL_TYPES,
     DispatchKeySet,
 )
@@ -77,13 +76,19 @@ def _numpy_literal(tx: Tracer, real: Any, source: Source) -> Variable:
     return _literal(tx, real, source)
 
 
-class DynamicNumpyScalarVariable(ConstantVariable):
-    """A numpy scalar whose value changed between calls.
+@register_builder(bool)
+def _bool(tx: Tracer, real: bool, source: Source) -> Variable:
+    return (DynamicBoolVariable if is_dynamic_number(tx, source) else _literal)(tx, real, source)
 
-    Together with tensors it is a symbol, which computes as the Python number. Every other use specializes it.
-    """
+
+class _DynamicConstantVariable(ConstantVariable):
+    """A constant that changed between calls: a symbol in some uses; others specialize it."""
 
     __slots__ = ("_is_guarded", "_real_value", "_symbol", "_tx")
+
+    is_copied_by_reference = True
+    number_method: ClassVar[str]
+    """Method that returns the Python number of which a symbol is made."""
 
     def __init__(self, tx: Tracer, real: Any, source: Source) -> None:
         self._tx = tx
@@ -115,10 +120,26 @@ class DynamicNumpyScalarVariable(ConstantVariable):
         """Return the number as a symbol, or itself if it is specialized or cannot be symbolic."""
         if self._symbol is None and not self._is_guarded:
             assert self.source is not None
-            source = MethodResultSource(self.source, "item")
+            source = MethodResultSource(self.source, self.number_method)
             tx.symbols.known_dynamic_sources.add(source)
-            self._symbol = symbolize_number(tx, self._real_value.item(), source)
+            self._symbol = symbolize_number(tx, source.read(self._real_value), source)
         return self if self._symbol is None else self._symbol
+
+
+class DynamicBoolVariable(_DynamicConstantVariable):
+    """A bool that changed between calls: a symbol, 0 or 1, where a tensor is made of it."""
+
+    number_method = "__int__"
+    is_dynamic_bool = True
+
+
+class DynamicNumpyScalarVariable(_DynamicConstantVariable):
+    """A numpy scalar that changed between calls: a symbol together with tensors.
+
+    The symbol computes as the Python number.
+    """
+
+    number_method = "item"
 
     def as_graph_operand(self, tx: Tracer) -> Variable | None:
         return self.as_symbol(tx)

@@ -49,6 +49,25 @@ def test_each_call_lists_the_entries_in_the_order_they_were_checked() -> None:
     assert entries == [["0"], ["0", "1"], ["1", "0"], ["0", "1"], ["1", "0", "2"]]
 
 
+def test_the_place_of_a_failure_in_a_library_is_the_users_call() -> None:
+    """The line of the library that read the value comes second."""
+
+    @torch.no_grad()
+    def scale(x: torch.Tensor, **by: int) -> torch.Tensor:
+        return x * sum(by.values())
+
+    with engine.record() as session:
+        compiled = engine.compile(scale, backend="eager")
+        compiled(torch.ones(2), a=1)
+        compiled(torch.ones(2), b=1)
+    (lane,) = recompiles(session)["lanes"]
+    (rejection,) = lane["columns"][1]["rejections"]
+    user, library = rejection["place"].split(" (")
+    assert user.endswith("of test_recompiles.py")
+    assert library.endswith("of _contextlib.py)")
+    assert rejection["source"].strip() == "compiled(torch.ones(2), b=1)"
+
+
 def test_conditions_and_symbols_without_a_place_of_their_own() -> None:
     """Value ranges and assumptions follow; a size inside a container is named by its source."""
     symbols = (

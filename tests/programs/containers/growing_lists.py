@@ -1,9 +1,11 @@
 """Lists and deques from outside the frame that grow from call to call."""
 
+import random
 from collections import deque
 
 import torch
 
+import engine
 from tests.programs import program
 
 BUFFER = deque(maxlen=4)
@@ -72,3 +74,23 @@ def other_ends(x, items):
     items.rotate(1)
     first = items.popleft()
     return x.cos(), first, items.maxlen, list(items), items.copy()
+
+
+@program(*LISTS, breaks=1)
+def copied(x, items):
+    """Copies have the items of their moment, whatever happens to the original later."""
+    first, second = list(items), items.copy()
+    items.append(x)
+    third = list(items)
+    third.append(len(third))
+    engine.disable(items.insert)(0, 7)
+    return x.exp(), first, second, third, list(items), second is items
+
+
+@program(*DEQUES, breaks=1)
+def sampled(x, items):
+    """A copy of a deque, which may be full, goes to Python unread."""
+    items.append(x)
+    chosen = random.sample(list(items), 1)
+    items.append(5)
+    return x * 2, chosen, list(items)

@@ -57,6 +57,22 @@ def numbers_of_math(x, n, pair):
     return x * decayed + math.degrees(math.radians(n)), decayed, more, x + 1 if math.isclose(n, 100.0) else x
 
 
+@program(*[lambda n=n: (torch.ones(n + 2, 3), 0.3 * n, {"k": [n + 1]}) for n in (1, 2, 3, 4, 0, 7)])
+def numbers_of_several(x, a, d):
+    """Functions of several numbers and sizes, and sums that sympy would round otherwise."""
+    n, k = x.shape[0], d["k"][0]
+    total = a % 0.7 + 0.1 + a * k
+    more = math.hypot(a, k), math.log(n / k), math.comb(n, k), a // (k + 0.5), total, total == a % 0.7 + 0.1 + a * k
+    return x * math.exp(-a / k) + math.atan2(n, x.shape[1]), more, x + 1 if total > 2.0 else x
+
+
+@program(*[lambda n=n: (torch.arange(3.0), n % 2 == 0, [n > 1, n == 0, True]) for n in range(5)])
+def bools_in_tensors(x, flag, flags):
+    """Bools that change become numbers of 0 and 1 in tensors, and decide branches as before."""
+    made = torch.tensor(flags), torch.tensor([flag, 2]), torch.tensor([flags, flags], dtype=torch.float32)
+    return x * made[0], made, torch.tensor(flag), x + 1 if flags[1] else x, flag is True, [flag, not flag]
+
+
 @program(*[lambda n=n: (torch.arange(6.0), n) for n in (2.5, 3.25, -1.75, 4.5, 0.0, 9.0)])
 def numbers(x, n):
     """A number that is no whole one changes; one that has no root is no surprise."""

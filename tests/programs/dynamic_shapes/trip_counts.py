@@ -75,3 +75,16 @@ def rows(x, n):
         total = total + x[i] * x[i + 1 :].sum(0)
         print("row")
     return total
+
+
+@program(*[lambda n=n: (torch.full((2,), 0.1 * n),) for n in (1, 2, 3)], breaks=1)
+def adaptive_steps(y):
+    """Numbers that a loop changes around a break; Python rounds the sum at each step."""
+    t, h, steps = 0.0, 0.1, 0
+    while t < 0.5:
+        y = y + h * y.cos()
+        error = (y.sum() * 0.01).item()
+        t = t + h + error * 0.01
+        h = h * min(1.5, 0.9 / (error + 0.5))
+        steps += 1
+    return y, t, h, steps

@@ -18,6 +18,7 @@ from engine.trace.variables.containers.sequences import (
     TupleVariable,
     as_index,
     is_plain_namedtuple,
+    lazy_copy,
     sequence_items,
 )
 from engine.trace.variables.containers.sets import SetVariable
@@ -45,7 +46,8 @@ def _slice(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
 
 @register_rule(list)
 def _list(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    return ListVariable(list(sequence_items(tx, args[0])) if args else [])
+    of = realize(tx, args[0]) if args else None
+    return ListVariable([]) if of is None else lazy_copy(of) or ListVariable(list(sequence_items(tx, of)))
 
 
 @register_rule(tuple)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from engine.frame_code.codegen_runtime.containers import extend_deque, refill_deque, refill_list
+from engine.frame_code.codegen_runtime.containers import extend_deque, list_with_appended, refill_deque, refill_list
 from engine.ir.guards.python_values import EqualsMatch, LengthMatch
 from engine.ir.introspection import python_objects
 from engine.ir.introspection.python_operators import Operator
@@ -395,12 +395,17 @@ def _structseq_index(cls: type, name: str) -> int | None:
 
 
 class ListVariable(SequenceVariable):
-    """A list or deque that holds its own contents; all aliases share this one object."""
+    """A list or deque that holds its own contents; all aliases share this one object.
+
+    ``prefix`` is the external sequence that the list is a copy of. The list is read before that sequence changes.
+    """
 
     mutation_words = "contents of the {} are replaced"
     source: Source | None = None
     cls: type = list
     maxlen: int | None = None
+    prefix: SequenceVariable | None = field(default=None, kw_only=True)
+    lazy_copies: list[ListVariable] = field(default_factory=list, kw_only=True)
     is_mutable = True
     must_not_be_copied = True
 
@@ -408,8 +413,24 @@ class ListVariable(SequenceVariable):
         if self.maxlen is not None:
             del self.appended[: max(0, len(self.appended) - self.maxlen)]
 
+    @property
+    def _is_lazy_copy(self) -> bool:
+        """True if neither the list nor the sequence that it is a copy of was read."""
+        return self.load_items is not None and self.prefix is not None and self.prefix.load_items is not None
+
+    @property
+    def reconstruct_before_break(self) -> bool:  # type: ignore[override]
+        return self._is_lazy_copy
+
+    def before_mutation(self) -> None:
+        copies, self.lazy_copies = self.lazy_copies, []
+        for copy in copies:
+            copy.items = list(copy.items)
+
     def length(self, tx: Tracer) -> Variable:
         """Return the length: a symbol if it changed between calls and no item was read."""
+        if self.prefix is not None and self._is_lazy_copy:
+            return binary_op(tx, "+", self.prefix.length(tx), ConstantVariable(len(self.appended)))
         if self.load_items is None or self.source is None or not is_dynamic_number(tx, LengthSource(self.source)):
             return super().length(tx)
         before = realize(tx, tx.wrap(len(self.external), LengthSource(self.source)))
@@ -498,6 +519,12 @@ class ListVariable(SequenceVariable):
         if self.cls is not list:
             cg.call(self.cls, TupleVariable(self.items), self.maxlen)
             return
+        if self.prefix is not None and self._is_lazy_copy:
+            cg.call(list_with_appended, self.prefix, TupleVariable(self.prefix.appended))
+            cg.load_all(self.appended)
+            cg.body.emit("BUILD_LIST", len(self.appended))
+            cg.body.emit("LIST_EXTEND", 1)
+            return
         if cg.is_cyclic(self):
             cg.body.emit("BUILD_LIST", 0)
             cg.cache_top(self)
@@ -511,6 +538,9 @@ class ListVariable(SequenceVariable):
 
         If the list was never loaded, the code only appends the new items.
         """
+        for copy in self.lazy_copies:
+            cg.load(copy)
+            cg.body.emit("POP_TOP")
         if self.load_items is not None and self.cls is collections.deque:
             cg.call_on_top(extend_deque, TupleVariable(self.appended))
             cg.body.emit("POP_TOP")
@@ -563,7 +593,18 @@ def _append(self: ListVariable, tx: Tracer, value: Variable) -> None:
 @LIST_METHODS.method("copy")
 @LIST_METHODS.method("__copy__", condition=_is_deque)
 def _copy(self: ListVariable, tx: Tracer) -> Variable:
-    return self.make_slice(list(self.items))
+    return (None if _is_deque(self) else lazy_copy(self)) or self.make_slice(list(self.items))
+
+
+def lazy_copy(of: Any) -> ListVariable | None:
+    """Return a list of the items of an external sequence of which none is read yet."""
+    is_plain = of.sequence_contents is of and of.python_type() in _ITERATOR_TYPES and of.source is not None
+    if not is_plain or of.load_items is None or not of.external:
+        return None
+    made = ListVariable([], load_items=lambda: list(of.items), external=of.external, prefix=of)
+    if of.is_mutable:
+        of.lazy_copies.append(made)
+    return made
 
 
 @LIST_METHODS.method("__init__", mutates=True)

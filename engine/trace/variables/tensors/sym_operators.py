@@ -14,6 +14,7 @@ import torch
 from engine.ir.introspection.python_operators import BINARY, UNARY, Operator
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.trace.annotations import Tracer
+from engine.trace.computed_conditions import compute_before_graph
 from engine.trace.emit_node import emit_node
 from engine.trace.operators import arithmetic
 from engine.trace.operators.operand import OperatorResult
@@ -28,8 +29,13 @@ def operate(tx: Tracer, op: Operator, left: Variable, right: Variable) -> Operat
     exact = floor_divide_by_power_of_two(tx, op.symbol, *operands)
     if exact is not None:
         return exact
-    operands = _specialize_symbools(tx, op, *_specialize_symfloats(tx, op, *operands))
-    return _emit_or_fold(tx, op, *operands)
+    supported = _supported_symfloats(tx, op, *operands)
+    if supported is None:
+        computed = compute_before_graph(tx, op.function, [v.as_node_arg(tx)[0] for v in operands])
+        if computed is not None:
+            return realize(tx, tx.wrap(*computed))
+        supported = _specialize(tx, *operands)
+    return _emit_or_fold(tx, op, *_specialize_symbools(tx, op, *supported))
 
 
 def compare(tx: Tracer, op: Operator, left: Variable, right: Variable) -> OperatorResult:
@@ -41,7 +47,8 @@ def compare(tx: Tracer, op: Operator, left: Variable, right: Variable) -> Operat
         if _is_symbolic(truth, bool) and other.is_constant and other.constant in (0, 1):
             same = bool(other.constant) == (op.symbol == "==")
             return truth if same else emit_node(tx, "call_function", torch.sym_not, [truth])
-    operands = _specialize_symbools(tx, op, *operands)
+    left, right = (_computed_by_python(tx, v) for v in operands)
+    operands = _specialize_symbools(tx, op, left, right)
     is_symbolic = any(v.is_symbolic for v in operands)
     if op.is_equality and is_symbolic and not all(v.is_symbolic or _is_number(v) for v in operands):
         return ConstantVariable(op.symbol == "!=")
@@ -56,6 +63,14 @@ def unary(tx: Tracer, op: Operator, value: Variable) -> Variable:
         result: Variable = operate(tx, BINARY["-"], ConstantVariable(-1), value)
         return result
     return emit_node(tx, "call_function", op.function, [value])
+
+
+def _computed_by_python(tx: Tracer, value: Any) -> Any:
+    """Return a float that sympy may round otherwise as a number that Python computes first."""
+    if not _is_symbolic(value, float) or not value.rounding_symbols or value.depends_on_unbacked_float:
+        return value
+    computed = compute_before_graph(tx, None, [value.node])
+    return value if computed is None else realize(tx, tx.wrap(*computed))
 
 
 def _is_symbolic(value: Variable, kind: type) -> bool:
@@ -126,20 +141,20 @@ _SPECIALIZED_FLOAT_OPS = frozenset(("**", "//", "%"))
 """Operators that ShapeEnv rejects for some floats, e.g. the power of a negative float."""
 
 
-def _specialize_symfloats(tx: Tracer, op: Operator, left: Variable, right: Variable) -> tuple[Variable, Variable]:
-    """Specialize symbolic floats if the operator does not support them as symbols."""
+def _supported_symfloats(tx: Tracer, op: Operator, left: Variable, right: Variable) -> tuple[Variable, Variable] | None:
+    """Return the operands; None if the operator does not support symbolic floats like these."""
     operands = (left, right)
     if op.symbol == "//" and _is_symbolic(left, int) and right.python_type() is int and not right.is_symbolic:
         # sympy merges nested floor divisions; that is right for positive divisors only
         by = right.as_python_constant(tx)
         return operands if by >= 0 else (unary(tx, UNARY["-"], left), ConstantVariable(-by))
     if any(v.python_type() is complex for v in operands):
-        return _specialize(tx, *operands)
+        return None
     if op.symbol not in _SPECIALIZED_FLOAT_OPS or not any(_is_symbolic(v, float) for v in operands):
         return operands
     if op.symbol == "**" and all(not v.is_symbolic or _is_positive(v) for v in operands):
         return operands
-    return _specialize(tx, *operands)
+    return None
 
 
 def _is_positive(value: Any) -> bool:

@@ -78,7 +78,7 @@ def _construct_tensor(make: Any, copy: bool, tx: Tracer, args: Args, kwargs: Kwa
         return emit_node(tx, "call_method", "to", [_stack_arrays(tx, data)], words)
     if _has_no_dtype(tx, args, kwargs) and _contains_numpy_scalar(tx, data):
         return _tensor_from_numpy_scalars(tx, make, data, args, kwargs)
-    if (data.sym is not None or data.argument_items()) and config.capture_scalar_outputs:
+    if (data.sym is not None or data.is_dynamic_bool or data.argument_items()) and config.capture_scalar_outputs:
         return _tensor_from_scalars(tx, make, data, args, kwargs)
     return emit_node(tx, "call_function", make, args, kwargs)
 
@@ -88,7 +88,7 @@ def _contains_numpy_scalar(tx: Tracer, data: Variable) -> bool:
     data = realize(tx, data)
     if items := data.argument_items():
         return any(_contains_numpy_scalar(tx, item) for item in items)
-    return isinstance(data.as_python_object(), np.generic)
+    return data.is_constant and issubclass(data.python_type(), np.generic)
 
 
 def _common_array_dtype(tx: Tracer, value: Variable) -> torch.dtype | None:
@@ -158,6 +158,8 @@ def _unwrap_scalar_tensors(tx: Tracer, value: Variable, kinds: set[torch.dtype])
     if data.fake is not None and data.fake.numel() == 1:
         kinds.add(data.fake.dtype)
         return data.call_method(tx, "item", [], {})
+    if data.is_dynamic_bool:
+        data = data.as_symbol(tx)
     if data.sym is not None and data.python_type() is bool:
         return emit_node(tx, "call_function", torch.sym_ite, [data, ConstantVariable(1), ConstantVariable(0)])
     if data.sym is not None or not kinds:

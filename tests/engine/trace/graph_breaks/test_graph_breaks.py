@@ -462,6 +462,40 @@ def test_lists_of_symbols_index_tensors() -> None:
     assert compile_count(select, calls) == 2
 
 
+def test_copies_of_growing_containers_do_not_compile_again() -> None:
+    """A copy of a deque that goes to Python, or whose length is used, is not read."""
+
+    def draw(x: Any, buffer: collections.deque[Any]) -> Any:
+        states, actions, done = zip(*random.sample(list(buffer), 2), strict=True)
+        return torch.stack(states) * torch.tensor(actions) * x[0, :2] * len(list(buffer)) + torch.tensor(done).int()
+
+    one = torch.ones(())
+    calls = [(X, collections.deque([(one, n % 2, n % 3 == 0) for n in range(length)])) for length in range(3, 9)]
+    compiled = engine.compile(draw, backend="eager")
+    with engine.record() as session:
+        for n, args in enumerate(calls):
+            random.seed(n)
+            found = compiled(*args)
+            random.seed(n)
+            assert torch.equal(found, draw(*args))
+    assert len(session.compilations) == 3  # the call, with and without the length; what follows the break
+
+
+def test_numbers_that_a_loop_assigns_do_not_compile_again() -> None:
+    """They are symbols where a loop resumes for the first time."""
+
+    def advance(x: Any) -> Any:
+        t, step = 0.0, 0
+        while t < 1.0:
+            x = x * 0.5 + t
+            if x.sum().item() > 100:
+                break
+            t, step = t + 0.25, step + 1
+        return x, step
+
+    assert compile_count(advance, [(X,), (X,), (X + 1,)]) == 3  # the start, one more step, the last step
+
+
 def test_growing_deques_and_lists_do_not_compile_again() -> None:
     """A replay buffer has one entry per branch, whatever its length."""
     buffer: collections.deque[Any] = collections.deque(maxlen=5)

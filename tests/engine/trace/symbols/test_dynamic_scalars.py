@@ -58,6 +58,34 @@ def test_functions_of_math_do_not_specialize(kind: type) -> None:
     assert len(session.compilations) == 3
 
 
+def test_numbers_that_python_computes_from_several() -> None:
+    """Two numbers, two sizes, and a sum that sympy would round otherwise need one recompile."""
+    engine.reset()
+
+    def decay(x, a, n):
+        total = a % 0.7 + 0.1 + a * n[0]
+        return x * math.exp(-a / n[0]) + math.log(x.shape[0] / x.shape[1]), total if total < 90 else None
+
+    compiled = engine.compile(decay, backend="eager")
+    with engine.record() as session:
+        for k in range(2, 7):
+            given = (torch.ones(k, k + 2), 0.3 * k, [k])
+            assert repr(compiled(*given)) == repr(decay(*given))
+    assert len(session.compilations) == 2
+
+
+def test_bools_in_tensors() -> None:
+    """A tensor of bools that change needs one recompile for each bool that changes first."""
+    engine.reset()
+    compiled = engine.compile(lambda x, flags: x * torch.tensor(flags), backend="eager")
+    x = torch.arange(3.0)
+    with engine.record() as session:
+        for k in range(8):
+            flags = [k % 2 == 0, k % 3 == 0, k < 5]
+            assert torch.equal(compiled(x, flags), x * torch.tensor(flags))
+    assert len(session.compilations) <= 4
+
+
 def test_zero_is_a_symbol() -> None:
     """A float that is 0.0 in the call that compiles is a symbol like any other."""
     engine.reset()
