@@ -35,7 +35,7 @@ from engine.lowering.dedup_kernels import KernelDeduplicator, PrintKernel
 from engine.lowering.fallbacks.kinds import lowering_hint
 from engine.lowering.match_strided_view import strided_view_of
 from engine.lowering.memory.buffer_reuse import plan_buffer_reuse
-from engine.lowering.memory.mutate_in_place import plan_mutations, raises_value_errors
+from engine.lowering.memory.mutate_in_place import plan_mutations, raises_value_errors, reduce_in_place
 from engine.lowering.scheduler import FusionGroup, Schedule
 from engine.lowering.templates.attention import AttentionTemplate, attention_kernel
 from engine.lowering.templates.choose_templates import MatmulTemplate, ScheduleStep
@@ -87,6 +87,7 @@ def schedule_to_program(
         if target == CPU_TARGET
         else combine_launches(builder.steps, builder.loops, buffers, printed, walk.stage)
     )
+    steps = reduce_in_place(steps, buffers, outputs)
     externs = tuple(map(_extern_record, builder.externs))
     lowered = walk.lowered_node_count + builder.template_count
     choices = (*schedule.choices, *tuner.choices)

@@ -702,14 +702,17 @@ def add_reduction_vars(
 ) -> tuple[tuple[LoopVar, ...], tuple[LoopVar, ...]]:
     """Return ``(all, reduction)`` variables of a pointwise kernel that fuses a reduction.
 
-    The kernel reads the reduction at ``index``.
+    The kernel reads the reduction at ``index``. If it visits nothing else, it takes the reduction's order of rows, as
+    the reduction reads more.
     """
     used = _used_vars(index)
     rest = tuple(v for v in group.loop_vars if v not in used)
     if rest:
         return group.loop_vars, rest
     inner = tuple(LoopVar(f"r{k}", n) for k, n in enumerate(tensor_def.ranges) if n != 1)
-    return (*group.loop_vars, *inner), inner
+    dims = memory_order(tensor_def)
+    first = {v: place for place, d in reversed(list(enumerate(dims))) for v in index[d].variables()}
+    return (*sorted(group.loop_vars, key=lambda v: first.get(v, 0)), *inner), inner
 
 
 def split_loop_vars(tensor_def: TensorDef, group: FusionGroup) -> None:

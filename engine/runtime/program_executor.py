@@ -44,7 +44,7 @@ from engine.torch_private.cuda import current_device_index, current_raw_stream
 from engine.torch_private.entries import Feature, why_off
 from engine.torch_private.pytree import tree_map_only
 from engine.torch_private.sympy_functions import PythonPrinter
-from engine.torch_private.tensors import empty_strided_cpu
+from engine.torch_private.tensors import empty_strided_cpu, empty_strided_cuda
 
 Run = Callable[..., tuple[Any, ...]]
 BUILD_THREADS = 4
@@ -477,9 +477,11 @@ class _ProgramWriter:
         if count is not None and count * buffer.dtype.itemsize >= MIN_BYTES:
             make, self.constants["empty_in_huge_pages"] = "empty_in_huge_pages", empty_in_huge_pages
         dtype = self._constant_name(buffer.dtype)
-        if make == "empty_strided" and self.device.type == "cpu" and not why_off(Feature.CPU_ALLOCATION):
-            self.constants["empty_strided_cpu"] = empty_strided_cpu
-            return f"empty_strided_cpu({sizes}, {strides}, {dtype})"
+        if make == "empty_strided" and not why_off(Feature.FAST_ALLOCATION):
+            # The program's device is current.
+            make = f"empty_strided_{self.device.type}"
+            self.constants[make] = empty_strided_cpu if self.device.type == "cpu" else empty_strided_cuda
+            return f"{make}({sizes}, {strides}, {dtype})"
         return f"{make}({sizes}, {strides}, dtype={dtype}, device=device)"
 
     def _sizes(self, sizes: tuple[Size, ...]) -> str:

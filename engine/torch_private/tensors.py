@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch.nested._internal.nested_tensor import NestedTensor
 
     empty_strided_cpu: Any
+    empty_strided_cuda: Any
     make_subclass: Any
 
 ENTRIES = (
@@ -50,7 +51,15 @@ ENTRIES = (
         Kind.FUNCTION,
         "Allocates on the CPU, without torch's parsing of options.",
         without="memory on the CPU is allocated by empty_strided",
-        off=Feature.CPU_ALLOCATION,
+        off=Feature.FAST_ALLOCATION,
+        calls=("(a, a, a)",),
+    ),
+    Entry(
+        "torch._C._dynamo.guards:_empty_strided_cuda",
+        Kind.FUNCTION,
+        "Allocates on the current GPU, without torch's parsing of options.",
+        without="memory on a GPU is allocated by empty_strided",
+        off=Feature.FAST_ALLOCATION,
         calls=("(a, a, a)",),
     ),
     Entry(

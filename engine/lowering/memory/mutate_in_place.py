@@ -1,4 +1,4 @@
-"""Plan which kernels store an input's new value into the input, without a copy."""
+"""Plan what is written in place: new values of inputs, and operands of all-reduces."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from engine.ir.introspection.operator_facts import facts_of_overload
 from engine.ir.kernels.lowered_program import AtenCall, Buffer, BufferRef, ProgramStep, buffer_refs
+from engine.ir.loop_ir.index_expr import contiguous_strides, product
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.ops import R
 from engine.ir.node_values import called_overload
@@ -66,6 +69,49 @@ def plan_mutations(
         planned[out.buffer] = replace(buffers[out.buffer], reuses=given)
         found.append(BufferReuse(out.buffer, given, bytes_of(buffers[out.buffer]) or 0, MUTATION_REASON))
     return planned, tuple(found)
+
+
+def reduce_in_place(
+    steps: Sequence[ProgramStep], buffers: Mapping[str, Buffer], outputs: Sequence[Any]
+) -> list[ProgramStep]:
+    """Return the steps; an all-reduce overwrites its operand where nothing reads that later."""
+    last = {name: number for number, step in enumerate(steps) for name in step.touched_buffers()}
+    pinned = {ref.buffer for ref in buffer_refs(list(outputs))} | {n for n, b in buffers.items() if b.kind == "input"}
+    fresh: set[str] = set()
+    changed: list[ProgramStep] = []
+    for number, step in enumerate(steps):
+        operand = _overwritten_operand(step, buffers)
+        is_overwritten = operand in fresh - pinned and last[operand] == number
+        changed += map(_in_place, step.calls) if is_overwritten else [step]
+        fresh.update(a.buffer for x in step.launches for a in x.kernel.args if a.kind == "pointer" and a.is_written)
+        fresh.update(r for c in step.calls if returns_fresh_memory(c) for r in c.result_buffers if r is not None)
+        if not all(map(returns_fresh_memory, step.calls)):  # a result may share memory with an operand
+            fresh.difference_update(step.touched_buffers())
+    return changed
+
+
+def _in_place(call: AtenCall) -> AtenCall:
+    return replace(call, target=torch.ops._c10d_functional.all_reduce_.default)
+
+
+def _overwritten_operand(step: ProgramStep, buffers: Mapping[str, Buffer]) -> str:
+    """Return the buffer that an all-reduce could overwrite; empty for other steps."""
+    for call in step.calls:
+        called = called_overload(call.target)
+        if called is None or called._schema.name != "_c10d_functional::all_reduce":
+            continue
+        (ref,) = buffer_refs(call.args)
+        made = buffers.get(ref.buffer)
+        if made is not None and not made.is_complex and _covers_contiguous(ref, made):
+            return ref.buffer
+    return ""
+
+
+def _covers_contiguous(ref: BufferRef, buffer: Buffer) -> bool:
+    """Return True if a reference is a contiguous view of all elements of a contiguous buffer."""
+    shape, stride = ref.shape or buffer.shape, ref.stride or buffer.stride
+    is_contiguous = contiguous_strides(shape) == stride and contiguous_strides(buffer.shape) == buffer.stride
+    return is_contiguous and product(shape) == product(buffer.shape) and ref.offset == 0
 
 
 def raises_value_errors(kernel: LoopKernel) -> bool:

@@ -396,3 +396,9 @@ def test_bytes_and_flops_of_symbolic_sizes_are_those_of_the_call(function: Calla
         assert kernel.size_hints
         for text, count in ((kernel.bytes_expression, kernel.bytes_moved), (kernel.flops_expression, kernel.flops)):
             assert sympy.sympify(text).subs(kernel.size_hints) == count
+
+
+def test_a_sum_before_a_permuted_copy_reads_adjacent_elements() -> None:
+    """A kernel that stores sums in another order loops over them in memory order."""
+    (kernel,) = lowered(lambda x: x.sum(0).permute(1, 0).contiguous() * 2, torch.randn(64, 6, 50)).kernels
+    assert "arg0_ptr + col * 300 + row," in kernel.text

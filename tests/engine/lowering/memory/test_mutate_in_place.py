@@ -126,3 +126,17 @@ def test_nothing_runs_twice_after_an_input_may_be_written(fails_at):
         run(a, b)
     assert a._version == 1
     assert told == [""]
+
+
+def test_an_all_reduce_overwrites_what_nothing_reads_later():
+    """An all-reduce overwrites an intermediate, never an output, input or strided view."""
+    reduce = torch.ops._c10d_functional.all_reduce
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        returned = x * 2
+        operands = ((x @ w).view(16, 16, 16), (x + w).t(), returned, x)
+        return returned, *(reduce(operand, "sum", "0") + 1 for operand in operands)
+
+    program = lowered(function, SIDE, SIDE, mutated=())
+    targets = [str(call.target) for step in program.steps for call in step.calls if "all_reduce" in str(call.target)]
+    assert targets == ["_c10d_functional.all_reduce_.default"] + ["_c10d_functional.all_reduce.default"] * 3
