@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 import re
@@ -20,6 +21,7 @@ from engine.editing.edited_kernel_worker import (
     read_notes,
 )
 from engine.editing.try_edits import EditTrial
+from engine.errors import BadArgument
 from engine.interrupts.weak_tables import WeakTable
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.ir.kernels.lowered_program import CPU_TARGET
@@ -52,6 +54,14 @@ _prepared: WeakTable[Session, tuple[Any, _Launch]] = WeakTable()
 def start_worker() -> None:
     """Start the worker, so that the first trial does not wait for it; return at once."""
     _pool.submit(f"{_WORKER}:warm_up", (), lambda _value, _reason: None)
+
+
+def prepare_launch(session: Session, compilation: str, text: str) -> None:
+    """Compute the inputs of a kernel that is about to be edited, so that the trial finds them."""
+    with contextlib.suppress(ValueError, BadArgument):
+        record = _kernel_record(session.compilation(compilation), KernelTextEdit(text))
+        if record is not None:
+            _launch_of(session, compilation, record)
 
 
 def _call(task: str, arguments: tuple[Any, ...], seconds: float) -> EditedRun:

@@ -48,6 +48,8 @@ SAVED_BYTES = 64_000_000
 """Bytes saved for backward from which on they are worth a look."""
 SPILLED_REGISTERS = 64
 """Number of spilled registers of a kernel from which on they are worth a look."""
+_OPERATORS_OF_TORCH = ("aten.", "prims.", "engine.")
+_CUSTOM_ADVICE = "To fuse it, register a lowering for it or write it with operators of torch; else leave it"
 LAUNCHED_ONE_BY_ONE = "launched one by one"
 """Part of the launch mode of a lowering whose CUDA graph was skipped."""
 AUTOTUNE_TOLERANCE = 1.05
@@ -372,15 +374,19 @@ def _faster_candidate(choice: AutotuneChoice) -> tuple[str, float] | None:
 
 
 def _missing_lowerings(session: Session) -> Iterator[Finding]:
-    found: dict[tuple[str, str, str], list[str]] = {}
+    found: dict[tuple[str, str, str], list[tuple[str, Span | None]]] = {}
     for compilation in session.compilations:
+        spans = {n.id: n.span for g in compilation.graphs for n in g.nodes}
         for call in aten_calls_of(compilation):
             if not call.is_library:
-                found.setdefault((call.op, call.reason, call.hint), []).append(compilation.id)
-    for (op, reason, hint), compilations in found.items():
+                place = (compilation.id, spans.get(call.node))
+                found.setdefault((call.op, call.reason, call.hint), []).append(place)
+    for (op, reason, hint), places in found.items():
+        is_custom = not op.startswith(_OPERATORS_OF_TORCH)
+        where, advice = ("by its own code", _CUSTOM_ADVICE) if is_custom else ("in ATen", hint)
         yield Finding(
-            "aten-fallback", "advice", f"{op} runs in ATen, apart from the kernels around it", _clean(reason), _hint(hint),
-            "the memory traffic of its operands", view="kernels", compilation=compilations[0], count=len(compilations),
+            "aten-fallback", "advice", f"{op} runs {where}, apart from the kernels around it", _clean(reason), _hint(advice),
+            "the memory traffic of its operands", places[0][1], "kernels", places[0][0], len(places),
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from engine.editing.edit_calls import CALL
 from engine.editing.edit_graphs import STAGES, edit_file_text, graph_text
 from engine.editing.edit_kernels import editable_kernels, is_kernel_text
 from engine.editing.try_edits import EditTrial, code_of_call, editable_call, editable_graphs, try_call, try_edits
-from engine.editing.try_kernel_edits import start_worker, try_kernel_edits
+from engine.editing.try_kernel_edits import prepare_launch, start_worker, try_kernel_edits
 from engine.errors import BadArgument
 from engine.records.format_amounts import format_seconds
 from engine.records.runtime import ArtifactRecord
@@ -83,6 +83,11 @@ class StageEditor:
             "said": said,
             "code": code_of_call(self._session, entry, self._text(entry, stage)) if stage == CALL else "",
         }
+
+    def prepare(self, entry: str, text: str) -> None:
+        """Prepare the first trial of an open text: to be called after the answer is sent."""
+        if is_kernel_text(text):
+            prepare_launch(self._session, entry, text)
 
     def _choices(self) -> list[dict[str, str]]:
         found = [{"entry": CELL, "stage": CELL, "title": "The cell"}] if self._cell is not None else []

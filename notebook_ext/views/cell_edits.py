@@ -299,7 +299,7 @@ def _where_edits(tree: CellTree, span: Span | None) -> Iterator[tuple[CellEdit, 
     for node in ast.walk(tree.tree):
         if not isinstance(node, (ast.If, ast.IfExp)) or not any(node.test is c for c in conditions):
             continue
-        if isinstance(node.test, ast.BoolOp):
+        if isinstance(node.test, ast.BoolOp) or _is_number(tree, node.test, node):
             continue
         numbers = _item_assignments(tree, node)
         if numbers:
@@ -316,12 +316,30 @@ def _is_item_call(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "item"
 
 
-def _item_assignments(tree: CellTree, node: ast.If | ast.IfExp) -> dict[str, ast.Assign]:
-    """Return the assignments ``n = t.item()`` that a branch's condition is computed from."""
+def _is_number(tree: CellTree, test: ast.expr, node: ast.AST) -> bool:
+    """Return True if a condition compares a number that ``int()`` or ``len()`` returned."""
+    names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+    values = (
+        n.value
+        for n in _assignments_before(tree, node)
+        if isinstance(n.targets[0], ast.Name) and n.targets[0].id in names
+    )
+    calls = (n for value in (test, *values) for n in ast.walk(value) if isinstance(n, ast.Call))
+    return any(isinstance(c.func, ast.Name) and c.func.id in ("int", "float", "bool", "len") for c in calls)
+
+
+def _assignments_before(tree: CellTree, node: ast.AST) -> list[ast.Assign]:
+    """Return the assignments of a node's function before the node."""
     function: ast.AST | None = node
     while function is not None and not isinstance(function, (ast.FunctionDef, ast.Lambda)):
         function = tree.parents.get(function)
-    assigned = [n for n in ast.walk(function or tree.tree) if isinstance(n, ast.Assign) and n.lineno < node.lineno]
+    line = getattr(node, "lineno", 0)
+    return [n for n in ast.walk(function or tree.tree) if isinstance(n, ast.Assign) and n.lineno < line]
+
+
+def _item_assignments(tree: CellTree, node: ast.If | ast.IfExp) -> dict[str, ast.Assign]:
+    """Return the assignments ``n = t.item()`` that a branch's condition is computed from."""
+    assigned = _assignments_before(tree, node)
     waiting: list[ast.expr] = [node.test]
     found: dict[str, ast.Assign] = {}
     while waiting:

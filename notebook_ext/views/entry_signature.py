@@ -13,6 +13,7 @@ _TENSOR = re.compile(r"^(\w+)\[(.*)\]$")
 _DIMENSION = re.compile(r"^(.*)\.(?:shape|size\(\))\[(\d+)\]$")
 _WORD = re.compile(r"\w+")
 _BOUND = re.compile(r"-?\d+")
+_LINEAR = re.compile(r"(?P<added>\(-\d+\) \+ |\d+ \+ )?_ (?P<sign>>=|>) (?P<limit>-?\d+)")
 _MAX_CONDITIONS = _MAX_UNLISTED = 4
 
 
@@ -42,7 +43,15 @@ class _Symbol:
                 *(() if self.low is None else (f"{self.name} >= {self.low}",)),
                 *(() if self.high is None else (f"{self.name} <= {self.high}",)),
             )
-        return (*range_of, *self.assumptions)
+        return (*range_of, *(text for text in self.assumptions if not self._is_implied(text)))
+
+    def _is_implied(self, assumption: str) -> bool:
+        """Return True if the value range implies a bound of this symbol: ``(-15) + s0 > 8``."""
+        found = _LINEAR.fullmatch(assumption.replace(self.name, "_"))
+        if found is None:
+            return False
+        least = int(found["limit"]) - int((found["added"] or "0").strip("()+ ")) + (found["sign"] == ">")
+        return self.low is not None and self.low >= least
 
 
 def entry_signature(session: Session, compilation: CompilationRecord) -> str:

@@ -348,6 +348,8 @@ class Explorer(anywidget.AnyWidget):
             self._say(f"The edit failed: {type(error).__name__}: {error}")
             return
         self.send({"type": "edit", "data": answer})
+        if content.get("action") == "open":
+            self._editor.prepare(answer["entry"], answer["text"])
         if new := {n: s for n, s in self._editor.tried.items() if n not in self._others}:
             self._others |= new
             self.overview = overview(self.session, self._others, self._name, can_edit=True)

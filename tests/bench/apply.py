@@ -53,7 +53,9 @@ def measure(session: Session) -> dict[tuple[str, str], tuple[str, float, str]]:
     editor, found = StageEditor(session), {}
     for compilation in session.compilations:
         for kernel in editable_kernels(compilation):
-            text = edited(editor.answer("open", compilation.id, kernel.id, "")["text"], kernel)
+            opened = editor.answer("open", compilation.id, kernel.id, "")["text"]
+            editor.prepare(compilation.id, opened)  # as the explorer does after it has shown the text
+            text = edited(opened, kernel)
             if not found:
                 editor.answer("apply", compilation.id, kernel.id, text)  # waits for the worker, which opening starts
                 text = edited(text, kernel)

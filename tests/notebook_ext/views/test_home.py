@@ -332,3 +332,32 @@ def test_a_diff_has_one_line_around_each_change() -> None:
     """Rows are a sign and a text."""
     after = CellEdit((Replacement(10, 11, "20"),)).apply(CELL)
     assert diff_rows(CELL, after) == [(" ", "a = 1"), ("-", "b = 2"), ("+", "b = 20"), (" ", "c = 3")]
+
+
+OF_STRANGERS = """\
+@torch.library.custom_op("strangers::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+twice.register_fake(torch.empty_like)
+
+def at_least_two(x):
+    n = int((x > 0).sum())
+    if n < 2:
+        n = 2
+    return twice(x[:n])
+
+at_least_two(torch.ones(4))
+"""
+
+
+def test_a_number_gets_no_tensor_edit_and_a_custom_operator_a_line(shell: Shell) -> None:
+    """Advice that the program cannot take is not offered."""
+    shell.run(f"%%compile\n{OF_STRANGERS}")
+    found = findings(shell.ns["_compile"])
+    custom = next(f for f in found if "strangers.twice" in f.title)
+    assert (custom.title.partition(" runs ")[2], custom.place) == (
+        "by its own code, apart from the kernels around it",
+        "line 11",
+    )
+    assert all(f.edit is None for f in found if f.title.startswith("at_least_two breaks"))
