@@ -30,6 +30,7 @@ from engine.aot.gradients.autograd_calls import calls_autograd, creates_graph_of
 from engine.aot.layout_mutation import fake_at_entry, is_layout_mutated, mutated_layout, mutates_layout
 from engine.aot.node_properties import is_as_strided, may_mutate, output_args
 from engine.aot.output_aliasing import OutputAliasAnalyzer
+from engine.aot.random_generators import pass_generators
 from engine.aot.rebind_unbacked import has_unbacked_values, rebind_unbacked
 from engine.aot.storage_geometry import has_internal_overlap, storage_id
 from engine.aot.version_counters import write_count
@@ -133,6 +134,7 @@ def trace_functional(
     ):
         module = make_fx(tracing.run, tracing_mode="real", record_module_stack=False)(*fakes)
     check_missing_kernels_in_callees(graph, module)
+    pass_generators(tracing.graph, module.graph, inputs)
     _name_inputs(module, inputs)
     _name_after_operators(module)
     watch = PassRecorder(module)
@@ -441,6 +443,11 @@ class FunctionalTracer:
         """Field of ``AotMetadata``."""
         self.mutations_hidden_from_autograd: frozenset[int] = frozenset()
         """Positions of inputs that require grad and are mutated without autograd seeing it."""
+
+    @property
+    def graph(self) -> torch.fx.Graph:
+        """The traced graph, with the provenance that functional nodes get."""
+        return self._graph.graph
 
     def make_interpreter(self) -> FunctionalInterpreter:
         """Return the interpreter that runs the traced graph."""

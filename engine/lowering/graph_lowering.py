@@ -15,7 +15,7 @@ from engine.errors import EngineError
 from engine.interrupts.deferred_interrupts import deliver_interrupts
 from engine.ir.fallback import Fallback
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
-from engine.ir.kernels.lowered_program import ConstantTensor
+from engine.ir.kernels.lowered_program import BufferRef, ConstantTensor
 from engine.ir.kernels.symbol_places import NUMBER, OFFSET, stride_place
 from engine.ir.loop_ir.index_expr import Size, as_size, contiguous_strides, sizes_equal, symbols_of
 from engine.ir.loop_ir.program_symbols import SYMBOLIC_SCALARS, ProgramSymbols, expression_of
@@ -121,7 +121,8 @@ class GraphLowering:
         self.inputs.append((node.name, node.meta["val"]))
         value = tensor_meta(node)
         if value is None:
-            self.values[node] = expression_of(node.meta["val"])
+            is_generator = node.meta["val"] is None
+            self.values[node] = BufferRef(node.name) if is_generator else expression_of(node.meta["val"])
             return
         self.values[node] = self._tensor_in_memory(node.name, value, "input", ())
 

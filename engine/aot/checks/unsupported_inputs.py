@@ -15,8 +15,6 @@ def check_unsupported_inputs(call: CheckedCall) -> Fallback | None:
     """Return a fallback if a value cannot be an input of a functional graph."""
     for i in call.inputs:
         real = i.example_value
-        if isinstance(real, torch.Generator):
-            return Fallback(AotFallback.GENERATOR_INPUT, f"{i.name} is a torch.Generator")
         if not i.has_real_tensor:
             continue
         if found := _why_unsupported(real, trains=call.trains):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.fx
 
+from engine.aot.node_properties import output_args
 from engine.ir.node_metadata import NodeProvenance, checkpoint_of, provenance_of, set_provenance
 
 Node = torch.fx.Node
@@ -30,7 +31,8 @@ class PackedMask:
 
 def pack_masks(graph: torch.fx.Graph) -> tuple[PackedMask, ...]:
     """Route all readers of masks sampled outside of checkpoints through boolean copies."""
-    return tuple(_pack(graph, node) for node in list(graph.nodes) if _is_float_mask(node))
+    returned = set(output_args(graph))
+    return tuple(_pack(graph, node) for node in list(graph.nodes) if _is_float_mask(node) and node not in returned)
 
 
 def _is_float_mask(node: Node) -> bool:

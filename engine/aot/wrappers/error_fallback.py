@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from engine.aot.node_properties import may_mutate
+from engine.aot.random_generators import generator_positions
 from engine.aot.version_counters import has_version_counter, write_count
 from engine.aot.wrappers.base import PreCompileResult, Run, TracedCall
 from engine.aot.wrappers.codegen import WrapperCode
@@ -54,6 +55,8 @@ class ErrorFallback:
     run_eager: Run | None
     draws_random: bool
     counted_inputs: tuple[int, ...]
+    generators: tuple[int, ...] = ()
+    """Positions of inputs that are random generators."""
 
 
 def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
@@ -70,7 +73,7 @@ def pre_compile(call: TracedCall) -> PreCompileResult[TracedCall] | None:
         for name in (call.inputs[n].name for n in written)
     )
     run_eager = None if call.reruns_after_error else types.MethodType(type(call.graph).forward, call.graph)
-    return PreCompileResult(call, actions, ErrorFallback(run_eager, draws, counted))
+    return PreCompileResult(call, actions, ErrorFallback(run_eager, draws, counted, generator_positions(call.inputs)))
 
 
 def _may_be_mutated(call: TracedCall, i: GraphInput) -> bool:
@@ -89,6 +92,7 @@ def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
     versions = "".join(f"i{n}._version, " for n in fallback.counted_inputs)
     draws = fallback.draws_random
     restored = ("set_rng_state(state)",) if draws else ()
+    restored += tuple(f"i{n}.set_state(state{n})" for n in fallback.generators)
     here = (
         "except EagerRunError as done:",
         "    raised = done.error",
@@ -113,7 +117,11 @@ def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
         "raise raised",
     )
     return WrapperCode(
-        before=(*(("state = get_rng_state()",) if draws else ()), f"versions = ({versions})"),
+        before=(
+            *(("state = get_rng_state()",) if draws else ()),
+            *(f"state{n} = i{n}.get_state()" for n in fallback.generators),
+            f"versions = ({versions})",
+        ),
         on_error=by_caller if fallback.run_eager is None else here,
         namespace={
             "as_traced": fallback.run_eager,

@@ -49,6 +49,8 @@ class Buffer:
 class BufferRef:
     """A buffer as an argument or output, optionally as a view; None means the buffer's layout.
 
+    It may also name an input that is a random generator.
+
     Sizes, strides and offset count elements. With ``is_complex`` the view is then read as complex numbers: its
     last dimension of size two holds the real and imaginary parts.
     """

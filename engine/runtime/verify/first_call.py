@@ -165,6 +165,8 @@ def _why_not_verifiable(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> s
 
 def _copy_input(value: Any) -> Any:
     """Return a copy with the same strides; a leaf if the original is a leaf, else a non-leaf."""
+    if isinstance(value, torch.Generator):
+        return value.clone_state()
     if not isinstance(value, torch.Tensor):
         return value
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)

@@ -220,7 +220,7 @@ def _reference_values(
 ) -> dict[str, Any]:
     recorder = _ValueRecorder(module, needed, parts)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        recorder.run(*inputs)
+        recorder.run(*(v.clone_state() if isinstance(v, torch.Generator) else v for v in inputs))
     return recorder.values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -417,3 +418,41 @@ def test_inference_mode_around_writes_to_arguments() -> None:
         x = torch.ones(2, 3)
         view = run(x)
         assert (x._version, view._base is x, view.is_inference()) == (1, True, False)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "triton"])
+def test_generators_are_inputs_of_the_functional_graph(backend: str) -> None:
+    """Random ops sample from the caller's generators, in eager's order, also in place and in a call that raises."""
+
+    def sample(x: torch.Tensor, g: torch.Generator, h: torch.Generator) -> tuple[torch.Tensor, ...]:
+        x.add_(torch.randn(3, 4, generator=g))
+        noise = torch.empty(4).uniform_(-1, 1, generator=h) * torch.rand(4, generator=g)
+        choice = torch.multinomial(x.softmax(-1), 1, generator=g)
+        if x.shape[1] == 4:
+            return choice, noise.exp(), torch.randperm(5, generator=h)
+        return (noise @ x,)  # the sizes do not match
+
+    def call(run: Any, size: int) -> list[torch.Tensor]:
+        generators = [torch.Generator().manual_seed(k) for k in (1, 2)]
+        x = torch.ones(3, 4)[:, :size]
+        with contextlib.suppress(RuntimeError):
+            x = torch.cat([x, *(t.view(-1)[:1, None].expand(3, 1) for t in run(x, *generators))], 1)
+        return [x, *(g.get_state() for g in generators)]
+
+    engine.reset()
+    with engine.record() as session:
+        run = engine.compile(sample, backend=backend)
+        for size in (4, 1):
+            for expected, value in zip(call(sample, size), call(run, size), strict=True):
+                torch.testing.assert_close(value, expected)
+    assert all(c.aot is not None and not c.aot.fallback for c in session.compilations)
+
+
+def test_a_returned_mask_may_be_saved_for_the_backward() -> None:
+    """A mask that the call returns is not packed."""
+    torch.manual_seed(0)
+    with engine.record() as session:
+        run = engine.compile(lambda x: torch.bernoulli(x.sigmoid()), backend="aot_eager")
+        run(torch.rand(3, 4, requires_grad=True))
+    aot = session.compilations[0].aot
+    assert aot is not None and aot.mode == "training" and not aot.fallback
