@@ -91,7 +91,7 @@ def post_compile(change: PreCompileResult[TracedCall]) -> WrapperCode:
     inputs = ", ".join(f"i{n}" for n in range(len(change.call.inputs)))
     versions = "".join(f"i{n}._version, " for n in fallback.counted_inputs)
     draws = fallback.draws_random
-    restored = ("set_rng_state(state)",) if draws else ()
+    restored: tuple[str, ...] = ("set_rng_state(state)",) if draws else ()
     restored += tuple(f"i{n}.set_state(state{n})" for n in fallback.generators)
     here = (
         "except EagerRunError as done:",

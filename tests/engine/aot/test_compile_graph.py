@@ -422,7 +422,7 @@ def test_inference_mode_around_writes_to_arguments() -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_generators_are_inputs_of_the_functional_graph(backend: str) -> None:
-    """Random ops sample from the caller's generators, in eager's order, also in place and in a call that raises."""
+    """Random ops sample from the caller's generators, also in a call that raises."""
 
     def sample(x: torch.Tensor, g: torch.Generator, h: torch.Generator) -> tuple[torch.Tensor, ...]:
         x.add_(torch.randn(3, 4, generator=g))
