@@ -37,6 +37,7 @@ from engine.aot.version_counters import write_count
 from engine.graph.device_dependent_composites import replace_composite
 from engine.graph.effect_tokens import set_mode_tokens, thread_tokens
 from engine.graph.fake_tensors.fake_mode import make_fake_mode
+from engine.graph.functionalize_rng import without_absent_generator
 from engine.graph.passes.eliminate_dead_code import eliminate_dead_code
 from engine.graph.passes.recorder import PASS_RECORDS_KEY, PassRecorder
 from engine.graph.verify import FUNCTIONAL_RULES, verify_graph
@@ -388,7 +389,7 @@ class FunctionalInterpreter(torch.fx.Interpreter):
         own_form = DisablePythonDispatcher() if _is_full_dropout(target, args, kwargs) else contextlib.nullcontext()
         with own_form:
             replaced = replace_composite(target, needs_grad=self.under_autograd) if self._keeps_composites else target
-            return super().call_function(replaced, args, kwargs)
+            return super().call_function(replaced, args, without_absent_generator(kwargs))
 
 
 def _is_full_dropout(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

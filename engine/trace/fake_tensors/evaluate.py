@@ -12,6 +12,7 @@ import torch
 from engine.bytecode.source_positions import span_of
 from engine.graph.device_dependent_composites_autograd import is_padded_rnn_call
 from engine.graph.fake_tensors.eager_error import eager_error_text
+from engine.graph.functionalize_rng import without_absent_generator
 from engine.graph.recurrent_layers import run_recurrent
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.torch_private.dispatch import enable_python_dispatcher
@@ -35,7 +36,7 @@ def evaluate_on_fakes(
 ) -> Any:
     """Run the operation on fake tensors; it raises the errors of ``emit_node``."""
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-    operands, is_own = args, run is not None
+    operands, is_own, kwargs = args, run is not None, without_absent_generator(kwargs)
     try:
         with tx.symbols.fake_mode:
             if run is None:
