@@ -1,11 +1,16 @@
-"""Names of the arguments that a decorator's wrapper takes as ``*args`` and ``**kwargs``."""
+"""Names of what a wrapper takes as ``*args`` and ``**kwargs``, and of what its cells hold."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
+import sys
+import weakref
 from collections.abc import Iterator, Mapping
-from types import FunctionType
+from types import CellType, FrameType, FunctionType
 from typing import Any
+
+from engine.ir.user_code_files import is_installed_file
 
 ItemNames = Mapping[Any, str]
 """Names of the items of an argument, by index or key."""
@@ -78,3 +83,32 @@ def _innermost(function: FunctionType) -> Any:
     except ValueError:
         return None
     return getattr(inner, "__code__", None)
+
+
+def referent_name(function: FunctionType, cell: CellType) -> str:
+    """Return the user's variable that holds what a library function's cell weakly refers to.
+
+    A learning rate scheduler wraps ``opt.step`` in such a function. Empty for other cells, and if no calling
+    frame of the user's code has a name for the object.
+    """
+    if not is_installed_file(function.__code__.co_filename):
+        return ""
+    try:
+        referent = weakref.ref.__call__(cell.cell_contents)
+    except (TypeError, ValueError):  # no weak reference, or an empty cell
+        return ""
+    frames = list(_calling_frames_of_user())
+    # Globals first: on Python 3.12 and older, reading the locals of a function prolongs their lives.
+    scopes = itertools.chain((f.f_globals for f in frames), (f.f_locals for f in frames))
+    names = (n for scope in scopes for n, v in list(scope.items()) if v is referent and not n.startswith("_"))
+    return next(names, "") if referent is not None else ""
+
+
+def _calling_frames_of_user() -> Iterator[FrameType]:
+    """Yield the calling frames of the user's code, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if not is_installed_file(frame.f_code.co_filename) and not module.startswith("engine."):
+            yield frame
+        frame = frame.f_back

@@ -27,7 +27,7 @@ from engine.ir.sources.base import GlobalsNamespace
 from engine.ir.sources.roots import ClosureSource, ConstantSource, LocalSource, TorchFunctionModeSource
 from engine.ir.traced_frame import TracedFrame
 from engine.ir.user_code_files import innermost_user_span, is_library_file
-from engine.ir.wrapped_parameters import wrapped_parameters
+from engine.ir.wrapped_parameters import referent_name, wrapped_parameters
 from engine.options import Options, config
 from engine.records.bytecode import Span
 from engine.records.trace import BreakRecord, DiscardedAttempt, TraceRecord
@@ -273,7 +273,7 @@ class TraceAttempt:
         for name, real in self.request.arguments.items():
             frame.locals[name] = tx.make_lazy(real, LocalSource(name, item_names.get(name, {})))
         for n, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
-            source = ClosureSource(name, n)
+            source = ClosureSource(name, n, referent_name(function, cell))
             try:
                 content: Variable | None = tx.make_lazy(cell.cell_contents, source)
             except ValueError:

@@ -96,7 +96,7 @@ class CompilationsView {
       "tr",
       { class: i === this.at ? "sel" : null, "data-id": r.id, "aria-current": i === this.at ? "true" : null, onclick: () => { this.at = i; this.file = null; this.draw(); this.frame.focus(); } },
       h("td", {}, h("code", {}, r.id)),
-      h("td", { class: "nm", title: `${r.name}  ${r.place}` }, r.name, h("span", { class: "mut" }, `  ${r.role === "callee" ? "called by another frame, " : ""}${r.place}`)),
+      h("td", { class: "nm", title: `${r.name}  ${r.place}  ${r.called}` }, r.name, h("span", { class: "mut" }, `  ${r.role === "callee" ? "called by another frame, " : ""}${r.place}`), r.called ? h("div", { class: "mut" }, r.called) : null),
       h("td", { class: bad ? "bad" : r.outcome === "one graph" ? "ok" : null }, r.outcome),
       numbers.map((n) => h("td", { class: "num" }, n || n === 0 ? String(n) : "")),
     );

@@ -124,7 +124,7 @@ class HomeView {
     const number = (/** @type {any} */ n) => h("td", { class: "num" }, n === 0 ? "0" : n || "");
     return h("div", { class: "made", tabindex: "0", role: "group", "aria-label": "What was compiled" }, h("table", { class: "t" },
       h("thead", {}, h("tr", {}, ["Function", "Inputs"].map((t) => h("th", { scope: "col" }, t)), titles.map((t) => h("th", { scope: "col", class: "num" }, t)))),
-      h("tbody", {}, rows.map((r) => h("tr", {}, h("td", {}, h("button", { type: "button", class: "lnk", onclick: () => { this.frame.goTo(r.target); this.frame.focus(); } }, r.name)), h("td", {}, h("code", {}, r.inputs)), [r.calls, r.graphs, r.breaks, r.compiles, r.kernels, ...(hasCalls ? [r.aten] : []), r.time].map(number))))));
+      h("tbody", {}, rows.map((r) => h("tr", {}, h("td", {}, h("button", { type: "button", class: "lnk", onclick: () => { this.frame.goTo(r.target); this.frame.focus(); } }, r.name), r.called ? h("div", { class: "mut" }, r.called) : null), h("td", {}, h("code", {}, r.inputs)), [r.calls, r.graphs, r.breaks, r.compiles, r.kernels, ...(hasCalls ? [r.aten] : []), r.time].map(number))))));
   }
 
   /** @param {any} f @param {number} i */

@@ -41,6 +41,7 @@ def _row(session: Session, compilation: CompilationRecord, frame: FrameRecord | 
         "place": one_line(f"{source_lines.file_name(session, frame.file)}:{frame.first_line}", 80)
         if frame and frame.file
         else "",
+        "called": source_lines.call_place(session, compilation),
         "outcome": _outcome(compilation),
         "cause": one_line(compilation.cause, 200),
         "inputs": one_line(entry_signature(session, compilation), 100),

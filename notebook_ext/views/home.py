@@ -63,6 +63,7 @@ NO_ACTION = 8
 MIN_TRAFFIC = 1_000_000
 """Minimum bytes between kernels for which the traffic is listed."""
 DYNAMIC_OPTION = "--dynamic"
+_FAILED = ("fail", "would fail")
 _SIZE_KINDS = ("shape", "tensor size", "size")
 _ALL_CALLS = "torch.tensor("
 """A fix with this call is applied to every call, so that all arguments have one type."""
@@ -245,6 +246,7 @@ def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
     seconds = sum(map(compile_seconds, group.compilations))
     return {
         "name": one_line(group.root.name, 60),
+        "called": source_lines.call_place(session, group.compilations[0]),
         "inputs": one_line(entry_signature(session, group.compilations[0]), 100),
         "target": f"linked|{group.compilations[0].id}",
         "calls": sum(c.frame == group.root.id for c in session.calls),
@@ -293,7 +295,7 @@ def _break_findings(session: Session) -> Iterator[Finding]:
                 session,
                 compilation,
                 record,
-                f"{_owner(session, group, record)} {name}: {sanitize(record.title)[:1].lower()}{sanitize(record.title)[1:]}".rstrip(
+                f"{_owner(session, group, record, compilation.frame)} {name}: {sanitize(record.title)[:1].lower()}{sanitize(record.title)[1:]}".rstrip(
                     "."
                 ),
                 sanitize(record.explanation).rstrip(".") + ".",
@@ -339,8 +341,10 @@ def _of_stop(
     )
 
 
-def _owner(session: Session, group: RootGroup, record: BreakRecord) -> str:
-    """Return the function in which a graph stops: the root, or one that it calls."""
+def _owner(session: Session, group: RootGroup, record: BreakRecord, frame: str = "") -> str:
+    """Return the function in which a graph stops: the root, a callee, or a resume function."""
+    if record.skips_frame and frame not in ("", group.root.id):
+        return source_lines.frame_name(session, frame)
     return source_lines.function_of(session, record.span) or one_line(group.root.name, 60)
 
 
@@ -388,14 +392,15 @@ def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
     seconds = sum(map(compile_seconds, cluster.compilations))
     useful = useful_fixes(failure, cluster.compilations, lambda s: source_lines.line_name(session, s))
     edit, text = _recompile_edit(session, cluster, useful)
+    also = "" if edit else _changed_too(session, failure)
     is_numbered = session.compiler != "torch"
     return Finding(
         f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
-        re.sub("^(a|the) value ", lambda m: m[0].capitalize(), sanitize(failure.sentence)),
+        re.sub("^(a|the) value ", lambda m: m[0].capitalize(), sanitize(failure.sentence)) + also,
         NO_ACTION if failure.is_expected else 3,
         count + min(seconds, 1e3) / 1e3,
         ""
-        if failure.is_expected
+        if failure.is_expected or also
         else f"{pluralize(count, 'compile')}{f', {format_seconds(seconds)}' if seconds else ''}",
         place=source_lines.failure_place(session, failure),
         pointed=sanitize(source_lines.source_line(session, failure.span)),
@@ -408,6 +413,23 @@ def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
         edit_text=text,
         tried=tuple(f for f in useful if f.code) if is_numbered else (),
     )
+
+
+def _changed_too(session: Session, failure: GuardFailure) -> str:
+    """Return a sentence on another value that changed: no fix of one alone helps."""
+    record = session.compilation(failure.entry).guards if "/" in failure.entry else None
+    guards = {g.id: g for g in record.guards} if record else {}
+    if failure.guard not in guards:
+        return ""
+    own = guards[failure.guard].source
+    failed = (guards[r.guard] for r in failure.results if r.verdict in _FAILED and r.guard in guards)
+    names = (g.source for g in failed if g.kind in ("dict keys", "length") and not own.startswith(g.source))
+    if not (other := next(names, "")):
+        return ""
+    pairs = enumerate(zip(reversed(own), reversed(failure.source), strict=False))
+    same = next((n for n, (a, b) in pairs if a != b), 0)  # the root may have the user's name
+    root, named = own[: len(own) - same], failure.source[: len(failure.source) - same]
+    return f" {source_name(named + other.removeprefix(root) if other.startswith(root) else other)} changed, too."
 
 
 def _call_number(session: Session, call: CallRecord) -> int:

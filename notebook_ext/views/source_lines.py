@@ -127,6 +127,12 @@ def call_of(session: Session, compilation: CompilationRecord) -> Span | None:
     return first.caller if first is not None else None
 
 
+def call_place(session: Session, compilation: CompilationRecord) -> str:
+    """Return the user's line that calls a library function, with its text; else ""."""
+    span = call_of(session, compilation)
+    return f"{line_name(session, span)}: {one_line(source_line(session, span), 60)}" if span is not None else ""
+
+
 @dataclass
 class _SessionOrdinals:
     """Ordinals by compilation, with the record and file count that they depend on."""

@@ -76,6 +76,11 @@ class ClosureSource(_CellSource):
 
     variable_name: str
     index: int
+    referent_name: str = field(default="", compare=False)
+    """If library code holds a weak reference here: the user's name of the referent."""
+
+    def item_name(self, item: Source) -> str:
+        return self.referent_name if item.accessor == "()" else ""
 
     @property
     def expr(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,14 +12,17 @@ import torch
 
 from engine.records.counts import counts
 from engine.records.session import Session
+from engine.records.trace import TraceRecord
 from notebook_ext.compile_run import CompileRun
 from notebook_ext.views import source_lines
 from notebook_ext.views.breaks import breaks
 from notebook_ext.views.cell_edits import CellEdit, CellText, Replacement, combine, diff_rows, edit_id
+from notebook_ext.views.compilations import compilations
 from notebook_ext.views.home import findings, home, replay_edit
 from notebook_ext.views.recompiles import recompiles
 from notebook_ext.views.summary import summary
 from tests.notebook_ext.conftest import Shell
+from tests.notebook_ext.sample_sessions import at, head_session
 
 forks = pytest.mark.skipif(
     not sys.platform.startswith("linux") or torch.cuda.is_available(), reason="the cell is replayed in a fork"
@@ -361,3 +365,84 @@ def test_a_number_gets_no_tensor_edit_and_a_custom_operator_a_line(shell: Shell)
         "line 11",
     )
     assert all(f.edit is None for f in found if f.title.startswith("at_least_two breaks"))
+
+
+SCHEDULED = """\
+import engine
+model = torch.nn.Linear(4, 2)
+opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+schedule = torch.optim.lr_scheduler.StepLR(opt, 1)
+step = engine.compile(opt.step, backend="eager")
+for _ in range(2):
+    model(torch.ones(3, 4)).sum().backward()
+    step()
+    schedule.step()
+"""
+
+
+def test_a_scheduled_optimizer_is_named_as_the_user_names_it(shell: Shell) -> None:
+    """A fix of the learning rate alone saves no compile if the state changed, too."""
+    session = run(shell, SCHEDULED)
+    found = next(f for f in findings(session) if "recompiles" in f.title)
+    assert found.title == "Adam.step recompiles: opt.param_groups[0]['lr'] 0.001 -> 0.0001"
+    assert found.saves == ""
+    assert found.cause.endswith(" opt.state changed, too.")
+    assert {r["name"]: r["called"] for r in home(session)["compiled"]} == {
+        "Linear.forward": "line 7 of cell 2: model(torch.ones(3, 4)).sum().backward()",
+        "Adam.step": "line 8 of cell 2: step()",
+    }
+    assert [r["called"].partition(":")[0] for r in compilations(session)["rows"]] == [
+        "line 7 of cell 2",
+        *["line 8 of cell 2"] * 2,
+    ]
+
+
+RECOMPILING_FOR_ONE_OF_TWO = """\
+def noisy(x, options):
+    if options["kind"] == "gauss":
+        x = x + options["std"]
+    return x.tanh()
+
+for kind, std in (("none", 0.1), ("gauss", 0.2), ("gauss", 0.3)):
+    noisy(torch.ones(4), {"kind": kind, "std": std})
+
+def at_least_two(x):
+    n = int((x > 0).sum())
+    if n < 2:
+        n = 2
+    return x[:n]
+
+def looped(x):
+    for i in range(4):
+        x = x + 1
+        if i % 2 == 0:
+            print("step", i)
+    return x
+
+at_least_two(torch.ones(4))
+at_least_two(-torch.ones(4))
+looped(torch.ones(2))
+"""
+
+
+def test_each_recompile_is_blamed_on_what_changed_since_the_newest_entry(shell: Shell) -> None:
+    """Values at a graph break are described without the names of iterators' methods."""
+    found = {f.title for f in findings(run(shell, RECOMPILING_FOR_ONE_OF_TWO)) if "recompiles" in f.title}
+    assert found == {
+        "noisy recompiles: options['kind'] 'none' -> 'gauss'",
+        "noisy recompiles: options['std'] 0.2 -> 0.3",
+        "at_least_two recompiles: needs value >= 2, but value = 0 (carried over the graph break at line 10)",
+        "looped recompiles: item 2 from here of a loop with a graph break is missing",
+    }
+
+
+def test_only_the_rest_of_a_function_runs_as_python() -> None:
+    """A resume function that is not compiled is named, not the function that it is the rest of."""
+    session = head_session()
+    whole, rest = session.compilation("1/0"), session.compilation("2/0")
+    assert whole.trace is not None
+    (printed,) = whole.trace.breaks
+    skipped = replace(printed, span=at(20), skips_frame=True)
+    session.put_compilation(replace(rest, trace=TraceRecord(breaks=(skipped,))))
+    titles = [f.title for f in findings(session) if " runs as Python: " in f.title]
+    assert [t.partition(" runs ")[0] for t in titles] == ["loss, resumed after line 19"]
