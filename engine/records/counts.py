@@ -176,11 +176,14 @@ def causing_guard_failure(session: Session, compilation: str) -> GuardFailure | 
 def nearest_guard_failure(call: CallRecord) -> GuardFailure:
     """Return the failure of the entry that fits a call best.
 
-    It is one of a size, else one with the fewest failed guards. What another entry rejects may not have changed at all since the entry that the call would have hit. Sizes are
-    checked after types and objects.
+    It is one of a size, else one with the fewest failed guards, else the newest whose value differs. What another
+    entry rejects may not have changed at all since the entry that the call would have hit. Sizes are checked after
+    types and objects.
     """
 
     def distance(failure: GuardFailure) -> tuple[bool, int]:
         return failure.kind not in _SIZE_KINDS, sum(r.verdict in _FAILED for r in failure.results)
 
-    return min(reversed(call.guard_failures), key=distance)
+    nearest = min(reversed(call.guard_failures), key=distance)
+    equal = (f for f in call.guard_failures if f.kind == nearest.kind == "equals")
+    return next((f for f in equal if distance(f) == distance(nearest)), nearest)

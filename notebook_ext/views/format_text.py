@@ -71,6 +71,8 @@ def source_name(origin: str) -> str:
     A value that a graph break left on Python's stack has no name.
     """
     named = re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
+    ahead = r"\b__stack_\d+\.__next__\(\+(\d+)\)"
+    named = re.sub(ahead, lambda m: f"item {int(m[1]) + 1} from here of a loop with a graph break", named)
     counted = re.sub(r"\b__stack_\d+\.__reduce__\(\)\[2\]", "position of a loop with a graph break", named)
     return name_iterator_reads(re.sub(r"\b__(?:stack_|_stack)\d+\b", STACK_VALUE, counted))
 

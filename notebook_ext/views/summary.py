@@ -161,6 +161,9 @@ _SYMBOL = re.compile(r"\b(\w+) is ([^,();]+)")
 """Matches a symbol and its size, ``s0 is x.size(0)``, in the text of a failed relation."""
 
 
+_CARRIED = re.compile(r"a value carried over the graph break( at line \d+)?")
+
+
 def guard_failure_text(rejection: GuardFailure) -> str:
     """Return a guard failure in its shortest form: ``x.size(0) 4 -> 8``."""
     if rejection.kind == "dispatch keys":
@@ -168,6 +171,8 @@ def guard_failure_text(rejection: GuardFailure) -> str:
     if rejection.kind == "shape relation":
         text = f"needs {rejection.expected}, but {rejection.actual}"
         for symbol, name in _SYMBOL.findall(rejection.sentence):
+            if _CARRIED.fullmatch(name):
+                text, name = f"{text} ({name.removeprefix('a value ')})", "value"
             text = re.sub(rf"\b{symbol}\b", name.replace("\\", ""), text)
         return one_line(text, 80)
     return format_change(rejection.source, rejection.kind, rejection.expected, rejection.actual)
