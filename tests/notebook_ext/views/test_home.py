@@ -437,7 +437,7 @@ def test_each_recompile_is_blamed_on_what_changed_since_the_newest_entry(shell: 
 
 
 def test_only_the_rest_of_a_function_runs_as_python() -> None:
-    """A resume function that is not compiled is named, not the function that it is the rest of."""
+    """A resume function that is not compiled is named, not the function that it continues."""
     session = head_session()
     whole, rest = session.compilation("1/0"), session.compilation("2/0")
     assert whole.trace is not None
