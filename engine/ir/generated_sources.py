@@ -1,14 +1,16 @@
-"""Source lines of the newest generated code, for tracebacks and profilers."""
+"""Source lines of the newest generated code, for tracebacks and profilers.
+
+Imports no torch by itself: worker processes that compile kernels store sources too.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import linecache
+import sys
 from collections.abc import Iterator
 from itertools import islice
-
-from engine.torch_private.entries import Feature, why_off
-from engine.torch_private.fx import graph_sources
+from typing import Any
 
 __all__ = ["limit_graph_sources", "store_source"]
 
@@ -32,7 +34,8 @@ def limit_graph_sources() -> Iterator[None]:
 
     Those that the user makes outside it are never dropped.
     """
-    if why_off(Feature.SOURCE_LIMIT):
+    graph_sources = _graph_sources()
+    if graph_sources is None:
         yield
         return
     first = graph_sources.next_id
@@ -48,7 +51,15 @@ def _drop_oldest(newest: str) -> None:
     _files[newest] = None
     while len(_files) > MAX_FILES:
         oldest = next(iter(_files))
-        for table in (_files, linecache.cache):
+        for table in (_files, linecache.cache, getattr(_graph_sources(), "eval_cache", {})):
             table.pop(oldest, None)
-        if not why_off(Feature.SOURCE_LIMIT):
-            graph_sources.eval_cache.pop(oldest, None)
+
+
+def _graph_sources() -> Any:
+    """Return torch's table of graph sources, or None without it or without torch."""
+    if "torch" not in sys.modules:
+        return None
+    from engine.torch_private.entries import Feature, why_off
+    from engine.torch_private.fx import graph_sources
+
+    return None if why_off(Feature.SOURCE_LIMIT) else graph_sources

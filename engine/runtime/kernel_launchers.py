@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -16,8 +16,10 @@ from engine.ir.kernels.compile_triton import (
     jit_function,
     run_triton_compiler,
 )
-from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.runtime.triton_interpreter import libdevice, patches
+
+if TYPE_CHECKING:  # sympy, which the interpreter's processes do not need
+    from engine.ir.kernels.generated_kernel import GeneratedKernel
 
 _log = logging.getLogger("engine")
 

@@ -20,7 +20,7 @@ from engine.ir.kernels.compile_triton import CompileUnit, compile_unit_of
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.process_state import make_lock
 from engine.records.kernels import TargetRecord
-from engine.runtime.workers.process_pool import WorkerPool
+from engine.runtime.workers.process_pool import COMPILER_IDLE_SECONDS, WorkerPool
 
 OnDone = Callable[[str, TargetRecord], None]
 
@@ -117,7 +117,7 @@ class _BackgroundCompiler:
     """
 
     def __init__(self) -> None:
-        self._pool = WorkerPool(PROCESSES, {"TRITON_INTERPRET": "0"})
+        self._pool = WorkerPool(PROCESSES, {"TRITON_INTERPRET": "0"}, idle_seconds=COMPILER_IDLE_SECONDS)
         self._lock = make_lock()
         self._finished: OrderedDict[tuple[CompileUnit, str], TargetRecord] = OrderedDict()
         self._running: dict[tuple[CompileUnit, str], _CompileTask] = {}

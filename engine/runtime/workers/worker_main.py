@@ -27,7 +27,8 @@ TEMP_FOLDER_PREFIX = "engine-worker-"
 def send(stream: IO[bytes], value: object) -> None:
     """Write one pickled value with its length."""
     data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    stream.write(LENGTH_HEADER.pack(len(data)) + data)
+    stream.write(LENGTH_HEADER.pack(len(data)))
+    stream.write(data)  # not joined: a copy of large tensors
     stream.flush()
 
 

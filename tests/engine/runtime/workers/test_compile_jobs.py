@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from engine.ir.kernels.compile_triton import compile_unit_of
 from engine.ir.kernels.generated_kernel import GeneratedKernel
 from engine.records.kernels import TargetRecord
 from engine.runtime.workers import compile_jobs
@@ -72,6 +73,16 @@ def test_every_kernel_is_told_with_ptx_first_and_then_with_sass() -> None:
             (True, True, ""),
         ]
     assert threading.get_ident() not in heard.threads
+
+
+def test_workers_compile_without_torch() -> None:
+    """What compiles a kernel imports no torch: 130 MB and two seconds in each worker."""
+    unit = compile_unit_of(handwritten_kernels.gelu())
+    pool = compile_jobs._compiler._pool
+    pool.call(compile_jobs.COMPILE_TASK, (unit, "cuda:90"))
+    assert not pool.call(
+        "builtins:eval", ("__import__('engine.kernels.compile_kernel') and 'torch' in __import__('sys').modules",)
+    )
 
 
 def test_known_kernels_are_told_again_without_compiling() -> None:
