@@ -108,6 +108,11 @@ def _set_class(wrapper: Any, cls: type) -> None:
     _CLASS.__set__(wrapper, _compiled_class(cls))
 
 
+def _function_of_method(value: Any, module: Any) -> Any:
+    """Return the function of a method that is bound to ``module``, else None."""
+    return value.__func__ if type(value) is MethodType and value.__self__ is module else None
+
+
 def _get_forward(wrapper: Any) -> Any:
     """Return the compiled forward, bound to the original: ``type(self)`` is the user's class.
 
@@ -115,12 +120,12 @@ def _get_forward(wrapper: Any) -> Any:
     """
     module = getattr(wrapper, ORIGINAL_MODULE_ATTR)
     given, cached = module.forward, wrapper._engine_forward
-    if type(given) is MethodType and given.__self__ is module:
-        for known, made in cached:
-            if known is given.__func__:
-                return made
+    own = _function_of_method(given, module)
+    for known, made in cached:
+        if known is own:
+            return made
     plain = unwrap_compiled(given)
-    function = plain.__func__ if type(plain) is MethodType and plain.__self__ is module else plain
+    function = _function_of_method(plain, module) or plain
     for known, made in cached:
         if known is function:
             return made
