@@ -286,6 +286,8 @@ class CudaGraphReplay:
         return instance(given)
 
     def _why_not_recordable(self, given: Sequence[Any]) -> str:
+        if torch.Generator in map(type, given):
+            self._disable("a replay cannot advance a torch.Generator that is an input")
         for value in given:
             if isinstance(value, torch.Tensor) and self._is_on_other_device(value) and value.dim():
                 self._disable(f"a tensor is on another device ({value.device})")

@@ -47,6 +47,15 @@ _UNCOUNTED_LIST_WRITES = frozenset(
 )
 """Operators that write to lists of tensors and bump no version, not even for real tensors."""
 
+_UNTAGGED_POINTWISE = frozenset(
+    (
+        "hardswish hardswish_backward hardsigmoid hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward "
+        "mish_backward softplus_backward softshrink_backward hardshrink_backward log_sigmoid_backward _prelu_kernel "
+        "_prelu_kernel_backward"
+    ).split()
+)
+"""Elementwise operators without the tag that says so."""
+
 _STORAGE_OPS = frozenset(("as_strided", "as_strided_copy", "as_strided_scatter"))
 
 _NO_DRAW = frozenset(("_fused_sdp_choice",))
@@ -194,7 +203,7 @@ def facts_of_overload(op: OpOverload) -> OperatorFacts:
         hides_alias=hides_alias,
         detaches=is_torch and base == "detach",
         addresses_storage=is_torch and base in _STORAGE_OPS,
-        is_pointwise=torch.Tag.pointwise in op.tags,
+        is_pointwise=torch.Tag.pointwise in op.tags or (is_torch and base in _UNTAGGED_POINTWISE),
         is_composite=_is_composite(op),
         is_linear_algebra=is_torch and name in _LINALG,
         is_backward=name in _UNMARKED_BACKWARD or any(a.name.startswith("grad") for a in schema.arguments),

@@ -79,3 +79,18 @@ def test_layouts_follow_torchs_estimate() -> None:
     assert kind(torch.Size((64, 1, 3, 3)), 64) == "few channels"
     assert kind(torch.Size((64, 256, 3, 3)), 1) == "narrowing"
     assert kind(torch.Size((64, 256, 1, 1)), 1) == "other"
+
+
+def test_activations_carry_the_layout(for_a_gpu: list[int]) -> None:
+    """Only the input and the returned gradient are copied, not what activations read."""
+    weight = torch.linspace(-1, 1, 4).view(2, 2, 1, 1)
+
+    def f(x: Tensor) -> Tensor:
+        for activation in (F.hardswish, F.elu):
+            x = activation(F.conv2d(x, weight))
+        return x.sum()
+
+    x = torch.linspace(-4, 4, 64).view(2, 2, 4, 4).requires_grad_()
+    expected = torch.autograd.grad(f(x), x)
+    torch.testing.assert_close(torch.autograd.grad(engine.compile(f)(x), x), expected, check_stride=True)
+    assert for_a_gpu == [2]

@@ -298,3 +298,14 @@ def test_an_empty_result_blocks_no_replay(monkeypatch: pytest.MonkeyPatch) -> No
         held.append(nothing)
         del made
     assert tape.recorded == 1
+
+
+def test_a_generator_that_is_an_input_is_not_recorded() -> None:
+    """Each call samples anew: a program with a generator as input is not replayed."""
+    tape = Tape()
+    run = CudaGraphReplay(lambda g: (torch.rand(4, generator=g),), tape)
+    given, own = (torch.Generator().manual_seed(5) for _ in range(2))
+    for _ in range(4):
+        assert run(given)[0].equal(torch.rand(4, generator=own))
+    assert tape.recorded == 0
+    assert "torch.Generator" in run.disabled_reason

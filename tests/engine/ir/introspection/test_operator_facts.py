@@ -43,6 +43,7 @@ aten = torch.ops.aten
         (torch.as_strided, "addresses_storage", True),
         ("view", "is_view", True),
         (aten.mul.Tensor, "is_pointwise", True),
+        (aten.hardswish_backward.default, "is_pointwise", True),
         (aten.matmul.default, "is_composite", True),
         (aten.mm.default, "is_composite", False),
         (aten.linalg_svd.default, "is_linear_algebra", True),
