@@ -26,17 +26,22 @@ SMALL_COMPILER_CELLS = (
 )
 """The cells of lesson 12 that are the compiler."""
 
+MEMORY_CELL = "print(*(l.split()[1] for l in open('/proc/self/status') if l.startswith('VmRSS')))"
+"""Prints the kernel's resident memory in kB. Its worker processes end when they are idle."""
+
 
 @dataclass(frozen=True)
 class Run:
     """Hold the result of one notebook execution.
 
-    ``solved`` maps the id of a check cell to its output after the exercise was solved.
+    ``solved`` maps the id of a check cell to its output after the exercise was solved. ``megabytes`` is the kernel's
+    resident memory after the last cell.
     """
 
     notebook: Any
     solved: dict[str, str]
     problem: str
+    megabytes: int
 
 
 def read(path: pathlib.Path) -> Any:
@@ -82,7 +87,9 @@ def run(path: pathlib.Path, folder: pathlib.Path) -> Run:
         again = copy.deepcopy(next(c for c in notebook.cells if c.id == f"check-{number}"))
         again.id = f"solved-{number}"
         notebook.cells += [solution, again]
+    notebook.cells.append(nbformat.v4.new_code_cell(MEMORY_CELL))
     problem = execute_notebook(notebook, NOTEBOOKS_DIR, folder, steady=True)
+    megabytes = int(text_of(notebook.cells[-1]) or 0) // 1024
     solved = {c.id.replace("solved", "check"): text_of(c) for c in notebook.cells[count:] if c.id.startswith("solved-")}
     notebook.cells = notebook.cells[:count]
-    return Run(strip_report_metadata(notebook), solved, problem)
+    return Run(strip_report_metadata(notebook), solved, problem, megabytes)

@@ -23,6 +23,9 @@ WRITTEN_WITH = "2.13."
 Its decompositions number the nodes of our graphs, and stock torch.compile has other guards in other versions.
 """
 
+MAX_MEGABYTES = 700
+"""Memory of an open lesson's kernel, on torch's build for CPUs."""
+
 
 def lines(notebook: Any) -> list[str]:
     """A notebook as the lines of its file."""
@@ -36,7 +39,8 @@ def test_a_notebook_runs_and_teaches(
 ) -> None:
     """A notebook runs without errors; on torch 2.13 its outputs are the committed ones.
 
-    They are compared byte for byte. Each cell shows its expected text. Checks say "Not yet" before the solution and "Solved" after it.
+    They are compared byte for byte, and its kernel is small enough. Each cell shows its expected text. Checks say "Not yet"
+    before the solution and "Solved" after it.
     """
     found = run(path, tmp_path)
     assert found.problem == ""
@@ -53,5 +57,6 @@ def test_a_notebook_runs_and_teaches(
         nbformat.write(found.notebook, path)  # type: ignore[no-untyped-call]
     if not torch.__version__.startswith(WRITTEN_WITH):
         return
+    assert 0 < found.megabytes < MAX_MEGABYTES
     changed = list(difflib.unified_diff(lines(read(path)), lines(found.notebook), "committed", "now", lineterm="", n=0))
     assert not changed, "make notebooks, and review: " + json.dumps([c[:300] for c in changed[:12]], indent=1)
