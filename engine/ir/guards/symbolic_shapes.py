@@ -79,9 +79,14 @@ class SymbolicShapeGuard(Guard):
         return f"The compiled code requires {self.expected_text()} ({where}); in this call {actual}."
 
     def fixes(self, value: Any, others: tuple[Any, ...] = ()) -> tuple[Fix, ...]:
-        return (
-            Fix(f"Make all sizes satisfy {self.expected_text()}, for example by padding, or accept two cache entries."),
-        )
+        if any(dimension >= 0 for _, _, dimension in self._used_symbols):
+            text = (
+                f"Make all sizes satisfy {self.expected_text()}, for example by padding, or accept two cache entries."
+            )
+        else:
+            named = {s: sympy.Symbol(user_expr(origin)) for s, origin, _ in self._used_symbols}
+            text = f"Two cache entries are enough: one where {relation_display(self.relation.xreplace(named))}, one where not."
+        return (Fix(text),)
 
 
 def _size_text(origin: Source, dimension: int) -> str:
