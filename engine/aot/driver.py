@@ -126,6 +126,8 @@ class AotSettings:
     """Passes that the user registered."""
     chooses_layouts: bool = False
     """Convolutions on a GPU may run in another memory layout than in eager."""
+    record_eager_calls: Callable[[str], None] | None = None
+    """Records why later calls run under eager autograd."""
 
 
 def compile_graph(
@@ -381,6 +383,7 @@ def _build_training(
         compile_to_aten=lambda g: settings.lower_to_aten(_backward_graph(g, compilation)),
         rerun=artifact.rerun,
         describe=lambda values: node_statistics(_backward_graph(halves.backward, compilation), values),
+        record_eager_calls=settings.record_eager_calls,
     )
     # The autograd.Function corrects version counters and views of its results before it saves them.
     metadata = replace(joint.metadata, result_version_bumps=(), results_as_views=frozenset())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from engine import replay_values
 from engine.aot.driver import AotSettings, compile_graph
+from engine.backends.record_program import record_later_calls
 from engine.backends.registry import restoring_inputs
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
@@ -38,6 +40,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
         take_assumption_guards=traced.late_shape_guards,
         passes=work.passes,
         chooses_layouts=options.backend == "triton",
+        record_eager_calls=functools.partial(record_later_calls, work.later),
     )
     with work.stage("aot"):
         result = compile_graph(

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine import session_jobs
 from engine.compilation import Compilation, RecordUpdater
-from engine.ir.aot.aot_graph import AotGraph
+from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR, AotGraph
 from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_metadata import provenance_of
 from engine.ir.node_values import map_tensors, tensors_in
@@ -111,7 +111,7 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
             externs = (*known.externs, *program.record.externs)
             memory = (*known.memory, _memory(program, graph))
             choices = (*known.autotune_choices, *program.record.autotune_choices)
-            made = CpuProgramRecord(kernels, decisions, externs, True, known.reason, memory, choices)
+            made = CpuProgramRecord(kernels, decisions, externs, True, known.reason, memory, choices, known.later_calls)
             return compilation.with_cpu_program(made)
         kernels = (*compilation.kernels, *_shown_kernels(program))
         return replace(compilation, backward_lowering=_with_memory(program, graph), kernels=kernels)
@@ -128,4 +128,11 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
                 session_jobs.add_lowered_graph(session, record.compilation, lowered, target=program.target)
         return run(values)
 
+    if (gain := getattr(run, KERNEL_GAIN_ATTR, None)) is not None:
+        setattr(first, KERNEL_GAIN_ATTR, gain)
     return first
+
+
+def record_later_calls(record: RecordUpdater, reason: str) -> None:
+    """Record why calls after the first backward run in ATen."""
+    record.update(lambda known: known.with_cpu_program(replace(known.cpu_program, later_calls=reason)))

@@ -143,6 +143,8 @@ class CpuProgramRecord(Record):
     """Live memory of the forward, then of the backward."""
     autotune_choices: tuple[AutotuneChoice, ...] = ()
     """Settings of kernels that were tuned by hand."""
+    later_calls: str = ""
+    """Reason why calls after the first backward run in ATen; empty if they do not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,8 @@ def _lowering(session: Session, compilation: CompilationRecord) -> Lines:
             f"  {c.chosen} for {', '.join(n.rpartition(':')[2] for n in c.nodes)}: {c.reason}"
             for c in found.autotune_choices
         )
+    if later := compilation.cpu_program.later_calls:
+        yield later
 
 
 def _memory(_: Session, compilation: CompilationRecord) -> Lines:

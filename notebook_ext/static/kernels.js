@@ -202,6 +202,7 @@ class KernelsView {
       part.is_observed ? null : part.targets.length > 1 ? choice("Target", part.targets.map((/** @type {string} */ t) => [t, targetName(t)]), this.target, (v) => { this.target = v; this.at = 0; this.frame.focus(); this.draw(); }) : h("span", { class: "nw" }, `target ${targetName(this.target) || "unknown"}`),
       isCpu ? h("span", { class: "mut" }, h("b", {}, "Ran on this CPU"), cpu ? `: ${cpu}` : "") : part.is_observed ? h("span", { class: "mut" }, "From Inductor, as recorded in torch's trace.") : part.is_run || !rows.length ? null : h("span", { class: "mut" }, h("b", {}, "Estimated, not measured"), ": no GPU here. Registers, spills and shared memory are exact, from the compiled binary."),
       !isCpu && part.aten_reason ? h("span", { class: "mut" }, `${part.rows.some((/** @type {any} */ r) => r.is_cpu) ? "Some results" : "Results"} from ATen: ${part.aten_reason}`) : null,
+      part.later_calls ? h("span", { class: "mut" }, part.later_calls) : null,
       !isCpu && part.rows.some((/** @type {any} */ r) => r.is_cpu) ? button("Kernels that ran here", "", () => { this.target = CPU; this.at = 0; this.draw(); }, { title: "Show the kernels that ran on this CPU" }) : null,
       h("span", { class: "sp" }),
       (part.is_run || isCpu) && rows.length && !rows.some((/** @type {any} */ r) => r.measured) ? button("Measure", "", () => this.frame.act("measure-kernels"), { title: `Time each kernel on this ${isCpu ? "CPU" : "GPU"}` }) : null,

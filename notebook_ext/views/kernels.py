@@ -12,7 +12,7 @@ from engine.records.kernels import KernelRecord, KernelResources, TargetRecord
 from engine.records.lowering import FusionDecision, LoweringRecord
 from engine.records.session import CompilationRecord, Session
 from notebook_ext.views import source_lines
-from notebook_ext.views.format_text import one_line, sanitize
+from notebook_ext.views.format_text import one_line, pluralize, sanitize
 from notebook_ext.views.launches import launches_of
 from notebook_ext.views.linked.row_links import CPU, default_target, for_target, targets_of
 from notebook_ext.views.performance import roofline
@@ -35,6 +35,7 @@ def kernels(session: Session) -> dict[str, Any]:
         "is_observed": session.compiler == "torch",
         "is_run": session.device.startswith(("cuda", "hip")),
         "aten_reason": " ".join(dict.fromkeys(sanitize(r) for c in compiled if (r := c.cpu_program.reason))),
+        "later_calls": _later_calls([r for c in compiled if (r := c.cpu_program.later_calls)]),
         "rows": [
             _row(session, c, k, frames.get(c.frame, ""), nodes)
             for c in shown
@@ -55,6 +56,12 @@ def kernels(session: Session) -> dict[str, Any]:
         ],
         "decisions": [_decision(c, d) for c in shown for lowering in _lowerings(c) for d in lowering.decisions],
     }
+
+
+def _later_calls(reasons: list[str]) -> str:
+    """Return why later calls run in ATen: the first reason, and how many others do."""
+    others = f" So do those of {pluralize(len(reasons) - 1, 'other compilation')}." if len(reasons) > 1 else ""
+    return sanitize(reasons[0]) + others if reasons else ""
 
 
 def _lowerings(compilation: CompilationRecord) -> list[LoweringRecord]:

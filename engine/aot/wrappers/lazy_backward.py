@@ -49,6 +49,11 @@ Compile = Callable[[torch.fx.GraphModule], Run]
 NODE_SECONDS = 40e-6
 """Time of a call of an ``autograd.Function`` and its backward, beyond that of the graphs."""
 
+_EAGER_CALLS = (
+    "After the first backward, calls run in ATen under eager autograd: kernels gain about {:.0f} µs a call, "
+    "and the autograd node of compiled code costs about {:.0f} µs."
+)
+
 _SINGLE_TANGENT: TangentSet = frozenset((0,))
 _is_batched: Callable[[torch.Tensor], bool] = is_legacy_batchedtensor
 _retains_graph: Callable[[], bool] = get_current_graph_task_keep_graph
@@ -105,6 +110,8 @@ class LazyBackward:
     """Returns statistics of each node of ``graph`` for given input values."""
     forward_gain: float | None = None
     """Seconds that the forward's kernels gain; None if the traced graph must not run."""
+    record_eager_calls: Callable[[str], None] | None = None
+    """Records in one sentence why later calls run under eager autograd."""
     runs_as_traced: bool = False
     """Later calls run under eager autograd: kernels gain less than this node costs."""
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -367,6 +374,8 @@ class LazyBackward:
         if self.forward_gain is not None:
             gain = self.forward_gain + getattr(run, KERNEL_GAIN_ATTR, math.inf)
             self.runs_as_traced, self.forward_gain = gain < NODE_SECONDS, None
+            if self.runs_as_traced and self.record_eager_calls is not None:
+                self.record_eager_calls(_EAGER_CALLS.format(max(gain, 0.0) * 1e6, NODE_SECONDS * 1e6))
         return run
 
     def _compile_all_defined_aten(self) -> Run:

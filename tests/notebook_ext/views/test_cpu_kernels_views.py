@@ -210,6 +210,7 @@ def test_the_backward_has_cpu_kernels() -> None:
     outcomes = {k.verify.outcome for c in session.compilations for k in c.cpu_kernels if k.verify is not None}
     assert "different" not in outcomes
     assert any(c.cpu_program.has_backward for c in session.compilations)
+    assert "After the first backward, calls run in ATen" in part(session, "kernels")["later_calls"]
 
 
 def test_counts_are_of_the_programs_that_ran() -> None:
