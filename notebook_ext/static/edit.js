@@ -101,11 +101,11 @@ class EditView {
       choice("Stage to edit", data.choices.map((/** @type {any} */ c) => [`${c.entry}|${c.stage}`, c.title]), this.draft, (v) => { const [entry, stage] = v.split("|"); this.request("open", entry, stage); }),
       h("span", { class: "mut" }, data.edits.length ? `Edited: ${data.edits.join(", ")}` : "Not edited"),
       h("span", { class: "sp" }),
-      button(this.waiting === "apply" ? "Compiling …" : "Apply", "a", () => this.apply(), { disabled: busy, title: "Compile with this text. Key: a, or Ctrl Enter in the text" }),
-      button("Undo", "u", () => this.undo(), { disabled: busy || !data.edits.length || null }),
+      button(this.waiting === "apply" ? "Compiling …" : "Apply", "a", () => this.apply(), { "aria-disabled": busy, title: "Compile with this text. Key: a, or Ctrl Enter in the text" }),
+      button("Undo", "u", () => this.undo(), { "aria-disabled": busy, disabled: !data.edits.length }),
       isText
         ? [canAddCell(this.frame.root) ? button("New cell below", "", () => this.newCell(), { title: `Put the ${this.noun} below this cell; it does not run yet` }) : null, button(`Copy ${this.noun}`, "", () => this.copyCell())]
-        : [button("Keep", "w", () => this.keep(), { disabled: busy || !data.edits.length || null, title: "Write a Python file that applies these edits after a restart. Key: w" }), this.frame.scriptButton(data.entry, data.stage)],
+        : [button("Keep", "w", () => this.keep(), { "aria-disabled": busy, disabled: !data.edits.length, title: "Write a Python file that applies these edits after a restart. Key: w" }), this.frame.scriptButton(data.entry, data.stage)],
     );
   }
 

@@ -154,3 +154,71 @@ def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> N
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert errors_in(page) == []
     assert found.errors == []
+
+
+FOCUSED = "document.activeElement.closest('.lm') && (document.activeElement.getAttribute('aria-label') || document.activeElement.textContent)"
+
+
+def tab_to(page: Any, name: str) -> None:
+    """Press Tab until the control with this name has the focus."""
+    for _ in range(90):
+        page.keyboard.press("Tab")
+        if (page.evaluate(FOCUSED) or "").startswith(name):
+            return
+    raise AssertionError(f"Tab does not reach {name!r}")
+
+
+def test_the_keyboard_alone_edits_and_asks(lab: Lab, tab: Callable[..., Any]) -> None:
+    """Menu, what-if, Edit and Tune keep the focus on the control that was pressed."""
+    found = tab(1400)
+    page = found.page
+    open_notebook(page, lab, "edit.ipynb")
+    run_all(page, 120)
+    page.wait_for_selector(".lm .say", timeout=60_000)
+    page.locator(".lm").focus()
+    page.keyboard.press("m")
+    assert page.evaluate("document.activeElement.closest('.others') !== null")
+    page.keyboard.press("Escape")
+    assert page.evaluate(FOCUSED) == "More"
+
+    choose_view(page, "guards")
+    page.wait_for_selector(".lm .guards .tr:not(.th)")
+    page.locator(".lm").focus()
+    page.keyboard.press("w")
+    page.wait_for_selector(".lm .wi input", timeout=20_000)
+    tab_to(page, "shape of ")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("7, 128")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".lm .wi-out button", timeout=20_000)
+    tab_to(page, "Reset")
+    page.keyboard.press("Space")
+    page.wait_for_function("!document.querySelector('.lm .wi-out button')", timeout=20_000)
+    assert page.evaluate(FOCUSED)
+
+    choose_view(page, "edit")
+    page.wait_for_function("document.querySelector('.lm .edit textarea')?.value")
+    page.locator(".lm").focus()
+    page.keyboard.press("e")
+    page.keyboard.press("Control+End")
+    page.keyboard.type("\n")
+    page.keyboard.press("Escape")
+    tab_to(page, "Apply")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".lm .edit [data-result]", timeout=60_000)
+    assert page.evaluate(FOCUSED) == "Apply"
+    tab_to(page, "Undo")
+    page.keyboard.press("Space")
+    page.wait_for_function("!document.querySelector('.lm .edit [data-result]')", timeout=60_000)
+    assert page.evaluate(FOCUSED)
+
+    choose_view(page, "kernels")
+    page.locator(".lm").focus()
+    tab_to(page, "Tune")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".lm .heat .hc", timeout=60_000)
+    assert page.evaluate(FOCUSED)
+    tab_to(page, "–")
+    page.keyboard.press("Space")
+    assert page.evaluate("document.activeElement.matches('.heat [aria-pressed=true]')")
+    assert found.errors == []

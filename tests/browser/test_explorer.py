@@ -16,6 +16,7 @@ import torch
 
 import engine
 from engine.records.bytecode import Span
+from engine.records.runtime import CallRecord
 from tests.notebook_ext.sample_sessions import (
     broken_session,
     empty_session,
@@ -552,11 +553,17 @@ def test_text_contrast(explorer: Show, theme: str, view: str) -> None:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_narrow_windows_keep_everything_reachable(explorer: Show, view: str) -> None:
-    """At 420 pixels nothing is wider than the widget, but for panes that scroll by themselves."""
-    page = explorer(head_session(), width=420)
+    """In a pane of 368 pixels nothing is wider, but for panes that scroll by themselves."""
+    session = head_session()
+    session.add_call(CallRecord(0, "1", "python", "1/0"))
+    page = explorer(session, width=392)
     choose_view(page, view)
     keep(page, f"{view}-narrow")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    bars = page.locator(".lm :is(.top, .ctx):visible").evaluate_all(
+        "all => all.map((e) => e.scrollWidth - e.clientWidth)"
+    )
+    assert max(bars) <= 0
 
 
 CONTRAST = """() => {

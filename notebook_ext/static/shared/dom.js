@@ -33,14 +33,32 @@ function add(e, kids) {
   for (const kid of [kids].flat(9)) if (kid != null && kid !== false) e.append(typeof kid === "number" ? String(kid) : kid);
 }
 
+const FOCUSABLE = "button,select,input,textarea,summary,[tabindex]";
+const nameOf = (/** @type {Element} */ e) => e.getAttribute("aria-label") || e.getAttribute("title") || e.textContent;
+
 /**
- * Replace an element's children.
+ * Replace an element's children. The focus stays: on the same control, else on the explorer.
  * @param {Element} e
  * @param {...Kids} kids
  */
 export function put(e, ...kids) {
+  const had = e.contains(document.activeElement) && document.activeElement !== e ? document.activeElement : null;
+  const places = had ? [...e.querySelectorAll(FOCUSABLE)] : [];
   e.replaceChildren();
   add(e, kids);
+  if (had) restoreFocus(e, /** @type {HTMLElement} */ (had), places);
+}
+
+/** @param {Element} e @param {HTMLElement} had @param {Element[]} places controls before the change */
+function restoreFocus(e, had, places) {
+  const now = /** @type {HTMLElement[]} */ ([...e.querySelectorAll(FOCUSABLE)]);
+  const isSame = (/** @type {Element} */ other) => other.tagName === had.tagName && nameOf(other) === nameOf(had);
+  const number = places.filter(isSame).indexOf(had), at = now[places.indexOf(had)];
+  const same = now.filter(isSame)[number] ?? (now.length === places.length && at?.tagName === had.tagName ? at : null);
+  for (const next of [had, same, /** @type {HTMLElement | null} */ (e.closest(".lm"))]) {
+    if (next?.isConnected && document.activeElement !== next) next.focus({ preventScroll: true });
+    if (next && document.activeElement === next) return;
+  }
 }
 
 /**
