@@ -25,7 +25,7 @@ from engine.autograd.segment_inputs import (
 )
 from engine.graph.codegen import EarlyExit, generate_function
 from engine.interrupts.deferred_interrupts import defer_interrupts
-from engine.ir.generated_sources import limit_graph_sources
+from engine.ir.graph_sources import limit_graph_sources
 from engine.ir.node_metadata import NodeProvenance, node_id, set_provenance
 from engine.ir.node_values import map_tensors, tensors_by_position
 from engine.process_state import make_rlock

@@ -44,6 +44,10 @@ class Editor(Protocol):
         """Execute the action of a message, and return the data that the view shows."""
         ...
 
+    def prepare(self, entry: str, text: str) -> None:
+        """Prepare the launch of a kernel whose text was opened."""
+        ...
+
 
 class Explorer(anywidget.AnyWidget):
     """Widget that shows one session and updates while its kernels are still compiling.

@@ -33,7 +33,7 @@ from engine.aot.wrappers.value_probe import Describe, ProbedCall, ValueProbe
 from engine.interrupts.deferred_interrupts import defer_interrupts
 from engine.ir.aot.aot_graph import KERNEL_GAIN_ATTR
 from engine.ir.fallback import FallbackRequired
-from engine.ir.generated_sources import limit_graph_sources
+from engine.ir.graph_sources import limit_graph_sources
 from engine.process_state import make_rlock
 from engine.torch_private.autograd import (
     DelayedError,

@@ -25,7 +25,7 @@ from engine.interrupts.weak_tables import WeakTable
 from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
-from engine.ir.generated_sources import limit_graph_sources
+from engine.ir.graph_sources import limit_graph_sources
 from engine.ir.guards.base import STACK_VALUE_TEXT
 from engine.ir.introspection.transformed_functions import is_traced_as_one_call
 from engine.ir.pass_set import active_passes
