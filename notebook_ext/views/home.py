@@ -417,8 +417,8 @@ def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
 
 def _changed_too(session: Session, failure: GuardFailure) -> str:
     """Return a sentence on another value that changed: no fix of one alone helps."""
-    record = session.compilation(failure.entry).guards if "/" in failure.entry else None
-    guards = {g.id: g for g in record.guards} if record else {}
+    compiled = next((c for c in session.compilations if c.id == failure.entry), None)  # None: by an earlier cell
+    guards = {g.id: g for g in compiled.guards.guards} if compiled and compiled.guards else {}
     if failure.guard not in guards:
         return ""
     own = guards[failure.guard].source

@@ -3,6 +3,7 @@
 Setuptools loads this file by its path, so it imports nothing of the package.
 """
 
+import ast
 import pathlib
 import runpy
 import shutil
@@ -20,6 +21,11 @@ ONLY_IN_A_CLONE = (
     "notebook_ext/widgets/build_wheel.py",
 )
 """Files that only a clone needs, to write pages and wheels: not in the wheel."""
+
+
+def _has_only_docstring(file: pathlib.Path) -> bool:
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    return all(isinstance(statement, ast.Expr) for statement in body)
 
 
 class BuildWithPackedSources(build_py):
@@ -41,4 +47,7 @@ class BuildWithPackedSources(build_py):
             pack_topics(folder)
         for file in ONLY_IN_A_CLONE:
             (build / file).unlink(missing_ok=True)
+        for file in build.rglob("__init__.py"):
+            if _has_only_docstring(file):
+                file.write_text("", encoding="utf-8")  # 6 kB of a wheel in all
         shutil.rmtree(build / "notebook_ext" / "labextension")  # the wheel has it where JupyterLab looks
