@@ -121,7 +121,7 @@ def make_eager_rerun(graph: torch.fx.GraphModule, joint: JointGraph) -> EagerRer
     read = [n for n in sorted(written) if not _only_feeds_mutations(joint, n)]
     too_many = sum(num_bytes(joint.inputs[n]) for n in read) > MAX_COPIED_BYTES
     mutated = next((plan.inputs[n].name for n in read if too_many or not _can_copy(joint, n)), None)
-    lost = None if mutated is None else f"the call mutated {mutated}, and its old value is not saved"
+    lost = f"the call mutated {mutated}, and its old value is not saved" if mutated else ""
     if any(n.kwargs.get("generator") is not None for n in joint.module.graph.nodes):
         lost = "the call sampled from a torch.Generator, whose old state is not saved"
     return EagerRerun(
@@ -129,10 +129,10 @@ def make_eager_rerun(graph: torch.fx.GraphModule, joint: JointGraph) -> EagerRer
         tuple(whole.get(k) for k in joint.differentiable_results),
         joint.grad_inputs,
         written,
-        tuple(read) if lost is None else (),
+        () if lost else tuple(read),
         rng_devices_of(joint.inputs) if any(map(is_random, joint.module.graph.nodes)) else (),
         current_autocast(),
-        "" if lost is None else lost,
+        lost,
     )
 
 
