@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
-import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 
 from engine.records.compile_facts import CompileFacts, markdown_report, regressions
+from engine.runtime.workers.fork import fork_process
 
-ROOT = pathlib.Path(__file__).parents[2]
 BEFORE = """
 import torch, engine
 def test_model():
@@ -26,15 +27,41 @@ def test_without_compiling():
 AFTER = BEFORE.replace("        return y * 2", "        print(end='')\n        return y * 2")
 
 
-def run_pytest(
-    folder: pathlib.Path, *options: str, files: tuple[str, ...] = ("test_it.py",)
-) -> subprocess.CompletedProcess[str]:
-    """Run pytest with the plugin on one test file in a process of its own."""
-    command = [sys.executable, "-m", "pytest", "-p", "notebook_ext.commands.pytest_plugin", "-p", "no:cacheprovider"]
-    return subprocess.run(
-        [*command, *files, *options], cwd=folder, capture_output=True, text=True, check=False, timeout=240,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-    )  # fmt: skip
+@dataclass
+class Ran:
+    """A finished run of pytest, and what it printed."""
+
+    returncode: int
+    output: str
+
+
+def run_pytest(folder: pathlib.Path, *options: str, files: tuple[str, ...] = ("test_it.py",)) -> Ran:
+    """Run pytest with the plugin on one file, in a fork that need not import torch."""
+    command = [
+        "-p",
+        "notebook_ext.commands.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:faulthandler",
+        *files,
+        *options,
+    ]
+    importlib.import_module("engine.api")
+    output = folder / "output.txt"
+    child = fork_process()
+    if not child:
+        code = 99
+        try:
+            with output.open("w", encoding="utf-8") as sys.stdout:
+                sys.stderr = sys.stdout
+                os.chdir(folder)
+                os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+                code = int(pytest.main(command))
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return Ran(code, output.read_text(encoding="utf-8"))
 
 
 @pytest.mark.thorough
@@ -46,8 +73,8 @@ def test_a_test_that_exceeds_the_baseline_fails(tmp_path: pathlib.Path) -> None:
     assert set(baseline["tests"]) == {"test_it.py::test_model"}
     (tmp_path / "test_it.py").write_text(AFTER)
     ran = run_pytest(tmp_path, "--compile-report")
-    assert ran.returncode == 1, ran.stdout
-    assert "1 new break: test_it.py:6" in ran.stdout
+    assert ran.returncode == 1, ran.output
+    assert "1 new break: test_it.py:6" in ran.output
     report = (tmp_path / "compile-report.md").read_text()
     assert "1 of 1 tests that compile exceed the baseline" in report
     assert "test\\_it.py:6" in report
@@ -62,7 +89,7 @@ def test_reports_without_and_with_a_baseline(tmp_path: pathlib.Path) -> None:
     (tmp_path / "compile-baseline.json").write_text("[]")
     ran = run_pytest(tmp_path, "--compile-report")
     assert ran.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "no baseline of compile reports" in ran.stderr + ran.stdout
+    assert "no baseline of compile reports" in ran.output
 
 
 @pytest.mark.thorough
@@ -70,7 +97,7 @@ def test_the_option_before_a_test_file_spares_the_file(tmp_path: pathlib.Path) -
     """The file after a bare ``--compile-report`` is run, and not overwritten by the report."""
     path = tmp_path / "test_it.py"
     path.write_text(BEFORE)
-    assert "2 passed" in run_pytest(tmp_path, "--compile-report", "test_it.py", files=()).stdout
+    assert "2 passed" in run_pytest(tmp_path, "--compile-report", "test_it.py", files=()).output
     assert path.read_text() == BEFORE
     assert (tmp_path / "compile-report.md").exists()
 
