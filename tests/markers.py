@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-MANY_CASES, QUICK_SHARE = 8, 32
+MANY_CASES, QUICK_SHARE = 3, 32
 """A test with more cases than the first number runs one in the second in ``make quick``."""
 
 needs_triton = pytest.mark.skipif(

@@ -136,6 +136,7 @@ def test_hooks_on_an_argument_run():
     assert torch.equal(compiled(x, w)[0], step(x, w)[0])
 
 
+@pytest.mark.thorough
 def test_the_gradient_runs_in_kernels():
     """A penalty on gradients is lowered, and so is its backward."""
     compiled = engine.compile(inner_steps, backend="triton")

@@ -327,6 +327,7 @@ def test_attention_stays_one_operator() -> None:
         assert_matches_eager(fn, result.run, args)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
 def test_recurrent_layers_stay_one_operator(kind: type[torch.nn.RNNBase]) -> None:
     """An RNN is one operator for every target, with eager's numbers."""

@@ -28,6 +28,7 @@ def capped_attention(q, k, v, bias):
     return flex_attention(q, k, v, score_mod=cap, block_mask=CAUSAL) * 2
 
 
+@pytest.mark.thorough
 def test_the_score_function_becomes_a_kernel_linked_to_its_lines():
     """Its operators stand in the functional graph, with the lines of the user's function."""
     q, k, v = torch.randn(3, 1, 2, 32, 8).unbind()
@@ -45,6 +46,7 @@ def test_the_score_function_becomes_a_kernel_linked_to_its_lines():
     assert lines["aten._safe_softmax"] == first + 5
 
 
+@pytest.mark.thorough
 def test_lengths_and_shared_heads():
     """A second length and fewer heads of keys give eager's values and strides."""
 
@@ -64,6 +66,7 @@ def test_lengths_and_shared_heads():
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.thorough
 def test_autocast_casts_the_operands_only():
     """Under autocast, scores of bfloat16 operands are computed in float32, as in eager."""
 
@@ -77,6 +80,7 @@ def test_autocast_casts_the_operands_only():
     assert torch.equal(found, expected)
 
 
+@pytest.mark.thorough
 def test_gradients_of_what_the_score_function_reads():
     """The graph holds the call, and gradients equal eager's, also in a row that sees no key."""
     hidden = create_block_mask(lambda b, h, i, j: (i >= j) & (i != 5), None, None, 32, 32, device="cpu", BLOCK_SIZE=16)

@@ -212,6 +212,7 @@ def test_a_result_that_is_kept_lets_go_of_its_call() -> None:
     assert gone() is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "first", [0, pytest.param(50, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.slow)]
 )

@@ -221,6 +221,7 @@ def test_second_derivatives_where_inputs_depend_on_each_other() -> None:
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_a_gradient_penalty_trains_as_in_eager(backend: str, autocast: bool) -> None:
@@ -418,6 +419,7 @@ def losses(model: nn.Module, run: Any, optimizer: str, *, autocast: bool) -> lis
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 def test_a_convolutional_net_trains_as_in_eager(optimizer: str, autocast: bool) -> None:
@@ -452,6 +454,7 @@ def test_the_partition_is_told() -> None:
     assert all(n.span is not None for n in computed)
 
 
+@pytest.mark.thorough
 def test_kernels_of_a_backward_are_verified() -> None:
     """The first backward's kernels appear in the session record and agree with ATen.
 
@@ -521,6 +524,7 @@ def error_of(step: Callable[[Run], object], run: Run) -> str:
 
 
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_layers_train_under_autocast(kind: Any, given: torch.dtype) -> None:
     """Autocast's types in results, float32 in the gradients of parameters, in compiled code."""

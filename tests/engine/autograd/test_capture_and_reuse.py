@@ -319,6 +319,7 @@ def test_forward_in_three_graphs_one_captured_backward() -> None:
     assert all(a.allclose(b) for a, b in zip(expected, grads(m), strict=True))
 
 
+@pytest.mark.thorough
 def test_twenty_steps_of_gpt2() -> None:
     """GPT-2 trains for twenty steps to the very same weights, with one capture."""
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -433,6 +434,7 @@ class Several(nn.Module):
         return h.sum(), h.relu(), h[0], h.exp().log()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("uses", [(1,), (0, 1, 2), (2,), (1, 3), (0, 1, 2, 3)])
 def test_unused_results_and_symbolic_sizes_are_inlined(uses: tuple[int, ...], dynamic: bool | None) -> None:
@@ -494,6 +496,7 @@ def test_a_training_step_compiled_with_its_backward() -> None:
     assert len(session.backward_calls) == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 def test_changing_sizes_are_compiled_twice(backend: str) -> None:
     """A capture with symbolic sizes compiles once for the first sizes and once with symbols.
@@ -521,6 +524,7 @@ def test_changing_sizes_are_compiled_twice(backend: str) -> None:
     assert not session.failures
 
 
+@pytest.mark.thorough
 def test_sizes_that_symbols_do_not_stand_for_are_compiled_apart() -> None:
     """Batches of one row, or with a size that equals another size, get right gradients.
 

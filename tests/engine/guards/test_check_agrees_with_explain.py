@@ -275,6 +275,7 @@ def agree(guards: tuple[Guard, ...], calls: list[tuple[Any, Any, Any, str]], wit
 
 
 @settings(max_examples=400, deadline=None)
+@pytest.mark.thorough
 @given(
     st.lists(st.sampled_from(TENSORS), min_size=2, max_size=2),
     st.lists(st.tuples(*[st.sampled_from(TENSORS)] * 2, STATES), min_size=1, max_size=5),

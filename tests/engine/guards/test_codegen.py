@@ -157,6 +157,7 @@ def test_a_module_with_many_parameters() -> None:
     assert not check((), module)
 
 
+@pytest.mark.thorough
 def test_ten_thousand_guards_are_explained() -> None:
     """Each of 10,000 guards gets its verdict."""
     guards = tuple(EqualsMatch(GetItemSource(GetItemSource(X, i // 100), i % 100), i) for i in range(10_000))

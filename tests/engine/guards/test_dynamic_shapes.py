@@ -44,6 +44,7 @@ def attention(x: Any, w: Any) -> Any:
     )
 
 
+@pytest.mark.thorough
 def test_a_sweep_over_batch_sizes_compiles_at_most_twice() -> None:
     """Fifty batch sizes: one entry for the first, one for all the others."""
     compiled = engine.compile(attention, backend="eager")
@@ -55,6 +56,7 @@ def test_a_sweep_over_batch_sizes_compiles_at_most_twice() -> None:
     assert count_compiles(session) <= 2
 
 
+@pytest.mark.thorough
 def test_a_sweep_over_batch_and_sequence_compiles_at_most_three_times() -> None:
     """Two sizes that change one after the other, then both."""
     compiled = engine.compile(attention, backend="eager")

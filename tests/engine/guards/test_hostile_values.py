@@ -251,6 +251,7 @@ def test_guarded_objects_that_are_deleted() -> None:
     assert torch.equal(compiled(X), expected)
 
 
+@pytest.mark.thorough
 def test_an_argument_is_freed_with_its_last_name() -> None:
     """Entries made for an object do not keep it."""
 

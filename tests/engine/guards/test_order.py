@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from engine.guards.order import order_guards
@@ -68,6 +69,7 @@ def test_implied_guards_are_dropped() -> None:
     assert "default_device" not in {getattr(g, "state_name", "") for g in order_guards(current_global_state_guards())}
 
 
+@pytest.mark.thorough
 def test_ten_thousand_guards_are_ordered_quickly() -> None:
     """Ordering is not quadratic in the number of guards."""
     guards = [EqualsMatch(GetItemSource(AttrSource(GetItemSource(X, i // 100), "a"), i), i) for i in range(10_000)]

@@ -126,6 +126,7 @@ def _nvdisasm(path: str, cubin: bytes) -> str:
         return subprocess.run([path, "-c", "-gp", str(file)], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.thorough
 @needs_triton
 def test_disassembling_many_kernels_at_once_gives_each_its_own_code() -> None:
     """Disassembling many kernels in one run gives the same listings as one by one.

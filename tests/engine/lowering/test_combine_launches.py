@@ -168,6 +168,7 @@ def test_a_launch_has_a_limited_number_of_pointers(monkeypatch: pytest.MonkeyPat
     assert [len(k.args) for k in program(updates, *tensors()).kernels] == [7, 7]
 
 
+@pytest.mark.thorough
 @needs_triton
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
 @pytest.mark.parametrize("name", ["updates_of_many_tensors", "updates_that_depend_on_each_other"])

@@ -55,6 +55,7 @@ def test_places_that_are_known_need_no_check() -> None:
     assert not any(CHECK in k.text for k in program.kernels)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("at", "fails"), [(GOOD, False), (BAD, True), (torch.tensor([0, -6]), True)])
 def test_a_kernel_stops(at: torch.Tensor, fails: bool) -> None:
     """The interpreter, like a device, goes no further than an index that is out of bounds."""

@@ -53,6 +53,7 @@ def test_bfloat16_rounds_to_nearest_in_the_interpreter() -> None:
     assert found.outcome == "equal"
 
 
+@pytest.mark.thorough
 def test_results_of_calls_with_numbered_names_are_distinct() -> None:
     """Kernels receive the output they read when ``topk`` result 1 and ``topk_1`` both exist.
 

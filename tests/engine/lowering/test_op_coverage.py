@@ -24,6 +24,7 @@ def test_nearly_all_nodes_are_lowered(subject: str) -> None:
     assert found.share >= FLOOR, str(found)
 
 
+@pytest.mark.thorough
 def test_sampled_operators_are_verified() -> None:
     """Kernels of some operators, on torch's own samples, write what ATen does."""
     found = Coverage()

@@ -151,6 +151,7 @@ def test_cached_program_is_verified(name: str, tmp_path: pathlib.Path) -> None:
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.thorough
 def test_cache_key_covers_what_decides_the_program() -> None:
     """Another target, another option, other code: each has a program of its own."""
 
@@ -163,6 +164,7 @@ def test_cache_key_covers_what_decides_the_program() -> None:
     assert _cache_notes(trains) == ["loaded from disk"] * 2
 
 
+@pytest.mark.thorough
 def test_dynamic_sizes_are_cached() -> None:
     """A program with symbols is loaded if its symbols, their facts and size hints are equal."""
     notes = []

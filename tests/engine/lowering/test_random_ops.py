@@ -34,6 +34,7 @@ def random_ops(x: Any) -> Any:
     )
 
 
+@pytest.mark.thorough
 def test_in_kernel_numbers_are_philox() -> None:
     """Philox gives the published answers for keys of zeros and of ones, and seeds differ."""
     seeds = torch.tensor([0, -1])
@@ -87,6 +88,7 @@ def test_results_without_a_gpu_are_those_of_eager() -> None:
     assert any("tl.rand(" in k.text for c in session.compilations for k in c.kernels)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
 def test_drawing_kernels_compile(target: str) -> None:
     """For GPUs of both makers."""

@@ -36,6 +36,7 @@ def test_masked_softmax_is_one_kernel() -> None:
     assert "softmax" in kernel.name
 
 
+@pytest.mark.thorough
 def test_layer_norm_with_residual_is_one_kernel() -> None:
     """The sum is computed, stored for later use and normalized in one go."""
     x, w = torch.randn(32, 64), torch.randn(64)

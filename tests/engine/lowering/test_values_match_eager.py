@@ -15,6 +15,7 @@ NAMES = [f"{name}:static" for name in CASES] + [
 pytestmark = needs_triton
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_equals_eager(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Every result of the case agrees with eager."""

@@ -110,6 +110,7 @@ def _hold(cases: Iterable[Case], backend: str, *, dynamic: bool | None = None) -
     assert not wrong, f"{len(wrong)} of {len(found)} cases differ: {[c.seed for c in wrong]}\n" + "\n\n".join(told)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 @pytest.mark.parametrize(
     "first",
@@ -208,6 +209,7 @@ def test_views_from_where_a_tensor_starts(dynamic: bool | None) -> None:
     assert not check(generate(742127, "sizes"), "aot_eager", dynamic=dynamic)
 
 
+@pytest.mark.thorough
 def test_cases_cover_what_they_claim() -> None:
     """The first generated cases cover every feature that they claim to cover.
 

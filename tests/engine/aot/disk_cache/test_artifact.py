@@ -423,6 +423,7 @@ for _ in range(600):
 """
 
 
+@pytest.mark.thorough
 def test_processes_share_a_small_folder(tmp_path: pathlib.Path) -> None:
     """Processes that write and evict in one folder read complete texts or none.
 

@@ -201,6 +201,7 @@ def test_selective_checkpoints_save_what_their_policy_chooses(fn: Callable[..., 
     assert rows[again].action == "recomputed"
 
 
+@pytest.mark.thorough
 def test_gpt2_trains_with_checkpoints() -> None:
     """The ``transformers`` checkpointing option saves less memory.
 

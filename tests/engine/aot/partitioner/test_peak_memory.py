@@ -55,6 +55,7 @@ def test_views_take_no_memory() -> None:
     assert _partition(views, torch.zeros(256).requires_grad_()).forward_peak_bytes == KILO
 
 
+@pytest.mark.thorough
 def test_checkpoints_lower_the_peak() -> None:
     """Four blocks in checkpoints need less at once than without."""
     blocks = nn.ModuleList(
@@ -130,6 +131,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("backend", ["aot_eager", "triton"])
 @pytest.mark.parametrize("trains", [False, True], ids=["infers", "trains"])
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MODELS)
 def test_no_more_is_allocated_at_once_than_in_eager(name: str, trains: bool, backend: str) -> None:
     """Compiled calls leave no memory allocated and peak no higher than eager.

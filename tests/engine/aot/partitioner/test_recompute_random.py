@@ -100,6 +100,7 @@ def test_second_backward_draws_the_same() -> None:
     assert torch.equal(first, second)
 
 
+@pytest.mark.thorough
 def test_a_net_with_dropout_trains_as_in_eager() -> None:
     """Ten steps with masks drawn again have eager's losses."""
     found = []

@@ -202,6 +202,7 @@ def test_an_input_written_to_before_its_backward_is_told() -> None:
         torch.autograd.grad(made, x, torch.ones(3))
 
 
+@pytest.mark.thorough
 def test_an_input_that_the_backward_does_not_read_may_be_written_to() -> None:
     """The caller may mutate the input of a sigmoid before the backward, as in eager.
 
@@ -246,6 +247,7 @@ def _autograd_nodes(output: Any) -> int:
     return sum("AccumulateGrad" not in type(n).__name__ for n in seen)
 
 
+@pytest.mark.thorough
 def test_subclass_inputs_share_one_autograd_node() -> None:
     """More subclass inputs that require grad add no autograd nodes to a compiled call."""
 

@@ -112,6 +112,7 @@ def test_views_of_one_tensor_train(fn: Callable[..., Any], make: Make) -> None:
     _check(fn, run, make, leaf_needs=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("views", sorted(set(VIEWS) - {"a diagonal"}))
 def test_the_graph_is_functional(views: str) -> None:
     """Views of a contiguous tensor, with or without gaps, become views of one synthetic base.
@@ -127,6 +128,7 @@ def test_the_graph_is_functional(views: str) -> None:
     assert [a.argument for a in told.actions] == ["a and b"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("other", ["leaf", "unseen views", "another whole"])
 def test_other_views_in_a_later_call(other: str) -> None:
     """Code compiled for views that autograd tracks matches eager for other views.

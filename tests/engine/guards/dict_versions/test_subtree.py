@@ -305,6 +305,7 @@ EQUAL_OBJECTS: dict[str, tuple[int, Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", EQUAL_OBJECTS)
 def test_objects_replaced_by_equal_ones_end_the_recordings(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such an object is checked by its own guards; the module is no longer walked."""

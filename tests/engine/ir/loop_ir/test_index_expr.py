@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 
+import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,6 +63,7 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> tuple[IndexExpr, str]:
 
 
 @settings(max_examples=300, deadline=None)
+@pytest.mark.thorough
 @given(expressions())
 def test_values_are_pythons(expression: tuple[IndexExpr, str]) -> None:
     """Whatever is simplified, every value stays what plain integer arithmetic gives."""
@@ -71,6 +73,7 @@ def test_values_are_pythons(expression: tuple[IndexExpr, str]) -> None:
 
 
 @settings(max_examples=200, deadline=None)
+@pytest.mark.thorough
 @given(expressions())
 def test_upper_bounds_hold(expression: tuple[IndexExpr, str]) -> None:
     """No value exceeds the upper bound that is claimed."""
@@ -80,6 +83,7 @@ def test_upper_bounds_hold(expression: tuple[IndexExpr, str]) -> None:
 
 
 @settings(max_examples=200, deadline=None)
+@pytest.mark.thorough
 @given(st.permutations(list(range(4))), st.integers(0, 3), st.integers(1, 6))
 def test_bijections_visit_each_element_once(order: list[int], split: int, by: int) -> None:
     """What is called a bijection really visits every element exactly once."""

@@ -242,6 +242,7 @@ def test_a_call_that_kernels_are_not_valid_for_is_recorded(monkeypatch: pytest.M
     assert "ATen" in failure.fallback
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("cpu_kernels")
 def test_an_input_with_unknown_strides_is_saved_itself() -> None:
     """The backward gets the caller's tensor: a copy has no history, as if it were detached."""

@@ -396,6 +396,7 @@ def test_small_windows_are_pooled_in_kernels(window: tuple[int, int], is_in_kern
         assert any(c.cpu_kernels for c in session.compilations) is is_in_kernel
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_resampled_images_stay_in_kernels(dtype: torch.dtype) -> None:

@@ -25,6 +25,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: u.name)
 @pytest.mark.parametrize("shape", [(3, 37), (70, 130)], ids=str)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_rows_stored_for_a_later_pass(name: str, shape: tuple[int, int], unit: VectorUnit) -> None:
     """Results are eager's, with whole vectors and with a rest, along the row and across."""
@@ -35,6 +36,7 @@ def test_rows_stored_for_a_later_pass(name: str, shape: tuple[int, int], unit: V
         assert_same(found, FUNCTIONS[name](x))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("columns", "is_stored"), [(1024, True), (1 << 15, False)])
 def test_costly_values_are_computed_once(columns: int, is_stored: bool) -> None:
     """A row that fits in the cache is stored; a longer one is computed in each pass."""

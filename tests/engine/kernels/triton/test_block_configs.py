@@ -131,6 +131,7 @@ def test_data_dependent_kernels_are_not_tuned() -> None:
     assert asked.questions == []
 
 
+@pytest.mark.thorough
 @needs_triton
 def test_long_columns_are_read_ahead() -> None:
     """Sums over many rows prefetch several blocks at once through shared memory.

@@ -153,6 +153,7 @@ def test_other_attention_is_not_fused_with_a_reason(name: str) -> None:
     assert str(module.graph) == before
 
 
+@pytest.mark.thorough
 def test_decisions_are_recorded_with_the_program() -> None:
     """A session shows that scores never go through memory, for sizes that vary too."""
     torch.manual_seed(0)

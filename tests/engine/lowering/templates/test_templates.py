@@ -99,6 +99,7 @@ def attention(name: str, length: int = 256) -> tuple[GeneratedKernel, ...]:
     return program(case.function, *given).kernels
 
 
+@pytest.mark.thorough
 @needs_triton
 @each_kind_of_target
 def test_every_target_compiles_attention(target: str) -> None:
