@@ -46,7 +46,7 @@ from engine.trace.graph_breaks.nested_breaks import (
     reaches_suspended_generator,
 )
 from engine.trace.graph_breaks.reasons import make_break_record
-from engine.trace.graph_breaks.varying_values import VARYING_RESULTS
+from engine.trace.graph_breaks.varying_values import BROKEN_RESULT, VARYING_RESULTS
 from engine.trace.interpreter_loop import run_instruction
 from engine.trace.library_functions import LibraryFunctions
 from engine.trace.side_effects.aliasing_guards import add_aliasing_guards
@@ -414,7 +414,8 @@ class TraceAttempt:
         cg.continues_after = True
         try:
             self._check_unsupported_mutations()
-            resumption = NestedBreakCodegen(cg, tx.call_stack.frames)
+            result_varies = reason.kind in VARYING_RESULTS
+            resumption = NestedBreakCodegen(cg, tx.call_stack.frames, result_varies=result_varies)
             effects = _emit_break(self.tx, cg, resumption)
             record = make_break_record(reason.kind, reason.what, reason.stack, skipped=False)
             traced = self._make_traced_frame(root, cg, effects, (record,), tuple(resumption.resume_slots))
@@ -444,7 +445,10 @@ class TraceAttempt:
             raise self._make_skip(reason, spans, "before any tensor operation")
         cg = PyCodegen(self.tx, frame.code, _instr_location(frame))
         cg.continues_after = True
-        resumption = BreakCodegen(cg, frame, op, stack, result_varies=reason.kind in VARYING_RESULTS)
+        result_varies = reason.kind in VARYING_RESULTS
+        if is_recorded:
+            result_varies = BROKEN_RESULT in self.tx.request.dynamic_dims
+        resumption = BreakCodegen(cg, frame, op, stack, result_varies=result_varies)
         try:
             effects = _emit_break(self.tx, cg, resumption)
         except Unsupported as error:

@@ -16,6 +16,8 @@ from engine.trace.variables.tensors.sym_node import varies
 
 VARYING_RESULTS = frozenset(("clock", "data-dependent", "random-generator", "tensor-jump"))
 """Kinds of breaks at an instruction whose result depends on data, chance or time."""
+BROKEN_RESULT = ""
+"""Key of the result of the instruction at which a resume function starts."""
 _MAX_DEPTH = 3
 _MAX_ITEMS = 16
 """Maximum number of items of a list or tuple that are looked at."""
@@ -34,7 +36,7 @@ def varying_dims(
     iterator. The first compilation of the resume function makes symbols of them: otherwise it would specialize,
     and the next call would compile again. A name as value stands for a result of the broken instruction.
     """
-    found: dict[str, frozenset[int]] = {}
+    found = {BROKEN_RESULT: frozenset((ALL_NUMBERS,))} if result_varies else {}
     for name, value in arguments:
         if not isinstance(value, str):
             _collect(tx, LocalSource(name), value, found, _MAX_DEPTH)

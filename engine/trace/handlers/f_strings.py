@@ -7,19 +7,31 @@ import torch
 from engine.trace.annotations import DecodedInstruction, Frame, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.opcode_registry import handles
-from engine.trace.variables.base import ConstantVariable, FormatPart, StringFormatVariable, Variable, realize
+from engine.trace.variables.base import (
+    ConstantVariable,
+    FormatPart,
+    StringFormatVariable,
+    Variable,
+    is_formatted_later,
+    realize,
+)
 from engine.trace.variables.callable_registry import find_rule
 
 
 @handles("BUILD_STRING")
 def _string(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     parts = frame.popn(op.arg)
-    text = StringFormatVariable([piece for part in parts for piece in part.format_parts(tx)])
-    frame.push(text if any(value.is_symbolic for value, _ in text.parts) else text.realize(tx))
+    shown = (format_f_string_part(tx, part, 0, "") if part.is_lazy else part for part in parts)
+    text = StringFormatVariable([piece for part in shown for piece in part.format_parts(tx)])
+    frame.push(text if any(value.is_symbolic or value.is_lazy for value, _ in text.parts) else text.realize(tx))
 
 
 def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str) -> Variable:
     """Format one part of an f-string. ``conversion``: 0 none, 1 str, 2 repr, 3 ascii."""
+    if value.is_lazy and is_formatted_later(value):
+        assert value.source is not None
+        tx.guard_type(value.real_object, value.source, "a string shows it")
+        return StringFormatVariable([(value, (conversion, spec))])
     value = realize(tx, value)
     if value.is_symbolic:
         return StringFormatVariable([(value, (conversion, spec))])

@@ -93,7 +93,11 @@ def _invert(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 
 @handles("UNARY_NOT")
 def _not(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
-    frame.push(ConstantVariable(not realize(tx, frame.stack.pop()).is_truthy(tx)))
+    value = realize(tx, frame.stack.pop())
+    if value.is_symbolic and value.python_type() is bool:
+        frame.push(arithmetic.compare_op(tx, "==", value, ConstantVariable(False)))
+    else:
+        frame.push(ConstantVariable(not value.is_truthy(tx)))
 
 
 _INTRINSICS = {3: "stop-iteration", 5: "+", 6: "tuple"}

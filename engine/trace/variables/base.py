@@ -409,7 +409,7 @@ class LazyVariable(RealObjectVariable):
 
 
 class StringFormatVariable(Variable):
-    """A string with symbolic numbers, formatted after the graph unless it is realized.
+    """A string with symbolic or lazy values, formatted after the graph or when realized.
 
     ``parts`` are those of an f-string: variables with their conversions and formats.
     """
@@ -422,9 +422,9 @@ class StringFormatVariable(Variable):
         return self.realized.describe() if self.realized is not None else "str (not read yet)"
 
     def realize(self, tx: Tracer) -> Variable:
-        """Return the string as a constant. This specializes the numbers in it."""
+        """Return the string as a constant. This specializes the values in it."""
         if self.realized is None:
-            shown = (format_value(value.as_python_constant(tx), *how) for value, how in self.parts)
+            shown = (format_value(realize(tx, value).as_python_constant(tx), *how) for value, how in self.parts)
             self.realized = ConstantVariable("".join(shown))
         return self.realized
 
@@ -436,6 +436,15 @@ class StringFormatVariable(Variable):
 
     def reconstruct(self, cg: PyCodegen) -> None:
         cg.call(join_f_string, tuple(how for _, how in self.parts), *self.child_variables())
+
+
+_TYPES_FORMATTED_LATER = frozenset((str, int, float, bool, type(None)))
+
+
+def is_formatted_later(value: Variable) -> bool:
+    """Return True if a text can show the value without guards until it is realized."""
+    is_plain = value.is_lazy and value.python_type() in _TYPES_FORMATTED_LATER
+    return is_plain or value.__class__ is StringFormatVariable
 
 
 def realize(tx: Tracer, value: Variable) -> Variable:

@@ -20,6 +20,31 @@ def formatted_after_a_break(x, n):
     return y, f"{n} of {n:>3} {n!r}"
 
 
+@program(*[lambda n=n: (torch.randn(3), f"run {n}", n) for n in (2, 3, 4, 5)], breaks=2)
+def printed_progress(x, name, epoch):
+    """Values that are only shown are not guarded, also those carried over a break."""
+    loss = (x * x).mean()
+    print(f"{name}: epoch {epoch} loss {loss.item():.4f} {epoch=}")
+    print(f"{name} {x.sum().tolist():.2f}", f"{len(name)}")
+    return x * 2, f"{name}/{epoch}", not (x > 9).all().item()
+
+
+class Run:
+    """Counts its steps."""
+
+    def __init__(self, name):
+        self.name, self.step = name, len(name)
+
+
+@program(*[lambda n=n: (torch.randn(3), Run("a" * n), ["b" * n, "c"]) for n in (1, 2, 3)], steady=False)
+def texts_of_what_changes(x, run, words):
+    """A text shows the values at its time, not those that are assigned later."""
+    text = f"{run.name}{run.step}{words[0]}{words[0]!r:>9}"
+    run.step += 1
+    run.name, words[0] = f"{words[0]}!", "d"
+    return x * 2, text, f"{run.name}{run.step}{words[0]}", run, words, f"{words[1]}" == "c", {f"{text}": 1}
+
+
 @program(lambda: (torch.randn(2, 3),), lambda: (torch.randn(4, 3),), lambda: (torch.randn(5, 3),))
 def formatted_sizes(x):
     """Sizes in text, unused, returned, joined, in a message and looked at."""

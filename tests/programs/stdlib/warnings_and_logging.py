@@ -236,7 +236,7 @@ def notes_in_a_file(x):
     y = noting(x.sin(), 3)
     NOTES.said_once(f"first {y.shape[0]}")
     NOTES.said_once(f"first {y.shape[0]}")
-    NOTES.error("second")
+    NOTES.error(f"second {y.sum().item():.3f}")
     text = written()
     logging.Logger.said_once.cache_clear()
     return y + 1, text

@@ -16,7 +16,16 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, RealObjectVariable, Variable, realize
+from engine.trace.variables.base import (
+    NONE,
+    Args,
+    ConstantVariable,
+    Kwargs,
+    RealObjectVariable,
+    StringFormatVariable,
+    Variable,
+    realize,
+)
 from engine.trace.variables.builder import is_literal, register_subclass_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
@@ -73,14 +82,16 @@ class LoggerVariable(RealObjectVariable):
         raise Unsupported("logging", f"logging.{type(self.real_object).__name__}.{name} is called")
 
     def _log(self, tx: Tracer, level: int, args: Args) -> Variable:
-        """Log constants after the graph, with the location of the traced line."""
+        """Log numbers and texts after the graph, with the location of the traced line."""
         for value in args:
+            if value.__class__ is StringFormatVariable or realize(tx, value).is_symbolic:
+                continue
             if type(realize(tx, value).as_python_constant(tx)) not in (str, int, float, bool, type(None)):
                 raise Unsupported("logging", f"{realize(tx, value).describe()} is logged")
         frame = tx.frame
         line = span_of(frame.code, frame.op.offset).line
         where = [ConstantVariable(frame.code.co_filename), ConstantVariable(line), ConstantVariable(frame.code.co_name)]
-        words = f"{logging.getLevelName(level).lower()} is logged: {realize(tx, args[0]).describe()}"
+        words = f"{logging.getLevelName(level).lower()} is logged: {args[0].describe()}"
         tx.side_effects.record_side_effect(
             CallExpressionVariable(log_at_line, [self, ConstantVariable(level), *where, *args]), words
         )

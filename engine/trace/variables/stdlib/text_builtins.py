@@ -9,7 +9,7 @@ from engine.ir.register_once import register_table
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators import arithmetic
-from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize, type_name
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, is_formatted_later, realize, type_name
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.functions import FunctionVariable
 from engine.trace.variables.callables.methods import BoundMethodVariable
@@ -21,7 +21,8 @@ from engine.trace.variables.tensors.tensor import TensorMethodVariable
 
 @register_rule(print)
 def _print(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
-    raise Unsupported("print", f"print({', '.join(realize(tx, a).describe() for a in args)})")
+    shown = (type_name(a.python_type()) if is_formatted_later(a) else realize(tx, a).describe() for a in args)
+    raise Unsupported("print", f"print({', '.join(shown)})")
 
 
 @register_table(register_rule, {str: "__str__", repr: "__repr__"})

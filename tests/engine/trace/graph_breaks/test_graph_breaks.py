@@ -405,20 +405,35 @@ def test_numbers_that_depend_on_data_or_chance_are_symbols_after_a_break() -> No
         rows = generator.sample(range(10, 90), 2)
         return x * rows[0] + rows[1] - x * (rows[0] + rows[1])
 
+    def callee(x: Any) -> Any:
+        return (x * generator.choice([(0.5, 1), (2.5, 0), (3.5, 3)])[1]).sum()
+
     def rows(x: Any, at: Any) -> Any:
         return x[at.tolist()] * 2
 
     assert compile_count(branch, [(X + n,) for n in (1, 2, 3)]) == 2
-    compiled = engine.compile(drawn, backend="eager")
-    with engine.record() as session:
-        for _ in range(3):
-            state = generator.getstate()
-            found = compiled(X)
-            generator.setstate(state)
-            torch.testing.assert_close(found, drawn(X))
-    assert len(session.compilations) == 2
+    for program, count in ((drawn, 2), (lambda x: callee(x + 1) * 2, 4)):
+        compiled = engine.compile(program, backend="eager")
+        with engine.record() as session:
+            for _ in range(5):
+                state = generator.getstate()
+                found = compiled(X)
+                generator.setstate(state)
+                torch.testing.assert_close(found, program(X))
+        assert len(session.compilations) == count
     # One length, any length up to the break, and a list of any length after it.
     assert compile_count(rows, [(torch.eye(4), torch.arange(n) % 4) for n in (2, 3, 4, 5, 3)]) <= 5
+
+
+def test_values_that_are_only_printed_do_not_specialize() -> None:
+    """A printed text takes names, numbers and values of the data as they are in each call."""
+
+    def train(x: Any, name: str, epoch: int) -> Any:
+        print(f"{name} {epoch}: {(x * x).mean().item():.4f}")
+        return x * 2
+
+    # The function and what follows the break, where no number varies.
+    assert compile_count(train, [(X, f"run {n}", n) for n in range(5)]) == 2
 
 
 def test_methods_of_a_buffer_in_memory_break_once_each() -> None:
