@@ -91,7 +91,7 @@ class SizeOutOfRange(ConstraintViolation):
         EngineError.__init__(
             self,
             f"{f'Dimension {dim} of ' if dim >= 0 else ''}{tensor} is {size}, but its range is {given}. "
-            "Widen the range, or give none.",
+            "Widen the range, or remove it.",
         )
 
 

@@ -71,7 +71,7 @@ class PatternPass:
             text = (str(error).splitlines() or [""])[0]
             raise errors.BadArgument(f"{fn.__name__} cannot be traced for a pattern: {text}") from error
         if traced is None or not traced.has_computation():
-            raise errors.BadArgument(f"{fn.__name__} cannot be a pattern: it computes nothing with tensors.")
+            raise errors.BadArgument(f"{fn.__name__} cannot be a pattern: it does not compute with tensors.")
         names = {i.name: i.source.expr for i in traced.inputs}
         module = traced.graph
         if self._stage != "traced":

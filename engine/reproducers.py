@@ -205,7 +205,7 @@ def _draft(
     check = f"""\
 EXPECTED = ""
 print("digest", digest(results))
-assert EXPECTED in ("", digest(results)), "the values are others than when this file was written"
+assert EXPECTED in ("", digest(results)), "the values differ from those when this file was written"
 print("{DONE}")
 """
     return _Draft(title, f"{head}{program}{check}", symptom, environment or {})
@@ -321,7 +321,9 @@ def _engine_script(session: Session, record: CompilationRecord, what: str) -> _D
     if any("= ..." in script for script in scripts):
         raise CannotWrite("an input is neither a tensor nor a constant")
     if not all(c.startswith("engine.compile(") for c in calls):
-        raise CannotWrite("the frame is no function of the file, such as a method or a resume function")
+        raise CannotWrite(
+            "the frame is not a function at the top level of a file, but for example a method or a resume function"
+        )
     head, _, _ = scripts[-1].rstrip().rpartition("\n\n")
     blocks = []
     for script in scripts:

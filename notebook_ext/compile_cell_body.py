@@ -94,7 +94,7 @@ def check_eligibility(
     if judge.obstacles:
         return FrameEligibility(False, judge.obstacles[0])
     if not judge.computes:
-        return FrameEligibility(False, "it computes nothing with tensors")
+        return FrameEligibility(False, "it does not compute with tensors")
     return FrameEligibility(True)
 
 

@@ -185,7 +185,8 @@ def serialize_fake(value: Any) -> Data:
         return {"value": serialize_value(value)}
     if type(value) is not FakeTensor or value.layout != torch.strided or value.is_conj() or value.is_neg():
         raise NotCached(
-            CacheFallback.UNSERIALIZABLE_VALUE, f"a {type(value).__name__} of an unsupported kind is computed"
+            CacheFallback.UNSERIALIZABLE_VALUE,
+            f"a {type(value).__name__} of an unsupported layout is an intermediate value",
         )
     place = serialize_value([list(value.shape), list(value.stride()), value.storage_offset()])
     return {"tensor": [str(value.dtype), str(value.device), *place]}

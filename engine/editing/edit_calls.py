@@ -78,7 +78,7 @@ def read_call(text: str, arguments: Mapping[str, Any], options: Options) -> Edit
             continue
         path = next((n for n in (OPTION_NAMES if is_option else known) if line.startswith(f"{n}:")), None)
         if path is None:
-            raise UnreadableCall(number, f"this is no {'option' if is_option else 'input'} of the call")
+            raise UnreadableCall(number, f"the call has no such {'option' if is_option else 'input'}")
         value = line[len(path) + 1 :].strip()
         lines[path] = number
         try:

@@ -77,12 +77,12 @@ def triton_problem(kernel: GeneratedKernel, text: str) -> tuple[str, int] | None
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
-        return f"this does not parse: {getattr(error, 'msg', error)}", getattr(error, "lineno", None) or 1
+        return f"syntax error: {getattr(error, 'msg', error)}", getattr(error, "lineno", None) or 1
     names = [a.name for a in kernel.args]
     found: Any = next((n for n in tree.body if getattr(n, "name", "") == kernel.name and hasattr(n, "args")), None)
     wanted = f"def {kernel.name}({', '.join(names)})"
     if found is None:
         return f"it must define the kernel that is launched: {wanted}", 1
     if [a.arg for a in found.args.args] != names:
-        return f"the kernel's arguments must stay as they are launched: {wanted}", found.lineno
+        return f"the kernel is launched with these parameters, so keep them: {wanted}", found.lineno
     return None

@@ -186,7 +186,7 @@ def _llvm_problem(name: str, text: str, original: str) -> tuple[str, int] | None
     except RuntimeError as error:
         message = str(error).strip()
         if at := _POSITION.search(message):
-            return f"this does not parse: {at[2]}", int(at[1])
+            return f"syntax error: {at[2]}", int(at[1])
         first, _, rest = message.partition("\n")
         said = rest.partition("\n")[0].strip()
         at_fault = (n for n, line in enumerate(text.split("\n"), 1) if said and line.strip().startswith(said))

@@ -89,7 +89,9 @@ class MinimizedGraph:
             BadArgument: the graph crashes or hangs.
         """
         if self.outcome.kind in ("crash", "hang"):
-            raise BadArgument(f"The graph would end in a {self.outcome.kind} of this process: look at its text.")
+            raise BadArgument(
+                f"Running this graph would {'crash' if self.outcome.kind == 'crash' else 'hang'} this process: read its text instead."
+            )
         with api.record() as session:
             api.compile(self.module, backend=self.backend)(*map(_copied, self.inputs))
         return session
@@ -217,7 +219,7 @@ class _Search:
             return Outcome(sentence=found.sentence)
         if spread > MAX_SPREAD:
             raise NotReproduced(
-                "No operation can be removed reliably: the seconds that the call loses vary too much here. "
+                "The measured slowdown varies too much to say which operations cause it. "
                 f"Close other programs, or use larger inputs. {found.sentence}"
             )
         return Outcome(SLOWER, sentence=found.sentence, slowdown=found)

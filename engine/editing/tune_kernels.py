@@ -80,7 +80,9 @@ class Tuning:
             wanted = all_values(self.loops, self.target, values)
             found = next((p for p in self.points if p.values == wanted), None)
         if found is None or found.problem:
-            raise BadArgument("These settings have no result: keep settings that were tried, and that work.")
+            raise BadArgument(
+                "These settings were not measured, or failed: choose settings that were tried and worked."
+            )
         store_tuning(self.loops, self.target, found.values, found.seconds, self.usual_seconds)
         self._change(replace(self.record, chosen=found.values))
         return found

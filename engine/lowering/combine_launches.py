@@ -69,7 +69,7 @@ def combine_launches(
                 members[0].nodes,
                 tuple(dict.fromkeys(node for member in members[1:] for node in member.nodes)),
                 True,
-                f"They compute the same on {len(members)} tensors: one launch serves all of them.",
+                f"They do the same computation on {len(members)} tensors, so one launch runs all of them.",
             )
         )
     return ordered, tuple(decisions)

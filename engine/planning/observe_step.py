@@ -313,7 +313,9 @@ class StepObserver(TorchDispatchMode):
             if func not in ASSUMED_VALUES:
                 raise
             where = "{}:{}".format(*user_line())
-            self.notes[f"{where} reads a value; the plan assumes 1 for numbers and False for truth values."] = None
+            self.notes[
+                f"{where} reads a tensor's value, which a plan does not have; it assumes 1 for numbers and False for bools."
+            ] = None
             return ASSUMED_VALUES[func](args[0])
 
     def _runs_for_real(self, packet: str, kwargs: Any, tensors: list[torch.Tensor]) -> bool:

@@ -92,7 +92,7 @@ def plan_program(
     if steps < 1:
         raise BadArgument("A plan needs at least one step.")
     if device not in {"cuda", "cpu"}:
-        raise BadArgument(f"A plan is for the device 'cuda' or 'cpu', not {device!r}.")
+        raise BadArgument(f"The device of a plan must be 'cuda' or 'cpu', not {device!r}.")
 
     PlannedTensorMode()  # loads torch's modules of fake tensors here once, not in each forked process
 
@@ -108,10 +108,10 @@ def plan_program(
 
 def _planned_note(wanted: Sequence[int], classes: int) -> str:
     if len(wanted) == 1:
-        return f"Rank {wanted[0]} was planned, others were not. Name more with ranks=[...]."
+        return f"Only rank {wanted[0]} was planned. List more with ranks=[...]."
     which = " and ".join(map(str, wanted)) if len(wanted) < 3 else ", ".join(map(str, wanted))
-    alike = "are alike" if classes == 1 else "were planned"
-    return f"Ranks {which} {alike}; others were not planned. Name more with ranks=[...]."
+    alike = "are equal" if classes == 1 else "were planned"
+    return f"Ranks {which} {alike}; others were not planned. List more with ranks=[...]."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +286,7 @@ def parsed_mesh(text: str) -> dict[str, int]:
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, size = (p.strip() for p in part.partition("="))
         if not name.isidentifier() or not size.isdecimal() or name in sizes:
-            raise BadArgument(f"{text!r} is no mesh: write names with sizes, as dp=8,tp=8.")
+            raise BadArgument(f"{text!r} is not a mesh: write names and sizes, for example dp=8,tp=8.")
         sizes[name] = int(size)
     return sizes
 

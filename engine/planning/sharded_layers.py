@@ -25,7 +25,9 @@ class ShardedLayers:
     def __init__(self, styles: Mapping[str, Any]) -> None:
         for name, style in styles.items():
             if style is not None and not hasattr(style, "src_data_rank"):
-                raise BadArgument(f"The layer {name!r} needs a style as ColwiseParallel(), or None, not {style!r}.")
+                raise BadArgument(
+                    f"The style of layer {name!r} must be a parallel style such as ColwiseParallel(), or None, not {style!r}."
+                )
         self.styles = dict(styles)
         self.found: set[str] = set()
         self.known: dict[str, None] = {}

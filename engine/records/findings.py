@@ -267,7 +267,7 @@ def _changed_places(failure: GuardFailure) -> Iterator[str]:
 def _change_line(symbol: TracedSymbolRecord, place: str) -> Fix:
     at = f" at {place}" if place else ""
     return Fix(
-        f"Change what needs the concrete value of {symbol.sources[0]}{at}, or pass fewer values: each one is compiled for itself"
+        f"Change what needs the concrete value of {symbol.sources[0]}{at}, or pass fewer values: each one is compiled separately"
     )
 
 
@@ -278,7 +278,7 @@ def _specialized_sizes(session: Session) -> Iterator[Finding]:
                 by = symbol.specialized_by
                 yield Finding(
                     "specialized-size", "warning", f"{' = '.join(symbol.sources)} is marked dynamic, but the code works for {symbol.specialized_to} only",
-                    _clean(by.text) if by else "", (Fix("Remove the mark, or what compares the size"),),
+                    _clean(by.text) if by else "", (Fix("Remove the mark, or the code that compares the size"),),
                     "one cache entry for all sizes", by.span if by else None, f"guards|{compilation.id}", compilation.id,
                 )  # fmt: skip
 
@@ -383,9 +383,9 @@ def _missing_lowerings(session: Session) -> Iterator[Finding]:
                 found.setdefault((call.op, call.reason, call.hint), []).append(place)
     for (op, reason, hint), places in found.items():
         is_custom = not op.startswith(_OPERATORS_OF_TORCH)
-        where, advice = ("by its own code", _CUSTOM_ADVICE) if is_custom else ("in ATen", hint)
+        where, advice = ("its own code", _CUSTOM_ADVICE) if is_custom else ("in ATen", hint)
         yield Finding(
-            "aten-fallback", "advice", f"{op} runs {where}, apart from the kernels around it", _clean(reason), _hint(advice),
+            "aten-fallback", "advice", f"{op} runs {where} and is not fused with the kernels around it", _clean(reason), _hint(advice),
             "the memory traffic of its operands", places[0][1], "kernels", places[0][0], len(places),
         )  # fmt: skip
 

@@ -34,7 +34,7 @@ class TextView:
 
     def __repr__(self) -> str:
         text = "\n".join(_sanitize_line(line) for line in _STAGE_LINES[self._stage](self._session))
-        return text or f"Nothing was recorded of this stage: {self._stage}."
+        return text or f"Nothing was recorded for this stage: {self._stage}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the records of this stage as JSON-serializable values."""

@@ -113,7 +113,7 @@ class TracedSymbolRecord(Record):
         if self.specialized_to:
             if self.why != "marked dynamic":
                 return f"{place} is always {self.specialized_to}: the code allows nothing else{at}."
-            advice = "Remove the mark, or what compares the size."
+            advice = "Remove the mark, or the code that compares the size."
             return f"{place} is marked dynamic, but the code works for {self.specialized_to} only{at}. {advice}"
         parts = [
             *([] if self.low is None else [f"at least {self.low}"]),

@@ -207,7 +207,7 @@ class CollectiveWatcher:
             text, line = ours[count]
             stream.ahead_since = (count, float("inf"))
             self._say(
-                f"Rank {self._rank} came to {text} at {line} more than {WAITING_SECONDS:.0f} s ago, rank {stream.next_rank} has not."
+                f"Rank {self._rank} reached {text} at {line} more than {WAITING_SECONDS:.0f} s ago; rank {stream.next_rank} has not."
                 f" Rank {stream.next_rank} is slow, has ended, or runs other code."
             )
 

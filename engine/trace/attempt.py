@@ -365,7 +365,7 @@ class TraceAttempt:
             if not self.tx.fallback.has_operation_before:  # Nothing would be captured before the graph break.
                 raise SkipFrame("argument-mutation", "an argument is mutated inside a try block")
             raise RestartTracing(
-                needed_at, Unsupported("argument-mutation", "an argument is mutated beside a try block")
+                needed_at, Unsupported("argument-mutation", "an argument is mutated in a function with a try block")
             )
         if resizes_leaf_input(self.tx):
             raise SkipFrame(

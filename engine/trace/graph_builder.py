@@ -158,7 +158,7 @@ class GraphBuilder:
         if any(node.graph is not self.graph for node in (*outputs, *used)):
             raise Unsupported(
                 "higher-order-side-effect",
-                "a tensor leaves the body of a higher-order operator in another way than as its result",
+                "a tensor leaves the body of a higher-order operator, but is not one of its results",
             )
 
     def _erase_unused_getitems(self, outputs: set[torch.fx.Node]) -> None:

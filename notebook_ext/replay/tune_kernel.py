@@ -50,4 +50,4 @@ def _values(sent: Any) -> dict[str, tuple[int, ...]]:
     try:
         return {str(name): tuple(int(v) for v in tried) for name, tried in sent.items()}
     except (AttributeError, TypeError, ValueError) as error:
-        raise BadArgument("The request names no values to try.") from error
+        raise BadArgument("The request has no values to try.") from error

@@ -136,7 +136,7 @@ def test_a_stage_and_the_cell_are_edited(lab: Lab, tab: Callable[..., Any]) -> N
     page.set_viewport_size({"width": 800, "height": 900})
     replace(page, "gelu + gelu", "gelu + (gelu")
     assert page.locator(".lm .edit .gut .at").inner_text() == "5"
-    assert said(page).startswith("Line 5: this does not parse")
+    assert said(page).startswith("Line 5: syntax error")
     keep(page, "edit-fault-800")
     page.locator(".lm .edit .ctx button", has_text="Undo").click()
     page.wait_for_function(f"{RESULT}?.textContent.includes('are those of eager')", timeout=60_000)

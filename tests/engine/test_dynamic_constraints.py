@@ -33,7 +33,7 @@ def test_specialized_mark_is_told_with_its_line() -> None:
     line = only_five.__code__.co_firstlineno + 1
     assert sentence.startswith("x.shape[0] is marked dynamic, but the code works for 5 only")
     assert f"test_dynamic_constraints.py:{line}" in sentence
-    assert sentence.endswith("Remove the mark, or what compares the size.")
+    assert sentence.endswith("Remove the mark, or the code that compares the size.")
 
 
 def test_range_is_told() -> None:

@@ -60,11 +60,11 @@ def test_an_edit_replaces_its_graph(stage: str) -> None:
 
 
 FAULTS = {
-    "does not parse": ("(add)", "(add", "this does not parse", 4),
+    "does not parse": ("(add)", "(add", "syntax error", 4),
     "unknown name": ("(add)", "(nope)", "NameError: name 'nope' is not defined", 4),
     "another signature": ("def graph(x, b)", "def graph(x)", "the text must begin with: def graph(x, b):", 2),
     "another result": ("return (", "return (add, ", "the graph returns 2 results, and returned 1 before", 2),
-    "no statement": ("gelu = ", "del ", "a line is an assignment to a name, or the return", 4),
+    "no statement": ("gelu = ", "del ", "each line must be an assignment to one name, or the return", 4),
 }
 
 

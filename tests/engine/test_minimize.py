@@ -78,7 +78,7 @@ def test_the_smallest_graph_fails_in_the_same_way(fault: str, nodes: int, monkey
     assert all(max(t.shape) <= 3 for t in found.inputs if fault != "wrong value")
     assert found.nodes_before == 40
     if fault in ("crash", "hang"):
-        with pytest.raises(BadArgument, match=f"would end in a {fault}"):
+        with pytest.raises(BadArgument, match=f"would {fault}"):
             found.record()
     elif fault == "wrong value":
         assert found.record().compilations
@@ -151,7 +151,7 @@ def test_the_operation_that_is_slower_than_eager_is_left() -> None:
     ("seconds", "sentence"),
     [
         ((1.1, 1.3, 1.2), r"takes over 1\.2 times the time of eager"),
-        ((2.0, 4.0, *[9.0] * 6), "No operation can be removed reliably"),
+        ((2.0, 4.0, *[9.0] * 6), "The measured slowdown varies too much"),
     ],
 )
 def test_what_is_not_slower_says_so(seconds: tuple[float, ...], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,15 +74,15 @@ def test_wrong_values_are_told(session: engine.Session) -> None:
 @pytest.mark.parametrize(
     ("language", "old", "new", "sentence"),
     [
-        ("llvm", "ret i32", "return i32", "this does not parse"),
+        ("llvm", "ret i32", "return i32", "syntax error"),
         ("llvm", "i64 %end) #0", "i64 %end, i64 %more) #0", "must have the type i32 (ptr, i64, i64)"),
         ("llvm", "ptr %sum_ptr, i64 %i0", "ptr %sum_ptr, i64 500", "bytes past the end of sum"),
         ("llvm", "ptr %sum_ptr, i64 %i0", "ptr %b_ptr, i64 %i0", "it writes to b, which it should only read"),
-        ("triton", "2.0", "2.0)", "this does not parse"),
+        ("triton", "2.0", "2.0)", "syntax error"),
         ("triton", "add * 2.0", "added * 2.0", "'added' is not defined"),
         ("triton", "b_ptr + col", "b_ptr + col + 1", "it reads past the end of b"),
         ("triton", "sum_ptr + row, ", "sum_ptr + row - 1, ", "it writes 4 bytes before the start of sum"),
-        ("triton", "b_ptr, sum_ptr", "sum_ptr, b_ptr", "the kernel's arguments must stay as they are launched"),
+        ("triton", "b_ptr, sum_ptr", "sum_ptr, b_ptr", "the kernel is launched with these parameters"),
     ],
 )
 def test_a_fault_is_one_sentence_at_its_line(

@@ -123,7 +123,7 @@ def test_a_break_in_a_loop_has_a_fix_for_the_loop() -> None:
     assert found.cause.endswith(
         "(its next item) does not exist in this call; the compiled code expects type torch.Tensor"
     )
-    assert [fix.text for fix in found.fixes] == ["Move what breaks the graph out of the loop"]
+    assert [fix.text for fix in found.fixes] == ["Move the graph break out of the loop"]
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:

@@ -89,7 +89,7 @@ class _Reader:
                 yield start, pending
                 pending = ""
         if pending:
-            raise self._error(start, f"this does not parse: {pending[:80]}")
+            raise self._error(start, f"syntax error: {pending[:80]}")
 
     def _error(self, number: int, sentence: str) -> BrokenRule:
         return BrokenRule(sentence, span=Span(self._file, number))
@@ -117,7 +117,7 @@ class _Reader:
 
     @functools.singledispatchmethod
     def _evaluate(self, statement: Any) -> None:
-        raise SyntaxError("a line is an assignment to a name, or the return")
+        raise SyntaxError("each line must be an assignment to one name, or the return")
 
     @_evaluate.register
     def _evaluate_assignment(self, statement: ast.Assign) -> None:
@@ -130,7 +130,7 @@ class _Reader:
             args = (self._value(held.value), self._value(subscript), self._value(statement.value))
             self._tracer.create_proxy("call_function", operator.setitem, args, {})
         else:
-            raise SyntaxError("a line assigns to one name")
+            raise SyntaxError("each line must assign to one name")
 
     @_evaluate.register
     def _evaluate_return(self, statement: ast.Return) -> None:
@@ -139,7 +139,9 @@ class _Reader:
 
     def _assign(self, name: str, value: Any) -> None:
         if not hasattr(value, "node"):
-            raise TypeError(f"{name} is {value!r}, and no value of the graph: write it where it is used")
+            raise TypeError(
+                f"{name} is {value!r}, which is not a value of the graph: write the constant where it is used"
+            )
         known = self._known.get(name)
         if known is not None and (known.op, known.target) == (value.node.op, value.node.target):
             value.node.meta = {**known.meta, **value.node.meta}

@@ -267,7 +267,7 @@ class _AttentionPrinter:
         self.add(f"out = tl.dot(weights.to(value.dtype), value, out * kept[:, None]{self.precision_arg})", OUT)
         self.add("largest = raised", WEIGHTS)
         self.text.indent = 1
-        self.add("# A row that may look at nothing gives zeros.")
+        self.add("# A fully masked row gives zeros.")
         self.add("out = out / tl.where(total == 0.0, 1.0, total)[:, None]", OUT)
         self._print_block_store("out", "out", rows, values, OUT)
         if k.operand("logsumexp") is not None:

@@ -73,7 +73,7 @@ class MatmulBlocks(LoopBlocks):
         return [
             *lines,
             f"tile = tl.program_id(0){wide}",
-            "# GROUP rows of tiles are done together: they find each other's columns in the card's cache.",
+            "# GROUP rows of tiles run one after another, so that their columns stay in the L2 cache.",
             f"band = GROUP * tl.cdiv({cols}, COLS)",
             "first = tile // band * GROUP",
             f"height = tl.minimum(tl.cdiv({rows}, ROWS) - first, GROUP)",

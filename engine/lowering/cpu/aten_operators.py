@@ -25,7 +25,7 @@ _REASONS = {
         "adaptive_max_pool2d_backward",
         "adaptive_max_pool3d_backward",
     ),
-    "Beside an infinite element, a kernel's result could be NaN where ATen's is not.": (
+    "If an element is infinite, a kernel could return NaN where ATen does not.": (
         "upsample_linear1d",
         "upsample_bilinear2d",
         "upsample_trilinear3d",

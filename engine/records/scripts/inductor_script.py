@@ -63,7 +63,7 @@ def inductor_kernel_program(record: CompilationRecord, kernel: KernelRecord, see
     except CannotWrite:
         raise
     except (SyntaxError, ValueError, IndexError) as error:  # a damaged log, or another torch
-        raise CannotWrite("the program that calls this kernel is not understood") from error
+        raise CannotWrite("the program that calls this kernel could not be parsed") from error
     written = [a for a, parameter in zip(arguments, parameters, strict=True) if parameter.is_written]
     if is_triton:
         maker, run = f"triton({name!r}, TEXT)", f"kernel.run({', '.join(arguments)}, stream={_STREAM})"
@@ -85,7 +85,7 @@ results = ({"".join(f"{a}, " for a in written)})
 def _cpp_types(text: str) -> list[str]:
     found = _PARAMETERS.search(text)
     if found is None:
-        raise CannotWrite("the parameters of the kernel are not understood")
+        raise CannotWrite("the parameters of the kernel could not be parsed")
     return [" ".join(p.split()[:-1]) for p in found[1].split(",")]
 
 
@@ -107,7 +107,7 @@ def _triton_parameters(text: str) -> list[_Parameter]:
         changed = ast.literal_eval(_CHANGED.findall(text)[0])
         names = [a.arg for a in functions[-1].args.args if a.annotation is None]
     except (SyntaxError, ValueError, IndexError, TypeError) as error:
-        raise CannotWrite("the parameters of the kernel are not understood") from error
+        raise CannotWrite("the parameters of the kernel could not be parsed") from error
     return [
         _Parameter(
             _DTYPES.get(signature.get(n, "").removeprefix("*"), "") if signature.get(n, "").startswith("*") else "",

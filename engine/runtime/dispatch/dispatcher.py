@@ -378,7 +378,7 @@ class DispatcherState:
         # Only resume functions have such a value. It has no name, so there is no code to fix it with.
         is_loop = any(text in found.sentence for text in LOOP_TEXTS)
         fix = (
-            "Move what breaks the graph out of the loop"
+            "Move the graph break out of the loop"
             if is_loop
             else f"Remove the graph break at line {after.line}: Python values that cross it are guarded"
         )

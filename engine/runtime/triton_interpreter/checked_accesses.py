@@ -78,7 +78,7 @@ def describe_access(address: int, buffers: Mapping[str, range], verb: str) -> st
     """Return what an access does, by the argument that is nearest to its address."""
     nearest = min(buffers, default="", key=lambda n: max(buffers[n].start - address, address - buffers[n].stop, 0))
     if not nearest:
-        return f"it {verb} memory that is no argument"
+        return f"it {verb} memory that belongs to no argument"
     near = buffers[nearest]
     if address < near.start:
         return f"it {verb} {near.start - address} bytes before the start of {nearest}"

@@ -47,7 +47,7 @@ def test_equal_updates_share_a_launch() -> None:
     assert sorted(written) == sorted(out.buffer for out in found.outputs)
     assert len([a for a in kernel.args if a.kind == "pointer"]) == 3 * len(SHAPES)
     assert kernel.bytes_moved == sum(12 * torch.Size(s).numel() for s in SHAPES)
-    assert any("one launch serves all of them" in d.reason for d in found.record.decisions)
+    assert any("one launch runs all of them" in d.reason for d in found.record.decisions)
 
 
 def test_every_tensor_keeps_its_nodes() -> None:

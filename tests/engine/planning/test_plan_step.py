@@ -251,7 +251,7 @@ def test_memory_has_categories():
 BAD_CALLS = {
     "one rank": ({"world": 1}, "at least two ranks"),
     "mesh of another size": ({"world": 8, "mesh": "dp=2,tp=2"}, "dp=2 x tp=2 has 4 ranks, but the world has 8"),
-    "no mesh": ({"world": 8, "mesh": "dp:2"}, "no mesh"),
+    "no mesh": ({"world": 8, "mesh": "dp:2"}, "not a mesh"),
     "zero": ({"world": 8, "mesh": {"dp": 0}}, "positive whole size"),
     "rank": ({"world": 8, "ranks": [8]}, "from 0 to 7"),
     "device": ({"world": 8, "device": "tpu"}, "'cuda' or 'cpu'"),
@@ -363,7 +363,7 @@ def test_a_layer_that_is_not_there_is_named():
 
     with pytest.raises(PlanFailed, match="no layer 'up'; the layers of its parallelize_module are 0"):
         engine.plan(step, world=2, shard={"up": RowwiseParallel()})
-    with pytest.raises(BadArgument, match="needs a style as ColwiseParallel"):
+    with pytest.raises(BadArgument, match="must be a parallel style such as ColwiseParallel"):
         engine.plan(step, world=2, shard={"0": 1})
 
 

@@ -36,7 +36,7 @@ def session() -> Session:
         ("guards", "x"),
         ("graph", "# float32[2, 2]"),
         ("aot", "mode: training"),
-        ("autograd", "Nothing was recorded of this stage: autograd."),
+        ("autograd", "Nothing was recorded for this stage: autograd."),
         ("runtime", "compiled"),
     ],
 )

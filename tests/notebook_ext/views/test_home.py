@@ -166,7 +166,7 @@ def test_findings_name_what_a_stranger_knows(shell: Shell) -> None:
     assert (top.edit_text, top.fixes) == ("Make top and every size a symbol from the first call.", ())
     crossing = next(f for f in causes.values() if f.cause.startswith("A value carried over"))
     assert crossing.fixes[0][0] in {
-        "Move what breaks the graph out of the loop",
+        "Move the graph break out of the loop",
         "Remove the graph break at line 14: Python values that cross it are guarded",
     }
     assert [f.place for f in found if f.title.endswith("raises an exception")] == ["line 7 of cell 2"]
@@ -186,7 +186,7 @@ def test_a_fix_that_the_recompile_itself_refutes_is_not_offered(shell: Shell) ->
     row = next(f for f in home(session)["findings"] if "window 3" in f["title"])
     assert row["edit"] is None
     assert [f["text"] for f in row["fixes"]] == [
-        "Change what needs the concrete value of window at line 2, or pass fewer values: each one is compiled for itself"
+        "Change what needs the concrete value of window at line 2, or pass fewer values: each one is compiled separately"
     ]
     columns = recompiles(session)["lanes"][0]["columns"]
     assert [f["text"] for f in columns[1]["rejections"][0]["fixes"]] == [f["text"] for f in row["fixes"]]
@@ -360,7 +360,7 @@ def test_a_number_gets_no_tensor_edit_and_a_custom_operator_a_line(shell: Shell)
     found = findings(shell.ns["_compile"])
     custom = next(f for f in found if "strangers.twice" in f.title)
     assert (custom.title.partition(" runs ")[2], custom.place) == (
-        "by its own code, apart from the kernels around it",
+        "its own code and is not fused with the kernels around it",
         "line 11",
     )
     assert all(f.edit is None for f in found if f.title.startswith("at_least_two breaks"))

@@ -117,7 +117,7 @@ class SequenceVariable(Variable):
         if self.load_items is None or self.source is None or not self.external:
             return bool(self.appended or self.items)
         if not self.appended:
-            tx.guard(EqualsMatch, HasItemsSource(self.source), True, why="its truth was tested")
+            tx.guard(EqualsMatch, HasItemsSource(self.source), True, why="its truth value was tested")
         return True
 
     def length(self, tx: Tracer) -> Variable:

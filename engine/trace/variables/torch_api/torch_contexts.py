@@ -163,7 +163,8 @@ class ErrorOnGraphBreakVariable(ContextVariable):
             raise Unsupported("compiler-api", "error_on_graph_break is exited, but was not entered")
         left: Any = self.make
         tx.side_effects.record_side_effect(
-            CallExpressionVariable(left.__exit__, [self, NONE, NONE, NONE]), "the meaning of graph breaks is restored"
+            CallExpressionVariable(left.__exit__, [self, NONE, NONE, NONE]),
+            "the setting of error_on_graph_break is restored",
         )
         if self.previous_policy is not None:
             self._enter_real(tx, self.previous_policy)
