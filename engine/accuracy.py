@@ -167,7 +167,7 @@ class TappedGraph:
 
     def run(self, way: Compile, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Run the graph on copies; return its values, and their gradients in the backward's order."""
-        copies = map_tensors(_copied, inputs)
+        copies = map_tensors(_copy_leaf, inputs)
         taps = [
             torch.zeros(tuple(map(int, t.shape)), dtype=t.dtype, device=t.device).requires_grad_()
             for t in self.tap_types
@@ -195,7 +195,7 @@ def _joined(found: tuple[list[Any], list[Any]]) -> list[Any]:
     return [*found[0], *found[1]]
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
+def _copy_leaf(tensor: torch.Tensor) -> torch.Tensor:
     made = tensor.detach().clone(memory_format=torch.preserve_format)
     return made.requires_grad_(tensor.requires_grad)
 

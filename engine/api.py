@@ -19,7 +19,7 @@ from engine import errors, replay_values, session_jobs, verify_fixes
 from engine.accuracy import AccuracyBisector, AccuracyReport
 from engine.autograd.intercept import clear_captures
 from engine.backends.registry import BACKENDS
-from engine.backends.torch_spellings import find_backend, options_of_torch, spec_of, with_dynamic_shapes
+from engine.backends.torch_compile_arguments import find_backend, options_of_torch, shape_spec_of, with_dynamic_shapes
 from engine.backward_pipeline import capture_backwards, capture_pipeline_for
 from engine.bytecode.calling_frames import make_calling_frame
 from engine.doctor_result import Diagnosis
@@ -182,7 +182,7 @@ def _compiled(options: Options, alone: bool, spec: Any, captures: bool, fn_or_mo
     """Return the compiled ``fn_or_module``; a decorator for None."""
     if fn_or_module is None:
         return functools.partial(_compiled, options, alone, spec, captures)
-    options = replace(with_dynamic_shapes(options, spec_of(fn_or_module, spec)), is_isolated=bool(alone))
+    options = replace(with_dynamic_shapes(options, shape_spec_of(fn_or_module, spec)), is_isolated=bool(alone))
     pipeline = (capture_pipeline_for if captures else pipeline_for)(options)
     return compile_with(fn_or_module, pipeline=pipeline)
 

@@ -44,7 +44,7 @@ BLOCKED_AUDIT_EVENTS = (
 """Audit events with effects beyond the process."""
 
 
-class Ending(enum.StrEnum):
+class RunEnd(enum.StrEnum):
     """End of a run in a forked process."""
 
     RETURNED = "returned"
@@ -67,7 +67,7 @@ class ForkedResult:
 
     value: Any = None
     problem: str = ""
-    ending: Ending = Ending.RETURNED
+    ending: RunEnd = RunEnd.RETURNED
     error: str = ""
 
 
@@ -86,9 +86,9 @@ def run_in_fork(
     ``stop``: ends the work when it is set in another thread.
     """
     if not sys.platform.startswith("linux"):
-        return ForkedResult(None, "this system cannot fork a process safely", Ending.NOT_FORKED)
+        return ForkedResult(None, "this system cannot fork a process safely", RunEnd.NOT_FORKED)
     if uses_gpu and torch.cuda.is_initialized():
-        return ForkedResult(None, "the GPU cannot be used from a forked process", Ending.NOT_FORKED)
+        return ForkedResult(None, "the GPU cannot be used from a forked process", RunEnd.NOT_FORKED)
     read, write = os.pipe()
     with COMPILE_LOCK:
         child = fork_process()
@@ -118,19 +118,19 @@ def _read_answer(read: int, seconds: float, stop: threading.Event | None) -> For
         left = max(0.0, end - time.monotonic())
         ready, _, _ = select.select([read], [], [], left if stop is None else min(left, STOP_SECONDS))
         if not ready and stop is not None and stop.is_set():
-            return ForkedResult(None, "the re-run was stopped", Ending.STOPPED)
+            return ForkedResult(None, "the re-run was stopped", RunEnd.STOPPED)
         if not ready and time.monotonic() < end:
             continue
         if not ready:
-            return ForkedResult(None, f"the re-run took more than {seconds:.0f} seconds", Ending.TIMED_OUT)
+            return ForkedResult(None, f"the re-run took more than {seconds:.0f} seconds", RunEnd.TIMED_OUT)
         part = os.read(read, 65536)
         if not part:
             break
         data += part
     if not data:
-        return ForkedResult(None, "the process of the re-run ended without a result", Ending.CRASHED)
+        return ForkedResult(None, "the process of the re-run ended without a result", RunEnd.CRASHED)
     value, problem, ending, error = json.loads(data)
-    return ForkedResult(value, problem, Ending(ending), error)
+    return ForkedResult(value, problem, RunEnd(ending), error)
 
 
 # The forked process.
@@ -144,16 +144,16 @@ def _run_child(write: int, work: Callable[[], Any], *, blocks_effects: bool) -> 
         sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
         if blocks_effects:
             sys.addaudithook(_make_audit_hook(stopped))
-        value, problem, ending, kind = None, "", Ending.RETURNED, ""
+        value, problem, ending, kind = None, "", RunEnd.RETURNED, ""
         try:
             value = work()
         except BaseException as error:
             kind = type(error).__name__
-            problem, ending = f"the re-run failed: {kind}: {error}", Ending.RAISED
+            problem, ending = f"the re-run failed: {kind}: {error}", RunEnd.RAISED
             if is_fork_backward_error(error):
-                problem, ending = NO_BACKWARD_IN_FORK, Ending.NOT_FORKED
+                problem, ending = NO_BACKWARD_IN_FORK, RunEnd.NOT_FORKED
         if stopped:
-            problem, ending = f"the function has effects outside of its process ({stopped[0]})", Ending.BLOCKED
+            problem, ending = f"the function has effects outside of its process ({stopped[0]})", RunEnd.BLOCKED
         _write_all(write, json.dumps((value, problem[:MAX_TEXT], ending, kind)).encode())
     finally:
         os._exit(0)

@@ -21,7 +21,7 @@ from engine import errors
 from engine.autograd.intercept import without_capture
 from engine.backends.call_backend import call_backend
 from engine.backends.registry import backend_name
-from engine.backends.torch_spellings import find_backend
+from engine.backends.torch_compile_arguments import find_backend
 from engine.bytecode.intercept_calls import intercept_calls
 from engine.compilation import Compilation, record_compilation
 from engine.guards.codegen import compile_check

@@ -189,8 +189,8 @@ def _covers_storage(t: torch.Tensor) -> bool:
     if known is None:
         return True
     held, seen, _ = known
-    return bool(t.storage_offset() == 0 and (seen == 0 or held <= _reach(t) * t.element_size()))
+    return bool(t.storage_offset() == 0 and (seen == 0 or held <= _span_in_elements(t) * t.element_size()))
 
 
-def _reach(t: torch.Tensor) -> int:
+def _span_in_elements(t: torch.Tensor) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))

@@ -68,7 +68,7 @@ class SubclassSpec:
             return self
 
         def number(size: Any) -> Any:
-            return _number(size, known)
+            return _substitute_symbols(size, known)
 
         return replace(
             self,
@@ -129,7 +129,7 @@ class SubclassSpec:
         return self._matches(value, of_same_context=False)
 
     def _matches(self, value: Any, *, of_same_context: bool) -> bool:
-        if type(value) is not self.type or not _is_shape(value.shape, self.size):
+        if type(value) is not self.type or not _shape_matches(value.shape, self.size):
             return False
         names, context = _tensor_flatten(value)
         if of_same_context and context != self.context:
@@ -171,27 +171,27 @@ def _is_symbol_free(leaf: Any) -> bool:
     return isinstance(leaf, _SYMBOL_FREE_TYPES) or type(leaf).__module__.startswith("torch.distributed.")
 
 
-def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> Any:
+def _substitute_symbols(size: Any, known: Mapping[sympy.Symbol, int]) -> Any:
     if isinstance(size, torch.Size):
-        return torch.Size([_number(s, known) for s in size])
+        return torch.Size([_substitute_symbols(s, known) for s in size])
     if not isinstance(size, torch.SymInt):
         return size
     expression: Any = size.node.expr
     return known[expression] if expression.is_Symbol else int(expression.xreplace(known))
 
 
-def _is_shape(given: Sequence[Any], expected: Sequence[Any]) -> bool:
+def _shape_matches(given: Sequence[Any], expected: Sequence[Any]) -> bool:
     """Return True if a shape equals the expected one. Sizes known only at a call are skipped."""
     if len(given) != len(expected):
         return False
-    return all(_is_size(g, e) for g, e in zip(given, expected, strict=True))
+    return all(_size_matches(g, e) for g, e in zip(given, expected, strict=True))
 
 
 def _is_dtensor(cls: type) -> bool:
     return cls.__name__ == "DTensor" and cls.__module__ == "torch.distributed.tensor"
 
 
-def _is_size(given: Any, expected: Any) -> bool:
+def _size_matches(given: Any, expected: Any) -> bool:
     if (static_size(given) is None) != (static_size(expected) is None):
         return static_size(expected) is None
     return statically_known_true(given == expected)

@@ -142,7 +142,7 @@ def _view_geometry(name: str, base: torch.Tensor, fake: torch.Tensor) -> ViewSpe
             _offset_in_view_dtype(name, base, fake, ratio),
             detached,
             fake.dtype,
-            _reach(base, name),
+            _span_in_elements(base, name),
             flips,
         )
     offset = fake.storage_offset() - base.storage_offset()
@@ -167,7 +167,7 @@ def _offset_in_view_dtype(name: str, base: torch.Tensor, fake: torch.Tensor, rat
     return fake.storage_offset() - known // per
 
 
-def _reach(t: torch.Tensor, name: str) -> int:
+def _span_in_elements(t: torch.Tensor, name: str) -> int:
     sizes = [*t.shape, *t.stride()]
     if static_sizes(sizes) is None:
         raise FallbackRequired(

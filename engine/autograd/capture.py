@@ -111,7 +111,7 @@ class CaptureRecorder:
 
     # Stand-ins.
 
-    def _stand_in(self, value: CapturedValue, *, like: torch.Tensor | None = None) -> torch.Tensor:
+    def _placeholder_tensor(self, value: CapturedValue, *, like: torch.Tensor | None = None) -> torch.Tensor:
         made = torch.empty(0)
         if like is not None and like.requires_grad:
             made.requires_grad_()
@@ -119,9 +119,9 @@ class CaptureRecorder:
         self._alive.append(made)
         return made
 
-    def _stand_ins(self, step: NodeStep, count: int) -> list[Any]:
+    def _placeholder_tensors(self, step: NodeStep, count: int) -> list[Any]:
         step.results = count
-        return [self._stand_in(CapturedValue(step, n)) for n in range(count)]
+        return [self._placeholder_tensor(CapturedValue(step, n)) for n in range(count)]
 
     def _add_step(self, kind: str, name: str, *args: Any, coming: Sequence[Any] = (), position: int = 0) -> NodeStep:
         """Add a step to the current node; ``coming``: the incoming gradients that torch passed."""
@@ -159,7 +159,7 @@ class CaptureRecorder:
 
     def intercepted_zeros(self, size: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Record zeros of symbolic size, which torch itself cannot create."""
-        return self._stand_in(CapturedValue(self._add_step("zeros", "zeros", tuple(size), dtype, device)))
+        return self._placeholder_tensor(CapturedValue(self._add_step("zeros", "zeros", tuple(size), dtype, device)))
 
     def _resolve_size(self, size: Any) -> Any:
         try:
@@ -185,7 +185,7 @@ class CaptureRecorder:
         if sizes or scalars:
             self._zeros_mode.__enter__()
             self._zeros_mode_is_active = True
-        stand_ins = [self._stand_in(CapturedValue("inputs", n), like=t) for n, t in enumerate(inputs)]
+        stand_ins = [self._placeholder_tensor(CapturedValue("inputs", n), like=t) for n, t in enumerate(inputs)]
         made = [self._lifted_scalars.create_symbol(s, CapturedValue("sizes", n)) for n, s in enumerate(sizes)]
         numbers = [self._lifted_scalars.create_symbol(s, CapturedValue("scalars", n)) for n, s in enumerate(scalars)]
         self._on_begin()
@@ -196,7 +196,7 @@ class CaptureRecorder:
 
     def function(self, name: str, grads: Sequence[Any], args: Sequence[Any], results: int) -> list[Any]:
         kind = "opaque" if cpp_engine_adapter.is_opaque_formula(name) else "function"
-        return self._stand_ins(self._add_step(kind, name, list(grads), *args, coming=grads), results)
+        return self._placeholder_tensors(self._add_step(kind, name, list(grads), *args, coming=grads), results)
 
     def validate(self, values: Sequence[Any], metadata: Sequence[Any]) -> list[Any]:
         if not any(v is not None and m is not None for v, m in zip(values, metadata, strict=False)):
@@ -205,7 +205,7 @@ class CaptureRecorder:
         plain = [m if m is None else (m[0], (), *m[2:]) for m in metadata]
         step = self._add_step("validate", self._calls[-1].name, list(values), sizes)
         step.name, step.args = f"validate_{self._calls[-1].name.rpartition('::')[2]}", (*step.args, plain)
-        found = self._stand_ins(step, len(values))
+        found = self._placeholder_tensors(step, len(values))
         return [None if v is None else f for v, f in zip(values, found, strict=True)]
 
     def python_function(
@@ -214,18 +214,18 @@ class CaptureRecorder:
         present = tuple(m is not None for m in metadata)
         args = (CapturedValue("hooks", place), tuple(saved), present, tuple(grads))
         step = self._add_step("python", type(owner).__name__, *args, coming=grads)
-        found = self._stand_ins(step, len(metadata))
+        found = self._placeholder_tensors(step, len(metadata))
         return [f if there else None for f, there in zip(found, present, strict=True)]
 
     def add_gradients(self, old: Any, new: Any) -> Any:
         first, second = self._resolve(old), self._resolve(new)
         step = NodeStep("add", "add", (first, second), self._calls[-1])
-        return self._stand_in(CapturedValue(step, None, (*(first.terms or (first,)), second)))
+        return self._placeholder_tensor(CapturedValue(step, None, (*(first.terms or (first,)), second)))
 
     def accumulate_grad(self, variable: Any, grad: Any, old: Any) -> Any:
         self._leaves_with_grad += old is not None
         step = self._add_step("accumulate", "accumulate_grad", variable, grad, coming=[grad])
-        return self._stand_in(CapturedValue(step), like=variable)
+        return self._placeholder_tensor(CapturedValue(step), like=variable)
 
     def hook(self, kind: str, place: int, values: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
         hook = CapturedValue("hooks", place)
@@ -233,26 +233,28 @@ class CaptureRecorder:
             self._add_step(kind, kind, hook, values[0])
             return list(values)
         if kind == "post_hook":
-            return self._stand_ins(self._add_step(kind, kind, hook, tuple(values), tuple(others)), len(values))
-        return self._stand_ins(self._add_step(kind, kind, hook, tuple(values), coming=values), len(values))
+            return self._placeholder_tensors(
+                self._add_step(kind, kind, hook, tuple(values), tuple(others)), len(values)
+            )
+        return self._placeholder_tensors(self._add_step(kind, kind, hook, tuple(values), coming=values), len(values))
 
     def tensor_hook(self, place: int, values: Sequence[Any], position: int, *, is_builtin: bool) -> list[Any]:
         kind = "retain_grad" if is_builtin else "tensor_pre_hook"
         hook = place if is_builtin else CapturedValue("hooks", place)
         result = list(values)
         step = self._add_step(kind, kind, hook, values[position], coming=values, position=position)
-        result[position] = self._stand_in(CapturedValue(step))
+        result[position] = self._placeholder_tensor(CapturedValue(step))
         return result
 
     def unpack(self, hook: int, packed: int) -> Any:
         step = self._add_step(
             "unpack_hook", "unpack_hook", CapturedValue("hooks", hook), CapturedValue("packed_data", packed)
         )
-        return self._stand_in(CapturedValue(step))
+        return self._placeholder_tensor(CapturedValue(step))
 
     def copy_slices_prologue(self, grads: Sequence[Any], geometry: Sequence[Any]) -> list[Any]:
         placed = [tuple(g) if isinstance(g, (list, tuple)) else g for g in geometry]
-        return self._stand_ins(
+        return self._placeholder_tensors(
             self._add_step("copy_slices_prologue", "copy_slices_prologue", grads[0], *placed, coming=grads), 3
         )
 
@@ -261,7 +263,7 @@ class CaptureRecorder:
         # Create the view of the written part again: the steps between may be compiled separately.
         step = self._add_step("copy_slices_epilogue", "copy_slices_epilogue", tuple(needed), result, list(grads))
         step.args = (*step.args, *before.args[3:])
-        return self._stand_ins(step, len(needed))
+        return self._placeholder_tensors(step, len(needed))
 
     def end(self, results: Sequence[Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return the run function and the captured backward.

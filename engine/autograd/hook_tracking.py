@@ -127,7 +127,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-class _RegistryAnswer(Exception):
+class _RegistryFound(Exception):
     """Carries a node's registry out of a hook registration, which it aborts."""
 
 
@@ -141,7 +141,7 @@ def _probe_registry(register: Callable[[Any], Any]) -> HookRegistry:
     _thread.is_probing = True
     try:
         register(None)
-    except _RegistryAnswer as answer:
+    except _RegistryFound as answer:
         found: HookRegistry = answer.args[0]
         return found
     finally:
@@ -245,7 +245,7 @@ def _patched_retain_grad(self: torch.Tensor) -> Any:
 
 def _patched_init(self: RemovableHandle, hooks_dict: Any, **rest: Any) -> None:
     if _thread.is_probing:
-        raise _RegistryAnswer(hooks_dict)
+        raise _RegistryFound(hooks_dict)
     running = _thread.active
     if running is not None:
         running.on_hook_added(hooks_dict, sys._getframe(1).f_locals.get("self"))

@@ -33,8 +33,8 @@ Run = Callable[..., Any]
 def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -> Run:
     """Compile the graph, with its backward if gradients are needed; records go to ``work``."""
     settings = AotSettings(
-        _logging_graphs(_watching(_executor_maker(traced, options, work)), work.id),
-        _watching(aten_executor),
+        _logging_graphs(_with_collective_watch(_executor_maker(traced, options, work)), work.id),
+        _with_collective_watch(aten_executor),
         recompute_random=bool(options.extra.get("recompute_random", False)),
         cache_dir=user_cache_dir() / "aot" if config.disk_cache and not why_off(Feature.DISK_CACHE) else None,
         take_assumption_guards=traced.late_shape_guards,
@@ -65,7 +65,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
     return watch_collectives(traced.graph.graph, restoring_inputs(result.run, traced))
 
 
-def _watching(make: Callable[[AotGraph], Run]) -> Callable[[AotGraph], Run]:
+def _with_collective_watch(make: Callable[[AotGraph], Run]) -> Callable[[AotGraph], Run]:
     """Return ``make``, whose results note the collectives of forward and backward."""
     return lambda graph: watch_collectives(graph.module.graph, make(graph))
 

@@ -22,9 +22,9 @@ from engine.ir.kernels.lowered_program import CPU_TARGET, LoweredProgram
 from engine.ir.node_values import tensors_in
 from engine.kernels.print_kernel import print_kernel
 from engine.lowering.choose_blocks import FindTuning
-from engine.lowering.cpu.single_operators import kernel_gain, operators_for_aten
+from engine.lowering.cpu.single_operators import estimate_kernel_gain, nodes_as_fast_in_aten
 from engine.lowering.driver import RewrittenGraph, lower, run_passes
-from engine.lowering.passes.decompose import KnownParts
+from engine.lowering.passes.decompose import KnownDecompositions
 from engine.options import Options, config, user_cache_dir
 from engine.runtime.aten_executor import aten_executor
 from engine.runtime.cpu_launcher import cpu_launcher
@@ -53,10 +53,10 @@ def cpu_executor(graph: AotGraph, options: Options, work: Compilation) -> Run:
     if run is not None:
         return run
     record_no_cpu_program(reason or NO_GAIN, graph, work)
-    return aten_executor(graph) if reason else _with_gain(aten_executor(graph), 0.0, options)
+    return aten_executor(graph) if reason else _mark_kernel_gain(aten_executor(graph), 0.0, options)
 
 
-def _with_gain(run: Run, seconds: float, options: Options) -> Run:
+def _mark_kernel_gain(run: Run, seconds: float, options: Options) -> Run:
     """Mark an executor with its gain, unless its random numbers differ from eager's."""
     if not options.extra.get("fused_random", False):
         setattr(run, KERNEL_GAIN_ATTR, seconds)
@@ -81,21 +81,21 @@ class CpuLowering:
     def __init__(self, graph: AotGraph, options: Options, find_tuning: FindTuning | None) -> None:
         self._graph, self._find_tuning = graph, find_tuning
         self._fused_random = bool(options.extra.get("fused_random", False))
-        self._refused: dict[str, str] = {}
+        self._aten_nodes: dict[str, str] = {}
         """Why ATen runs a node, by node."""
-        self._parts: KnownParts = {}
+        self._parts: KnownDecompositions = {}
         self._rewritten: dict[frozenset[str], RewrittenGraph] = {}
         """The rewritten graph, by the nodes that were not decomposed."""
 
-    def leave_to_aten(self, error: errors.KernelBuildError) -> None:
+    def run_nodes_in_aten(self, error: errors.KernelBuildError) -> None:
         """Let ATen run the nodes of a kernel that cannot be built.
 
         Raises:
             KernelBuildError: ATen runs all of them already.
         """
-        if self._refused.keys() >= set(error.nodes):
+        if self._aten_nodes.keys() >= set(error.nodes):
             raise error
-        self._refused |= dict.fromkeys(error.nodes, str(error))
+        self._aten_nodes |= dict.fromkeys(error.nodes, str(error))
 
     def program(self) -> LoweredProgram | None:
         """Return the program of the graph, or None if no operator gains by a kernel."""
@@ -103,14 +103,14 @@ class CpuLowering:
             try:
                 program = self._lower()
             except errors.KernelBuildError as error:
-                self.leave_to_aten(error)
+                self.run_nodes_in_aten(error)
                 continue
-            left = operators_for_aten(program, self._graph.module)
+            left = nodes_as_fast_in_aten(program, self._graph.module)
             if left.keys() >= {node for kernel in program.kernels for node in kernel.nodes}:
                 return None
-            if left.keys() <= self._refused.keys():
+            if left.keys() <= self._aten_nodes.keys():
                 return program
-            self._refused |= left
+            self._aten_nodes |= left
 
     def _lower(self) -> LoweredProgram:
         return lower(
@@ -118,7 +118,7 @@ class CpuLowering:
             CPU_TARGET,
             print_kernel,
             fused_random=self._fused_random,
-            forced_fallbacks=self._refused,
+            forced_fallbacks=self._aten_nodes,
             rewritten=self._rewrite(),
             find_tuning=self._find_tuning,
         )
@@ -126,7 +126,7 @@ class CpuLowering:
     def _rewrite(self) -> RewrittenGraph:
         """Run the graph passes; an operator that ATen runs is not decomposed."""
         decomposed = {node.name for node, parts in self._parts.items() if parts is not None}
-        whole = frozenset(node for node in self._refused if node.rpartition(":")[2] in decomposed)
+        whole = frozenset(node for node in self._aten_nodes if node.rpartition(":")[2] in decomposed)
         if whole not in self._rewritten:
             self._rewritten[whole] = run_passes(
                 self._graph, fused_random=self._fused_random, is_cpu=True, left_whole=whole, known_parts=self._parts
@@ -148,10 +148,12 @@ def _kernels(graph: AotGraph, options: Options, work: Compilation) -> Run | None
             with work.stage("LLVM"):
                 run = program_executor(program, bind, is_boxed=graph.is_boxed, compilation=work.id)
         except errors.KernelBuildError as error:
-            lowering.leave_to_aten(error)
+            lowering.run_nodes_in_aten(error)
             work.record_failure("CPU kernels", error, "ATen computes the result of this kernel")
             continue
-        run = _with_gain(with_recorded_fallback(run, graph), kernel_gain(program, graph.module), options)
+        run = _mark_kernel_gain(
+            with_recorded_fallback(run, graph), estimate_kernel_gain(program, graph.module), options
+        )
         return record_cpu_program(run, program, graph, work)
 
 

@@ -86,7 +86,7 @@ def run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, notes: 
         with pathlib.Path(notes).open("r+b") as file:
             memory = mmap.mmap(file.fileno(), NOTES_BYTES)
         address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
-        run = _load(trial.name, with_noted_lines(trial.text, address), launch)
+        run = _load(trial.name, with_line_stores(trial.text, address), launch)
         statuses: list[int] = []
         comparison = compare_results(
             trial,
@@ -134,15 +134,15 @@ _ACCESS = re.compile(r"\s*(%\S+ = )?(tail )?(load|store|call|br|atomicrmw|cmpxch
 _POINTER = re.compile(r"\bptr (?:align \d+ )?(%[\w.$]+)")
 
 
-def with_noted_lines(text: str, address: int) -> str:
+def with_line_stores(text: str, address: int) -> str:
     """Return LLVM IR that stores its line before each access and jump.
 
     The line is stored at ``address``, the address of an access behind it.
     """
-    return "\n".join(_noted(text, address)) + "\n"
+    return "\n".join(_instrumented_lines(text, address)) + "\n"
 
 
-def _noted(text: str, address: int) -> Iterator[str]:
+def _instrumented_lines(text: str, address: int) -> Iterator[str]:
     is_inside = False
     for number, line in enumerate(text.split("\n"), 1):
         if is_inside and is_instruction(line) and (access := _ACCESS.match(line)):

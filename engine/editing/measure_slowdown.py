@@ -93,19 +93,19 @@ def repeated_slowdown(measure: Callable[[], Slowdown]) -> tuple[Slowdown, float]
     More measurements follow while that factor is over ``MAX_SPREAD``: on a busy machine, few are undisturbed.
     """
     found = [measure() for _ in range(REPEATS)]
-    while (spread := _spread(found)) > MAX_SPREAD and len(found) < MAX_REPEATS:
+    while (spread := _relative_spread(found)) > MAX_SPREAD and len(found) < MAX_REPEATS:
         found.append(measure())
     return functools.reduce(Slowdown.fastest, found), spread
 
 
-def _spread(found: Sequence[Slowdown]) -> float:
+def _relative_spread(found: Sequence[Slowdown]) -> float:
     """Return the second least excess as a multiple of the least one."""
     eager = min(s.eager for s in found)
     least, second = sorted(s.compiled - eager for s in found)[:2]
     return second / least if least > 0 else float("inf")
 
 
-def is_slow_alike(measure: Callable[[], Slowdown], original: Slowdown) -> bool:
+def is_similarly_slow(measure: Callable[[], Slowdown], original: Slowdown) -> bool:
     """Return True if a part is slower than eager by enough of the original's excess.
 
     One measurement far below the limits decides. Else it is repeated, and the fastest times decide.

@@ -16,13 +16,13 @@ from engine.editing.measure_slowdown import (
     MAX_SPREAD,
     MIN_RATIO,
     Slowdown,
-    is_slow_alike,
+    is_similarly_slow,
     measure_slowdown,
     repeated_slowdown,
 )
 from engine.editing.try_edits import SEED
 from engine.errors import BadArgument, NotReproduced
-from engine.forked_run import Ending, ForkedResult, run_in_fork
+from engine.forked_run import ForkedResult, RunEnd, run_in_fork
 from engine.ir.unwrap_compiled import unwrap_compiled
 from engine.records.session import Session
 from engine.runtime.verify.first_call import difference_of_calls
@@ -50,7 +50,7 @@ class Outcome:
     sentence: str = ""
     slowdown: Slowdown = Slowdown()
 
-    def is_like(self, other: Outcome) -> bool:
+    def is_same_failure(self, other: Outcome) -> bool:
         """Return True if both failed in the same way."""
         return (self.kind, self.error) == (other.kind, other.error)
 
@@ -93,7 +93,7 @@ class MinimizedGraph:
                 f"Running this graph would {'crash' if self.outcome.kind == 'crash' else 'hang'} this process: read its text instead."
             )
         with api.record() as session:
-            api.compile(self.module, backend=self.backend)(*map(_copied, self.inputs))
+            api.compile(self.module, backend=self.backend)(*map(_copy_leaf, self.inputs))
         return session
 
     def __repr__(self) -> str:
@@ -166,7 +166,7 @@ def _traced_graphs(fn: Any, args: Any, kwargs: Any) -> list[tuple[torch.fx.Graph
         def run(*inputs: Any) -> Any:
             if not calls:
                 calls.append(1)
-                found.append((graph, tuple(map(_copied, inputs))))
+                found.append((graph, tuple(map(_copy_leaf, inputs))))
             return graph(*inputs)
 
         return run
@@ -199,11 +199,11 @@ class _Search:
         """Compile and run a graph in a forked process, beside eager."""
         found = self._fork(lambda: self._run(module, inputs), module, inputs)
         match found.ending:
-            case Ending.RETURNED:
+            case RunEnd.RETURNED:
                 return Outcome(*found.value)
-            case Ending.CRASHED:
+            case RunEnd.CRASHED:
                 return Outcome("crash", sentence="The process crashes.")
-            case Ending.TIMED_OUT:
+            case RunEnd.TIMED_OUT:
                 return Outcome("hang", sentence=f"The call does not end within {TRIAL_SECONDS:.0f} s.")
             case _:
                 return Outcome("exception", found.error, f"{found.problem}.")
@@ -227,7 +227,7 @@ class _Search:
     def _slowdown(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Slowdown:
         """Time a graph in a forked process; zeros if it has no result."""
         found = self._fork(lambda: self._time(module, inputs), module, inputs)
-        return Slowdown(*found.value) if found.ending is Ending.RETURNED else Slowdown()
+        return Slowdown(*found.value) if found.ending is RunEnd.RETURNED else Slowdown()
 
     def _fork(self, work: Callable[[], Any], module: torch.fx.GraphModule, inputs: Sequence[Any]) -> ForkedResult:
         if self._stop.is_set():
@@ -243,26 +243,26 @@ class _Search:
         )
         if self._stop.is_set():
             raise _Stopped
-        if found.ending in (Ending.NOT_FORKED, Ending.BLOCKED):
+        if found.ending in (RunEnd.NOT_FORKED, RunEnd.BLOCKED):
             raise BadArgument(f"The call cannot be tried in another process: {found.problem}.")
-        if found.ending is not Ending.TIMED_OUT:
+        if found.ending is not RunEnd.TIMED_OUT:
             self._longest = max(self._longest, time.monotonic() - start)
         if self._on_progress is not None:
             self._on_progress(f"trial {self._trials}{self._left}")
         return found
 
-    def _is_alike(self, module: torch.fx.GraphModule, inputs: Sequence[Any], outcome: Outcome) -> bool:
+    def _fails_same_way(self, module: torch.fx.GraphModule, inputs: Sequence[Any], outcome: Outcome) -> bool:
         """Return True if a graph fails in the same way."""
         if outcome.kind == SLOWER:
-            return is_slow_alike(lambda: self._slowdown(module, inputs), outcome.slowdown)
+            return is_similarly_slow(lambda: self._slowdown(module, inputs), outcome.slowdown)
         if outcome.kind == "hang" and self._longest:
             self._limit = min(TRIAL_SECONDS, max(MIN_HANG_SECONDS, HANG_RATIO * self._longest))
-        return self.outcome_of(module, inputs).is_like(outcome)
+        return self.outcome_of(module, inputs).is_same_failure(outcome)
 
     def _time(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[float, float]:
         """Return the seconds in eager and compiled, in the forked process."""
         run = api.compile(module, backend=self._backend)
-        found = measure_slowdown(module, run, lambda: _seeded_copies(inputs))
+        found = measure_slowdown(module, run, lambda: _copy_with_seed(inputs))
         return found.eager, found.compiled
 
     def _run(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[str, str, str]:
@@ -270,7 +270,7 @@ class _Search:
         with api.record() as session:
             session_jobs.stop_event_of(session).set()
             run = api.compile(module, backend=self._backend)
-            difference = difference_of_calls(module, run, lambda: _seeded_copies(inputs))
+            difference = difference_of_calls(module, run, lambda: _copy_with_seed(inputs))
         for failure in (f for c in session.compilations for f in c.failures):
             last = (failure.detail.strip().splitlines() or [""])[-1]
             return "exception", last.partition(":")[0], failure.sentence
@@ -293,9 +293,9 @@ class _Search:
                 best = best[0], shrunk
             self._limit = TRIAL_SECONDS
             last = self.timed_outcome(*best) if outcome.kind == SLOWER else self.outcome_of(*best)
-            if outcome.kind == "hang" and not last.is_like(outcome):
+            if outcome.kind == "hang" and not last.is_same_failure(outcome):
                 is_minimal, note = False, "with more time, its last trial ends"
-            outcome = last if last.is_like(outcome) else outcome
+            outcome = last if last.is_same_failure(outcome) else outcome
         except (KeyboardInterrupt, _Stopped):
             note = "the search was stopped"  # the smallest so far
         except NotReproduced:
@@ -317,8 +317,8 @@ class _Search:
             for candidate in (*chunks, *rests):
                 if time.monotonic() > self._end:
                     return
-                smaller = _part_of(module, set(candidate), values)
-                if len(candidate) < len(kept) and self._is_alike(*smaller, outcome):
+                smaller = _extract_subgraph(module, set(candidate), values)
+                if len(candidate) < len(kept) and self._fails_same_way(*smaller, outcome):
                     kept, parts = candidate, max(2, parts - 1) if len(candidate) > size else 2
                     yield smaller
                     break
@@ -334,8 +334,8 @@ class _Search:
         for size in sorted({n for t in _tensors(inputs) for n in t.shape if n > 1}, reverse=True):
             for shorter in dict.fromkeys((1, 2, 3, size // 2)):
                 if 0 < shorter < size and time.monotonic() < self._end:
-                    shrunk = tuple(_shortened(value, size, shorter) for value in inputs)
-                    if self._is_alike(module, shrunk, outcome):
+                    shrunk = tuple(_shorten_dims(value, size, shorter) for value in inputs)
+                    if self._fails_same_way(module, shrunk, outcome):
                         inputs = shrunk
                         yield inputs
                         break
@@ -352,15 +352,15 @@ def _values(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[torch.f
     class Recorder(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
             value = super().run_node(n)
-            found[n] = torch.fx.node.map_aggregate(value, _copied)
+            found[n] = torch.fx.node.map_aggregate(value, _copy_leaf)
             return value
 
     torch.manual_seed(SEED)
-    Recorder(module).run(*map(_copied, inputs))
+    Recorder(module).run(*map(_copy_leaf, inputs))
     return found
 
 
-def _part_of(
+def _extract_subgraph(
     module: torch.fx.GraphModule, kept: Collection[torch.fx.Node], values: dict[torch.fx.Node, Any]
 ) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
     """Return the graph of some operations, with the other values that they need as inputs."""
@@ -380,12 +380,12 @@ def _part_of(
     return torch.fx.GraphModule(module, graph), tuple(inputs)
 
 
-def _seeded_copies(inputs: Sequence[Any]) -> list[Any]:
+def _copy_with_seed(inputs: Sequence[Any]) -> list[Any]:
     torch.manual_seed(SEED)
-    return list(map(_copied, inputs))
+    return list(map(_copy_leaf, inputs))
 
 
-def _copied(value: Any) -> Any:
+def _copy_leaf(value: Any) -> Any:
     """Return a leaf with a tensor's values and strides; other values unchanged."""
     if not torch.is_tensor(value):
         return value
@@ -406,7 +406,7 @@ def _tensors(inputs: Sequence[Any]) -> list[torch.Tensor]:
     return [value for value in inputs if torch.is_tensor(value)]
 
 
-def _shortened(value: Any, size: int, shorter: int) -> Any:
+def _shorten_dims(value: Any, size: int, shorter: int) -> Any:
     """Return a tensor with each dimension of one size cut to another."""
     if not torch.is_tensor(value) or size not in value.shape:
         return value

@@ -82,11 +82,11 @@ class EditTrial:
         """Return the counterparts of a recorded compilation before and after the edits."""
         sides = (self.before, self.after)
         if self.before is session:
-            after = None if self.after is None else counterpart(session, compilation, self.after)
+            after = None if self.after is None else matching_compilation(session, compilation, self.after)
             return session.compilation(compilation), after
         if self.entry:
             return tuple(None if side is None else side.compilation(self.entry) for side in sides)
-        return tuple(None if side is None else counterpart(session, compilation, side) for side in sides)
+        return tuple(None if side is None else matching_compilation(session, compilation, side) for side in sides)
 
 
 def try_edits(session: Session, compilation: str, texts: Mapping[str, str]) -> EditTrial:
@@ -183,7 +183,7 @@ def editable_graphs(session: Session, compilation: CompilationRecord) -> dict[st
     return {stage: graph_text(session, compilation.id, stage) for stage in stages}
 
 
-def counterpart(session: Session, compilation: str, other: Session) -> CompilationRecord | None:
+def matching_compilation(session: Session, compilation: str, other: Session) -> CompilationRecord | None:
     """Return the compilation of a replay that corresponds to a recorded one."""
     frames = {f.id: f for f in session.frames}
     frame = frames[session.compilation(compilation).frame]

@@ -124,14 +124,14 @@ def _run(session: Session, compilation: str, record: KernelRecord, edit: KernelT
     """
     finished, key = _finished.setdefault(session, {}), (compilation, record.id, edit.text)
     if key not in finished:
-        found = _run_anew(_launch_of(session, compilation, record), edit)
+        found = _run_uncached(_launch_of(session, compilation, record), edit)
         if _problem_of(found):
             return found
         finished[key] = found
     return finished[key]
 
 
-def _run_anew(launch: _Launch, edit: KernelTextEdit) -> EditedRun:
+def _run_uncached(launch: _Launch, edit: KernelTextEdit) -> EditedRun:
     source, trial, target = launch
     trial = replace(trial, text=edit.text)
     with tempfile.TemporaryDirectory(prefix="engine-edit-") as folder:

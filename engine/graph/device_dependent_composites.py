@@ -88,7 +88,7 @@ def _replaced(name: str, original: Function, accepts: Callable[..., bool]) -> Fu
     return call
 
 
-def _never(*args: Any) -> bool:
+def _return_false(*args: Any) -> bool:
     return False
 
 
@@ -124,7 +124,7 @@ def _with_replaced_globals(function: types.FunctionType, trains: bool) -> types.
     found = dict(function.__globals__)
     found.update({name: known[value] for name, value in found.items() if _is_replaceable(value, known)})
     # Otherwise the function would pass itself, not this copy, to a mode that traces it.
-    found.update(dict.fromkeys([n for n in found if n.startswith("has_torch_function")], _never))
+    found.update(dict.fromkeys([n for n in found if n.startswith("has_torch_function")], _return_false))
     copy = types.FunctionType(function.__code__, found, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy

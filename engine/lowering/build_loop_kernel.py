@@ -81,7 +81,7 @@ def kernel_of_ops(
     return LoopKernel(
         id,
         f"loop:{walk.context.compilation}:{id}",
-        op_words(nodes),
+        kernel_name_words(nodes),
         ops,
         x,
         r,
@@ -121,7 +121,7 @@ def needs_int64_index(group: FusionGroup, buffers: Mapping[str, Buffer], numel: 
     return max(static_size(numel) or 0, *(last_offset(b.shape, b.stride) for b in used), 0) >= INT32_LIMIT
 
 
-def op_words(nodes: tuple[str, ...]) -> tuple[str, ...]:
+def kernel_name_words(nodes: tuple[str, ...]) -> tuple[str, ...]:
     """Return words for the kernel's name, from the names of its nodes."""
     words: list[str] = []
     for node in nodes:

@@ -22,7 +22,7 @@ from engine.lowering.context import definitions_in
 from engine.lowering.dedup_kernels import PrintKernel
 from engine.lowering.graph_lowering import GraphLowering, LoweringError, reset_saved_row_stride
 from engine.lowering.passes.bool_to_bias_mask import bool_to_bias_mask
-from engine.lowering.passes.decompose import KnownParts, decompose
+from engine.lowering.passes.decompose import KnownDecompositions, decompose
 from engine.lowering.passes.fuse_attention import fuse_attention
 from engine.lowering.passes.pad_matmul import pad_matmul
 from engine.lowering.passes.separate_conv_bias import separate_conv_bias
@@ -105,7 +105,7 @@ def run_passes(
     fused_random: bool,
     is_cpu: bool = False,
     left_whole: Collection[str] = (),
-    known_parts: KnownParts | None = None,
+    known_parts: KnownDecompositions | None = None,
 ) -> RewrittenGraph:
     """Run the graph passes that precede lowering; return their recorder and fusion decisions.
 

@@ -26,7 +26,7 @@ from engine.ir.loop_ir.index_expr import symbols_of
 from engine.ir.loop_ir.loop_kernel import LoopKernel
 from engine.ir.loop_ir.tensor_def import TensorDef
 from engine.ir.node_values import tensors_in, unwrap_functionalized
-from engine.lowering.build_loop_kernel import build_loop_kernel, op_words
+from engine.lowering.build_loop_kernel import build_loop_kernel, kernel_name_words
 from engine.lowering.choose_blocks import BlockTuner, symbols_from_inputs
 from engine.lowering.combine_launches import combine_launches
 from engine.lowering.context import ExternNode, LoweredTensor, definitions_in
@@ -190,7 +190,7 @@ class _StepBuilder:
     def visit_matmul(self, step: MatmulTemplate) -> None:
         """Add a matmul template."""
         self.template_count += 1
-        prefix, words = f"loop:{self.walk.context.compilation}", op_words(step.fused_matmul.origins)
+        prefix, words = f"loop:{self.walk.context.compilation}", kernel_name_words(step.fused_matmul.origins)
         id = self.printed.next_id
         self._add_launch(matmul_kernel(step.fused_matmul, step.tiling, id, prefix, words, self.buffers))
 

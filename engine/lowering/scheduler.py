@@ -444,7 +444,7 @@ class Scheduler:
             )
         if values is None or self.has_path(first, second) or self.has_path(second, first):
             return None
-        if self._would_wait(first, second, shared) or self._would_wait(second, first, shared):
+        if self._delays_large_results(first, second, shared) or self._delays_large_results(second, first, shared):
             return None
         stored = {**first.stores, **{m: tuple(i.replace(values) for i in index) for m, index in second.stores.items()}}
         self._group_count += 1
@@ -474,7 +474,7 @@ class Scheduler:
         )
         return merged
 
-    def _would_wait(self, early: FusionGroup, late: FusionGroup, shared: TensorDef) -> bool:
+    def _delays_large_results(self, early: FusionGroup, late: FusionGroup, shared: TensorDef) -> bool:
         """Return True if large results of ``late`` are needed after steps that read ``early``.
 
         Merging ``late`` into ``early`` would keep them in memory for long, only to save one load of a small tensor.

@@ -66,23 +66,23 @@ def fake_world(
     }  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, {k: str(v) for k, v in variables.items()}))
-        stack.enter_context(_saved_globals())
+        stack.enter_context(_preserve_global_state())
         stack.enter_context(_empty_process_groups())
-        patches = [*_distributed_answers(rank, world, mesh, observer), *answers]
+        patches = [*_fake_distributed_functions(rank, world, mesh, observer), *answers]
         if device == "cuda":
-            patches += _device_answers(rank % local, local, observer)
+            patches += _fake_device_functions(rank % local, local, observer)
         for owner, name, answer in patches:
-            _answer(stack, owner, name, answer, names)
+            _patch_attribute(stack, owner, name, answer, names)
         for register, hook in _hooks(observer):
             stack.callback(register(hook).remove)
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         mode = stack.enter_context(PlannedTensorMode(allow_non_fake_inputs=True))
-        _answer(stack, torch.utils, "swap_tensors", _swap_without_memo(mode), names)
+        _patch_attribute(stack, torch.utils, "swap_tensors", _swap_fake_tensors(mode), names)
         stack.enter_context(observer)
         yield mode
 
 
-def _answer(stack: ExitStack, owner: Any, name: str, answer: Any, names: list[dict[str, Any]]) -> None:
+def _patch_attribute(stack: ExitStack, owner: Any, name: str, answer: Any, names: list[dict[str, Any]]) -> None:
     """Replace an attribute, also where torch.distributed or the program imported it."""
     before = getattr(owner, name, None)
     stack.enter_context(mock.patch.object(owner, name, answer, create=True))
@@ -99,7 +99,7 @@ def _answer(stack: ExitStack, owner: Any, name: str, answer: Any, names: list[di
 
 
 @contextlib.contextmanager
-def _saved_globals() -> Iterator[None]:
+def _preserve_global_state() -> Iterator[None]:
     dtype, grad, state, python_state = (
         torch.get_default_dtype(),
         torch.is_grad_enabled(),
@@ -151,7 +151,7 @@ Answers = Sequence[tuple[Any, str, Any]]
 """Answers as (owner, attribute, value)."""
 
 
-def _distributed_answers(rank: int, world: int, mesh: Mapping[str, int], observer: StepObserver) -> Answers:
+def _fake_distributed_functions(rank: int, world: int, mesh: Mapping[str, int], observer: StepObserver) -> Answers:
     init, new_group, init_mesh = (
         c10d.init_process_group,
         c10d._new_process_group_helper,
@@ -185,27 +185,27 @@ def _distributed_answers(rank: int, world: int, mesh: Mapping[str, int], observe
         (c10d, "is_nccl_available", lambda: True),
         (torch.distributed.device_mesh, "init_device_mesh", init_device_mesh),
         (Work, "wait", lambda work, *args, **kwargs: observer.wait(work)),
-        (torch.UntypedStorage, "resize_", _observed_resize(observer)),
+        (torch.UntypedStorage, "resize_", _tracking_resize(observer)),
         (
             ShardingPropagator,
             "_propagate_tensor_meta_non_cached",
-            _with_flag(ShardingPropagator._propagate_tensor_meta_non_cached, observer, "is_paused"),
+            _setting_flag(ShardingPropagator._propagate_tensor_meta_non_cached, observer, "is_paused"),
         ),
         (fsdp_common, "_chunk_with_empty", Chunks),
-        (OpDispatcher, "redistribute_local_args", staticmethod(_noted_redistribution(observer))),
-        (ProcessGroupReducer, "__init__", _with_flag(ProcessGroupReducer.__init__, observer, "runs_integers")),
+        (OpDispatcher, "redistribute_local_args", staticmethod(_recording_redistribution(observer))),
+        (ProcessGroupReducer, "__init__", _setting_flag(ProcessGroupReducer.__init__, observer, "runs_integers")),
         (
             ProcessGroupReducer,
             "_rebuild_buckets",
-            _with_flag(ProcessGroupReducer._rebuild_buckets, observer, "runs_integers"),
+            _setting_flag(ProcessGroupReducer._rebuild_buckets, observer, "runs_integers"),
         ),
         (
             distributed_utils,
             "_verify_param_shape_across_processes",
-            _with_flag(verify, observer, "runs_integers"),
+            _setting_flag(verify, observer, "runs_integers"),
         ),
-        (torch, "compile", _not_compiled),
-        (torch.utils.data.DataLoader, "__init__", _without_workers(torch.utils.data.DataLoader.__init__)),
+        (torch, "compile", _compile_as_eager),
+        (torch.utils.data.DataLoader, "__init__", _load_in_process(torch.utils.data.DataLoader.__init__)),
     ]
 
 
@@ -228,7 +228,7 @@ class Chunks(Sequence[torch.Tensor]):
         return self.tensor.narrow(self.dim, first, min(each, size - first))
 
 
-def _noted_redistribution(observer: StepObserver) -> Callable[..., None]:
+def _recording_redistribution(observer: StepObserver) -> Callable[..., None]:
     redistribute = OpDispatcher.redistribute_local_args
 
     def run(info: Any, schema: Any, *args: Any, **kwargs: Any) -> None:
@@ -241,7 +241,7 @@ def _noted_redistribution(observer: StepObserver) -> Callable[..., None]:
     return run
 
 
-def _swap_without_memo(mode: FakeTensorMode) -> Callable[[torch.Tensor, torch.Tensor], None]:
+def _swap_fake_tensors(mode: FakeTensorMode) -> Callable[[torch.Tensor, torch.Tensor], None]:
     """Return a swap of tensors that drops weak references to them, which forbid it."""
     swap = torch.utils.swap_tensors
     memo = mode.fake_tensor_converter.meta_converter.tensor_memo
@@ -254,12 +254,12 @@ def _swap_without_memo(mode: FakeTensorMode) -> Callable[[torch.Tensor, torch.Te
     return swap_tensors
 
 
-def _not_compiled(model: Any = None, **options: Any) -> Any:
+def _compile_as_eager(model: Any = None, **options: Any) -> Any:
     """Return the function or module itself: a plan observes operators as eager runs them."""
     return model if model is not None else lambda given: given
 
 
-def _without_workers(init: Callable[..., None]) -> Callable[..., None]:
+def _load_in_process(init: Callable[..., None]) -> Callable[..., None]:
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         kwargs |= {
             k: v
@@ -276,7 +276,7 @@ def _without_workers(init: Callable[..., None]) -> Callable[..., None]:
     return construct
 
 
-def _with_flag(function: Callable[..., Any], observer: StepObserver, flag: str) -> Callable[..., Any]:
+def _setting_flag(function: Callable[..., Any], observer: StepObserver, flag: str) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         before = getattr(observer, flag)
         setattr(observer, flag, True)
@@ -288,7 +288,7 @@ def _with_flag(function: Callable[..., Any], observer: StepObserver, flag: str) 
     return run
 
 
-def _observed_resize(observer: StepObserver) -> Callable[[torch.UntypedStorage, int], Any]:
+def _tracking_resize(observer: StepObserver) -> Callable[[torch.UntypedStorage, int], Any]:
     resize = torch.UntypedStorage.resize_
 
     def observed(self: torch.UntypedStorage, size: int) -> Any:
@@ -301,7 +301,7 @@ def _observed_resize(observer: StepObserver) -> Callable[[torch.UntypedStorage, 
     return observed
 
 
-def _device_answers(local: int, count: int, observer: StepObserver) -> Answers:
+def _fake_device_functions(local: int, count: int, observer: StepObserver) -> Answers:
     """Return the answers of torch.cuda and torch.accelerator on a device that runs nothing."""
     timeline = observer.timeline
     properties = SimpleNamespace(
@@ -337,8 +337,8 @@ def _device_answers(local: int, count: int, observer: StepObserver) -> Answers:
         "max_memory_allocated": lambda *args, **kwargs: observer.storages.peak,
         "mem_get_info": lambda *args, **kwargs: (MEMORY_OF_DEVICE - observer.storages.total, MEMORY_OF_DEVICE),
         "device": lambda index: contextlib.nullcontext(),
-        "Stream": _bound(PlannedStream, timeline),
-        "Event": _bound(PlannedEvent, timeline),
+        "Stream": _bind_to_timeline(PlannedStream, timeline),
+        "Event": _bind_to_timeline(PlannedEvent, timeline),
         "stream": lambda stream: stream or contextlib.nullcontext(),
         "current_stream": lambda *args: timeline.current,
         "default_stream": lambda *args: timeline.default,
@@ -359,16 +359,16 @@ def _device_answers(local: int, count: int, observer: StepObserver) -> Answers:
         *((torch.accelerator, name, answer) for name, answer in accelerator.items()),
         (torch.Tensor, "record_stream", constant(None)),
         (sys.modules[FakeTensorMode.__module__], "init_gpu_context", constant(None)),
-        *_moves(local),
+        *_device_moves(local),
     ]
 
 
-def _bound(base: type[Any], timeline: Timeline) -> type[Any]:
+def _bind_to_timeline(base: type[Any], timeline: Timeline) -> type[Any]:
     """Return a subclass whose instances belong to a timeline: programs test instances of it."""
     return type(base.__name__, (base,), {"__init__": lambda self, *args, **kwargs: base.__init__(self, timeline)})
 
 
-def _moves(local: int) -> Answers:
+def _device_moves(local: int) -> Answers:
     """Move tensors between devices that C++ code does not see."""
     move, here = torch.Tensor.to, torch.device("cuda", local)
 

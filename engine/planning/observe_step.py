@@ -17,7 +17,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from engine.ir.user_code_files import display_name
-from engine.planning.time_model import Hardware, Timeline, covered, uncovered
+from engine.planning.time_model import Hardware, Timeline, length_outside, merge_intervals
 from engine.records.plan import (
     MEMORY_CATEGORIES,
     MemoryPoint,
@@ -76,7 +76,7 @@ ASSUMED_VALUES: dict[Any, Callable[[torch.Tensor], Any]] = {
 PLAIN_TYPES = frozenset((FakeTensor, torch.Tensor))
 
 
-class StepsPlanned(BaseException):
+class AllStepsObserved(BaseException):
     """Ends the program: all steps to plan were observed."""
 
 
@@ -211,7 +211,7 @@ class StepObserver(TorchDispatchMode):
 
     def _start_step(self) -> None:
         if self.step >= self.steps:
-            raise StepsPlanned
+            raise AllStepsObserved
         self.step += 1
         gc.collect()
         self.has_stepped = False
@@ -345,7 +345,7 @@ class StepObserver(TorchDispatchMode):
             else:
                 self._note_collective(func, args, kwargs, before, after, waits=False)
             return
-        if moves_nothing(func):
+        if has_no_memory_traffic(func):
             return
         counter: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
         flops = int(counter(*args, **kwargs, out_val=result)) if counter else 0
@@ -367,7 +367,7 @@ class StepObserver(TorchDispatchMode):
             self.storages.track(t.untyped_storage()).is_communicated = True
         self._note_collective(func, args, kwargs, tensors, [], waits=waits)
         if self.runs_integers and func is torch.ops.c10d.allgather_.default:
-            gather_alike(args[0], args[1])
+            gather_own_values(args[0], args[1])
         self.note_peak()
         future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result(tensors)
@@ -422,12 +422,12 @@ class StepObserver(TorchDispatchMode):
         curve, peak, step_peak = self.storages.curve()
         steps = max(1, self.step)
         own = [c for c in self.collectives if c.step == self.step]
-        computed = covered(self.timeline.computed)
+        computed = merge_intervals(self.timeline.computed)
         timed = []
         for c in own:
-            exposed = uncovered((c.start, c.start + c.seconds), computed)
+            exposed = length_outside((c.start, c.start + c.seconds), computed)
             timed.append(_with_times(c, c.start - self.step_start, exposed, steps))
-        spans = covered([(c.start, c.start + c.seconds) for c in own])
+        spans = merge_intervals([(c.start, c.start + c.seconds) for c in own])
         operators = sorted(self.operators.items(), key=lambda item: -item[1][1])
         return RankClass(
             ranks=(rank,),
@@ -442,7 +442,7 @@ class StepObserver(TorchDispatchMode):
             step_seconds=self.timeline.now - self.step_start,
             compute_seconds=sum(b - a for a, b in computed),
             communication_seconds=sum(b - a for a, b in spans),
-            exposed_seconds=sum(uncovered(span, computed) for span in spans),
+            exposed_seconds=sum(length_outside(span, computed) for span in spans),
             operators=tuple(PlannedOperator(n, int(v[0]), v[1], int(v[2]), int(v[3])) for n, v in operators),
             notes=tuple(self.notes),
         )
@@ -457,7 +457,7 @@ def arguments_by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
 
 
-def gather_alike(outputs: Any, inputs: Any) -> None:
+def gather_own_values(outputs: Any, inputs: Any) -> None:
     """Fill gathered integers as if those of all ranks were alike."""
     with unset_fake_temporarily():
         for gathered, own in zip(outputs, inputs, strict=True):
@@ -492,7 +492,7 @@ def dtype_name(tensors: list[torch.Tensor]) -> str:
 
 
 @cache
-def moves_nothing(func: Any) -> bool:
+def has_no_memory_traffic(func: Any) -> bool:
     """Return True for operators that move no data: views and allocations."""
     returns = func._schema.returns
     is_view = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)

@@ -19,7 +19,7 @@ from engine import forked_run
 from engine.errors import BadArgument, PlanFailed
 from engine.ir.user_code_files import display_name
 from engine.planning.fake_world import PlannedTensorMode, fake_world
-from engine.planning.observe_step import StepObserver, StepsPlanned, user_line_of
+from engine.planning.observe_step import AllStepsObserved, StepObserver, user_line_of
 from engine.planning.sharded_layers import ShardedLayers, parallel
 from engine.planning.time_model import Hardware, hardware_from
 from engine.records.plan import Plan, RankClass, rank_class
@@ -85,8 +85,8 @@ def plan_program(
     hardware: Mapping[str, float] | None = None,
 ) -> Plan:
     """Plan a program, with the arguments and errors of ``plan``."""
-    sizes = checked_mesh(world, mesh)
-    wanted = checked_ranks(world, ranks)
+    sizes = validate_mesh(world, mesh)
+    wanted = validate_ranks(world, ranks)
     constants = hardware_from(hardware)
     ShardedLayers(program.shard)
     if steps < 1:
@@ -101,12 +101,12 @@ def plan_program(
 
     with ThreadPoolExecutor(FORKS_AT_ONCE) as pool:
         found = list(pool.map(lambda rank: _forked(plan_rank, rank), wanted))
-    classes = merged_classes(found)
-    notes = [] if len(wanted) == world else [_planned_note(wanted, len(classes))]
+    classes = group_equal_ranks(found)
+    notes = [] if len(wanted) == world else [_note_on_unplanned_ranks(wanted, len(classes))]
     return Plan(program.name, world, sizes, device, dataclasses.asdict(constants), classes, tuple(notes))
 
 
-def _planned_note(wanted: Sequence[int], classes: int) -> str:
+def _note_on_unplanned_ranks(wanted: Sequence[int], classes: int) -> str:
     if len(wanted) == 1:
         return f"Only rank {wanted[0]} was planned. List more with ranks=[...]."
     which = " and ".join(map(str, wanted)) if len(wanted) < 3 else ", ".join(map(str, wanted))
@@ -169,9 +169,9 @@ def _run_script(path: pathlib.Path, arguments: Sequence[str]) -> None:
 
 def _forked(work: Callable[[int], dict[str, Any]], rank: int) -> RankClass:
     done = forked_run.run_in_fork(lambda: work(rank), seconds=MAX_SECONDS, blocks_effects=False)
-    if done.ending is forked_run.Ending.TIMED_OUT:
+    if done.ending is forked_run.RunEnd.TIMED_OUT:
         raise PlanFailed(rank, f"it took more than {MAX_SECONDS:.0f} seconds")
-    if done.ending is not forked_run.Ending.RETURNED:
+    if done.ending is not forked_run.RunEnd.RETURNED:
         raise PlanFailed(rank, done.problem.removeprefix("the re-run failed: "))
     if "error" in done.value:
         raise PlanFailed(rank, done.value["error"])
@@ -189,13 +189,13 @@ def _plan_rank(
     with fake_world(rank, world, sizes, device, observer, list(program.names), answers):
         try:
             program.run(lambda: _device_mesh(sizes, world, device))
-        except StepsPlanned:
+        except AllStepsObserved:
             pass
         except SystemExit as ended:
             if ended.code:
                 return {"error": f"it exits with {ended.code!r}"}
         except Exception as error:
-            return {"error": _described(error, observer)}
+            return {"error": _describe_error(error, observer)}
         if problem := layers.problem():
             return {"error": problem}
         if not observer.storages.at:
@@ -211,7 +211,7 @@ def _device_mesh(sizes: dict[str, int], world: int, device: str) -> Any:
     )
 
 
-def _described(error: Exception, observer: StepObserver) -> str:
+def _describe_error(error: Exception, observer: StepObserver) -> str:
     file, line = user_line_of(error)
     where = f" at {display_name(file)}:{line}" if line else ""
     first = next(iter(str(error).strip().splitlines()), "")
@@ -231,7 +231,7 @@ def groups_along(rank: int, sizes: Mapping[str, int]) -> dict[str, list[int]]:
     return result
 
 
-def merged_classes(found: Sequence[RankClass]) -> tuple[RankClass, ...]:
+def group_equal_ranks(found: Sequence[RankClass]) -> tuple[RankClass, ...]:
     """Join ranks that are alike, up to the names of their groups."""
     classes: dict[Any, RankClass] = {}
     for one in found:
@@ -248,7 +248,7 @@ def merged_classes(found: Sequence[RankClass]) -> tuple[RankClass, ...]:
 # Arguments.
 
 
-def checked_mesh(world: int, mesh: Mapping[str, int] | str | None) -> dict[str, int]:
+def validate_mesh(world: int, mesh: Mapping[str, int] | str | None) -> dict[str, int]:
     """Return the sizes of the mesh by name.
 
     Raises:
@@ -256,10 +256,10 @@ def checked_mesh(world: int, mesh: Mapping[str, int] | str | None) -> dict[str, 
     """
     if not torch.distributed.is_available():
         raise BadArgument("This torch is built without torch.distributed, so a distributed step cannot be planned.")
-    if not is_whole(world) or world < 2:
+    if not is_integer(world) or world < 2:
         raise BadArgument(f"A plan needs a world of at least two ranks, not {world!r}.")
     sizes: dict[str, int] = _sizes_of(mesh)
-    if wrong := [n for n, s in sizes.items() if not is_whole(s) or s < 1]:
+    if wrong := [n for n, s in sizes.items() if not is_integer(s) or s < 1]:
         raise BadArgument(f"The mesh dimension {wrong[0]!r} needs a positive whole size, not {sizes[wrong[0]]!r}.")
     if sizes and math.prod(sizes.values()) != world:
         text = " x ".join(f"{n}={s}" for n, s in sizes.items())
@@ -268,15 +268,15 @@ def checked_mesh(world: int, mesh: Mapping[str, int] | str | None) -> dict[str, 
 
 
 def _sizes_of(mesh: Any) -> dict[str, int]:
-    return dict(mesh) if hasattr(mesh, "keys") else parsed_mesh(mesh or "")
+    return dict(mesh) if hasattr(mesh, "keys") else parse_mesh(mesh or "")
 
 
-def is_whole(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     """Return True for whole numbers."""
     return hasattr(value, "__index__")
 
 
-def parsed_mesh(text: str) -> dict[str, int]:
+def parse_mesh(text: str) -> dict[str, int]:
     """Return the sizes in ``dp=8,tp=8``.
 
     Raises:
@@ -291,13 +291,13 @@ def parsed_mesh(text: str) -> dict[str, int]:
     return sizes
 
 
-def checked_ranks(world: int, ranks: Sequence[int] | None) -> list[int]:
+def validate_ranks(world: int, ranks: Sequence[int] | None) -> list[int]:
     """Return the ranks to plan, without repetition.
 
     Raises:
         BadArgument: a rank is not in the world.
     """
     wanted = [0, world - 1] if ranks is None else list(dict.fromkeys(ranks))
-    if not wanted or any(not is_whole(r) or not 0 <= r < world for r in wanted):
+    if not wanted or any(not is_integer(r) or not 0 <= r < world for r in wanted):
         raise BadArgument(f"Ranks to plan are numbers from 0 to {world - 1}, not {wanted!r}.")
     return wanted

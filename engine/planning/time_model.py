@@ -175,7 +175,7 @@ class Timeline:
         return start
 
 
-def covered(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def merge_intervals(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the union of intervals as sorted intervals that do not touch."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(spans):
@@ -186,7 +186,7 @@ def covered(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return merged
 
 
-def uncovered(span: tuple[float, float], by: list[tuple[float, float]]) -> float:
+def length_outside(span: tuple[float, float], by: list[tuple[float, float]]) -> float:
     """Return the length of ``span`` outside of the sorted intervals ``by``."""
     start, end = span
     return end - start - sum(max(0.0, min(end, b) - max(start, a)) for a, b in by if b > start and a < end)

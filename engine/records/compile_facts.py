@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.records.base import Record
 from engine.records.counts import breaks_of, causing_guard_failure, groups, recompiles_of
-from engine.records.findings import place_of
+from engine.records.findings import span_text
 from engine.records.session import Session
 
 PEAK_TOLERANCE = 1.02
@@ -61,7 +61,7 @@ def compile_facts(sessions: Sequence[Session]) -> CompileFacts:
 def _breaks(session: Session) -> Iterator[str]:
     for group in groups(session):
         for _, record in breaks_of(group.compilations):
-            place = place_of(session, record.span)
+            place = span_text(session, record.span)
             yield f"{place}: {record.title}" if place else record.title
 
 
@@ -70,7 +70,7 @@ def _recompiles(session: Session) -> Iterator[str]:
         names = {f.id: f.name for f in group.frames}
         for compilation in recompiles_of(session, group):
             failure = causing_guard_failure(session, compilation.id)
-            place = place_of(session, failure.span) if failure else ""
+            place = span_text(session, failure.span) if failure else ""
             yield f"{place or names.get(compilation.frame, group.root.name)}: {compilation.cause}"
 
 

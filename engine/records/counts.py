@@ -133,15 +133,15 @@ def is_user_error(record: BreakRecord) -> bool:
 
 def breaks_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
     """Return the distinct graph breaks, each with the first compilation that has it."""
-    return [found for found in stops_of(compilations) if not is_user_error(found[1])]
+    return [found for found in breaks_and_errors_of(compilations) if not is_user_error(found[1])]
 
 
 def errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
     """Return the places where the user's code raises, each with its first compilation."""
-    return [found for found in stops_of(compilations) if is_user_error(found[1])]
+    return [found for found in breaks_and_errors_of(compilations) if is_user_error(found[1])]
 
 
-def stops_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
+def breaks_and_errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
     """Return graph breaks and errors, each with the first compilation that has it."""
     found: dict[tuple[Any, ...], tuple[CompilationRecord, BreakRecord]] = {}
     for compilation in compilations:

@@ -91,7 +91,7 @@ def find_problems(session: Session) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), -f.seconds, -f.count)))
 
 
-def place_of(session: Session, span: Span | None) -> str:
+def span_text(session: Session, span: Span | None) -> str:
     """Return a finding's place as ``model.py:31``; empty if unknown."""
     if span is None:
         return ""
@@ -227,7 +227,7 @@ def _recompiles(session: Session) -> Iterator[Finding]:
             "recompiles", "warning" if len(compiled) >= STORM else "advice",
             f"{name} was recompiled {_counted(len(compiled), 'time')} for one reason",
             _clean(failure.sentence if failure else first.cause),
-            useful_fixes(failure, (c for c, _ in compiled), lambda s: place_of(session, s)) if failure else (),
+            useful_fixes(failure, (c for c, _ in compiled), lambda s: span_text(session, s)) if failure else (),
             f"{_counted(len(compiled), 'compilation')} fewer" if saves else "", span, f"recompiles|{frame}", first.id,
             len(compiled), saves,
         )  # fmt: skip
@@ -244,7 +244,7 @@ def useful_fixes(
     """
     if failure.is_expected:
         return failure.fixes
-    places = set(_changed_places(failure))
+    places = set(_changed_values(failure))
     symbols = [s for c in compilations for s in (c.trace.symbols if c.trace else ()) if places.intersection(s.sources)]
     for symbol in symbols:
         if symbol.specialized_to and symbol.specialized_by:
@@ -254,7 +254,7 @@ def useful_fixes(
     return enough if enough and symbols and failure.kind == "equals" else failure.fixes
 
 
-def _changed_places(failure: GuardFailure) -> Iterator[str]:
+def _changed_values(failure: GuardFailure) -> Iterator[str]:
     """Yield the user's names of what changed: ``n``, or sizes of a tensor (``x.shape[0]``)."""
     name = _LOCAL.sub(r"\1", failure.source)
     yield name
@@ -351,7 +351,7 @@ def _cuda_graph_skips(session: Session) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _lost_choices(session: Session) -> Iterator[Finding]:
+def _slower_autotune_choices(session: Session) -> Iterator[Finding]:
     for compilation, lowering in _lowerings(session):
         for choice in lowering.autotune_choices:
             best = _faster_candidate(choice)
@@ -524,7 +524,7 @@ RULES: tuple[Callable[[Session], Iterator[Finding]], ...] = (
     _guard_latency,
     _disk_caches,
     _cuda_graph_skips,
-    _lost_choices,
+    _slower_autotune_choices,
     _missing_lowerings,
     _spills,
     _memory_peak,

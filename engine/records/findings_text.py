@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from engine.records.findings import SEVERITIES, Finding, Severity, find_problems, place_of
+from engine.records.findings import SEVERITIES, Finding, Severity, find_problems, span_text
 from engine.records.format_amounts import format_seconds
 from engine.records.session import Session
 
@@ -37,7 +37,7 @@ def findings_headline(found: tuple[Finding, ...]) -> str:
 
 
 def _finding_lines(session: Session, number: int, finding: Finding) -> Iterator[str]:
-    place = place_of(session, finding.span)
+    place = span_text(session, finding.span)
     head = f"{number}. [{finding.severity}] {_one_line(finding.title)}" + (f" ({place})" if place else "")
     yield from textwrap.wrap(head, WIDTH, subsequent_indent="   ", break_long_words=False)
     rows = [("cause", finding.cause)]
@@ -70,7 +70,7 @@ def findings_json(session: Session) -> dict[str, Any]:
     return {
         "compiler": session.compiler,
         "headline": findings_headline(found),
-        "findings": [{**f.to_dict(), "place": place_of(session, f.span)} for f in found],
+        "findings": [{**f.to_dict(), "place": span_text(session, f.span)} for f in found],
         "notes": list(session.notes),
         **({"ranks": {**session.ranks.to_dict(), "arrivals": []}} if session.ranks is not None else {}),
     }

@@ -98,7 +98,7 @@ class StageText:
         return self if session is None else TextView(session, self._name)
 
 
-class LaterMethod:
+class LazyMethod:
     """A method that needs torch: its module is imported when it is first called."""
 
     def __init__(self, home: str, doc: str) -> None:
@@ -250,11 +250,11 @@ class Session:
         found: CompilationRecord = self._records["compilations"][id]
         return found
 
-    save_timeline = LaterMethod(
+    save_timeline = LazyMethod(
         "engine.records.timeline.save_timeline",
         "Write the timeline for Perfetto, or for speedscope to a name that ends with ``.speedscope.json``.",
     )
-    reproducer = LaterMethod(
+    reproducer = LazyMethod(
         "engine.reproducers", "Return one file that shows again what was recorded; see ``engine.reproducer``."
     )
 

@@ -74,7 +74,7 @@ class Autotuner:
         key = _tuning_key(programs, self.device, question.size_hints)
         known = self._load_times(key, len(programs))
         if known is not None:
-            return self._answer(question, known, is_known=True)
+            return self._choose_fastest(question, known, is_known=True)
         if self.stop.is_set() or self._seconds_spent > self.max_seconds:
             return ChoiceResult(0, reason="The measurement was cancelled or over its time limit; the default is used.")
         started = time.perf_counter()
@@ -87,9 +87,9 @@ class Autotuner:
             self._seconds_spent += time.perf_counter() - started
         if not self.stop.is_set():
             self._store_times(key, seconds)
-        return self._answer(question, seconds)
+        return self._choose_fastest(question, seconds)
 
-    def _answer(
+    def _choose_fastest(
         self, question: ChoiceRequest, seconds: Sequence[float | None], *, is_known: bool = False
     ) -> ChoiceResult:
         default_seconds = seconds[0]

@@ -173,30 +173,30 @@ class CollectiveWatcher:
                 with self._lock:
                     streams = list(self._streams.values())
                 for stream in streams:
-                    self._post(stream)
-                    self._compare(stream)
+                    self._publish(stream)
+                    self._compare_with_next_rank(stream)
         self._ended.set()
         atexit.unregister(self.stop)  # which would keep the store's connection open
 
-    def _post(self, stream: _Stream) -> None:
+    def _publish(self, stream: _Stream) -> None:
         with self._lock:
             count, latest = stream.count, list(stream.latest)
         if count != stream.posted:
             self._store.set(f"{stream.key}/{self._rank}", json.dumps([count, latest]))
             stream.posted = count
 
-    def _compare(self, stream: _Stream) -> None:
+    def _compare_with_next_rank(self, stream: _Stream) -> None:
         key = f"{stream.key}/{stream.next_rank}"
         if stream.is_reported:
             return
         count, latest = json.loads(self._store.get(key)) if self._store.check([key]) else (0, [])
-        theirs = _numbered(count, latest)
+        theirs = _by_number(count, latest)
         with self._lock:
-            ours = _numbered(stream.count, stream.latest)
+            ours = _by_number(stream.count, stream.latest)
         for number in sorted(ours.keys() & theirs.keys()):
             if ours[number][0] != theirs[number][0]:
                 stream.is_reported = True
-                self._say(_difference(self._rank, stream.next_rank, number, ours, theirs))
+                self._print_warning(_difference(self._rank, stream.next_rank, number, ours, theirs))
                 return
         self._note_waiting(stream, count, ours)
 
@@ -206,16 +206,16 @@ class CollectiveWatcher:
         elif time.monotonic() - stream.ahead_since[1] > WAITING_SECONDS and count in ours:
             text, line = ours[count]
             stream.ahead_since = (count, float("inf"))
-            self._say(
+            self._print_warning(
                 f"Rank {self._rank} reached {text} at {line} more than {WAITING_SECONDS:.0f} s ago; rank {stream.next_rank} has not."
                 f" Rank {stream.next_rank} is slow, has ended, or runs other code."
             )
 
-    def _say(self, sentence: str) -> None:
+    def _print_warning(self, sentence: str) -> None:
         print(f"compile-explorer: {sentence}", file=sys.stderr, flush=True)
 
 
-def _numbered(count: int, latest: Iterable[Sequence[str]]) -> dict[int, Sequence[str]]:
+def _by_number(count: int, latest: Iterable[Sequence[str]]) -> dict[int, Sequence[str]]:
     """Return the latest of ``count`` collectives by their number."""
     known = list(latest)
     return dict(enumerate(known, count - len(known)))

@@ -286,7 +286,7 @@ class _ProgramWriter:
     def _output(self, out: Any, is_view: bool) -> str:
         """Return the text of an output; autograd sees a view only where ATen returns one."""
         for ref in buffer_refs(out):
-            if ref.buffer in self._returned_complex_inputs and ref.is_complex and _is_whole(ref):
+            if ref.buffer in self._returned_complex_inputs and ref.is_complex and _is_whole_buffer(ref):
                 return f"given_{self._names[ref.buffer]}"
         text = self._value(out)
         if is_view or not buffer_refs(out) or text.isidentifier():
@@ -296,7 +296,9 @@ class _ProgramWriter:
     @functools.cached_property
     def _returned_complex_inputs(self) -> set[str]:
         """Return complex inputs that are outputs: autograd saves the input, not a view of it."""
-        refs = [ref for out in self.program.outputs for ref in buffer_refs(out) if ref.is_complex and _is_whole(ref)]
+        refs = [
+            ref for out in self.program.outputs for ref in buffer_refs(out) if ref.is_complex and _is_whole_buffer(ref)
+        ]
         return {ref.buffer for ref in refs} & set(self.program.inputs)
 
     def _first_input_write(self) -> int | None:
@@ -370,7 +372,7 @@ class _ProgramWriter:
             return
         arguments = ", ".join(self._argument(a) for a in step.kernel.args)
         sizes = [self._size(size) for size in grid]
-        call = self._reported(number, step, f"launch{number}({', '.join(sizes)}, stream, {arguments})")
+        call = self._with_launch_report(number, step, f"launch{number}({', '.join(sizes)}, stream, {arguments})")
         symbolic = [text for text, known in zip(sizes, static, strict=True) if known is None]
         # The driver rejects an empty grid.
         yield f"if {' and '.join(symbolic)}: {call}" if symbolic else call
@@ -381,10 +383,10 @@ class _ProgramWriter:
             f"{self._names[a.buffer]}.data_ptr()" if a.kind == "pointer" else self._argument(a)
             for a in step.kernel.args
         )
-        call = self._reported(number, step, f"launch{number}({arguments})")
+        call = self._with_launch_report(number, step, f"launch{number}({arguments})")
         return f"if {call}: out_of_bounds()" if step.kernel.checks else call
 
-    def _reported(self, number: int, step: Launch, call: str) -> str:
+    def _with_launch_report(self, number: int, step: Launch, call: str) -> str:
         """Return the call of a launcher, with a report if a session asks for it."""
         if self.report is None:
             return call
@@ -522,7 +524,7 @@ class _ProgramWriter:
 
     def _view_text(self, ref: BufferRef) -> str:
         local, buffer = self._names[ref.buffer], self.program.buffers.get(ref.buffer)
-        if _is_whole(ref):
+        if _is_whole_buffer(ref):
             return local
         if buffer is not None and _is_transpose(ref, buffer):
             return f"{local}.t()"
@@ -613,7 +615,7 @@ def _zeros_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.
     return torch.zeros(size[0] * stride[0], dtype=dtype).as_strided(size, stride)
 
 
-def _is_whole(ref: BufferRef) -> bool:
+def _is_whole_buffer(ref: BufferRef) -> bool:
     """Return True if the reference is to the buffer as it was allocated or given."""
     return ref.shape is None and ref.stride is None and static_size(ref.offset) == 0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.errors import source_with_caret
 from engine.records.bytecode import Span
-from engine.records.counts import groups, is_user_error, stops_of
+from engine.records.counts import breaks_and_errors_of, groups, is_user_error
 from engine.records.runtime import StageFailure
 from engine.records.session import CompilationRecord, Session
 from engine.records.trace import DiscardedAttempt
@@ -24,7 +24,7 @@ def breaks(session: Session) -> dict[str, Any]:
         "breaks": [
             _break_row(session, group.root.name, compilation, record, with_rows)
             for group in groups(session)
-            for compilation, record in stops_of(group.compilations)
+            for compilation, record in breaks_and_errors_of(group.compilations)
         ],
         "attempts": [text for c in session.compilations if c.id not in with_rows for text in _attempts(session, c)],
         "skipped": [

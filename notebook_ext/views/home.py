@@ -12,6 +12,7 @@ from engine.interrupts.weak_tables import WeakTable
 from engine.ir.user_code_files import is_installed_file
 from engine.records.counts import (
     RootGroup,
+    breaks_and_errors_of,
     breaks_of,
     compile_seconds,
     counts,
@@ -21,7 +22,6 @@ from engine.records.counts import (
     has_graph,
     nearest_guard_failure,
     recompiles_of,
-    stops_of,
     unique_kernels,
 )
 from engine.records.findings import find_problems, useful_fixes
@@ -350,7 +350,7 @@ def _owner(session: Session, group: RootGroup, record: BreakRecord, frame: str =
 
 def _break_number(session: Session, record: BreakRecord) -> int:
     """Return the number of a break in the breaks view."""
-    stops = [r for g in groups(session) for _, r in stops_of(g.compilations)]
+    stops = [r for g in groups(session) for _, r in breaks_and_errors_of(g.compilations)]
     return next((i for i, r in enumerate(stops, 1) if r is record), 1)
 
 

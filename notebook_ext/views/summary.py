@@ -12,6 +12,7 @@ from engine.records.bytecode import Span
 from engine.records.counts import (
     RootGroup,
     aten_calls_of,
+    breaks_and_errors_of,
     breaks_of,
     causing_guard_failure,
     errors_of,
@@ -19,7 +20,6 @@ from engine.records.counts import (
     groups,
     has_graph,
     recompiles_of,
-    stops_of,
     unique_kernels,
 )
 from engine.records.format_amounts import format_seconds
@@ -353,7 +353,7 @@ def _nothing_compiled_items(session: Session, spent: float) -> Iterator[SummaryI
     frames = [f for f in session.frames if any(c.frame == f.id for c in session.compilations)]
     if frames:
         yield SummaryItem(f": {one_line(frames[0].name, 60)} ran as Python")
-        stops = stops_of(session.compilations)
+        stops = breaks_and_errors_of(session.compilations)
         if stops:
             yield SummaryItem(" (")
             yield SummaryItem(_place(session, stops[0][1].span) + break_text(session, stops[0][1]), "breaks", "link")
@@ -384,7 +384,7 @@ def _limit_lines(lines: Iterable[str]) -> tuple[str, ...]:
 def _hints(session: Session) -> Iterator[str]:
     for skipped in session.skipped:
         yield f"{one_line(skipped.name, 60)}: {one_line(skipped.reason, 200).rstrip('.')}. {one_line(skipped.hint, 200)}".rstrip()
-    for _, record in stops_of(session.compilations):
+    for _, record in breaks_and_errors_of(session.compilations):
         yield f"{one_line(record.title, 200).rstrip('.')}. {one_line(record.hints[0], 200) if record.hints else ''}".rstrip()
     if not session.skipped and not session.compilations and not session.calls:
         yield "Call a function or an nn.Module in the cell, or name what to compile: %%compile NAME."

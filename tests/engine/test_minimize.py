@@ -14,7 +14,7 @@ import torch
 
 import engine
 from engine.editing import minimize_graphs
-from engine.editing.measure_slowdown import Slowdown, is_slow_alike
+from engine.editing.measure_slowdown import Slowdown, is_similarly_slow
 from engine.editing.minimize_graphs import minimize
 from engine.errors import BadArgument, NotReproduced
 
@@ -177,7 +177,7 @@ def test_a_measurement_near_the_limit_is_repeated() -> None:
         ([9.0, 1.1, 3.0], False, 1),
     ):
         given = answers(*times)
-        assert is_slow_alike(lambda given=given: next(given), original) is is_alike
+        assert is_similarly_slow(lambda given=given: next(given), original) is is_alike
         assert len(list(given)) == unused
 
 

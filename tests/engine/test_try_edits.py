@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import engine
-from engine.editing.try_edits import counterpart, editable_graphs, try_edits
+from engine.editing.try_edits import editable_graphs, matching_compilation, try_edits
 from engine.errors import BadArgument
 from engine.records.session import CompilationRecord
 from tests.forked_backwards import skip_if_forks_run_no_backward
@@ -53,7 +53,7 @@ def test_an_edit_is_compared_with_eager() -> None:
     assert same.after is not None
     assert same.before is not None
     assert len(same.seconds) == 2
-    after = counterpart(session, id, same.after)
+    after = matching_compilation(session, id, same.after)
     assert after is not None
     assert "gelu + gelu" in editable_graphs(same.after, after)["fx"]
     other = try_edits(session, id, {"mine": texts["fx"].replace("gelu * 2", "gelu * 3")})
@@ -73,7 +73,7 @@ def test_edits_of_two_stages_stack() -> None:
     once = try_edits(session, session.compilations[0].id, {"fx": first})
     assert once.after is not None
     assert once.difference
-    found = counterpart(session, session.compilations[0].id, once.after)
+    found = matching_compilation(session, session.compilations[0].id, once.after)
     assert found is not None
     second = editable_graphs(once.after, found)["aten"].replace(", 4)", ", 3)")
     both = try_edits(session, session.compilations[0].id, {"fx": first, "aten": second})

@@ -130,13 +130,13 @@ def test_a_kept_kernel_runs_after_a_restart(session: engine.Session, tmp_path: p
 def test_only_the_kernel_that_changed_runs_again(session: engine.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Edits stack: an edit that did not change keeps its result, and the other kernel runs."""
     ran: list[str] = []
-    run = trials._run_anew
+    run = trials._run_uncached
 
     def counted(launch: trials._Launch, edit: KernelTextEdit) -> EditedRun:
         ran.append(edit.kernel)
         return run(launch, edit)
 
-    monkeypatch.setattr(trials, "_run_anew", counted)
+    monkeypatch.setattr(trials, "_run_uncached", counted)
     cpu, gpu = (kernel_text(session, language) for language in ("llvm", "triton"))
     edits = {"cpu": cpu.replace("; sum", "; once"), "gpu": gpu.replace("2.0", "(1.25 + 0.75)")}
     for texts in (edits, edits | {"gpu": gpu.replace("2.0", "(0.25 + 1.75)")}):

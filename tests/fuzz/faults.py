@@ -172,7 +172,9 @@ def removable(found: MinimizedGraph) -> list[str]:
     return [
         n.name
         for n, rest in left
-        if search.outcome_of(*minimize_graphs._part_of(found.module, rest, values)).is_like(found.outcome)
+        if search.outcome_of(*minimize_graphs._extract_subgraph(found.module, rest, values)).is_same_failure(
+            found.outcome
+        )
     ]
 
 

@@ -7,7 +7,7 @@ import torch.fx
 
 from engine.aot.checks.base import CheckedCall
 from engine.aot.fallback_kinds import AotFallback
-from engine.aot.gradients.autograd_calls import calls_autograd, makes_hidden_leaf
+from engine.aot.gradients.autograd_calls import calls_autograd, creates_hidden_leaf
 from engine.aot.node_properties import example_tensors
 from engine.ir.fallback import Fallback
 from engine.ir.graph_callable import graph_callable_of
@@ -43,7 +43,7 @@ def check_unsupported_ops(call: CheckedCall) -> Fallback | None:
 def _is_part_of_differentiation(node: torch.fx.Node) -> bool:
     """Return True for ``torch.autograd.grad`` and the calls that create its leaves."""
     if node.target == "requires_grad_":
-        return node.all_input_nodes[0].op != "placeholder" and makes_hidden_leaf(node)
+        return node.all_input_nodes[0].op != "placeholder" and creates_hidden_leaf(node)
     return node.target is torch.autograd.grad
 
 

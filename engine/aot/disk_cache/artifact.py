@@ -150,7 +150,7 @@ def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, lo
         return made
 
     plan = deserialize_value(data["plan"], symbols=symbols)
-    with _reassume_sizes(symbols, plan.shape_assumptions):
+    with _restore_size_assumptions(symbols, plan.shape_assumptions):
         if "graph" in data:
             return FunctionalGraph(graph("graph"), fakes, plan)
         module = graph("joint") if loads_joint else torch.fx.GraphModule({}, torch.fx.Graph())
@@ -175,7 +175,7 @@ def _deserialize(data: dict[str, Any], call: TracedCall, compilation: str, *, lo
 
 
 @contextlib.contextmanager
-def _reassume_sizes(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> Iterator[None]:
+def _restore_size_assumptions(symbols: SymbolTable, relations: Sequence[sympy.Basic]) -> Iterator[None]:
     """Add the size assumptions of the cached graph to the ShapeEnv of this compilation.
 
     Raises:

@@ -21,19 +21,19 @@ from engine.torch_private.fx import disable_proxy_modes_tracing
 
 def calls_autograd(graph: torch.fx.GraphModule) -> bool:
     """Return True if the graph computes gradients itself."""
-    return bool(_calls(graph))
+    return bool(_grad_calls(graph))
 
 
 def creates_graph_of_gradients(graph: torch.fx.GraphModule) -> bool:
     """Return True if gradients of the graph have a history themselves (``create_graph=True``)."""
-    return any((*n.args, *[None] * 5)[4] or n.kwargs.get("create_graph") for n in _calls(graph))
+    return any((*n.args, *[None] * 5)[4] or n.kwargs.get("create_graph") for n in _grad_calls(graph))
 
 
-def _calls(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+def _grad_calls(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return graph.graph.find_nodes(op="call_function", target=torch.autograd.grad)
 
 
-def makes_hidden_leaf(node: torch.fx.Node) -> bool:
+def creates_hidden_leaf(node: torch.fx.Node) -> bool:
     """Return True if ``requires_grad_`` makes a leaf that no caller sees."""
     if node.args[1:2] == (False,) or node.kwargs.get("requires_grad") is False:
         return False

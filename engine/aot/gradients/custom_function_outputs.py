@@ -24,12 +24,12 @@ def find_function_with_undefined_grads(results: Sequence[torch.Tensor]) -> str:
     If only some results have gradients, its backward sees undefined ones. Empty if there is no such function.
     """
     if len(results) < 2 or not any(
-        _has_multiple_outputs(node) for node, _ in _reachable_edges([_edge(r) for r in results])
+        _has_multiple_outputs(node) for node, _ in _reachable_edges([_gradient_edge_of(r) for r in results])
     ):
         return ""
     reached: dict[Any, dict[int, set[int]]] = {}
     for n, result in enumerate(results):
-        for node, place in _reachable_edges([_edge(result)]):
+        for node, place in _reachable_edges([_gradient_edge_of(result)]):
             if _has_multiple_outputs(node):
                 reached.setdefault(node, {}).setdefault(place, set()).add(n)
     for node, places in reached.items():
@@ -38,7 +38,7 @@ def find_function_with_undefined_grads(results: Sequence[torch.Tensor]) -> str:
     return ""
 
 
-def _edge(result: torch.Tensor) -> tuple[Any, int]:
+def _gradient_edge_of(result: torch.Tensor) -> tuple[Any, int]:
     return result.grad_fn, result.output_nr
 
 

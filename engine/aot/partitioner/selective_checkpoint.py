@@ -27,11 +27,11 @@ def policy_saves(node: torch.fx.Node) -> bool:
     The policy runs once per node. Its exceptions propagate.
     """
     if _POLICY_RESULT_KEY not in node.meta:
-        node.meta[_POLICY_RESULT_KEY] = _ask(node)
+        node.meta[_POLICY_RESULT_KEY] = _evaluate_policy(node)
     return bool(node.meta[_POLICY_RESULT_KEY])
 
 
-def _ask(node: torch.fx.Node) -> bool:
+def _evaluate_policy(node: torch.fx.Node) -> bool:
     policy = policy_of(node)
     if policy is None or called_overload(node.target) is None:
         return False

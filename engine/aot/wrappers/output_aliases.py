@@ -135,7 +135,7 @@ def view_expr(base: str, view: ViewSpec, names: dict[str, Any]) -> str:
         text = f"made_under_{view.creation_grad_mode}({text})"
     if not view.made_without_grad:
         return text
-    names["unseen"] = torch.no_grad()(_called)
+    names["unseen"] = torch.no_grad()(_call_view)
     return f"unseen(lambda: {text})"
 
 
@@ -162,7 +162,7 @@ _MARK_CREATION_GRAD_MODE = {
 }
 
 
-def _called(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+def _call_view(make: Callable[[], torch.Tensor]) -> torch.Tensor:
     return make()
 
 

@@ -87,7 +87,7 @@ class ValueProbe:
             try:
                 self.record_values("call", "in", names, args)
                 results = run(*args)
-                self.record_values("call", "out", (*_numbered("output", results), *names), (*results, *args))
+                self.record_values("call", "out", (*_numbered_names("output", results), *names), (*results, *args))
                 passage = CallValuesRecord(tuple(self._current_moments), self._inputs_description, self._current_nodes)
             finally:
                 self._current_moments = self._current_call = None
@@ -132,12 +132,12 @@ class ValueProbe:
         session = mark.session()
         if session is None or mark.call_index < 0:
             return run(values)
-        before = _moment("backward", "in", given, values)
+        before = _values_record("backward", "in", given, values)
         nodes: tuple[NodeValuesRecord, ...] = ()
         if describe is not None and not mark.call_index:
             nodes = self._describe_nodes(session, describe, values)
         found = run(values)
-        moments, number = (before, _moment("backward", "out", gradients, found)), mark.call_index
+        moments, number = (before, _values_record("backward", "out", gradients, found)), mark.call_index
         mark.call_index = -1
         with contextlib.suppress(KeyError, IndexError):
             session.update_compilation(
@@ -165,7 +165,7 @@ class ValueProbe:
         def passing(*args: Any) -> Any:
             self.record_values(layer, "in", names, args)
             results = run(*args)
-            self.record_values(layer, "back", _numbered("result", results), results)
+            self.record_values(layer, "back", _numbered_names("result", results), results)
             return results
 
         return passing
@@ -173,10 +173,10 @@ class ValueProbe:
     def record_values(self, layer: str, direction: str, names: Sequence[str], values: Sequence[Any]) -> None:
         """Record the values at one point of the current call."""
         if self._current_moments is not None:
-            self._current_moments.append(_moment(layer, direction, names, values))
+            self._current_moments.append(_values_record(layer, direction, names, values))
 
 
-def _moment(layer: str, direction: str, names: Sequence[str], values: Sequence[Any]) -> WrapperValuesRecord:
+def _values_record(layer: str, direction: str, names: Sequence[str], values: Sequence[Any]) -> WrapperValuesRecord:
     pairs = list(zip(names, values, strict=False))
     described = tuple((name, describe_value(value)) for name, value in pairs[:MAX_RECORDED_VALUES])
     return WrapperValuesRecord(layer, direction, described, len(pairs) - len(described))
@@ -197,7 +197,7 @@ def _with_backward(
     )
 
 
-def _numbered(word: str, values: Any) -> list[str]:
+def _numbered_names(word: str, values: Any) -> list[str]:
     return [f"{word} {n}" for n in range(len(values))] if isinstance(values, (tuple, list)) else []
 
 

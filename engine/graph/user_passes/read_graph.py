@@ -15,7 +15,7 @@ import torch.fx
 import torch.nn.functional as F
 
 from engine.graph.format_node import format_node, format_target
-from engine.graph.user_passes.watched_graph import BrokenRule, set_line
+from engine.graph.user_passes.watched_graph import InvalidPassResult, set_line
 from engine.records.bytecode import Span
 
 _NAMES: dict[str, Any] = {
@@ -43,7 +43,7 @@ def read_graph(
     ``file``: name of the text in error messages. ``evaluate_all``: evaluate unchanged lines, too.
 
     Raises:
-        BrokenRule: a line cannot be read, or the inputs are not those of ``module``.
+        InvalidPassResult: a line cannot be read, or the inputs are not those of ``module``.
     """
     return _Reader(module, file, evaluate_all).read(text)
 
@@ -91,8 +91,8 @@ class _Reader:
         if pending:
             raise self._error(start, f"syntax error: {pending[:80]}")
 
-    def _error(self, number: int, sentence: str) -> BrokenRule:
-        return BrokenRule(sentence, span=Span(self._file, number))
+    def _error(self, number: int, sentence: str) -> InvalidPassResult:
+        return InvalidPassResult(sentence, span=Span(self._file, number))
 
     def _copy(self, node: torch.fx.Node) -> None:
         self._nodes[node.name] = self._graph.node_copy(node, lambda n: self._nodes[n.name])
@@ -106,7 +106,7 @@ class _Reader:
         before = set(self._graph.nodes)
         try:
             self._evaluate(ast.parse(_as_call(statement)).body[0])
-        except BrokenRule:
+        except InvalidPassResult:
             raise
         except Exception as error:
             text = (str(error).splitlines() or [""])[0]
@@ -153,7 +153,7 @@ class _Reader:
         """Return the value of a line, whose outermost call becomes a node in any case."""
         if not hasattr(expression, "func"):
             return self._value(expression)
-        called = self._called(expression.func, name)
+        called = self._call_target(expression.func, name)
         if hasattr(called, "tracer"):  # a method of a value of the graph
             return self._value(expression)
         arguments = ast.Tuple(expression.args, ast.Load())
@@ -161,7 +161,7 @@ class _Reader:
         target = getattr(called, "default", called) if hasattr(called, "overloads") else called
         return self._tracer.create_proxy("call_function", target, self._value(arguments), keywords)
 
-    def _called(self, expression: ast.expr, name: str) -> Any:
+    def _call_target(self, expression: ast.expr, name: str) -> Any:
         """Return what a line calls; a call that prints as before has the same target."""
         known = self._known.get(name)
         if known is not None and known.op == "call_function" and format_target(known) == ast.unparse(expression):

@@ -23,7 +23,7 @@ from engine.graph.user_passes.fake_run import (
 )
 from engine.graph.user_passes.lazy_module import LazyGraphModule
 from engine.graph.user_passes.provenance import set_sources
-from engine.graph.user_passes.watched_graph import BrokenRule, WatchedGraph, line_of, line_of_error, take_line
+from engine.graph.user_passes.watched_graph import InvalidPassResult, WatchedGraph, line_of, line_of_error, take_line
 from engine.graph.verify import FUNCTIONAL_RULES, WELL_FORMED_RULES, GraphVerificationError, verify_graph
 from engine.ir.node_values import nodes_in
 from engine.ir.pass_set import Compare, UserPass
@@ -56,7 +56,7 @@ def run_user_passes(watch: PassRecorder, passes: Iterable[UserPass], stage: Pass
             notes.span = item.span
             try:
                 made = _run_one(watch.module, item, stage, notes)
-            except BrokenRule as error:
+            except InvalidPassResult as error:
                 span = error.span if error.node is None else line_of(error.node)
                 _note_failure(notes, item, _first_line(error), span, error)
             except GraphVerificationError as error:
@@ -73,7 +73,7 @@ def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage, not
 
     Raises:
         Exception: any error of the pass.
-        BrokenRule, GraphVerificationError: the pass broke a rule.
+        InvalidPassResult, GraphVerificationError: the pass broke a rule.
     """
     copy, graph = _copy(module)
     before = _snapshot(graph)
@@ -85,7 +85,7 @@ def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage, not
         graph.is_watching = False
     made = copy if result is None else result
     if not hasattr(made, "graph") or not hasattr(made, "recompile"):
-        raise BrokenRule(f"it returned {type(made).__name__}, not a torch.fx.GraphModule or None")
+        raise InvalidPassResult(f"it returned {type(made).__name__}, not a torch.fx.GraphModule or None")
     if made is copy and made.graph is graph and _is_same(before, _snapshot(graph)):
         return module
     known = {n.name: (n.op, n.target) for n in module.graph.nodes}
@@ -110,7 +110,7 @@ def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage, not
     if item.reports_difference:
         _report_difference(notes, item, _value_difference(module, made, stage))
     if item.verify and (found := _value_difference(module, made, stage)):
-        raise BrokenRule(f"values differ from those before the pass: {found}", _last_made(made))
+        raise InvalidPassResult(f"values differ from those before the pass: {found}", _last_created_node(made))
     for node in made.graph.nodes:
         take_line(node)
     return made
@@ -157,7 +157,7 @@ def _is_identical(first: Any, second: Any) -> bool:
 def _check_inputs(before: torch.fx.GraphModule, after: torch.fx.GraphModule) -> None:
     names, found = ([n.name for n in m.graph.find_nodes(op="placeholder")] for m in (before, after))
     if names != found:
-        raise BrokenRule(f"the graph's inputs are ({', '.join(found)}), and were ({', '.join(names)})")
+        raise InvalidPassResult(f"the graph's inputs are ({', '.join(found)}), and were ({', '.join(names)})")
 
 
 def _verify_functional(module: torch.fx.GraphModule) -> None:
@@ -166,7 +166,7 @@ def _verify_functional(module: torch.fx.GraphModule) -> None:
             continue
         for rule in FUNCTIONAL_RULES:
             if fault := next((f for f in rule(module) if f.startswith(f"{node.name} ")), ""):
-                raise BrokenRule(f"the graph is not functional: {fault}", node)
+                raise InvalidPassResult(f"the graph is not functional: {fault}", node)
     verify_graph(module, FUNCTIONAL_RULES, "the graph is not functional")
 
 
@@ -176,7 +176,9 @@ def _check_and_set_values(before: torch.fx.GraphModule, after: torch.fx.GraphMod
     changed = _changed_nodes(before, after)
     for node in (n for n in after.graph.nodes if n.name in changed):
         if creates_symbols(node, node.meta.get(facts.value_key)):
-            raise BrokenRule(f"the inputs of {node.name} changed, whose result has a size known only at run time")
+            raise InvalidPassResult(
+                f"the inputs of {node.name} changed, whose result has a size known only at run time"
+            )
     old = run_on_fakes(before, facts, names - changed)
     new = _run_changed(after, facts, names - changed)
     _compare_outcomes(old, new, after)
@@ -194,7 +196,7 @@ def _run_changed(after: torch.fx.GraphModule, facts: GraphFacts, unchanged: set[
         text = (str(error).strip().splitlines() or [""])[0]
         node = _node_that_raised(error, after)
         name = f" at {node.name}" if node is not None else ""
-        raise BrokenRule(f"the graph cannot run{name}: {type(error).__name__}: {text}", node) from error
+        raise InvalidPassResult(f"the graph cannot run{name}: {type(error).__name__}: {text}", node) from error
 
 
 def _node_that_raised(error: Exception, module: torch.fx.GraphModule) -> torch.fx.Node | None:
@@ -225,7 +227,7 @@ def _arguments(node: Any) -> str:
 
 def _compare_outcomes(old: GraphOutcome, new: GraphOutcome, module: torch.fx.GraphModule) -> None:
     if len(old.results) != len(new.results):
-        raise BrokenRule(f"the graph returns {len(new.results)} results, and returned {len(old.results)} before")
+        raise InvalidPassResult(f"the graph returns {len(new.results)} results, and returned {len(old.results)} before")
     output = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     returned = output.args[0]
     for kind, before, after in (("result", old.results, new.results), ("input", old.inputs, new.inputs)):
@@ -237,11 +239,11 @@ def _compare_outcomes(old: GraphOutcome, new: GraphOutcome, module: torch.fx.Gra
                 ("type", "another type", "this type"),
             )
             at = nodes_in(returned[number : number + 1]) if kind == "result" else []
-            suspect = _nearest_made(at[0]) if at else _last_made(module)
-            raise BrokenRule(f"{kind} {number} has {name} {now}, and had {was} before", suspect)
+            suspect = _nearest_created_node(at[0]) if at else _last_created_node(module)
+            raise InvalidPassResult(f"{kind} {number} has {name} {now}, and had {was} before", suspect)
 
 
-def _nearest_made(node: torch.fx.Node) -> torch.fx.Node | None:
+def _nearest_created_node(node: torch.fx.Node) -> torch.fx.Node | None:
     """Return the closest node that the pass made, among a node and what it is computed from."""
     seen, todo = {node}, [node]
     while todo:
@@ -254,7 +256,7 @@ def _nearest_made(node: torch.fx.Node) -> torch.fx.Node | None:
     return None
 
 
-def _last_made(module: torch.fx.GraphModule) -> torch.fx.Node | None:
+def _last_created_node(module: torch.fx.GraphModule) -> torch.fx.Node | None:
     return next((n for n in reversed(module.graph.nodes) if line_of(n) is not None), None)
 
 

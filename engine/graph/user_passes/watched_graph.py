@@ -42,7 +42,7 @@ class WatchedGraph(torch.fx.Graph):
 _LINE_KEY = "engine_line_of_pass"
 
 
-class BrokenRule(Exception):
+class InvalidPassResult(Exception):
     """A pass broke a rule: at a node that it made, at a line of an edit, or in general."""
 
     def __init__(self, sentence: str, node: torch.fx.Node | None = None, span: Span | None = None) -> None:

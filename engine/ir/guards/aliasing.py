@@ -310,12 +310,12 @@ class SharedStorage(Guard):
         )
 
     def expected_text(self) -> str:
-        return self._words(self.byte_offsets, f"at least {self.min_storage_bytes}")
+        return self._layout_text(self.byte_offsets, f"at least {self.min_storage_bytes}")
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
-        return self._words(byte_offsets_in_storage(value, *others), str(_storage_bytes(value)))
+        return self._layout_text(byte_offsets_in_storage(value, *others), str(_storage_bytes(value)))
 
-    def _words(self, starts: tuple[int | None, ...], held: str) -> str:
+    def _layout_text(self, starts: tuple[int | None, ...], held: str) -> str:
         names = map(user_expr, self.sources)
         pairs = zip(names, starts, strict=True)
         text = ", ".join(f"{n} in another storage" if s is None else f"{n} from byte {s}" for n, s in pairs)

@@ -111,9 +111,9 @@ class ComputedCondition(Guard):
 
     def actual_text(self, value: Any, others: tuple[Any, ...] = ()) -> str:
         found = evaluate_condition(self.ops, value, *others)
-        return "values for which the condition cannot be evaluated" if found is None else self._words(found)
+        return "values for which the condition cannot be evaluated" if found is None else self._condition_text(found)
 
-    def _words(self, truth: bool) -> str:
+    def _condition_text(self, truth: bool) -> str:
         return f"values that make it {str(truth).lower()}"
 
     def failure_message(self, actual: str) -> str:

@@ -47,7 +47,7 @@ class Addresses:
         """Return the position of each lane of one copy."""
         context = self._context
         stride = 0 if context.lane_var is None else lane_stride(index, context.lane_var)
-        if stride is not None and not self._picks_vectors(index, copy):
+        if stride is not None and not self._has_vector_index(index, copy):
             return Address(self._scalar(index, copy), stride)
         return Address("0", 0, self.vector(index, copy))
 
@@ -77,7 +77,7 @@ class Addresses:
             "all", f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer"
         )
 
-    def _picks_vectors(self, index: IndexExpr, copy: int) -> bool:
+    def _has_vector_index(self, index: IndexExpr, copy: int) -> bool:
         return any(self._context.value_of(number, copy)[1] for number in index.indirect_ops())
 
     def _vector_atom(self, atom: Atom, copy: int) -> str | None:
@@ -88,7 +88,7 @@ class Addresses:
             name, is_vector = context.value_of(number, copy)
             return name if is_vector else None
         var = context.lane_var
-        if var is None or (var not in atom.variables() and not self._picks_vectors(IndexExpr({atom: 1}), copy)):
+        if var is None or (var not in atom.variables() and not self._has_vector_index(IndexExpr({atom: 1}), copy)):
             return None
         kind = wide("i64", context.lanes)
         if atom.as_variable() is not None:

@@ -56,7 +56,7 @@ SAME_BYTES = "It is not fused with other operators, so its kernel would move as 
 SMALL = "It is small and not fused with other operators: the call takes most of the time, as in ATen."
 
 
-def operators_for_aten(program: LoweredProgram, module: torch.fx.GraphModule) -> dict[str, str]:
+def nodes_as_fast_in_aten(program: LoweredProgram, module: torch.fx.GraphModule) -> dict[str, str]:
     """Return the nodes that ATen computes as fast as their kernels, with the reason.
 
     ``module`` is the graph that was lowered to the program.
@@ -79,7 +79,7 @@ def operators_for_aten(program: LoweredProgram, module: torch.fx.GraphModule) ->
     return found
 
 
-def kernel_gain(program: LoweredProgram, module: torch.fx.GraphModule) -> float:
+def estimate_kernel_gain(program: LoweredProgram, module: torch.fx.GraphModule) -> float:
     """Return the estimated seconds that kernels gain over eager's operators.
 
     Each fused operator saves a call and a pass over memory. Operators that a backward recomputes save nothing.

@@ -29,7 +29,7 @@ from engine.torch_private.operators import decomposition_table
 
 aten = torch.ops.aten
 
-KnownParts = dict[torch.fx.Node, torch.fx.GraphModule | None]
+KnownDecompositions = dict[torch.fx.Node, torch.fx.GraphModule | None]
 """Decompositions by node; None for a node without one."""
 
 _CPU_ONLY = frozenset(
@@ -62,7 +62,7 @@ def decompose(
     fused_random: bool = False,
     is_cpu: bool = False,
     left_whole: Collection[str] = (),
-    known_parts: KnownParts | None = None,
+    known_parts: KnownDecompositions | None = None,
 ) -> torch.fx.GraphModule:
     """Decompose all operators that have a decomposition; record the provenance of all nodes.
 
@@ -101,7 +101,7 @@ def decompose(
             set_provenance(seeds, here)
             made[node] = _splice(new, root, node, drawn, [seeds, *(made[n] for n in node.all_input_nodes)], here)
             continue
-        elif (parts := _parts_of(node, here, left_whole, known_parts, is_cpu)) is not None:
+        elif (parts := _decomposition_of(node, here, left_whole, known_parts, is_cpu)) is not None:
             made[node] = _splice(new, root, node, parts, [made[n] for n in node.all_input_nodes], here)
             continue
         elif node.op == "output":
@@ -160,8 +160,8 @@ def _can_decompose(target: Any) -> bool:
     return target in all_decompositions() or facts_of(target).is_composite
 
 
-def _parts_of(
-    node: torch.fx.Node, here: NodeProvenance, left_whole: Collection[str], known: KnownParts, is_cpu: bool
+def _decomposition_of(
+    node: torch.fx.Node, here: NodeProvenance, left_whole: Collection[str], known: KnownDecompositions, is_cpu: bool
 ) -> torch.fx.GraphModule | None:
     """Return the decomposition of a node; None if it has none or ATen runs it as a whole."""
     if node.op != "call_function" or here.nodes[0] in left_whole:

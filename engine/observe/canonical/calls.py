@@ -70,7 +70,7 @@ def canonical_call(call: Call, *, is_float: bool = False) -> tuple[str, tuple[tu
 
     ``is_float``: the result is a floating tensor, where ``2`` and ``2.0`` mean the same.
     """
-    call = _respell(call)
+    call = _canonical_form(call)
     named = [(k, v) for k, v in _bind(call) if not _is_implied(call.name, k, v)]
     rank = next((v.rank for _, v in named if v.rank is not None), None)
     if rank is not None and call.name in _NEW_DIMENSION:
@@ -87,7 +87,7 @@ def _is_implied(operator: str, parameter: str, value: ArgumentValue) -> bool:
     return parameter in implied and (value.equals(implied[parameter]) or value.equals(None))
 
 
-def _respell(call: Call) -> Call:
+def _canonical_form(call: Call) -> Call:
     """Return the call with the operator and the order of arguments that its synonyms share."""
     name, args = ALIASES.get(call.name, call.name), call.args
     if name in CASTS and len(args) == 1:

@@ -68,7 +68,7 @@ def compare_graphs(first: GraphRecord, second: GraphRecord, *, with_strides: boo
     graphs of one compiler agree.
     """
     names = _match_inputs(first, second)
-    inputs = _other_sizes(first, second, names)
+    inputs = _inputs_with_other_sizes(first, second, names)
     a = _Normalizer(with_strides, with_sizes=not inputs[0]).run(first)
     b = _Normalizer(with_strides, with_sizes=not inputs[0], input_names=names).run(second)
     keys_a, keys_b = [n.key for n in a.nodes], [n.key for n in b.nodes]
@@ -81,21 +81,21 @@ def compare_graphs(first: GraphRecord, second: GraphRecord, *, with_strides: boo
     only_a, only_b = _unmatched(a.nodes, b.nodes), _unmatched(b.nodes, a.nodes)
     shown_a, shown_b = _without_local_equal(only_a, only_b), _without_local_equal(only_b, only_a)
     if not shown_a and not shown_b:
-        shown_a, shown_b = _first_in_flow(only_a), _first_in_flow(only_b)
+        shown_a, shown_b = _first_in_data_flow(only_a), _first_in_data_flow(only_b)
     return GraphDifference((*inputs[0], *(n.node for n in shown_a)), (*inputs[1], *(n.node for n in shown_b)))
 
 
-def _other_sizes(
+def _inputs_with_other_sizes(
     first: GraphRecord, second: GraphRecord, names: Mapping[str, str]
 ) -> tuple[tuple[NodeRecord, ...], tuple[NodeRecord, ...]]:
     """Return the inputs of both graphs that have one name and other fixed sizes."""
     mine = {_input_name(n.name): n for n in first.nodes if n.op == "placeholder"}
     theirs = {names.get(n.name, _input_name(n.name)): n for n in second.nodes if n.op == "placeholder"}
-    found = [(mine[k], n) for k, n in theirs.items() if k in mine and _fixed(mine[k]) != _fixed(n)]
+    found = [(mine[k], n) for k, n in theirs.items() if k in mine and _static_shape(mine[k]) != _static_shape(n)]
     return tuple(a for a, _ in found), tuple(b for _, b in found)
 
 
-def _fixed(node: NodeRecord) -> tuple[str, ...] | None:
+def _static_shape(node: NodeRecord) -> tuple[str, ...] | None:
     return None if node.shape is None else tuple(s if s.isdigit() else "symbol" for s in node.shape)
 
 
@@ -204,7 +204,7 @@ def _match_inputs(first: GraphRecord, second: GraphRecord) -> dict[str, str]:
         if _input_name(name) in mine:
             continue
         alike = [f for f in free if _same_type(mine[f], node)]
-        scores = [(_fixed(mine[f]) == _fixed(node), _common_end(f, _input_name(name))) for f in alike]
+        scores = [(_static_shape(mine[f]) == _static_shape(node), _common_end(f, _input_name(name))) for f in alike]
         equal = alike[scores.index(max(scores))] if alike else None
         if equal is not None:
             free.remove(equal)
@@ -225,16 +225,16 @@ def _same_type(first: NodeRecord, second: NodeRecord) -> bool:
 
 def _unmatched(nodes: Sequence[CanonicalNode], others: Iterable[CanonicalNode]) -> list[CanonicalNode]:
     left = Counter(n.key for n in others)
-    return list(_excess(nodes, left, lambda n: n.key))
+    return list(_surplus_nodes(nodes, left, lambda n: n.key))
 
 
 def _without_local_equal(nodes: Sequence[CanonicalNode], others: Iterable[CanonicalNode]) -> list[CanonicalNode]:
     """Leave out nodes that differ only because an operand does."""
     left = Counter(n.local for n in others)
-    return list(_excess(nodes, left, lambda n: n.local))
+    return list(_surplus_nodes(nodes, left, lambda n: n.local))
 
 
-def _excess(
+def _surplus_nodes(
     nodes: Iterable[CanonicalNode], left: Counter[str], key: Callable[[CanonicalNode], str]
 ) -> Iterator[CanonicalNode]:
     for node in nodes:
@@ -245,7 +245,7 @@ def _excess(
             yield node
 
 
-def _first_in_flow(nodes: Sequence[CanonicalNode]) -> list[CanonicalNode]:
+def _first_in_data_flow(nodes: Sequence[CanonicalNode]) -> list[CanonicalNode]:
     """Return the nodes that read no other listed node: the first differences in data flow."""
     keys = {n.key for n in nodes}
     return [n for n in nodes if not keys & set(n.inputs)]

@@ -22,7 +22,7 @@ Facts = Iterator[tuple[str, Span | None]]
 """Facts of one aspect in order, each with its line."""
 
 
-def with_details(found: RankDivergence, mine: Session, others: Session) -> RankDivergence:
+def with_divergence_details(found: RankDivergence, mine: Session, others: Session) -> RankDivergence:
     """Return a divergence with its line and what each of the two sessions has."""
     own, other = _compilation(mine, found.compilation), _compilation(others, found.compilation)
     frame = _frame_span(mine, own) or _frame_span(others, other)
@@ -32,11 +32,11 @@ def with_details(found: RankDivergence, mine: Session, others: Session) -> RankD
         texts = (text, "not compiled") if own is not None else ("not compiled", text)
         span = _recompile_span(mine if own is not None else others, found.compilation)
         return replace(found, here=texts[0], there=texts[1], span=span or frame)
-    here, there_, span = _difference(found.aspect, _rank_free(own), _rank_free(other))
+    here, there_, span = _difference(found.aspect, _without_group_names(own), _without_group_names(other))
     return replace(found, here=here, there=there_, span=span or frame)
 
 
-def _rank_free(compilation: CompilationRecord) -> CompilationRecord:
+def _without_group_names(compilation: CompilationRecord) -> CompilationRecord:
     groups = {name: dim for g in compilation.graphs if g.mesh for name, dim in g.mesh.groups}
     if not groups:
         return compilation

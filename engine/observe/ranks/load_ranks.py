@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.errors import NotATrace
 from engine.observe.load_torch_trace import is_torch_trace, load_torch_trace
-from engine.observe.ranks.divergence_details import with_details
+from engine.observe.ranks.divergence_details import with_divergence_details
 from engine.observe.ranks.group_ranks import group_ranks
 from engine.observe.ranks.rank_contents import RankContents
 from engine.observe.ranks.read_rank_logs import RankLogReader, rank_of
@@ -165,7 +165,7 @@ def _load_groups(contents: list[RankContents], problems: list[str], *, read_sour
         by_group[group.ranks] = sessions[format_ranks(group.ranks)] = session
     largest = next(iter(sessions.values()))
     details = tuple(
-        with_details(d, by_group[d.ranks], largest) if d.ranks in by_group else d for d in groups.divergences
+        with_divergence_details(d, by_group[d.ranks], largest) if d.ranks in by_group else d for d in groups.divergences
     )
     left = len(groups.groups) - len(sessions)
     more = (

@@ -11,7 +11,7 @@ from typing import Any
 from engine.observe.event_names import CACHE_EVENT_PATTERN, FAILURE_EVENTS, GRAPH_EVENTS
 from engine.observe.json_values import as_int, as_list, as_object, as_text
 from engine.observe.log_reader import IntactPayloads, LogDamage, LogRecord, read_log_records
-from engine.observe.ranks.known_lines import KnownLines, LineFacts
+from engine.observe.ranks.parsed_line_cache import ParsedLineCache, ParsedLineFacts
 from engine.observe.ranks.rank_contents import RankContents, collectives_of, normalized_digest, text_digest
 from engine.observe.trace_events import TraceEvent
 from engine.observe.trace_files import open_decompressed
@@ -65,7 +65,7 @@ class RankLogReader:
         self._texts: dict[tuple[str, str, int], tuple[str, tuple[str, ...]]] = {}
         self._strings: dict[int, str] = {}
         self._intact = IntactPayloads()
-        self._lines = KnownLines()
+        self._lines = ParsedLineCache()
 
     def read(self, path: Path, rank: int) -> RankContents:
         """Return the contents of one log."""
@@ -123,20 +123,20 @@ class RankLogReader:
             phase = _PHASES.get(event.name, "forward")
             found.collectives.setdefault((event.compilation, phase), facts.collectives)
 
-    def _facts(self, event: TraceEvent, line: LogRecord) -> LineFacts:
+    def _facts(self, event: TraceEvent, line: LogRecord) -> ParsedLineFacts:
         name = event.name
         if name == "describe_tensor":
             facts = [event.facts.get(key) for key in _DESCRIBED]
             device = as_text(event.facts.get("device")).partition("index")[0]
-            return LineFacts((("tensor metadata", text_digest(f"{facts} {device}".encode())),))
+            return ParsedLineFacts((("tensor metadata", text_digest(f"{facts} {device}".encode())),))
         if CACHE_EVENT_PATTERN.match(name):
-            return LineFacts((("cache outcomes", name),))
+            return ParsedLineFacts((("cache outcomes", name),))
         aspect = _TEXT_ASPECTS.get(name)
         if aspect is None:
-            return LineFacts()
+            return ParsedLineFacts()
         digest, collectives = self._digest(event, line, aspect)
         order = (("collective order", f"{name} {collectives}"),) if collectives else ()
-        return LineFacts(((aspect, f"{name} {digest}"), *order), collectives)
+        return ParsedLineFacts(((aspect, f"{name} {digest}"), *order), collectives)
 
     def _frame(self, event: TraceEvent) -> str:
         """Return function, file and line of the compiled frame, or of the lines that called it."""

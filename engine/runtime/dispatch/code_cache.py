@@ -96,7 +96,7 @@ class CodeCache:
         """Why a call misses if there is no entry to reject it."""
         return OTHER_PASSES_CAUSE if any(self._entries_by_passes.values()) else FIRST_CALL_CAUSE
 
-    def change_passes(self) -> None:
+    def switch_pass_set(self) -> None:
         """Use the entries of the passes that are registered now; forget those of old sets."""
         for key in [k for k in self._entries_by_passes if k][:-MAX_PASS_SETS]:
             del self._entries_by_passes[key]
@@ -185,7 +185,7 @@ class CompilerCaches:
                 if cache.is_replaced_by(function):
                     self._recent.pop(id(cache), None)
 
-    def hold_no_recent(self) -> None:
+    def clear_recent(self) -> None:
         """Drop the caches that no live dispatcher has."""
         with self._lock:
             self._recent.clear()
@@ -223,4 +223,4 @@ def cache_of_code(compiler: Compiler, code: CodeType, namespace: dict[str, Any])
 def drop_unused_caches() -> None:
     """Drop the caches that no live dispatcher has."""
     for caches in tuple(_caches.values()):
-        caches.hold_no_recent()
+        caches.clear_recent()

@@ -66,14 +66,14 @@ _FORCED_EAGER = (
 Run = Callable[..., Any]
 
 
-class _Compiling(threading.local):
+class _CompilingFlag(threading.local):
     """Per-thread flag: this thread is compiling; compiled functions called now run eagerly."""
 
     def __init__(self) -> None:
         self.is_compiling = False
 
 
-_compiling = _Compiling()
+_compiling = _CompilingFlag()
 _order_lock = make_lock()
 """Held while a dispatcher's (check, run) pairs are replaced.
 
@@ -452,7 +452,7 @@ class DispatcherState:
         except Exception:
             # Code that cannot be rewritten still runs, but its callees are not compiled.
             code = self.function.__code__
-        return CacheEntry(f"{self.cache.frame.id}/python", code, (), _always, "", runs_python=True)
+        return CacheEntry(f"{self.cache.frame.id}/python", code, (), _return_true, "", runs_python=True)
 
     # Generators and coroutines.
 
@@ -480,7 +480,7 @@ def skipped_record(function: FunctionType) -> SkippedRecord:
     return SkippedRecord(function.__qualname__, f"{function.__qualname__} is {kind}, and runs as Python", hint)
 
 
-def _always(*values: Any) -> bool:
+def _return_true(*values: Any) -> bool:
     return True
 
 
@@ -541,18 +541,18 @@ def reset() -> None:
 
 
 @contextlib.contextmanager
-def _exchange_entries() -> Iterator[None]:
+def _switch_pass_set() -> Iterator[None]:
     """Exchange the cache entries after a change of the registered passes in the block."""
     with COMPILE_LOCK:
         yield
         states = (*live_states(), *_resume_states)
         for cache in {*all_caches(), *(state.cache for state in states)}:
-            cache.change_passes()
+            cache.switch_pass_set()
         for state in states:
             state.refresh()
 
 
-active_passes.around_change = _exchange_entries
+active_passes.around_change = _switch_pass_set
 
 
 def make_dispatcher(

@@ -120,7 +120,7 @@ def record_arguments(
     frames = _recorded_frames.setdefault(session, {})
     frame = frames.get(dispatch.cache.frame.id)
     if frame is None or frame.dispatcher_state() is None:
-        held = weakref.ref(dispatch) if dispatch.cache.frame.role == "resume" else partial(_itself, dispatch)
+        held = weakref.ref(dispatch) if dispatch.cache.frame.role == "resume" else partial(_return_dispatcher, dispatch)
         frame = frames[dispatch.cache.frame.id] = RecordedFrame(held, [] if frame is None else frame.calls)
     if not keep_beyond_next and frame.last_call is not None and frame.last_call.entry == entry:
         return
@@ -133,14 +133,14 @@ def record_arguments(
 def record_stock_arguments(session: Session, frame: str, ask: ExplainArguments, arguments: Mapping[str, Any]) -> None:
     """Store the last call of a frame that another compiler compiled, and its explain function."""
     call = RecordedCall(0, "", {name: describe_argument(value) for name, value in arguments.items()})
-    _recorded_frames.setdefault(session, {})[frame] = RecordedFrame(_nothing, last_call=call, explain=ask)
+    _recorded_frames.setdefault(session, {})[frame] = RecordedFrame(_return_none, last_call=call, explain=ask)
 
 
-def _nothing() -> None:
+def _return_none() -> None:
     return None
 
 
-def _itself(dispatch: DispatcherState) -> DispatcherState:
+def _return_dispatcher(dispatch: DispatcherState) -> DispatcherState:
     return dispatch
 
 

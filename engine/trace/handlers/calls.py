@@ -81,7 +81,7 @@ def _make_function(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     if not RULES.attributes_after_function:
         for flag in (8, 4, 2, 1):
             if op.arg & flag:
-                _set_made_attribute(tx, made, flag, realize(tx, frame.stack.pop()))
+                _apply_function_flag(tx, made, flag, realize(tx, frame.stack.pop()))
     frame.push(made)
 
 
@@ -89,11 +89,11 @@ def _make_function(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
 def _set_function_attribute(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     made = cast("NestedUserFunctionVariable", realize(tx, frame.stack.pop()))
     value = realize(tx, frame.stack.pop())
-    _set_made_attribute(tx, made, op.arg, value)
+    _apply_function_flag(tx, made, op.arg, value)
     frame.push(made)
 
 
-def _set_made_attribute(tx: Tracer, made: NestedUserFunctionVariable, flag: int, value: Variable) -> None:
+def _apply_function_flag(tx: Tracer, made: NestedUserFunctionVariable, flag: int, value: Variable) -> None:
     """Set an attribute by MAKE_FUNCTION's flag.
 
     1: defaults, 2: keyword defaults, 4: annotations, 8: closure, 16: the function that returns the annotations.

@@ -12,7 +12,7 @@ from engine.trace.variables.callables.cells import CellVariable
 
 
 @handles("NOP", "NOT_TAKEN", "RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "COPY_FREE_VARS")
-def _nothing(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
+def _no_effect(tx: Tracer, frame: Frame, op: DecodedInstruction) -> None:
     return None
 
 

@@ -14,8 +14,8 @@ import pytest
 
 import engine
 from engine.observe.ranks import load_ranks as load_ranks_module
-from engine.observe.ranks.known_lines import KnownLines
 from engine.observe.ranks.load_ranks import LoadedRanks
+from engine.observe.ranks.parsed_line_cache import ParsedLineCache
 from engine.records.findings import find_problems
 from notebook_ext.__main__ import main
 from notebook_ext.views.explorer_parts import part
@@ -236,7 +236,7 @@ def test_folder_without_ranks(tmp_path: Path) -> None:
 
 def test_a_line_is_known_whatever_the_rank() -> None:
     """Lines that differ in the rank alone are parsed once; others are not confused."""
-    lines = KnownLines()
+    lines = ParsedLineCache()
     parsed = []
     for rank in (3, 4):
         lines.start_log(rank)

@@ -18,7 +18,7 @@ import engine
 from engine.errors import BadArgument, PlanFailed
 from engine.planning.fake_world import Chunks
 from engine.planning.plan_step import groups_along
-from engine.planning.time_model import Hardware, Timeline, covered, uncovered
+from engine.planning.time_model import Hardware, Timeline, length_outside, merge_intervals
 from engine.records.plan import Plan
 
 HERE = pathlib.Path(__file__).parent
@@ -295,7 +295,7 @@ def test_streams_overlap_in_the_time_model():
     timeline.compute(0.5, [])
     timeline.compute(1.0, [7])
     assert timeline.default.ready == 4.0
-    assert uncovered((1.0, 3.0), covered(timeline.computed)) == 1.5
+    assert length_outside((1.0, 3.0), merge_intervals(timeline.computed)) == 1.5
 
 
 def test_collectives_cost_bandwidth_and_latency():

@@ -7,7 +7,7 @@ import torch
 import engine
 from engine.records.bytecode import Span
 from engine.records.counts import nearest_guard_failure
-from engine.records.findings import WARM_UP_HITS, Finding, find_problems, place_of
+from engine.records.findings import WARM_UP_HITS, Finding, find_problems, span_text
 from engine.records.guards import Fix, GuardFailure, GuardResult
 from engine.records.kernels import KernelRecord, VerifyRecord
 from engine.records.lowering import AutotuneChoice, ExternCall, LoweringRecord
@@ -43,7 +43,7 @@ def test_a_break_in_a_loop_has_its_line_and_its_runs() -> None:
     assert found.count == 5
     assert "ran 5 times" in found.title
     assert found.fixes
-    assert place_of(session, found.span).startswith("test_findings.py:")
+    assert span_text(session, found.span).startswith("test_findings.py:")
     assert "5 returns to Python" in found.gain
 
 
@@ -201,7 +201,7 @@ def test_findings_are_records() -> None:
     session.add_call(CallRecord(0, "0", "compiled", "0/1", guard_failures=(failure,)))
     found = first(session, "recompiles")
     assert Finding.from_dict(found.to_dict()) == found
-    assert place_of(session, found.span) == "model.py:7"
+    assert span_text(session, found.span) == "model.py:7"
 
 
 def test_a_call_fits_the_entry_best_whose_sizes_alone_differ() -> None:

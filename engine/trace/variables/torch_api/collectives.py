@@ -58,13 +58,13 @@ class ProcessGroupOrMeshVariable(OpaqueObjectVariable):
             return BuiltinMethodVariable(self, name)
         if name.startswith("__") or callable(found):
             return super().get_attr(tx, name)
-        return _constant_answer(tx, lambda: getattr(self.real_object, name), f"{self.python_type().__name__}.{name}")
+        return _constant_query(tx, lambda: getattr(self.real_object, name), f"{self.python_type().__name__}.{name}")
 
     def call_method(self, tx: Tracer, name: str, args: Args, kwargs: Kwargs) -> Variable:
         if name not in _CONSTANT_METHODS:
             raise Unsupported("distributed", f"{self.python_type().__name__}.{name} is called")
         values, words = tx.as_python_constants(args), tx.as_python_keywords(kwargs)
-        return _constant_answer(
+        return _constant_query(
             tx, lambda: getattr(self.real_object, name)(*values, **words), f"{self.python_type().__name__}.{name}"
         )
 
@@ -85,7 +85,7 @@ def _group(tx: Tracer, real: Any, source: Source) -> Variable:
     return ProcessGroupOrMeshVariable(real, source)
 
 
-def _constant_answer(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:
+def _constant_query(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:
     try:
         found = ask()
     except Exception as error:
@@ -137,7 +137,7 @@ def _register_query(module: str, name: str) -> None:
         function = getattr(sys.modules[module], name)
         values = [constant_or_group(tx, a) for a in args]
         words = {k: constant_or_group(tx, v) for k, v in kwargs.items()}
-        return _constant_answer(tx, lambda: function(*values, **words), f"torch.distributed.{name}")
+        return _constant_query(tx, lambda: function(*values, **words), f"torch.distributed.{name}")
 
     RULES_BY_NAME[(module, name)] = ask
 
@@ -158,7 +158,7 @@ def _resolve_group_name(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     if isinstance(group, str):
         return ConstantVariable(group)
     resolve = sys.modules[_FUNCTIONAL]._resolve_group_name
-    return _constant_answer(tx, lambda: str(resolve(group, tag)), "the name of a process group")
+    return _constant_query(tx, lambda: str(resolve(group, tag)), "the name of a process group")
 
 
 for _name in ("_resolve_group", "_resolve_group_name"):

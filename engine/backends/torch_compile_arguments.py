@@ -28,7 +28,7 @@ def options_of_torch(
     """
     named = {**(options or {}), **{name: value for name, value in arguments.items() if value is not None}}
     if backend == "inductor":
-        theirs = _known_to_inductor({name: value for name, value in named.items() if name not in OPTION_NAMES})
+        theirs = _inductor_options({name: value for name, value in named.items() if name not in OPTION_NAMES})
         others = {name: value for name, value in named.items() if name not in theirs}
         return {**others, "inductor": tuple(sorted(theirs.items()))} if theirs else others
     if named.get("mode") == "lite":
@@ -37,7 +37,7 @@ def options_of_torch(
     if uses_graphs or is_tuned:
         tuned = "max-autotune" if uses_graphs else "max-autotune-no-cudagraphs"
         named.setdefault("mode", tuned if is_tuned else "reduce-overhead")
-    unused = _known_to_inductor({name: value for name, value in named.items() if name not in OPTION_NAMES})
+    unused = _inductor_options({name: value for name, value in named.items() if name not in OPTION_NAMES})
     for name in [name for name in unused if unused[name] is not ALWAYS_ON.get(name)]:
         warnings.warn(f"The option {name!r} of Inductor has no effect in engine.compile.", stacklevel=3)
     return {name: value for name, value in named.items() if name not in unused}
@@ -56,7 +56,7 @@ def with_dynamic_shapes(options: Options, spec: Any) -> Options:
     tree = spec.to_jsonable() if hasattr(spec, "to_jsonable") else {"params": spec}
     while "params" in tree:
         tree = tree["params"] or {}
-    leaves = [leaf for name, part in tree.items() for leaf in _leaves_of(_parameter_pattern(name), part)]
+    leaves = [leaf for name, part in tree.items() for leaf in _spec_leaves(_parameter_pattern(name), part)]
     return replace(
         options,
         dynamic_sources=tuple(pattern for pattern, size in leaves if not _is_fixed(size)),
@@ -64,7 +64,7 @@ def with_dynamic_shapes(options: Options, spec: Any) -> Options:
     )
 
 
-def spec_of(subject: Any, given: Any) -> Any:
+def shape_spec_of(subject: Any, given: Any) -> Any:
     """Return the ``dynamic_shapes`` given for a function, or those of its decorator.
 
     Raises:
@@ -86,7 +86,7 @@ _ITEMS = {"DictSpec": "entries", "SeqSpec": "entries", "ObjectSpec": "fields"}
 _READERS: dict[type, Callable[[Any], Iterable[tuple[Any, Any]]]] = {dict: dict.items, list: enumerate}
 
 
-def _leaves_of(base: str, part: Any) -> Iterator[tuple[str, Any]]:
+def _spec_leaves(base: str, part: Any) -> Iterator[tuple[str, Any]]:
     """Yield the sizes and numbers of a part of a spec, below ``base``, by their patterns.
 
     Each is an integer, a variable in JSON form, or an expression of variables.
@@ -102,7 +102,7 @@ def _leaves_of(base: str, part: Any) -> Iterator[tuple[str, Any]]:
         read = _READERS.get(type(inside), lambda found: ())
         for key, each in read(inside):
             place = rf"\.{re.escape(key)}" if kind == "ObjectSpec" else rf"\[{re.escape(repr(key))}\]"
-            yield from _leaves_of(base + place, each)
+            yield from _spec_leaves(base + place, each)
 
 
 def _is_fixed(size: Any) -> bool:
@@ -116,7 +116,7 @@ def _bounds_of(size: Any) -> tuple[int | None, int | None]:
     return (size.get("min"), size.get("max")) if hasattr(size, "items") else (None, None)
 
 
-def _known_to_inductor(named: Mapping[str, Any]) -> dict[str, Any]:
+def _inductor_options(named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that Inductor has; loads it only if there are any options."""
     known = inductor_option_names() if named else ()
     return {name: value for name, value in named.items() if name.replace("-", "_") in known}

@@ -11,14 +11,14 @@ MAX_KNOWN_BYTES = 1 << 25
 """Size of the lines that are held; further ones are parsed each time."""
 
 
-class LineFacts(NamedTuple):
+class ParsedLineFacts(NamedTuple):
     """Facts of one line that ranks are compared by: digests by aspect, a graph's collectives."""
 
     aspects: tuple[tuple[str, str], ...] = ()
     collectives: tuple[str, ...] = ()
 
 
-class KnownLines:
+class ParsedLineCache:
     """Parsed lines by their JSON without the rank, and the facts that were read from them.
 
     A parsed line is known by its identity, as the lines are held.
@@ -27,7 +27,7 @@ class KnownLines:
     def __init__(self) -> None:
         self._lines: dict[bytes, dict[str, Any] | None] = {}
         self._events: dict[int, TraceEvent | None] = {}
-        self._facts: dict[tuple[int, int], LineFacts] = {}
+        self._facts: dict[tuple[int, int], ParsedLineFacts] = {}
         self._bytes = 0
         self._rank = b""
 
@@ -56,11 +56,11 @@ class KnownLines:
         except KeyError:
             return parse_event(metadata, None)
 
-    def facts(self, metadata: dict[str, Any], length: int) -> LineFacts | None:
+    def facts(self, metadata: dict[str, Any], length: int) -> ParsedLineFacts | None:
         """Return the facts of a line whose payload has this length; None if they are not known."""
         return self._facts.get((id(metadata), length))
 
-    def add_facts(self, metadata: dict[str, Any], length: int, facts: LineFacts) -> None:
+    def add_facts(self, metadata: dict[str, Any], length: int, facts: ParsedLineFacts) -> None:
         """Note the facts of a line, if it is held."""
         if id(metadata) in self._events:
             self._facts[id(metadata), length] = facts

@@ -13,7 +13,7 @@ import torch
 
 import engine
 from engine.api import torch_backend
-from engine.backends.torch_spellings import options_of_torch
+from engine.backends.torch_compile_arguments import options_of_torch
 from engine.errors import BadArgument, ExpectationFailed
 
 ROOT = pathlib.Path(__file__).parents[2]
