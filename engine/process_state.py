@@ -34,7 +34,7 @@ FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Logger that reports errors of users with torch's traceback, before Python does."""
 
 MAX_IDLE_SECONDS = 30.0
-"""A fork waits no longer for a thread that stands still: it may wait for the fork.
+"""Maximum time that a fork waits for a thread without progress: it may wait for the fork.
 
 Later forks do not wait for that thread.
 """
@@ -147,7 +147,7 @@ class _ImportPause(threading.local):
 
     is_active = False
     standing: ClassVar[set[int]] = set()
-    """Threads that stood still in an import, as in a module that runs a whole program."""
+    """Threads that made no progress in an import, for example of a module that runs a program."""
 
     def begin(self) -> None:
         """Take the lock once no other thread imports."""

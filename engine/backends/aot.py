@@ -66,7 +66,7 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
 
 
 def _with_collective_watch(make: Callable[[AotGraph], Run]) -> Callable[[AotGraph], Run]:
-    """Return ``make``, whose results note the collectives of forward and backward."""
+    """Wrap ``make`` so that executors report their collectives to the watcher."""
     return lambda graph: watch_collectives(graph.module.graph, make(graph))
 
 

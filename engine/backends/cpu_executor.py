@@ -57,7 +57,7 @@ def cpu_executor(graph: AotGraph, options: Options, work: Compilation) -> Run:
 
 
 def _mark_kernel_gain(run: Run, seconds: float, options: Options) -> Run:
-    """Mark an executor with its gain, unless its random numbers differ from eager's."""
+    """Store the kernels' estimated gain on an executor that draws eager's random numbers."""
     if not options.extra.get("fused_random", False):
         setattr(run, KERNEL_GAIN_ATTR, seconds)
     return run
@@ -88,7 +88,7 @@ class CpuLowering:
         """The rewritten graph, by the nodes that were not decomposed."""
 
     def run_nodes_in_aten(self, error: errors.KernelBuildError) -> None:
-        """Let ATen run the nodes of a kernel that cannot be built.
+        """Run the nodes of a kernel that cannot be built in ATen.
 
         Raises:
             KernelBuildError: ATen runs all of them already.

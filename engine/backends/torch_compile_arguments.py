@@ -1,4 +1,4 @@
-"""Arguments as ``torch.compile`` spells them, in the engine's terms."""
+"""Arguments of ``torch.compile``, translated to the engine's options."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def warm_up() -> None:
 
 
 def run_cpu_kernel(trial: KernelTrial, launch: CpuLaunch, original: str, notes: str) -> EditedRun:
-    """Run an edited CPU kernel with guarded arguments, then time it beside the original."""
+    """Run an edited CPU kernel with guarded arguments; time it in turns with the original."""
     torch.set_num_threads(1)
     if problem := _llvm_problem(trial.name, trial.text, original):
         return EditedRun(problem=problem[0], line=problem[1])
@@ -109,7 +109,7 @@ def _load(name: str, text: str, launch: CpuLaunch) -> Callable[..., int]:
 
 
 _object = functools.lru_cache(4)(compile_object)
-"""The object file of a text; the next edit of a kernel is timed beside the same original."""
+"""Object file of a text, cached: edits of a kernel are timed against one original."""
 
 
 def _launch(run: Callable[..., int], kinds: tuple[str, ...], values: tuple[Any, ...]) -> int:
@@ -137,7 +137,7 @@ _POINTER = re.compile(r"\bptr (?:align \d+ )?(%[\w.$]+)")
 def with_line_stores(text: str, address: int) -> str:
     """Return LLVM IR that stores its line before each access and jump.
 
-    The line is stored at ``address``, the address of an access behind it.
+    The line is stored at ``address``, and after it the address of an access.
     """
     return "\n".join(_instrumented_lines(text, address)) + "\n"
 

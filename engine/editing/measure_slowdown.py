@@ -119,6 +119,6 @@ def is_similarly_slow(measure: Callable[[], Slowdown], original: Slowdown) -> bo
 
 
 def _margin(found: Slowdown, original: Slowdown) -> float:
-    """Return a part's distance to the nearer limit as a factor; at least 1 if slow alike."""
+    """Return a part's distance to the nearer limit as a factor; at least 1 if similarly slow."""
     share = found.excess / (KEPT_EXCESS * original.excess)
     return min(share, (found.ratio - 1) / (MIN_RATIO - 1))

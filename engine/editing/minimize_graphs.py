@@ -114,7 +114,7 @@ def minimize(
 ) -> MinimizedGraph:
     """Return the smallest graph of a call that fails in the same way, with small inputs.
 
-    Each trial runs in a forked process, beside eager: a wrong value or gradient, an exception (also one that the
+    Each trial runs in a forked process and compares with eager: a wrong value or gradient, an exception (also one that the
     engine recorded before it fell back), a crash of the process, or a hang. An operation is removed by making its
     result in eager an input. Interrupt it, or set ``stop``, to get the smallest graph so far. The call itself runs
     once in eager, in this process, on ``args`` as they are.
@@ -196,7 +196,7 @@ class _Search:
         self._limit = TRIAL_SECONDS
 
     def outcome_of(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Outcome:
-        """Compile and run a graph in a forked process, beside eager."""
+        """Run a graph compiled and in eager, in a forked process, and compare."""
         found = self._fork(lambda: self._run(module, inputs), module, inputs)
         match found.ending:
             case RunEnd.RETURNED:
@@ -209,7 +209,7 @@ class _Search:
                 return Outcome("exception", found.error, f"{found.problem}.")
 
     def timed_outcome(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Outcome:
-        """Time a graph beside eager, several times; an outcome without failure if it is as fast.
+        """Time a graph in turns with eager, several times; no failure if it is as fast.
 
         Raises:
             NotReproduced: the measurements differ too much.

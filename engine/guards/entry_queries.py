@@ -1,4 +1,4 @@
-"""Questions that dispatch asks about the guards of a cache entry."""
+"""Queries of dispatch about the guards of a cache entry."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ TORCH_TYPES = {
 
 @dataclass(frozen=True)
 class FilteredSource:
-    """The source of a guard, with the questions that torch's own filters ask."""
+    """The source of a guard, with the methods that torch's own filters call."""
 
     name: str
     modules: tuple[torch.nn.Module, ...]

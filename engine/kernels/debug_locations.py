@@ -53,7 +53,7 @@ def _assembly_locations(
     """Yield the instructions of an assembly listing, with the location of the last ``.loc``.
 
     The comment of a ``.loc`` directive contains the inline chain. Since Triton 3.9 the directive itself names the ``.loc`` of
-    the call site instead, which stands before it.
+    the call site instead, which precedes it.
     """
     lines = text.splitlines()
     files = {m[1]: _basename(m[3] or m[2]) for line in lines if (m := _FILE.match(line))}

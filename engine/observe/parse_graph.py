@@ -31,7 +31,7 @@ _IN_PLACE = re.compile(
     r"^        (?P<written>\w+) (?P<operator>\*\*|//|<<|>>|[-+*/%@&|^])= (?P<operand>.*?);\s+"
     r"(?P<name>\w+)(?:: \"(?P<type>[^\"]*)\")? = (?P=written)\b"
 )
-"""``y += x;  y_1: "f32[2]" = y``: the node is named behind the statement."""
+"""``y += x;  y_1: "f32[2]" = y``: the node's name follows the statement."""
 _SET_ITEM = re.compile(r"^        (?P<code>(?P<written>\w+)\[.*\] = .*?);\s+(?P<name>\w+) = (?P=written)\b")
 _IN_PLACE_NAMES = {
     "+": "iadd", "-": "isub", "*": "imul", "/": "itruediv", "//": "ifloordiv", "%": "imod", "**": "ipow", "@": "imatmul",

@@ -1,4 +1,4 @@
-"""Answers torch.distributed and torch.cuda as on one rank of many, without devices."""
+"""Fakes torch.distributed and torch.cuda: a program runs as one rank, without devices."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def fake_world(
     device: str,
     observer: StepObserver,
     names: list[dict[str, Any]],
-    answers: Answers = (),
+    replacements: Replacements = (),
 ) -> Iterator[FakeTensorMode]:
-    """Answer the distributed API as one rank of ``world``; afterwards all is as before.
+    """Replace the distributed and device APIs by fakes of one rank of ``world`` in the block.
 
-    ``names`` are namespaces of the program, whose imported functions are answered too. ``answers`` are further ones.
+    ``names`` are namespaces of the program, in which imported functions are replaced too. ``replacements`` are further ones.
     """
     local = min(world, observer.hardware.devices_per_node)
     variables = {
@@ -68,11 +68,11 @@ def fake_world(
         stack.enter_context(mock.patch.dict(os.environ, {k: str(v) for k, v in variables.items()}))
         stack.enter_context(_preserve_global_state())
         stack.enter_context(_empty_process_groups())
-        patches = [*_fake_distributed_functions(rank, world, mesh, observer), *answers]
+        patches = [*_fake_distributed_functions(rank, world, mesh, observer), *replacements]
         if device == "cuda":
             patches += _fake_device_functions(rank % local, local, observer)
-        for owner, name, answer in patches:
-            _patch_attribute(stack, owner, name, answer, names)
+        for owner, name, value in patches:
+            _patch_attribute(stack, owner, name, value, names)
         for register, hook in _hooks(observer):
             stack.callback(register(hook).remove)
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -82,10 +82,10 @@ def fake_world(
         yield mode
 
 
-def _patch_attribute(stack: ExitStack, owner: Any, name: str, answer: Any, names: list[dict[str, Any]]) -> None:
+def _patch_attribute(stack: ExitStack, owner: Any, name: str, value: Any, names: list[dict[str, Any]]) -> None:
     """Replace an attribute, also where torch.distributed or the program imported it."""
     before = getattr(owner, name, None)
-    stack.enter_context(mock.patch.object(owner, name, answer, create=True))
+    stack.enter_context(mock.patch.object(owner, name, value, create=True))
     if before is None or inspect.isclass(owner):
         return
     modules = [
@@ -95,7 +95,7 @@ def _patch_attribute(stack: ExitStack, owner: Any, name: str, answer: Any, names
     ]
     for namespace in (*modules, *names):
         for key in [k for k, v in namespace.items() if v is before]:
-            stack.enter_context(mock.patch.dict(namespace, {key: answer}))
+            stack.enter_context(mock.patch.dict(namespace, {key: value}))
 
 
 @contextlib.contextmanager
@@ -147,11 +147,11 @@ def _hooks(observer: StepObserver) -> list[tuple[Callable[[Any], Any], Callable[
     ]
 
 
-Answers = Sequence[tuple[Any, str, Any]]
-"""Answers as (owner, attribute, value)."""
+Replacements = Sequence[tuple[Any, str, Any]]
+"""Replaced attributes as (owner, attribute, value)."""
 
 
-def _fake_distributed_functions(rank: int, world: int, mesh: Mapping[str, int], observer: StepObserver) -> Answers:
+def _fake_distributed_functions(rank: int, world: int, mesh: Mapping[str, int], observer: StepObserver) -> Replacements:
     init, new_group, init_mesh = (
         c10d.init_process_group,
         c10d._new_process_group_helper,
@@ -301,8 +301,8 @@ def _tracking_resize(observer: StepObserver) -> Callable[[torch.UntypedStorage, 
     return observed
 
 
-def _fake_device_functions(local: int, count: int, observer: StepObserver) -> Answers:
-    """Return the answers of torch.cuda and torch.accelerator on a device that runs nothing."""
+def _fake_device_functions(local: int, count: int, observer: StepObserver) -> Replacements:
+    """Return replacements in torch.cuda and torch.accelerator: a device that runs nothing."""
     timeline = observer.timeline
     properties = SimpleNamespace(
         name="planned device", major=9, minor=0, total_memory=MEMORY_OF_DEVICE, multi_processor_count=132
@@ -355,8 +355,8 @@ def _fake_device_functions(local: int, count: int, observer: StepObserver) -> An
         "current_stream": lambda *args: timeline.current,
     }
     return [
-        *((torch.cuda, name, answer) for name, answer in cuda.items()),
-        *((torch.accelerator, name, answer) for name, answer in accelerator.items()),
+        *((torch.cuda, name, value) for name, value in cuda.items()),
+        *((torch.accelerator, name, value) for name, value in accelerator.items()),
         (torch.Tensor, "record_stream", constant(None)),
         (sys.modules[FakeTensorMode.__module__], "init_gpu_context", constant(None)),
         *_device_moves(local),
@@ -368,7 +368,7 @@ def _bind_to_timeline(base: type[Any], timeline: Timeline) -> type[Any]:
     return type(base.__name__, (base,), {"__init__": lambda self, *args, **kwargs: base.__init__(self, timeline)})
 
 
-def _device_moves(local: int) -> Answers:
+def _device_moves(local: int) -> Replacements:
     """Move tensors between devices that C++ code does not see."""
     move, here = torch.Tensor.to, torch.device("cuda", local)
 

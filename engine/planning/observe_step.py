@@ -159,7 +159,7 @@ class LiveStorages:
 
 
 class StepObserver(TorchDispatchMode):
-    """Dispatch mode that answers collectives and observes all operators of a program.
+    """Dispatch mode that fakes collectives and observes all operators of a program.
 
     Args:
         hardware: constants of the time model.
@@ -458,7 +458,7 @@ def arguments_by_name(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def gather_own_values(outputs: Any, inputs: Any) -> None:
-    """Fill gathered integers as if those of all ranks were alike."""
+    """Fill gathered integers with this rank's own, as if they were equal on all ranks."""
     with unset_fake_temporarily():
         for gathered, own in zip(outputs, inputs, strict=True):
             for tensor in gathered:

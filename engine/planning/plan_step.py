@@ -55,9 +55,9 @@ def plan(
         target: a function, or the path of a script for torchrun.
         args: arguments of the function. Its tensors and modules are replaced by fake ones.
         world: number of ranks, at least two.
-        mesh: sizes of the mesh by name, as ``{"dp": 8, "tp": 8}`` or ``"dp=8,tp=8"``. It answers an
-            ``init_device_mesh`` with the same names; a function with a parameter ``mesh`` is given the mesh.
-        ranks: ranks to plan; by default the first and the last. Those that are alike become one class.
+        mesh: sizes of the mesh by name, as ``{"dp": 8, "tp": 8}`` or ``"dp=8,tp=8"``. It is returned by
+            an ``init_device_mesh`` with the same names; a function with a parameter ``mesh`` is given the mesh.
+        ranks: ranks to plan; by default the first and the last. Equal ones become one class.
         steps: optimizer steps to run. The last one is shown: state and buckets are as in later steps.
         device: ``cuda`` or ``cpu``, the device that the ranks have.
         hardware: constants of the time model to replace, as ``{"inter_bandwidth": 25e9}``.
@@ -185,8 +185,8 @@ def _plan_rank(
     gc.disable()  # when cyclic garbage is freed would be chance; the observer frees it at the start of each step
     observer = StepObserver(hardware, groups_along(rank, sizes), steps)
     layers = ShardedLayers(program.shard)
-    answers = [(parallel, "parallelize_module", layers.answer(parallel.parallelize_module))]
-    with fake_world(rank, world, sizes, device, observer, list(program.names), answers):
+    replacements = [(parallel, "parallelize_module", layers.wrap_parallelize_module(parallel.parallelize_module))]
+    with fake_world(rank, world, sizes, device, observer, list(program.names), replacements):
         try:
             program.run(lambda: _device_mesh(sizes, world, device))
         except AllStepsObserved:
@@ -232,7 +232,7 @@ def groups_along(rank: int, sizes: Mapping[str, int]) -> dict[str, list[int]]:
 
 
 def group_equal_ranks(found: Sequence[RankClass]) -> tuple[RankClass, ...]:
-    """Join ranks that are alike, up to the names of their groups."""
+    """Join ranks that are equal up to the names of their groups."""
     classes: dict[Any, RankClass] = {}
     for one in found:
         key = (
@@ -272,7 +272,7 @@ def _sizes_of(mesh: Any) -> dict[str, int]:
 
 
 def is_integer(value: Any) -> bool:
-    """Return True for whole numbers."""
+    """Return True for integers."""
     return hasattr(value, "__index__")
 
 

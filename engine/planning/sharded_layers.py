@@ -32,7 +32,7 @@ class ShardedLayers:
         self.found: set[str] = set()
         self.known: dict[str, None] = {}
 
-    def answer(self, parallelize: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_parallelize_module(self, parallelize: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``parallelize_module`` with the replaced styles."""
 
         def run(module: Any, device_mesh: Any = None, parallelize_plan: Any = None, **options: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Questions about gradients: which are undefined, and which the graph computes itself."""
+"""Analysis of gradients: which are undefined, and which the graph computes itself."""

@@ -82,7 +82,7 @@ class LiftedRequiresGrad:
 def _versions(inputs: tuple[Any, ...]) -> list[Any]:
     """Return the versions of the tensors.
 
-    Inference tensors have none: nobody knows whether they were mutated, so theirs equals nothing.
+    Inference tensors have none, so a mutation goes unnoticed: their entry never equals another.
     """
     return [object() if t.is_inference() else t._version for t in tensors_in(inputs)]
 

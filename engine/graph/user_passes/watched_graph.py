@@ -43,7 +43,7 @@ _LINE_KEY = "engine_line_of_pass"
 
 
 class InvalidPassResult(Exception):
-    """A pass broke a rule: at a node that it made, at a line of an edit, or in general."""
+    """The graph of a pass or edit is invalid: at a node, at a line, or in general."""
 
     def __init__(self, sentence: str, node: torch.fx.Node | None = None, span: Span | None = None) -> None:
         self.node = node

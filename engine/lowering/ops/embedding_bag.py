@@ -63,7 +63,7 @@ class _Bags:
     padding: int
 
     def _bag(self, b: LoopBuilder, i: Coordinates) -> Any:
-        """Return the bag of an index. Indices behind the last bag have none and are not written."""
+        """Return the bag of an index. Indices after the last bag have none and are not written."""
         bag = b.call("sub", self.places.load(b, i), b.constant(1, torch.int64))
         return b.indirect_index(bag, self.count, wraps=False, is_checked=False)
 

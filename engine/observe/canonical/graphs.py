@@ -213,7 +213,7 @@ def _match_inputs(first: GraphRecord, second: GraphRecord) -> dict[str, str]:
 
 
 def _common_end(first: str, second: str) -> int:
-    """Return the number of characters in which both names end alike."""
+    """Return the length of the common suffix of two names."""
     pairs = zip(reversed(first), reversed(second), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 

@@ -1,4 +1,4 @@
-"""Lines of logs, parsed once for all ranks that wrote them."""
+"""Cache of parsed log lines: a line that many ranks wrote is parsed once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from engine.observe.log_reader import parse_json
 from engine.observe.trace_events import TraceEvent, parse_event
 
 MAX_KNOWN_BYTES = 1 << 25
-"""Size of the lines that are held; further ones are parsed each time."""
+"""Maximum size of the cached lines in bytes; further lines are parsed each time."""
 
 
 class ParsedLineFacts(NamedTuple):
-    """Facts of one line that ranks are compared by: digests by aspect, a graph's collectives."""
+    """Facts of one line to compare between ranks: digests by aspect, a graph's collectives."""
 
     aspects: tuple[tuple[str, str], ...] = ()
     collectives: tuple[str, ...] = ()
@@ -21,7 +21,7 @@ class ParsedLineFacts(NamedTuple):
 class ParsedLineCache:
     """Parsed lines by their JSON without the rank, and the facts that were read from them.
 
-    A parsed line is known by its identity, as the lines are held.
+    The cache holds the lines, so the identity of a parsed line is its key.
     """
 
     def __init__(self) -> None:

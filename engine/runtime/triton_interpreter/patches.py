@@ -12,12 +12,11 @@ from typing import Any
 def patch_interpreter() -> None:
     """Patch Triton's interpreter, once per process.
 
-    - A comparison's result had its operands' type: as a float block, which ``&`` and ``|`` reject. Now it is bool.
-    - A cast from float32 to bfloat16 truncated. Now it rounds to nearest even, as devices do.
-    - ``dot`` of bfloat16 blocks multiplied them as integers. Now it multiplies in float32.
-    - Before Triton 3.7 a one-element array was used as an integer, which numpy 2.4 rejects. Now tensors have
-      ``__index__``.
-    - Device assertions were ignored by default. Now they raise.
+    - Comparisons return bool blocks; without the patch, blocks of the operands' type, which ``&`` and ``|`` reject.
+    - A cast from float32 to bfloat16 rounds to nearest even, as devices do, instead of truncating.
+    - ``dot`` of bfloat16 blocks multiplies in float32, instead of multiplying the bits as integers.
+    - Tensors have ``__index__``: before Triton 3.7 a one-element array is used as an integer, which numpy 2.4 rejects.
+    - Device assertions raise instead of being ignored.
     """
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     builder = interpreter.InterpreterBuilder

@@ -1,7 +1,7 @@
 """Worker process main loop: read tasks from stdin, write results to the original stdout.
 
 A task is (function as "module:name", arguments). A result is (True, value) or (False, reason). Both are pickles
-behind their length. No other engine module is imported before a task names it; the user's ``__main__`` is never imported.
+after their length. No other engine module is imported before a task names it; the user's ``__main__`` is never imported.
 """
 
 from __future__ import annotations
