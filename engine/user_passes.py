@@ -95,7 +95,7 @@ def register_pass(
             runs last.
         after: name of a pass of the stage that it follows ("decompose", too).
         version: identifies the pass in cache keys. Default: a hash of its code and constants. A pass whose
-            code reads what cannot be hashed is compiled anew at each registration and not cached on disk.
+            code reads what cannot be hashed is compiled again at each registration and not cached on disk.
         verify: also compare values: on the call's inputs at "traced", on random ones at other stages.
 
     Returns:

@@ -49,11 +49,14 @@ PRIVATE = frozenset({
 })  # fmt: skip
 """Words of the project's past; PyTorch has others, see the map in CONTRIBUTING.md."""
 
-PRIVATE_IN_PROSE = frozenset({
-    "apart", "asked", "kept", "lies", "pinned", "quiet", "refuse", "refused", "refuses", "serve", "served", "tell", "tells", "told",
-    "truths", "unseen",
-})  # fmt: skip
-"""Words refused in prose and names of definitions; some still name local variables."""
+VAGUE_IN_PROSE = {
+    "afresh": "again, from the start", "alike": "equal, the same", "anew": "again", "apart": "disjoint, separately, not fused",
+    "asked": "requested, queried", "kept": "stored, cached, retained", "lies": "is, is stored", "pinned": "specialized, fixed",
+    "quiet": "suppressed", "refuse": "reject, fail", "refused": "rejected, failed", "refuses": "rejects, fails", "serve": "be used for",
+    "served": "used for", "serves": "is used for, works for", "tell": "say, pass, report", "tells": "says, passes, reports",
+    "told": "reported, passed", "truths": "conditions, bools", "unseen": "not recorded, not traced",
+}  # fmt: skip
+"""Words that stand for many concepts, with clearer ones; local variables may have them."""
 
 MAY_HOLD = {
     # Names of fields and events in sessions that older versions saved.
@@ -232,12 +235,14 @@ def check_prose(root: pathlib.Path = ROOT) -> Iterator[Finding]:
     prose += [
         (source.path, line, re.sub(r"``[^`]*``", "", text))
         for source in read_packages(root)
-        for line, text in itertools.chain(source.docstrings.items(), _comments(source.text, PRIVATE_IN_PROSE))
+        for line, text in itertools.chain(source.docstrings.items(), _comments(source.text, frozenset(VAGUE_IN_PROSE)))
     ]
     pages = [(path, 1, text) for path, text in _text_files(root) if path.endswith(".md")]
     for path, line, text in prose + pages:
-        for offset, word in _find_words(text, PRIVATE_IN_PROSE.__contains__):
-            yield Finding(path, line + offset, f'"{word}" says too little here: use the word of the field')
+        for offset, word in _find_words(text, VAGUE_IN_PROSE.__contains__):
+            yield Finding(
+                path, line + offset, f'"{word}" says too little here: write for example {VAGUE_IN_PROSE[word]}'
+            )
 
 
 def check_class_names(root: pathlib.Path = ROOT) -> Iterator[Finding]:

@@ -84,7 +84,7 @@ class ProgramExecutor:
             add_program(self)
 
     def forget_generated_code(self) -> None:
-        """Generate the Python anew at the next call; the kernels stay bound."""
+        """Generate the Python again at the next call; the kernels stay bound."""
         self._run = None
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ class ReportingProgram(Protocol):
     """A program that can report its launches."""
 
     def forget_generated_code(self) -> None:
-        """Generate the program's Python anew at the next call, with reports if wanted."""
+        """Generate the program's Python again at the next call, with reports if wanted."""
         ...
 
 

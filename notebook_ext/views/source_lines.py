@@ -32,7 +32,7 @@ FileLine = tuple[str, int]
 _MODULE_PREFIX = "module:"
 """Start of the file id of a place that is a module instead of a line."""
 _CONTAINER = re.compile(r"[\\/]torch[\\/]nn[\\/]modules[\\/](?:container|transformer)\.py$")
-"""Library files that call modules of the user: one line of them serves many modules."""
+"""Library files that call modules of the user: one line of them calls many modules."""
 
 
 @dataclass(frozen=True)
