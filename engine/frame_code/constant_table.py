@@ -5,9 +5,22 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
+from engine.bytecode.assemble import Emitter
 from engine.ir.traced_frame import ConstSlot
 
 _INLINE_CONST_TYPES = (int, float, complex, bool, str, bytes, type(None), type(Ellipsis))
+
+
+class UnhashableConstant:
+    """Holds an unhashable constant, so that the code stays hashable.
+
+    IPython hashes the code of each frame of a traceback.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 class ConstantTable:
@@ -34,3 +47,11 @@ class ConstantTable:
             self._slots[id(value)] = slot
             self.slot_values[slot] = value
         return slot
+
+    def emit(self, value: Any, out: Emitter) -> None:
+        """Push a constant of any type."""
+        if type(value).__hash__ is not None:
+            out.const(self.entry(value))
+            return
+        out.const(self.entry(UnhashableConstant(value)))
+        out.attribute("value")

@@ -83,7 +83,7 @@ class _SourceReader:
             self._out.subscript(name)
 
     def constant(self, value: Any) -> None:
-        self._out.const(self._constants.entry(value))
+        self._constants.emit(value, self._out)
 
     def locals_tuple(self, names: tuple[str, ...]) -> None:
         for name in names:

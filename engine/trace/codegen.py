@@ -172,7 +172,7 @@ class PyCodegen:
         if made:
             self.load(made[0])
         else:
-            self.body.const(self.constants.entry(value))
+            self.constants.emit(value, self.body)
 
     @contextlib.contextmanager
     def alternative_path(self) -> Iterator[None]:

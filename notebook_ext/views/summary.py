@@ -139,7 +139,7 @@ def break_text(session: Session, record: BreakRecord) -> str:
         return one_line(record.title, 60)
     head = text.split("(", 1)[0].strip()
     # The condition of a jump is no call, even if it ends with one: Python 3.14 gives its span without the "if".
-    is_call = record.kind != "tensor-jump" and head and _ends_with_first_call(text)
+    is_call = record.kind not in ("tensor-jump", "random-value") and head and _ends_with_first_call(text)
     if is_call and all(part.isidentifier() for part in head.split(".")):
         return head
     if record.span is not None and is_installed_file(record.span.file):

@@ -199,8 +199,19 @@ class CalleeDispatcher:
         func: Any = method.__func__
         if func is APPLY:
             return self._autograd_function_apply(method)
-        exchanged = self(func) if type(func) is FunctionType else func
-        return method if exchanged is func else MethodType(exchanged, method.__self__)
+        return self.bound_method(method) if type(func) is FunctionType else method
+
+    def bound_method(self, method: MethodType) -> MethodType:
+        """Return the dispatched method; forwards of torch's own modules count as user code."""
+        function: Any = method.__func__
+        kept = self._dispatchers.get(id(function))
+        if kept is not None and kept[0] is function:
+            return MethodType(kept[1], method.__self__)
+        compiler = self._compiler()
+        if compiler is not None and is_torch_forward(method):
+            return MethodType(self._cached_dispatcher(function, compiler), method.__self__)
+        exchanged = self(function)
+        return method if exchanged is function else MethodType(exchanged, method.__self__)
 
     def _autograd_function_apply(self, apply: Any) -> Any:
         """Return ``apply`` of an ``autograd.Function`` whose forward is dispatched.
@@ -249,18 +260,10 @@ class CalleeDispatcher:
         )
 
     def forward(self, module: torch.nn.Module) -> Any:
-        """Return the dispatched forward; forwards of torch's own modules count as user code."""
+        """Return the dispatched forward of a module."""
         forward: Any = module.forward
-        if type(forward) is not MethodType or type(forward.__func__) is not FunctionType:
-            return self(forward)
-        function: FunctionType = forward.__func__
-        kept = self._dispatchers.get(id(function))
-        if kept is not None and kept[0] is function:
-            return MethodType(kept[1], forward.__self__)
-        compiler = self._compiler()
-        if compiler is None or not str(function.__globals__.get("__name__", "")).startswith("torch.nn.modules."):
-            return self(forward)
-        return MethodType(self._cached_dispatcher(function, compiler), forward.__self__)
+        is_plain = type(forward) is MethodType and type(forward.__func__) is FunctionType
+        return self.bound_method(forward) if is_plain else self(forward)
 
     def _instance(self, obj: Any) -> Any:
         """Return the dispatched call of an object whose class defines ``__call__`` in Python."""
@@ -344,6 +347,14 @@ def _closure_contents(function: FunctionType) -> list[Any]:
         except ValueError:
             continue
     return found
+
+
+def is_torch_forward(method: MethodType) -> bool:
+    """Return True for the forward of one of torch's own modules."""
+    function: Any = method.__func__
+    if function.__name__ != "forward" or not isinstance(method.__self__, torch.nn.Module):
+        return False
+    return str(function.__globals__.get("__name__", "")).startswith("torch.nn.modules.")
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

@@ -435,8 +435,8 @@ class DispatcherState:
         if self.compiler.options.fullgraph or changed_setting("fail_on_recompile_limit_hit"):
             raise RecompileLimit(name, limit, cause, (Span(self.cache.frame.file, self.cache.frame.first_line),))
         entry = self._python_entry()
-        why = f"{name} was compiled {limit} times, which is the recompile limit; calls without a cache hit run as Python. The last reason was: {cause}"
-        self.cache.fall_back_to_python(entry, why)
+        why = f"compiled {limit} times, which is the recompile limit; calls without a cache hit run as Python. The last reason was: {cause.rstrip('.')}"
+        self.cache.fall_back_to_python(entry, f"{name} was {why}.")
         self._sync()
         if session is not None:
             session.add_skipped(

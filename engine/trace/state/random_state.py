@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sympy
+
 
 class RandomState:
     """Use of Python's random numbers by the traced code."""
@@ -13,6 +15,8 @@ class RandomState:
         """True if code needed random results that the graph cannot take as inputs."""
         self.input_count = 0
         """Number of random numbers that the graph takes as inputs."""
+        self.drawn_symbols: dict[sympy.Symbol, str] = {}
+        """Names of the functions that gave these numbers, by the number's symbol."""
 
     @property
     def is_used(self) -> bool:

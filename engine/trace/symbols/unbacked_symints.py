@@ -88,10 +88,14 @@ def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsup
 
     The break is at the instruction that created the number, so that all later code knows it.
     """
-    graph_break = Unsupported(kind, what)
     expression = number.node.expr if isinstance(number, _SYMBOLIC) else number
+    symbols = getattr(expression, "free_symbols", ())
+    drawn = [tx.random_state.drawn_symbols.get(s, "") for s in symbols]
+    graph_break = Unsupported(kind, what)
+    if drawn and all(drawn):
+        graph_break = Unsupported("random-value", f"the result of {' and '.join(sorted(set(drawn)))}() is needed")
     created_at = tx.state_of(_RuntimeAsserts).created_at
-    graph_break.created_at = max((created_at.get(s, 0) for s in getattr(expression, "free_symbols", ())), default=0)
+    graph_break.created_at = max((created_at.get(s, 0) for s in symbols), default=0)
     return graph_break
 
 

@@ -26,6 +26,7 @@ from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.sequences import ListVariable, sequence_items
+from engine.trace.variables.tensors.sym_node import SymNodeVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 
 _NUMBER_METHODS = frozenset(
@@ -176,6 +177,8 @@ def draw_number(tx: Tracer, of: Variable, name: str, args: Args, kwargs: Kwargs,
         tx.graph.erase_last_input(source)
         raise _not_replayable(name) from None
     tx.random_state.input_count += 1
+    symbols = number.sym.node.expr.free_symbols if isinstance(number, SymNodeVariable) else ()
+    tx.random_state.drawn_symbols.update(dict.fromkeys(symbols, name))
     return number
 
 

@@ -150,6 +150,10 @@ def test_modules_with_and_without_hooks() -> None:
     net.register_forward_hook(hook)
     assert compiler.dispatch_callee(net)(1) == 20
     assert compiler.names == ["forward", "hook"]
+    layer = torch.nn.Identity()
+    layer.register_forward_hook(hook)
+    assert compiler.dispatch_callee(layer)(1) == 10
+    assert compiler.names.count("forward") == 2
 
 
 def test_torchs_containers_reach_the_modules_in_them() -> None:

@@ -10,9 +10,11 @@ import contextlib
 import io
 import linecache
 import random
+import traceback
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -280,6 +282,18 @@ def test_errors_carry_the_users_stack() -> None:
     assert lines == ["return inner(x + 1)", "return range(int(x.sum()))"]
     assert "What to do:" in str(caught.value)
     assert "^" in str(caught.value)
+
+
+def test_frames_of_a_traceback_have_hashable_code() -> None:
+    """IPython hashes it to print a traceback, here one of a break."""
+
+    def selects(a: Any, b: Any) -> Any:
+        return np.where(a > 0, a, b)
+
+    with pytest.raises(ValueError, match="broadcast") as caught:
+        engine.compile(selects, backend="eager")(np.zeros((4, 3)), np.zeros((2, 3)))
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    assert len(set(frames)) == len(frames) > 1
 
 
 def test_grad_mode_survives_an_error_in_the_graph() -> None:
