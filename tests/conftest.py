@@ -147,19 +147,32 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def site_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The static site with a few sessions, built once; with ``--site`` that folder."""
+    """The static site, built once for all workers; with ``--site`` that folder."""
     if given := request.config.getoption("--site"):
         return pathlib.Path(given)
+    import fcntl
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = folder.with_suffix(".unfinished")
+            _build_site(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
+def _build_site(folder: pathlib.Path) -> None:
+    """Build the site that tests share into a folder."""
     from notebook_ext.site.build_site import build_site
     from notebook_ext.site.lesson_explorers import COMMITTED, committed_explorers
     from tests.notebook_ext.sample_step_sessions import steps_session
 
-    folder = tmp_path_factory.mktemp("site")
-    steps = tmp_path_factory.mktemp("sessions") / "steps.json"
+    steps = folder.with_suffix(".steps.json")
     steps_session().save(steps)
     committed = {lesson: committed_explorers(lesson) for lesson in COMMITTED}
     build_site(folder, {"01_bytecode_to_graph": {"steps": steps}, **committed})
-    return folder
 
 
 @pytest.fixture

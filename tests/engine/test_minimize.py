@@ -15,7 +15,7 @@ import torch
 import engine
 from engine.editing import minimize_graphs
 from engine.editing.measure_slowdown import Slowdown, is_similarly_slow
-from engine.editing.minimize_graphs import minimize
+from engine.editing.minimize_graphs import MinimizedGraph, minimize
 from engine.errors import BadArgument, NotReproduced
 
 forks = pytest.mark.skipif(
@@ -64,14 +64,8 @@ def test_no_operation_is_accused_where_nothing_can_be_tried(monkeypatch: pytest.
         minimize(program, torch.randn(8, 8), torch.randn(8, 8), backend="eager")
 
 
-@pytest.mark.thorough
-@forks
-@pytest.mark.parametrize(("fault", "nodes"), [("wrong value", 2), ("exception", 1), ("crash", 1), ("hang", 1)])
-def test_the_smallest_graph_fails_in_the_same_way(fault: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the operations that the fault needs are left, on small inputs."""
-    monkeypatch.setattr("engine.editing.minimize_graphs.TRIAL_SECONDS", 2.0)
-    torch.manual_seed(0)  # large values would make sigmoid and tanh equal
-    found = minimize(program, torch.randn(8, 8), torch.randn(8, 8), fails=fault, backend=faulty(fault))
+def check_smallest(found: MinimizedGraph, fault: str, nodes: int) -> None:
+    """Assert that a graph fails as the whole one did, and holds little else."""
     assert found.outcome.kind == fault
     assert (found.nodes, found.is_minimal) == (nodes, True), found
     assert "torch.sigmoid" in found.text
@@ -80,7 +74,18 @@ def test_the_smallest_graph_fails_in_the_same_way(fault: str, nodes: int, monkey
     if fault in ("crash", "hang"):
         with pytest.raises(BadArgument, match=f"would {fault}"):
             found.record()
-    elif fault == "wrong value":
+
+
+@pytest.mark.thorough
+@forks
+@pytest.mark.parametrize(("fault", "nodes"), [("wrong value", 2), ("exception", 1), ("crash", 1)])
+def test_the_smallest_graph_fails_in_the_same_way(fault: str, nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the operations that the fault needs are left, on small inputs."""
+    monkeypatch.setattr("engine.editing.minimize_graphs.TRIAL_SECONDS", 2.0)
+    torch.manual_seed(0)  # large values would make sigmoid and tanh equal
+    found = minimize(program, torch.randn(8, 8), torch.randn(8, 8), fails=fault, backend=faulty(fault))
+    check_smallest(found, fault, nodes)
+    if fault == "wrong value":
         assert found.record().compilations
 
 
@@ -217,7 +222,7 @@ def test_a_fork_without_backward_is_no_agreement(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.thorough
 @forks
 def test_trials_of_a_hang_take_as_long_as_those_that_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first and the last trial have the full time, those between a shorter one."""
+    """The smallest graph hangs; the first and the last trial have more time than the others."""
     limits: list[float] = []
     run = minimize_graphs.run_in_fork
 
@@ -230,6 +235,6 @@ def test_trials_of_a_hang_take_as_long_as_those_that_end(monkeypatch: pytest.Mon
     monkeypatch.setattr(minimize_graphs, "HANG_RATIO", 0.01)
     monkeypatch.setattr(minimize_graphs, "MIN_HANG_SECONDS", 1.5)
     found = minimize(program, torch.randn(8, 8), torch.randn(8, 8), fails="hang", backend=faulty("hang"))
-    assert (found.nodes, found.is_minimal) == (1, True), found
+    check_smallest(found, "hang", 1)
     assert limits[0] == limits[-1] == 4.0
     assert 1.5 in limits

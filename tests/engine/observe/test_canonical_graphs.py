@@ -109,6 +109,7 @@ def difference(first: str, second: str, *, by_torch: tuple[bool, bool] = (False,
     return compare_graphs(traced(a), traced(b), with_strides=by_torch[0] == by_torch[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", BLOCKS)
 def test_every_single_edit_is_a_difference(block: int) -> None:
     """Of 40 programs a block with one edited constant, operator or dimension, each differs."""

@@ -205,6 +205,7 @@ def test_a_recompile_under_observation_can_be_stepped() -> None:
     assert session.failures == ()
 
 
+@pytest.mark.thorough
 def test_what_was_not_compiled_is_said() -> None:
     """A plain function is refused with a sentence, as for our own compiler."""
     with pytest.raises(ValueError, match="not compiled"):

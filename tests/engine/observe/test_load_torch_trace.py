@@ -69,6 +69,7 @@ def without_clock(value: Any) -> Any:
     return [without_clock(v) for v in value] if isinstance(value, list) else value
 
 
+@pytest.mark.thorough
 def test_file_and_live_give_the_same_records(tmp_path: Path) -> None:
     """A run observed live and the same run loaded from its trace give equal records.
 
@@ -264,6 +265,7 @@ def test_odd_facts_do_no_harm(tmp_path: Path, kind: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), cuts=st.integers(1, 12))
+@pytest.mark.thorough
 def test_damaged_logs_load(tmp_path_factory: pytest.TempPathFactory, log: bytes, seed: int, cuts: int) -> None:
     """A damaged log loads or holds no record at all, and its session is valid JSON.
 
@@ -333,6 +335,7 @@ def test_endless_record_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (damage.records, damage.truncated, len(found)) == (3, 2, 3)
 
 
+@pytest.mark.thorough
 def test_memory_stays_far_below_the_log(tmp_path: Path, log: bytes) -> None:
     """Loading a large trace holds a small part of it in memory; texts are read on demand.
 

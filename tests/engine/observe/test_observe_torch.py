@@ -101,6 +101,7 @@ def counted_breaks(session: Session) -> int:
     return sum(b.count for b in breaks(session) if b.title != "Data-dependent branching" and not b.skips_frame)
 
 
+@pytest.mark.thorough
 def test_breaks_have_reason_and_line() -> None:
     """Each break tells its reason, and the line of the user's that caused it."""
     session = observed(breaks_twice, (torch.ones(3), 2))
@@ -114,6 +115,7 @@ def test_breaks_have_reason_and_line() -> None:
     assert [s.line for s in printing[0].stack][-2:] == [line_of("return helper(y)"), line_of('print("in the helper")')]
 
 
+@pytest.mark.thorough
 def test_counts_equal_torch_s_counters() -> None:
     """Graphs and breaks are as many as torch's own counters say."""
     session = observed(breaks_twice, (torch.ones(3), 2), (torch.ones(4), 2), (torch.ones(4), 3), (-torch.ones(4), 3))
@@ -121,6 +123,7 @@ def test_counts_equal_torch_s_counters() -> None:
     assert counted_breaks(session) == sum(dynamo_counters["graph_break"].values()) > 0
 
 
+@pytest.mark.thorough
 def test_frames_tell_resume_functions_and_callees() -> None:
     """Frames after a break are resume frames of their function; functions called are callees."""
     session = observed(breaks_twice, (torch.ones(3), 2))
@@ -151,6 +154,7 @@ def test_recompile_reason_names_value_expected_and_actual() -> None:
     assert session.compilations[0].inputs == {"x": "f32[3]"}
 
 
+@pytest.mark.thorough
 def test_graph_nodes_have_types_inputs_and_lines() -> None:
     """The traced graph is read back into nodes with shape, dtype, inputs and the user's line."""
     session = observed(breaks_twice, (torch.ones(3), 2))
@@ -164,6 +168,7 @@ def test_graph_nodes_have_types_inputs_and_lines() -> None:
     assert all(i in known for n in nodes.values() for i in n.inputs)
 
 
+@pytest.mark.thorough
 def test_source_of_the_user_is_kept() -> None:
     """The user's file is in the session; torch's own files are not."""
     session = observed(breaks_twice, (torch.ones(3), 2))
@@ -172,6 +177,7 @@ def test_source_of_the_user_is_kept() -> None:
     assert not [f for f in files if f.startswith(str(Path(torch.__file__).parent))]
 
 
+@pytest.mark.thorough
 def test_guards_are_listed_with_their_value_and_line() -> None:
     """Guards are a flat list with source, kind, expected value and the user's line.
 
@@ -218,6 +224,7 @@ def test_forward_and_backward_graphs_under_aot() -> None:
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.thorough
 def test_times_are_told() -> None:
     """The whole compile and the backend's part have times, on the session's clock."""
     session = observed(breaks_twice, (torch.ones(3), 2), backend="aot_eager")
@@ -292,6 +299,7 @@ def test_programs_agree_with_torch_s_counters(name: str) -> None:
     assert all(g.nodes for c in session.compilations for g in c.graphs)
 
 
+@pytest.mark.thorough
 def test_session_goes_to_a_file_and_back(tmp_path: Path) -> None:
     """An observed session is saved and loaded like any other."""
     session = observed(breaks_twice, (torch.ones(3), 2), (torch.ones(4), 2), backend="aot_eager")
@@ -343,6 +351,7 @@ def test_nothing_compiled_is_said() -> None:
     assert "torch.compiler.reset()" in session.notes[0]
 
 
+@pytest.mark.thorough
 def test_two_observers_see_the_same() -> None:
     """Observations nest: both sessions tell of the same compilations."""
     with observe_torch() as outer, observe_torch() as inner:
@@ -350,6 +359,7 @@ def test_two_observers_see_the_same() -> None:
     assert [c.id for c in outer.compilations] == [c.id for c in inner.compilations] != []
 
 
+@pytest.mark.thorough
 def test_calls_served_from_the_cache_are_told() -> None:
     """Cache hits are recorded as calls with entry and line, for roots, resumes and callees.
 

@@ -73,6 +73,7 @@ DIVERGING = {
 """Variant -> that of the other ranks, compile id, aspect, line, severity."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", DIVERGING)
 def test_one_of_64_ranks_differs(tmp_path: Path, logs: Logs, variant: str) -> None:
     """The rank in the middle, the compile id, what differs and its line are named."""
@@ -98,6 +99,7 @@ def test_names_hold_no_rank(tmp_path: Path, logs: Logs) -> None:
     assert list(loaded.sessions) == ["ranks 0-1, 3", "rank 2"]
 
 
+@pytest.mark.thorough
 def test_cost_of_many_ranks(tmp_path: Path, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 1,024 ranks, one log of each group is loaded, and equal contents are kept once."""
     loaded_files = []
@@ -192,6 +194,7 @@ def test_sessions_of_torchrun(tmp_path: Path) -> None:
     assert all(a.collectives for a in loaded.groups.arrivals if a.compilation == "0/0")
 
 
+@pytest.mark.thorough
 def test_doctor_and_page(tmp_path: Path, logs: Logs, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands take the folder: findings, exit status, JSON, a page with the view."""
     folder = fill(tmp_path / "logs", 64, logs["base"][0], {3: logs["order"][1]})

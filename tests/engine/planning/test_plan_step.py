@@ -76,6 +76,7 @@ def test_ranks_differ_where_their_shards_do():
     assert [c.ranks for c in even.classes] == [(0, 1, 2, 3)]
 
 
+@pytest.mark.thorough
 @pytest.mark.forks_backward
 @pytest.mark.parametrize("program", ["ddp", "fsdp", "tensor_parallel"])
 def test_a_plan_for_cuda_has_the_same_collectives(program):
@@ -90,6 +91,7 @@ def test_a_plan_for_cuda_has_the_same_collectives(program):
     assert {c.link for c in cuda.collectives} == {"between nodes"}
 
 
+@pytest.mark.thorough
 @pytest.mark.forks_backward
 def test_prefetched_gathers_are_hidden():
     """FSDP's gathers overlap computation on a GPU; on a CPU all are exposed."""
@@ -110,6 +112,7 @@ def test_a_tensor_moves_to_where_another_one_is():
     assert engine.plan(program, world=2, ranks=[0]).classes
 
 
+@pytest.mark.thorough
 @pytest.mark.forks_backward
 def test_nothing_remains_after_a_plan():
     """No group, variable or random state of the program remains, also after an error."""
