@@ -167,6 +167,7 @@ def test_a_build_that_cannot_run_backward_in_a_fork_is_named():
         engine.plan(program, world=2, ranks=[0], device="cpu")
 
 
+@pytest.mark.thorough
 @pytest.mark.forks_backward
 def test_an_existing_group_is_left_alone(tmp_path):
     """A program is planned although the process has a group of its own, which remains."""
@@ -181,6 +182,7 @@ def test_an_existing_group_is_left_alone(tmp_path):
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.thorough
 @pytest.mark.forks_backward
 def test_a_script_for_torchrun_is_planned_unchanged(tmp_path):
     """A script has torchrun's variables, and ends after the planned steps."""
@@ -224,6 +226,7 @@ def test_the_given_mesh_answers_the_program():
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.forks_backward
 def test_another_mesh_is_compared():
     """A comparison gives peak, bytes and times of both plans."""
