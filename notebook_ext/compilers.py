@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import keyword
+import pathlib
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -138,8 +139,6 @@ _COMPILED_CALL_ATTR = "_compiled_call_impl"
 """Attribute in which torch stores a module's compiled call; not part of its state."""
 DYNAMO_CALLABLE_ATTR = "_torchdynamo_orig_callable"
 """Attribute of a callable of torch.compile: the callable that was compiled."""
-_LAYER_FILE = "<layer of torch>"
-"""File name of the generated functions that call a layer of torch."""
 _TORCH_COMPILED_MODULES: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 """Modules that a cell compiled in place with torch.compile.
 
@@ -155,7 +154,7 @@ def is_torch_compiled_by_cell(module: torch.nn.Module) -> bool:
 def _compile_layer(module: torch.nn.Module, options: dict[str, Any]) -> Callable[..., Any]:
     """Return the compiled call of a layer: one function for each way to pass arguments.
 
-    Its frames have the layer's name and the names of its arguments, and belong to no file.
+    Its frames have the layer's name, its line and the names of its arguments.
     """
     compiled: dict[tuple[int, tuple[str, ...]], Callable[..., Any]] = {}
 
@@ -167,8 +166,18 @@ def _compile_layer(module: torch.nn.Module, options: dict[str, Any]) -> Callable
             setattr(call_layer, DYNAMO_CALLABLE_ATTR, frame)  # its guards are those of the layer
         return compiled[given](*arguments, **keywords)
 
-    call_layer.__code__ = call_layer.__code__.replace(co_filename=_LAYER_FILE)
+    call_layer.__code__ = call_layer.__code__.replace(co_filename=_place_of(module)[0])
     return call_layer
+
+
+def _place_of(module: torch.nn.Module) -> tuple[str, int]:
+    """Return the file name and the first line of a layer's ``forward``.
+
+    The name is in angle brackets, without a folder: torch does not compile code in its own files.
+    """
+    forward: Any = inspect.unwrap(type(module).forward)
+    code = getattr(forward, "__code__", None)
+    return (f"<{pathlib.Path(code.co_filename).name}>", code.co_firstlineno) if code else ("<torch>", 1)
 
 
 def _frame_of_layer(module: torch.nn.Module, count: int, keywords: tuple[str, ...]) -> Callable[..., Any]:
@@ -183,10 +192,11 @@ def _frame_of_layer(module: torch.nn.Module, count: int, keywords: tuple[str, ..
         signature = passed = "*arguments, **keywords"
     # torch names a frame and its inputs by its code, and skips code in torch's own files.
     namespace: dict[str, Any] = {"__layer_call": module._call_impl}
-    exec(compile(f"def layer({signature}): return __layer_call({passed})", _LAYER_FILE, "exec"), namespace)
+    file, line = _place_of(module)
+    exec(compile(f"def layer({signature}): return __layer_call({passed})", file, "exec"), namespace)
     made: FunctionType = namespace["layer"]
     made.__qualname__ = f"{type(module).__name__}.forward"
-    made.__code__ = made.__code__.replace(co_name=made.__qualname__)
+    made.__code__ = made.__code__.replace(co_name=made.__qualname__, co_firstlineno=line)
     return made
 
 

@@ -44,6 +44,8 @@ class TrainingCalls:
         """Note a function of ``torch.nn.functional``, or a ``step`` that a scheduler wraps."""
         if function.__module__ == F.__name__:
             self._losses[f"F.{function.__name__}"] = None
+        elif hasattr(function, "_torchdynamo_orig_callable"):
+            return  # the user compiled it
         elif function.__name__ == "step" and function.__module__.startswith("torch.optim."):
             self._steps["optimizer.step"] = True  # the wrapped function names only a base class
 

@@ -26,8 +26,10 @@ _SIZE = re.compile(
 _TENSOR = re.compile(
     r"tensor '(?P<name>.+)' (?P<what>.+?)\.? expected (?P<expected>.+?)[,.] (?:actual|but got) (?P<actual>.+)"
 )
+_REQUIRES_GRAD = re.compile(r"tensor '(?P<name>.+)' requires_grad mismatch\. expected requires_grad=(?P<expected>[01])")
 _IDENTITY = re.compile(r"^___check_(?P<check>type|obj)_id\((?P<source>.+), \d+\)(?:, type=<class '(?P<type>[^']+)'>)?")
 _EQUALS = re.compile(r"^(?P<left>.+?) == (?P<expected>.+)$")
+_OPTIMIZER_OPTION = re.compile(r"\.param_groups\[\d+\]\['(\w+)'\]$")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?(e[+-]?\d+)?")
 _GUARD = re.compile(r"^(?P<bars>(?:\| )*)\+- (?P<kind>\w+): ?(?P<rest>.*)$")
 _SOURCE = re.compile(r"source=(?P<source>.+?), accessed_by=(?P<by>.+)$")
@@ -162,6 +164,13 @@ def _fixes(origin: str, kind: str, expected: str) -> tuple[Fix, ...]:
         return (Fix(f"Convert {name} before the call, so that one cache entry is enough."),)
     if kind == "equal" and expected.isdigit() and name.isidentifier():
         return (Fix(f"Make {name} a symbol from the first call", "torch.compile(..., dynamic=True)"),)
+    if kind == "equal" and _NUMBER.fullmatch(expected) and (option := _OPTIMIZER_OPTION.search(name)):
+        return (
+            Fix(
+                f"Create the optimizer with {option[1]} as a tensor: its value is then data, not part of the code",
+                f"{option[1]}=torch.tensor({expected})",
+            ),
+        )
     if kind == "equal" and _NUMBER.fullmatch(expected):
         return (
             Fix(
@@ -197,6 +206,9 @@ def _parse_reason(code: str) -> tuple[str, str, str, str]:
         )
     if match := _TENSOR.search(code):
         return _local_source(match["name"]), f"tensor {match['what']}", match["expected"], match["actual"]
+    if match := _REQUIRES_GRAD.search(code):
+        needed = match["expected"] == "1"
+        return _local_source(match["name"]), "tensor requires_grad", str(needed), str(not needed)
     if match := _IDENTITY.match(code):
         if match["check"] == "obj":
             return match["source"], "identity", "", ""
@@ -222,6 +234,8 @@ def _sentence(code: str, origin: str, kind: str, expected: str, actual: str) -> 
     if dimension and actual:
         what = kind.removeprefix("tensor ")
         return f"{user_expr(origin)} has {what} {actual} in dimension {dimension}; the compiled code expects {wanted}."
+    if kind == "tensor requires_grad":
+        return f"{user_expr(origin)}.requires_grad is {actual}; the compiled code expects {expected}."
     if expected and actual:
         return f"{user_expr(origin)} is {actual}; the compiled code expects {expected}."
     if expected:

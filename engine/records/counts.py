@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,8 @@ _USER_ERROR_KIND = "raises"
 _NO_CALL_KINDS = frozenset(("allocation", "empty-tensor"))
 """Kinds of ATen nodes that compute nothing: constants, allocations, empty results."""
 _FAILED = ("fail", "would fail")
-_SIZE_KINDS = ("shape", "stride")
 """Verdicts on guards that do not hold."""
+_SIZE_KINDS = ("shape", "stride")
 
 
 @dataclass(frozen=True)
@@ -142,13 +143,35 @@ def errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[Compila
 
 
 def breaks_and_errors_of(compilations: tuple[CompilationRecord, ...]) -> list[tuple[CompilationRecord, BreakRecord]]:
-    """Return graph breaks and errors, each with the first compilation that has it."""
+    """Return graph breaks and errors, each with the first compilation that has it.
+
+    An exception that passes through a callee and its caller is one error.
+    """
     found: dict[tuple[Any, ...], tuple[CompilationRecord, BreakRecord]] = {}
+    raised: set[str] = set()
     for compilation in compilations:
         for record in compilation.trace.breaks if compilation.trace else ():
+            if is_user_error(record) and record.context:
+                if record.context in raised:
+                    continue
+                raised.add(record.context)
             place = (record.span.file, record.span.line, record.span.column) if record.span else record.context
             found.setdefault((record.kind, record.skips_frame, place), (compilation, record))
     return list(found.values())
+
+
+def frames_resumed_after(frames: Iterable[FrameRecord], record: BreakRecord) -> set[str]:
+    """Return the ids of the resume functions that a graph break made.
+
+    The graph may end some lines before the code that broke it: where a value was computed that the code needs.
+    """
+    if record.skips_frame or record.span is None:
+        return set()
+    spans = (*record.stack, record.span)
+    resumed = {f.id: f.resumes_after for f in frames if f.resumes_after}
+    exact = {id for id, after in resumed.items() if any((after.file, after.line) == (s.file, s.line) for s in spans)}
+    before = {id: a.line for id, a in resumed.items() if a.file == spans[0].file and a.line < spans[0].line}
+    return exact or {id for id, line in before.items() if line == max(before.values())}
 
 
 def recompiles_of(session: Session, group: RootGroup) -> list[CompilationRecord]:

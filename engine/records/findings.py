@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -19,6 +19,7 @@ from engine.records.counts import (
     breaks_of,
     causing_guard_failure,
     compile_seconds,
+    frames_resumed_after,
     groups,
     has_graph,
     unique_kernels,
@@ -30,7 +31,7 @@ from engine.records.ranks.collectives import GraphCollective, recorded_collectiv
 from engine.records.ranks.groups import divergence_title, format_ranks
 from engine.records.session import Session
 from engine.records.session_data import CompilationRecord, FrameRecord
-from engine.records.trace import TracedSymbolRecord
+from engine.records.trace import CHANGED_SIZE, BreakRecord, TracedSymbolRecord
 
 LATE_SECONDS = 5.0
 """Seconds that ranks wait for the last one from which on they are a warning."""
@@ -58,6 +59,8 @@ AUTOTUNE_TOLERANCE = 1.05
 
 _LOCAL = re.compile(r"\bL\['([^']*)'\]")
 _ITEMS = re.compile(r"^[\[(](.*)[\])]$")
+_MARK = re.compile(r"[\w.]*mark_dynamic")
+_SIZE_OF_LOCAL = re.compile(r"([A-Za-z_]\w*)\.shape\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,7 @@ def _internal_errors(session: Session) -> Iterator[Finding]:
 def _graph_breaks(session: Session) -> Iterator[Finding]:
     for group in groups(session):
         for compilation, record in breaks_of(group.compilations):
-            runs = _runs_of_break(session, group.frames, record.span)
+            runs = _runs_of_break(session, group.frames, record)
             often = f", which ran {_counted(runs, 'time')}" if runs > 1 else ""
             what = "the function runs as Python" if record.skips_frame else "the graph ends there"
             cause = _clean(record.context) or _clean(record.explanation)
@@ -196,15 +199,9 @@ def _break_gain(runs: int, *, skips_frame: bool) -> str:
     return f"one graph fewer, {_counted(runs, 'return')} to Python fewer" if runs else "one graph fewer per call"
 
 
-def _runs_of_break(session: Session, frames: Iterable[FrameRecord], span: Span | None) -> int:
-    """Count the calls of resume functions that begin after a line."""
-    if span is None:
-        return 0
-    after = {
-        f.id
-        for f in frames
-        if f.resumes_after and (f.resumes_after.file, f.resumes_after.line) == (span.file, span.line)
-    }
+def _runs_of_break(session: Session, frames: Iterable[FrameRecord], record: BreakRecord) -> int:
+    """Count the calls of resume functions that begin after a graph break."""
+    after = frames_resumed_after(frames, record)
     return sum(c.frame in after for c in session.calls)
 
 
@@ -245,13 +242,28 @@ def useful_fixes(
     if failure.is_expected:
         return failure.fixes
     places = set(_changed_values(failure))
-    symbols = [s for c in compilations for s in (c.trace.symbols if c.trace else ()) if places.intersection(s.sources)]
+    every = [s for c in compilations for s in (c.trace.symbols if c.trace else ())]
+    symbols = [s for s in every if places.intersection(s.sources)]
     for symbol in symbols:
-        if symbol.specialized_to and symbol.specialized_by:
+        if symbol.is_constant and symbol.specialized_by:
             line = _change_line(symbol, name_place(symbol.specialized_by.span))
             return (line, *(f for f in failure.fixes if f.verified))
     enough = tuple(f for f in failure.fixes if f.verified or "dynamic=True" in f.code)
-    return enough if enough and symbols and failure.kind == "equals" else failure.fixes
+    if enough and symbols and failure.kind == "equals":
+        return enough
+    changed = (p for s in every if s.why == CHANGED_SIZE for p in s.sources if p not in places)
+    others = list(dict.fromkeys(found for p in changed if (found := _SIZE_OF_LOCAL.fullmatch(p)) is not None))
+    return tuple(_with_marks(f, others) for f in failure.fixes) if symbols and others else failure.fixes
+
+
+def _with_marks(fix: Fix, others: Iterable[re.Match[str]]) -> Fix:
+    """Return a fix that marks one size, with the other sizes that changed in the same call."""
+    mark = _MARK.match(fix.code)
+    if mark is None or fix.verified or fix.unverified_reason:
+        return fix
+    names = " and ".join(f"dimension {o[2]} of {o[1]}" for o in others)
+    code = [fix.code, *(f"{mark[0]}({o[1]}, {o[2]})" for o in others)]
+    return replace(fix, text=fix.text.replace(" as dynamic", f" and {names} as dynamic", 1), code="\n".join(code))
 
 
 def _changed_values(failure: GuardFailure) -> Iterator[str]:
@@ -274,7 +286,7 @@ def _change_line(symbol: TracedSymbolRecord, place: str) -> Fix:
 def _specialized_sizes(session: Session) -> Iterator[Finding]:
     for compilation in session.compilations:
         for symbol in compilation.trace.symbols if compilation.trace else ():
-            if symbol.specialized_to and symbol.why == "marked dynamic":
+            if symbol.is_constant and symbol.why == "marked dynamic":
                 by = symbol.specialized_by
                 yield Finding(
                     "specialized-size", "warning", f"{' = '.join(symbol.sources)} is marked dynamic, but the code works for {symbol.specialized_to} only",

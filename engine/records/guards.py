@@ -16,7 +16,9 @@ LOOP_TEXTS = (_POSITION_TEXT, _NEXT_ITEM_TEXT, _ITEMS_LEFT_TEXT)
 """Display text of how far an iterator is."""
 _ITERATOR_READS = (
     (re.compile(r"\.__reduce__\(\)\[2\]"), f" {_POSITION_TEXT}"),
+    (re.compile(r"(?:\.__reduce__\(\)\[1\]\[0\])+(?=\.__(?:next|length_hint)__| \()"), ""),
     (re.compile(r"(?:\.__reduce__\(\)\[1\]\[0\])+"), " (what it iterates over)"),
+    (re.compile(r"\.__reduce__\(\)\[1\]\[1\]"), " (its count)"),
     (re.compile(r"\.__reduce__\(\)\[0\]"), " (its kind)"),
     (re.compile(r"\.__next__\(\)"), f" {_NEXT_ITEM_TEXT}"),
     (re.compile(r"\.__next__\(\+(\d+)\)"), lambda m: f" (its item {int(m[1]) + 1} from here)"),

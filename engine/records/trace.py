@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from engine.records.base import Record
@@ -85,13 +86,17 @@ class SymbolAssumption(Record):
     span: Span | None = None
 
 
+CHANGED_SIZE = "its size changed between calls"
+"""Reason why a size is a symbol."""
+
+
 @dataclass(frozen=True, slots=True)
 class TracedSymbolRecord(Record):
     """One symbol of the tracer.
 
     ``sources``: where it is read (``x.shape[0]``). ``hint``: its value in the traced call. ``low``, ``high``:
-    its value range (None: unbounded). ``specialized_to``: the value it was specialized to, empty if none;
-    ``specialized_by``: the user's line of it.
+    its value range (None: unbounded). ``specialized_to``: the number it was specialized to, or the expression of
+    other symbols that it equals; empty if none. ``specialized_by``: the user's line of it.
     """
 
     name: str
@@ -105,11 +110,18 @@ class TracedSymbolRecord(Record):
     specialized_by: SymbolAssumption | None = None
 
     @property
+    def is_constant(self) -> bool:
+        """True if the symbol was specialized to a number."""
+        return bool(self.specialized_to) and not re.search(r"[a-z]\d", self.specialized_to)
+
+    @property
     def constraint(self) -> str:
         """The symbol's supported values as one sentence, with the user's line that restricts them."""
         place = " = ".join(self.sources)
         limits = [a for a in (*self.assumptions, self.specialized_by) if a is not None and a.span is not None]
         at = f" ({limits[-1].span.file}:{limits[-1].span.line})" if limits and limits[-1].span else ""
+        if self.specialized_to and not self.is_constant:
+            return f"{place} is always {self.specialized_to}: the code needs equal sizes{at}."
         if self.specialized_to:
             if self.why != "marked dynamic":
                 return f"{place} is always {self.specialized_to}: the code allows nothing else{at}."

@@ -148,7 +148,7 @@ class TraceAttempt:
             except SkipFrame as skip:
                 return self._break_before_raising(frame, start, skip)
             except UserException as error:
-                uncaught = SkipFrame("raises", f"{error.exception.describe()} is raised")
+                uncaught = SkipFrame("raises", error.exception.text)
                 uncaught.stack = tx.user_stack()
                 self._retrace_as_uncompiled(uncaught.what)
                 raise uncaught from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from engine.bytecode.to_records import instruction_records
 from engine.ir.current_session import current_session
@@ -86,26 +86,27 @@ def bind_arguments(
     for name in (*positional[code.co_posonlyargcount :], *keyword_only):
         if name in left:
             if name in bound:
-                _raise_binding_error(tx, function)
+                _raise_binding_error(tx, function, f"got multiple values for argument '{name}'")
             bound[name] = left.pop(name)
     _fill_defaults(tx, function, positional, keyword_only, bound)
-    if len(bound) < count + only:
-        _raise_binding_error(tx, function)
     next_name = count + only
     if code.co_flags & inspect.CO_VARARGS:
         bound[names[next_name]] = TupleVariable(list(args[count:]))
         next_name += 1
     elif len(args) > count:
-        _raise_binding_error(tx, function)
+        _raise_binding_error(tx, function, f"takes {count} positional arguments but {len(args)} were given")
     if code.co_flags & inspect.CO_VARKEYWORDS:
         bound[names[next_name]] = DictVariable.from_str_keys(left)
     elif left:
-        _raise_binding_error(tx, function)
+        _raise_binding_error(tx, function, f"got an unexpected keyword argument '{next(iter(left))}'")
+    if missing := [repr(n) for n in (*positional, *keyword_only) if n not in bound]:
+        plural = "s" if len(missing) > 1 else ""
+        _raise_binding_error(tx, function, f"missing {len(missing)} required argument{plural}: {', '.join(missing)}")
     return bound
 
 
-def _raise_binding_error(tx: Tracer, function: FunctionVariable) -> None:
-    tx.raise_error(TypeError, f"the arguments do not match the parameters of {function.describe()}", is_exact=False)
+def _raise_binding_error(tx: Tracer, function: FunctionVariable, text: str) -> NoReturn:
+    tx.raise_error(TypeError, f"{function.code.co_qualname}() {text}", is_exact=False)
 
 
 def _fill_defaults(

@@ -84,12 +84,14 @@ def _inputs(session: Session, compilation: CompilationRecord) -> dict[str, str]:
 def _symbols(compilation: CompilationRecord) -> Iterator[_Symbol]:
     traced = compilation.trace.symbols if compilation.trace else ()
     computed = {s.name for s in traced if s.specialized_to}  # computed from other symbols, like strides from sizes
+    equal = [(s.specialized_to, tuple(map(_place, s.sources))) for s in traced if s.specialized_to]
     for s in traced:
         if s.name not in computed:
             texts = (a.text for a in s.assumptions if computed.isdisjoint(_WORD.findall(a.text)))
             assumptions = tuple(one_line(text, 60) for text in texts)
             is_float = "." in s.hint
-            yield _Symbol(sanitize(s.name), tuple(map(_place, s.sources)), s.low, s.high, is_float, assumptions)
+            places = (*map(_place, s.sources), *(p for name, others in equal if name == s.name for p in others))
+            yield _Symbol(sanitize(s.name), places, s.low, s.high, is_float, assumptions)
     for o in compilation.observed_symbols:
         if not any(e.kind == "specialized" for e in o.events):
             low, high = _bounds(o.range)

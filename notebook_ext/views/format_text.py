@@ -65,15 +65,20 @@ STACK_VALUE = "value at a graph break"
 """Name of a value that a graph break left on Python's stack."""
 
 
+_LOOP = r"\b__stack_\d+(?:\.__reduce__\(\)\[1\]\[0\])*"
+"""Matches the iterator of a loop, or the one that ``enumerate`` wraps."""
+
+
 def source_name(origin: str) -> str:
     """Return the user's name of a source: ``L['x'].weight`` is ``x.weight``.
 
     A value that a graph break left on Python's stack has no name.
     """
     named = re.sub(r"\b[LGC]\['([^']*)'\]", r"\1", origin)
-    ahead = r"\b__stack_\d+\.__next__\(\+(\d+)\)"
+    ahead = rf"{_LOOP}\.__next__\(\+(\d+)\)"
     named = re.sub(ahead, lambda m: f"item {int(m[1]) + 1} from here of a loop with a graph break", named)
-    counted = re.sub(r"\b__stack_\d+\.__reduce__\(\)\[2\]", "position of a loop with a graph break", named)
+    counted = re.sub(rf"{_LOOP}\.__reduce__\(\)\[(?:2|1\]\[1)\]", "position of a loop with a graph break", named)
+    counted = re.sub(rf"{_LOOP}\.__length_hint__\(\) > 0", "items left in a loop with a graph break", counted)
     return name_iterator_reads(re.sub(r"\b__(?:stack_|_stack)\d+\b", STACK_VALUE, counted))
 
 
@@ -85,6 +90,11 @@ def is_stack_value(origin: str) -> bool:
 EQUALITY_KINDS = ("equals", "equal")
 """Kinds of guards on a value itself: the values say it all."""
 _LONG_FLOAT = re.compile(r"(?<![\w.])-?\d+\.\d{5,}(?:e[-+]?\d+)?")
+
+
+def shorten_floats(text: str) -> str:
+    """Print long floats with four digits."""
+    return _LONG_FLOAT.sub(lambda f: f"{float(f[0]):.4g}", text)
 
 
 def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
@@ -105,12 +115,10 @@ def format_change(origin: str, kind: str, expected: str, actual: str) -> str:
     dimension = _DIMENSION.match(expected)
     if dimension and actual:
         return f"{_member(name, f'size({dimension[2]})')} {one_line(dimension[1], 40)} -> {one_line(actual, 40)}"
-    arrow = " -> ".join(
-        _LONG_FLOAT.sub(lambda f: f"{float(f[0]):.4g}", one_line(t, 40)) for t in (expected, actual) if t
-    )
+    arrow = " -> ".join(shorten_floats(one_line(t, 40)) for t in (expected, actual) if t)
     if kind in EQUALITY_KINDS or "None" in (expected, actual):
         return f"{name} {arrow}" if actual else f"{name} != {arrow}"
-    return f"{name} {one_line(kind, 40)}: {arrow}".strip()
+    return f"{name} {one_line(kind.removeprefix('tensor '), 40)}: {arrow}".strip()
 
 
 def _member(name: str, member: str) -> str:

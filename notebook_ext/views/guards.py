@@ -81,7 +81,7 @@ def _symbol(session: Session, ordinals: source_lines.LineOrdinals, symbol: Trace
 def symbol_range(symbol: TracedSymbolRecord) -> str:
     """Return the value range of a symbol: ``2 to 64``, ``2 or more``, ``any``."""
     if symbol.specialized_to:
-        return f"only {sanitize(symbol.specialized_to)}"
+        return f"{'only' if symbol.is_constant else '='} {sanitize(symbol.specialized_to)}"
     if symbol.low is None:
         return "any" if symbol.high is None else f"at most {symbol.high}"
     return f"{symbol.low} or more" if symbol.high is None else f"{symbol.low} to {symbol.high}"

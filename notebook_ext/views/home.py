@@ -17,6 +17,7 @@ from engine.records.counts import (
     compile_seconds,
     counts,
     errors_of,
+    frames_resumed_after,
     graph_count,
     groups,
     has_graph,
@@ -264,11 +265,7 @@ def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
 
 def _exceptions(session: Session) -> Iterator[Finding]:
     for group in groups(session):
-        seen: set[str] = set()
         for compilation, record in errors_of(group.compilations):
-            if record.context and record.context in seen:  # the callee's record precedes that of its caller
-                continue
-            seen.add(record.context)
             yield _of_stop(
                 session,
                 compilation,
@@ -282,47 +279,42 @@ def _exceptions(session: Session) -> Iterator[Finding]:
 
 
 def _break_findings(session: Session) -> Iterator[Finding]:
+    # A function that is called by Python and inlined, too, breaks two graphs at one place.
+    places: dict[Any, list[tuple[RootGroup, CompilationRecord, BreakRecord]]] = {}
     for group in groups(session):
         for compilation, record in breaks_of(group.compilations):
-            resumed = _resumed_by(session, group, compilation, record)
-            seconds = sum(map(compile_seconds, resumed))
-            edit = _break_edit(session, record)
-            name = "runs as Python" if record.skips_frame else "breaks the graph"
-            saves = ["1 graph break"] + ([pluralize(len(resumed), "compile")] if resumed else [])
-            if seconds:
-                saves.append(format_seconds(seconds))
-            yield _of_stop(
-                session,
-                compilation,
-                record,
-                f"{_owner(session, group, record, compilation.frame)} {name}: {sanitize(record.title)[:1].lower()}{sanitize(record.title)[1:]}".rstrip(
-                    "."
-                ),
-                sanitize(record.explanation).rstrip(".") + ".",
-                urgency=3,
-                saved=1 + len(resumed) + min(seconds, 1e3) / 1e3 + (10 if record.skips_frame else 0),
-                saves=", ".join(saves),
-                fixes=tuple(
-                    (sanitize(h), "") for h in record.hints[1 if edit and session.compiler != "torch" else 0 :]
-                ),
-                edit=edit[0] if edit else None,
-                edit_text=edit[1] if edit else "",
-            )
+            key = (record.kind, record.skips_frame, record.span) if record.span else id(record)
+            places.setdefault(key, []).append((group, compilation, record))
+    for found in places.values():
+        group, compilation, record = found[0]
+        resumed = [c for g, in_it, r in found for c in _resumed_by(session, g, in_it, r)]
+        seconds = sum(map(compile_seconds, resumed))
+        edit = _break_edit(session, record)
+        name = "runs as Python" if record.skips_frame else "breaks the graph"
+        owner, title = _owner(session, group, record, compilation.frame), sanitize(record.title).rstrip(".")
+        saves = [pluralize(len(found), "graph break")] + ([pluralize(len(resumed), "compile")] if resumed else [])
+        if seconds:
+            saves.append(format_seconds(seconds))
+        yield _of_stop(
+            session,
+            compilation,
+            record,
+            f"{owner} {name}: {title[:1].lower()}{title[1:]}",
+            sanitize(record.explanation).rstrip(".") + ".",
+            urgency=3,
+            saved=len(found) + len(resumed) + min(seconds, 1e3) / 1e3 + (10 if record.skips_frame else 0),
+            saves=", ".join(saves),
+            fixes=tuple((sanitize(h), "") for h in record.hints[1 if edit and session.compiler != "torch" else 0 :]),
+            edit=edit[0] if edit else None,
+            edit_text=edit[1] if edit else "",
+        )
 
 
 def _resumed_by(
     session: Session, group: RootGroup, compilation: CompilationRecord, record: BreakRecord
 ) -> list[CompilationRecord]:
     """Return the compilations of the resume functions that a break made."""
-    frames = {
-        f.id
-        for f in session.frames
-        if f.parent == compilation.frame
-        and f.role == "resume"
-        and f.resumes_after is not None
-        and record.span is not None
-        and f.resumes_after.line == record.span.line
-    }
+    frames = frames_resumed_after((f for f in session.frames if f.parent == compilation.frame), record)
     return [c for c in group.compilations if c.frame in frames]
 
 
@@ -396,7 +388,7 @@ def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
     is_numbered = session.compiler != "torch"
     return Finding(
         f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
-        re.sub("^(a|the) value ", lambda m: m[0].capitalize(), sanitize(failure.sentence)) + also,
+        re.sub("^(a|the) (value|loop's) ", lambda m: m[0].capitalize(), sanitize(failure.sentence)) + also,
         NO_ACTION if failure.is_expected else 3,
         count + min(seconds, 1e3) / 1e3,
         ""
@@ -509,7 +501,8 @@ def _break_edit(session: Session, record: BreakRecord) -> tuple[CellEdit, str] |
 def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...]) -> tuple[CellEdit | None, str]:
     """Return the first fix that can be made in the cell, and its text."""
     tree = _tree(session)
-    if tree is None or cluster.failure.is_expected or not set(fixes) <= set(cluster.failure.fixes):
+    own = set(cluster.failure.fixes)
+    if tree is None or cluster.failure.is_expected or not all(f in own or "\n" in f.code for f in fixes):
         return None, ""
     calls = [c for c in session.calls if c.frame == cluster.call.frame and c.caller is not None]
     compiled = {m.id for m in cluster.compilations}
@@ -518,7 +511,7 @@ def _recompile_edit(session: Session, cluster: _Cluster, fixes: tuple[Fix, ...])
     name = source_name(cluster.failure.source).split(".")[0]
     parameters = _parameters(session, cluster.call)
     for fix in fixes:
-        if fix.code.startswith(("with ", "f = ", "torch.compile(")) or not fix.code:
+        if fix.code.startswith(("with ", "f = ", "torch.compile(")) or not fix.code or fix not in own:
             continue
         is_assignment = fix.code.startswith(f"{name} = ")
         wanted = calls if _ALL_CALLS in fix.code else failing if is_assignment else [*first, *failing]

@@ -60,7 +60,7 @@ def kernels(session: Session) -> dict[str, Any]:
 
 def _later_calls(reasons: list[str]) -> str:
     """Return why later calls run in ATen: the first reason, and how many others do."""
-    others = f" So do those of {pluralize(len(reasons) - 1, 'other compilation')}." if len(reasons) > 1 else ""
+    others = f" The same holds for {pluralize(len(reasons) - 1, 'other compilation')}." if len(reasons) > 1 else ""
     return sanitize(reasons[0]) + others if reasons else ""
 
 

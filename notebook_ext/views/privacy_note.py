@@ -26,5 +26,5 @@ def privacy_note(session: Session, subject: str = "It") -> str:
     more = f" and {len(names) - MAX_NAMED_FILES} more" if len(names) > MAX_NAMED_FILES else ""
     return (
         f"{subject} contains {pluralize(lines, 'line')} of source code ({', '.join(names[:MAX_NAMED_FILES])}{more}), names of modules and variables, "
-        f"shapes, guards with the values that they compare, and error messages. {tensors}: check before you share it."
+        f"shapes, guards with the values that they compare, and error messages. {tensors}. Check it before you share it."
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.ir.user_code_files import is_installed_file
 from engine.options import config
 from engine.records.counts import compile_seconds, nearest_guard_failure
 from engine.records.findings import useful_fixes
@@ -37,6 +38,7 @@ def recompiles(session: Session) -> dict[str, Any]:
 
 
 def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
+    is_library = is_installed_file(frame.file) or frame.file.endswith(".py>")
     entries = [c for c in session.compilations if c.frame == frame.id]
     calls = [c for c in session.calls if c.frame == frame.id]
     columns = _columns(session, entries, calls)
@@ -52,7 +54,7 @@ def _lane(session: Session, frame: FrameRecord) -> dict[str, Any]:
         "is_root": not frame.parent,
         "line": source_lines.line_name(session, frame.resumes_after)
         if frame.resumes_after
-        else f"line {frame.first_line}",
+        else f"line {frame.first_line}" + (f" of {source_lines.file_name(session, frame.file)}" if is_library else ""),
         "limit": config.recompile_limit,
         "entries": [_entry(session, e, columns) for e in entries],
         "columns": columns[-MAX_COLUMNS:],

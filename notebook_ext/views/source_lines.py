@@ -217,10 +217,9 @@ def snippet(session: Session, span: Span | None) -> str:
 
 def file_name(session: Session, id: str) -> str:
     """Return the display name of a file: its given name, else the last part of its path."""
-    for file in session.files:
-        if file.id == id:
-            return file.name
-    return display_name(id.replace("\\", "/"))
+    found = next((f.name for f in session.files if f.id == id), "") or display_name(id.replace("\\", "/"))
+    # A call of a layer of torch is compiled as code of "<linear.py>".
+    return found[1:-1] if found.startswith("<") and found.endswith(".py>") else found
 
 
 def frame_name(session: Session, frame: str, limit: int = 60) -> str:

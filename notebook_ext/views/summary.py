@@ -30,7 +30,7 @@ from engine.records.session import Session
 from engine.records.trace import BreakRecord
 from notebook_ext.views import source_lines
 from notebook_ext.views.cell_edits import cell_texts
-from notebook_ext.views.format_text import format_change, is_stack_value, one_line, pluralize
+from notebook_ext.views.format_text import format_change, is_stack_value, one_line, pluralize, shorten_floats
 from notebook_ext.views.linked.program_counts import program_counts, ran_on_cpu
 from notebook_ext.views.linked.row_links import CPU, for_target
 
@@ -169,7 +169,7 @@ def guard_failure_text(rejection: GuardFailure) -> str:
     if rejection.kind == "dispatch keys":
         return one_line(rejection.sentence.partition(";")[0].rstrip("."), 80)
     if rejection.kind == "shape relation":
-        text = f"needs {rejection.expected}, but {rejection.actual}"
+        text = shorten_floats(f"needs {rejection.expected}, but {rejection.actual}")
         for symbol, name in _SYMBOL.findall(rejection.sentence):
             if _CARRIED.fullmatch(name):
                 text, name = f"{text} ({name.removeprefix('a value ')})", "value"

@@ -40,6 +40,8 @@ KnownType = type | None
 
 STACK_VALUE_TEXT = "a value carried over the graph break"
 """Display text of a value carried over a graph break."""
+LOOP_VALUE_TEXT = "a loop's iterator carried over the graph break"
+"""Display text of such a value if it is the iterator of a loop."""
 _NAMED_ITEM = re.compile(r"^L\['(\w+)'\]")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -31,6 +32,9 @@ class _Printer(PythonPrinter):
 
     def _helper_sqrt(self, expr: sympy.Basic) -> str:
         return f"math.sqrt({self._print(expr)})"
+
+    def _print_Float(self, expr: sympy.Float) -> str:
+        return repr(float(expr))
 
     def _print_ToFloat(self, expr: sympy.Basic) -> str:
         return f"float({self._print(expr.args[0])})"
@@ -74,7 +78,7 @@ def _bind_builtin(text: str, name: str, held: Any, const: ConstName) -> str:
     return text.replace(name, const(held, word) + name[-1])
 
 
-def relation_display(relation: sympy.Basic) -> str:
-    """Return a relation for display: ``s0 % 8 == 0``."""
-    plain = {s: s.name for s in relation.free_symbols if isinstance(s, sympy.Symbol)}
+def relation_display(relation: sympy.Basic, names: Mapping[sympy.Symbol, str] = MappingProxyType({})) -> str:
+    """Return a relation for display: ``s0 % 8 == 0``. ``names`` replaces names of symbols."""
+    plain = {s: names.get(s, s.name) for s in relation.free_symbols if isinstance(s, sympy.Symbol)}
     return _print(relation, plain)

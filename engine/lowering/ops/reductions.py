@@ -666,7 +666,7 @@ def _any_all_lowering(kind: str) -> Callable[..., LoweredTensor]:
     return lowered
 
 
-register_lowering(aten.any.default, aten.any.dim, aten.any.dims)(_any_all_lowering("max"))
+register_lowering(aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default)(_any_all_lowering("max"))
 
 
-register_lowering(aten.all.default, aten.all.dim, aten.all.dims)(_any_all_lowering("min"))
+register_lowering(aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_true.default)(_any_all_lowering("min"))

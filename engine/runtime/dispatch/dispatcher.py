@@ -26,7 +26,7 @@ from engine.ir.annotations import is_disabled
 from engine.ir.compiler_protocol import CacheEntry, Compiler, CompileRequest
 from engine.ir.current_session import current_session, force_slow_dispatch
 from engine.ir.graph_sources import limit_graph_sources
-from engine.ir.guards.base import STACK_VALUE_TEXT
+from engine.ir.guards.base import LOOP_VALUE_TEXT, STACK_VALUE_TEXT
 from engine.ir.introspection.transformed_functions import is_traced_as_one_call
 from engine.ir.pass_set import active_passes
 from engine.ir.sources.base import FrameScope
@@ -372,11 +372,15 @@ class DispatcherState:
         """Return the guard failure of an entry for a call; None if all guards pass."""
         found = self.compiler.guard_queries.failure(entry, scope)
         after = self.cache.frame.resumes_after
-        if found is None or after is None or STACK_VALUE_TEXT not in found.sentence:
+        if found is None or after is None:
             return found
-        where = f"{STACK_VALUE_TEXT} at line {after.line}"
+        if STACK_VALUE_TEXT not in found.sentence:
+            is_local = found.kind in ("dispatch keys", "requires_grad", "shape", "stride") and not found.is_expected
+            fix = Fix(f"Remove the graph break at line {after.line}: tensors that cross it are guarded")
+            return replace(found, fixes=(fix, *found.fixes)) if is_local else found
         # Only resume functions have such a value. It has no name, so there is no code to fix it with.
         is_loop = any(text in found.sentence for text in LOOP_TEXTS)
+        where = f"{LOOP_VALUE_TEXT if is_loop else STACK_VALUE_TEXT} at line {after.line}"
         fix = (
             "Move the graph break out of the loop"
             if is_loop

@@ -52,7 +52,9 @@ def evaluate_on_fakes(
                 return call_on_fakes(run, args, kwargs, by_python=True, tx=tx)
     except _DATA_DEPENDENT as error:
         condition = getattr(error, "cond", None)
-        raise data_dependent_break(tx, condition, "data-dependent", f"{name} needs the value of a tensor") from error
+        raise data_dependent_break(
+            tx, condition, Unsupported("data-dependent", f"{name} needs the value of a tensor")
+        ) from error
     except DynamicOutputShapeException as error:
         raise Unsupported("dynamic-output", f"the output size of {name} depends on data") from error
     except UnsupportedOperatorException as error:

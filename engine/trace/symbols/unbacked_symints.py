@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import sympy
@@ -9,6 +10,7 @@ import torch
 import torch.fx
 from torch.fx.proxy import GraphAppendingTracer
 
+from engine.ir.guards.sympy_printer import relation_display
 from engine.ir.introspection.unbacked_symbols import has_unbacked_symbols
 from engine.ir.node_metadata import set_provenance
 from engine.ir.node_values import tensors_in
@@ -83,20 +85,56 @@ def _is_true_of_every_tensor(tx: Tracer, relation: Any) -> bool:
     return any(_dim_of(t, symbol) is not None or _is_symbol(t.storage_offset(), symbol) for t in tensors_in(values))
 
 
-def data_dependent_break(tx: Tracer, number: Any, kind: str, what: str) -> Unsupported:
-    """Return a graph break for code that needs a concrete number.
+def data_dependent_break(tx: Tracer, number: Any, graph_break: Unsupported) -> Unsupported:
+    """Move the graph break of code that needs a concrete number.
 
-    The break is at the instruction that created the number, so that all later code knows it.
+    It is then at the instruction that created the number, so that all later code knows it. For a random number,
+    the break is another one.
     """
     expression = number.node.expr if isinstance(number, _SYMBOLIC) else number
     symbols = getattr(expression, "free_symbols", ())
     drawn = [tx.random_state.drawn_symbols.get(s, "") for s in symbols]
-    graph_break = Unsupported(kind, what)
     if drawn and all(drawn):
         graph_break = Unsupported("random-value", f"the result of {' and '.join(sorted(set(drawn)))}() is needed")
     created_at = tx.state_of(_RuntimeAsserts).created_at
     graph_break.created_at = max((created_at.get(s, 0) for s in symbols), default=0)
     return graph_break
+
+
+def branch_break(tx: Tracer, number: Any) -> Unsupported:
+    """Return a graph break for a condition on a number that is known only at run time."""
+    is_size = all(_computed_by(tx, s)[0] for s in number.node.expr.free_symbols)
+    what = f"bool() of {describe_number(tx, number)}"
+    return data_dependent_break(tx, number, Unsupported("size-branch" if is_size else "tensor-jump", what))
+
+
+def describe_number(tx: Tracer, number: Any) -> str:
+    """Return an expression with the calls that compute its symbols: ``sum_1.item() < 3``."""
+    expression = number.node.expr
+    return relation_display(expression, {s: _computed_by(tx, s)[1] for s in expression.free_symbols})
+
+
+def _computed_by(tx: Tracer, symbol: sympy.Symbol) -> tuple[bool, str]:
+    """Return True for the size of a result, and the call that computes the symbol."""
+    for node in tx.graph.graph.nodes:
+        value = node.meta.get("example_value")
+        if _is_symbol(value, symbol):
+            return False, _call_text(node)
+        dims = [_dim_of(tensor, symbol) for tensor in tensors_in([value])]
+        if (dim := next((d for d in dims if d is not None), None)) is not None:
+            return True, f"{_call_text(node)}.size({dim})"
+    return False, symbol.name
+
+
+def _call_text(node: torch.fx.Node, depth: int = 3) -> str:
+    first = next(iter(node.all_input_nodes), None)
+    if first is None or not depth:
+        return node.name
+    if node.target is operator.getitem:
+        return f"{_call_text(first, depth - 1)}[{node.args[1]}]"
+    if node.op == "call_method":
+        return f"{_call_text(first, depth - 1)}.{node.target}()"
+    return f"{getattr(node.target, '__name__', node.name)}({_call_text(first, depth - 1)})"
 
 
 def _emit_relation(tx: Tracer, relation: Any) -> torch.fx.Node:

@@ -99,6 +99,7 @@ def test_types() -> None:
         ("0/0: tensor 'x' stride mismatch at index 0. expected 1, actual 2", "L['x']", "1 in dimension 0", "2"),
         ("0/0: tensor 'x' dtype mismatch. expected Float, actual Double", "L['x']", "Float", "Double"),
         ("0/0: tensor 'x' rank mismatch. expected 1, actual 2", "L['x']", "1", "2"),
+        ("0/0: tensor 'x' requires_grad mismatch. expected requires_grad=0", "L['x']", "False", "True"),
         ("0/0: n == 2      # y = y+n  # er/model.py:18 in f", "L['n']", "2", ""),
         ("0/0: len(xs) == 2", "len(xs)", "2", ""),
         ("0/0: ___check_obj_id(L['f'], 1234)", "L['f']", "", ""),
@@ -112,6 +113,12 @@ def test_recompile_reasons(text: str, origin: str, expected: str, actual: str) -
     assert (rejection.source, rejection.expected, rejection.actual) == (origin, expected, actual)
     assert rejection.sentence.endswith(".")
     assert (rejection.span is not None) == ("model.py" in text)
+
+
+def test_a_changed_learning_rate_becomes_a_tensor() -> None:
+    """The number is an option of the optimizer: no name of the user's holds it."""
+    (rejection,) = parse_recompile_reasons("0/0: L['self'].param_groups[0]['lr'] == 0.1", whole)
+    assert [f.code for f in rejection.fixes] == ["lr=torch.tensor(0.1)"]
 
 
 def test_several_recompile_reasons() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -445,3 +446,49 @@ def test_only_the_rest_of_a_function_runs_as_python() -> None:
     session.put_compilation(replace(rest, trace=TraceRecord(breaks=(skipped,))))
     titles = [f.title for f in findings(session) if " runs as Python: " in f.title]
     assert [t.partition(" runs ")[0] for t in titles] == ["loss, resumed after line 19"]
+
+
+PASTED = """\
+import random
+def flip(x):
+    y = x * 2
+    if random.random() < 0.5:
+        y = y + 1
+    return y
+
+def match(a, b):
+    logits, labels = a @ b.T, torch.arange(a.size(0))
+    return nn.functional.cross_entropy(logits, labels) + nn.functional.cross_entropy(logits.T, labels)
+
+def route(x, layers):
+    out = torch.zeros_like(x)
+    for i, layer in enumerate(layers):
+        rows, _ = torch.where(x > i)
+        if rows.numel():
+            out[rows] += layer(x[rows])
+    return out
+
+flip(torch.ones(3))
+for n in (2, 3, 4):
+    match(torch.ones(n, 5), torch.ones(n, 5))
+route(torch.ones(6, 2) * 5, [torch.nn.Linear(2, 2) for _ in range(3)])
+"""
+
+
+def test_findings_blame_what_causes_them(shell: Shell) -> None:
+    """Random numbers and sizes are no values of tensors, a break has the compiles that follow it, sizes may be equal."""
+    session = run(shell, PASTED)
+    found = {f.title: f for f in findings(session)}
+    assert found["flip breaks the graph: python needs the value of a random number"].edit is None
+    route = found["route breaks the graph: a branch depends on a size that is known only at run time"]
+    assert re.match(r"1 graph break, [3-9] compiles", route.saves)
+    assert (
+        next(f for t, f in found.items() if "out requires_grad" in t).fixes[0][0].startswith("Remove the graph break")
+    )
+    assert any(t.endswith("items left in a loop with a graph break True -> False") for t in found)
+    match = next(f for t, f in found.items() if t.startswith("match recompiles"))
+    assert match.fixes[0][0].startswith("Mark dimension 0 of b and dimension 0 of a as dynamic")
+    (entry,) = (e["inputs"] for r in recompiles(session)["lanes"] if r["name"] == "match" for e in r["entries"][1:])
+    assert re.fullmatch(r"a f32\[(s\d+), 5\], b f32\[\1, 5\], \1 >= 2", entry)
+    attempts = [a for b in breaks(session)["breaks"] for a in b["attempts"]]
+    assert not [a for a in attempts if "symbol" in a or not re.search("where|random", a)]

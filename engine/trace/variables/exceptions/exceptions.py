@@ -238,6 +238,13 @@ class ExceptionVariable(AttributeDictVariable):
     def describe(self) -> str:
         return f"{self.cls.__name__}({', '.join(a.describe() for a in self.known_args)})"
 
+    @property
+    def text(self) -> str:
+        """The exception as a traceback ends: ``ValueError: no rows``."""
+        message = self.known_args[0].resolved if len(self.known_args) == 1 else self
+        is_text = message.is_constant and message.python_type() is str
+        return f"{self.cls.__name__}: {message.constant}" if is_text else f"{self.describe()} is raised"
+
     def get_attr(self, tx: Tracer, name: str) -> Variable:
         if name in self.attributes:
             return self.attributes[name]

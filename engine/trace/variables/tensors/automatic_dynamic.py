@@ -18,6 +18,7 @@ from engine.ir.sources.attributes import AttrSource
 from engine.ir.sources.base import Source
 from engine.ir.sources.iterators import IteratorItemSource, IteratorStateSource
 from engine.ir.traced_frame import ALL_NUMBERS
+from engine.records.trace import CHANGED_SIZE
 from engine.torch_private import global_state
 from engine.torch_private.global_state import is_listed_as_dynamic, is_listed_as_static, listed_range
 from engine.torch_private.operators import torch_check
@@ -237,7 +238,7 @@ def _dynamic_dim_reason(tx: Tracer, tensor: torch.Tensor, source: Source, dim: i
     if low is not None and low == high:
         return ""
     if dim in _automatic_dynamic_dims(tx, source):
-        return "its size changed between calls"
+        return CHANGED_SIZE
     if is_listed_as_dynamic(source.expr, tx.options.dynamic_sources, dim):
         return _LISTED
     return "dynamic=True" if tx.options.dynamic is True and not isinstance(tensor, torch.nn.Parameter) else ""

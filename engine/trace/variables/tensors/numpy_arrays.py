@@ -360,7 +360,8 @@ def _probe_array(tx: Tracer, of: _Leaf) -> Any:
     fake = of.operand.fake
     unknown = next((size for size in fake.shape if has_unbacked_symbols(size)), None)
     if unknown is not None:
-        raise data_dependent_break(tx, unknown, "dynamic-output", "numpy on an array whose size depends on data")
+        found = Unsupported("dynamic-output", "numpy on an array whose size depends on data")
+        raise data_dependent_break(tx, unknown, found)
     shape, strides = tuple(map(hint, fake.shape)), tuple(map(hint, fake.stride()))
     if math.prod(shape) > _MAX_PROBE_ELEMENTS:
         raise Unsupported("numpy-function", f"numpy is called on an array of more than {_MAX_PROBE_ELEMENTS} elements")

@@ -22,7 +22,12 @@ from engine.trace.computed_conditions import fold_condition, fold_zero
 from engine.trace.emit.node_results import build_node_result
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.symbols.unbacked_symints import data_dependent_break, is_unbacked_float
+from engine.trace.symbols.unbacked_symints import (
+    branch_break,
+    data_dependent_break,
+    describe_number,
+    is_unbacked_float,
+)
 from engine.trace.variables.base import ConstantVariable, Variable
 from engine.trace.variables.slotted_type import state
 from engine.trace.variables.tensors import sym_operators
@@ -86,8 +91,7 @@ class SymNodeVariable(Variable):
         raise data_dependent_break(
             tx,
             self.sym,
-            "data-dependent",
-            f"Python needs the value of the unbacked symbol {self.sym}",
+            Unsupported("data-dependent", f"Python needs the value of {describe_number(tx, self.sym)}"),
         )
 
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
@@ -121,9 +125,7 @@ class SymNodeVariable(Variable):
             decided = fold_condition(tx, self.node)
             if decided is not None:
                 return decided
-            raise data_dependent_break(
-                tx, self.sym, "tensor-jump", f"bool() of the unbacked symbol {self.sym}"
-            ) from None
+            raise branch_break(tx, self.sym) from None
 
     def as_node_arg(self, tx: Tracer) -> tuple[Any, Any]:
         return self.node, self.sym
@@ -167,9 +169,8 @@ def _check_no_float_canceled(tx: Tracer, node: torch.fx.Node, result: Any) -> No
     for operand in node.all_input_nodes:
         sym: Any = operand.meta.get("example_value")
         if is_unbacked_float(sym) and not sym.node.expr.free_symbols <= result.node.expr.free_symbols:
-            raise data_dependent_break(
-                tx, sym, "data-dependent", f"algebra cancels the unbacked symbol {sym}, which may be NaN or infinite"
-            )
+            what = f"algebra cancels {describe_number(tx, sym)}, which may be NaN or infinite"
+            raise data_dependent_break(tx, sym, Unsupported("data-dependent", what))
 
 
 def _derives_from_unbacked_float(node: torch.fx.Node, result: Any) -> bool:

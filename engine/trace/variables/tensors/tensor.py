@@ -155,9 +155,8 @@ class TensorVariable(TensorOperators):
         if self.fake.dim() == 0:
             tx.raise_type_error("iteration over a 0-d tensor")
         if has_unbacked_symbols(self.fake.shape[0]):
-            raise data_dependent_break(
-                tx, self.fake.shape[0], "dynamic-output", "a loop over a tensor whose length depends on data"
-            )
+            found = Unsupported("dynamic-output", "a loop over a tensor whose length depends on data")
+            raise data_dependent_break(tx, self.fake.shape[0], found)
         rows = tx.unpack_iterable(emit_node(tx, "call_method", "unbind", [self]))
         return SequenceIteratorVariable(rows, type(iter(())))
 

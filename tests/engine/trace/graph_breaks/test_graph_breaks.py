@@ -539,3 +539,18 @@ def test_growing_deques_and_lists_do_not_compile_again() -> None:
     assert [round(float(f)) for f in found] == [1, 1, 3, 4, 5, 5, 5, 5]
     assert [n for _, n in buffer] == [3, 4, 5, 6, 7]
     assert len(session.compilations) == 4  # empty, short, long, full
+
+
+def test_an_exception_is_recorded_as_a_traceback_ends() -> None:
+    """A call with wrong arguments says what Python says, not how the tracer bound them."""
+
+    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+    def wrong(x: torch.Tensor, function: Any = scaled) -> Any:
+        return function(x)
+
+    with engine.record() as session, pytest.raises(TypeError):
+        engine.compile(wrong, backend="eager")(torch.ones(2))
+    (record,) = session.compilations[0].trace.breaks if session.compilations[0].trace else ()
+    assert record.context.endswith("scaled() missing 1 required argument: 'factor'")
