@@ -148,7 +148,8 @@ class TraceAttempt:
             except SkipFrame as skip:
                 return self._break_before_raising(frame, start, skip)
             except UserException as error:
-                uncaught = SkipFrame("raises", error.exception.text)
+                raised = error.exception.as_exception()
+                uncaught = SkipFrame("raises", raised.text if raised else error.exception.describe())
                 uncaught.stack = tx.user_stack()
                 self._retrace_as_uncompiled(uncaught.what)
                 raise uncaught from error

@@ -94,7 +94,9 @@ def bind_arguments(
         bound[names[next_name]] = TupleVariable(list(args[count:]))
         next_name += 1
     elif len(args) > count:
-        _raise_binding_error(tx, function, f"takes {count} positional arguments but {len(args)} were given")
+        _raise_binding_error(
+            tx, function, f"takes {count} positional argument{'s' * (count != 1)} but {len(args)} were given"
+        )
     if code.co_flags & inspect.CO_VARKEYWORDS:
         bound[names[next_name]] = DictVariable.from_str_keys(left)
     elif left:

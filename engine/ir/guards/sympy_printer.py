@@ -33,7 +33,7 @@ class _Printer(PythonPrinter):
     def _helper_sqrt(self, expr: sympy.Basic) -> str:
         return f"math.sqrt({self._print(expr)})"
 
-    def _print_Float(self, expr: sympy.Float) -> str:
+    def _print_Float(self, expr: sympy.Expr) -> str:
         return repr(float(expr))
 
     def _print_ToFloat(self, expr: sympy.Basic) -> str:

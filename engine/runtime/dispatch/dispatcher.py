@@ -376,8 +376,8 @@ class DispatcherState:
             return found
         if STACK_VALUE_TEXT not in found.sentence:
             is_local = found.kind in ("dispatch keys", "requires_grad", "shape", "stride") and not found.is_expected
-            fix = Fix(f"Remove the graph break at line {after.line}: tensors that cross it are guarded")
-            return replace(found, fixes=(fix, *found.fixes)) if is_local else found
+            removal = Fix(f"Remove the graph break at line {after.line}: tensors that cross it are guarded")
+            return replace(found, fixes=(removal, *found.fixes)) if is_local else found
         # Only resume functions have such a value. It has no name, so there is no code to fix it with.
         is_loop = any(text in found.sentence for text in LOOP_TEXTS)
         where = f"{LOOP_VALUE_TEXT if is_loop else STACK_VALUE_TEXT} at line {after.line}"
