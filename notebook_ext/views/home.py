@@ -299,7 +299,7 @@ def _break_findings(session: Session) -> Iterator[Finding]:
             session,
             compilation,
             record,
-            f"{owner} {name}: {title[:1].lower()}{title[1:]}",
+            f"{owner} {name}: {title if title.startswith('Python') else title[:1].lower() + title[1:]}",
             sanitize(record.explanation).rstrip(".") + ".",
             urgency=3,
             saved=len(found) + len(resumed) + min(seconds, 1e3) / 1e3 + (10 if record.skips_frame else 0),
