@@ -476,7 +476,7 @@ route(torch.ones(6, 2) * 5, [torch.nn.Linear(2, 2) for _ in range(3)])
 
 
 def test_findings_blame_what_causes_them(shell: Shell) -> None:
-    """Random numbers and sizes are no values of tensors, a break has the compiles that follow it, sizes may be equal."""
+    """A break has the compiles that follow it; equal sizes are symbols, not constants."""
     session = run(shell, PASTED)
     found = {f.title: f for f in findings(session)}
     assert found["flip breaks the graph: Python needs the value of a random number"].edit is None
