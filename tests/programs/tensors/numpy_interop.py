@@ -226,6 +226,17 @@ def changing_numbers(x, s, n):
     return x * s, s - x, x / n, n * x, x > s, torch.add(x, n, alpha=2), torch.full((2,), s), x.clamp(max=s)
 
 
+@program(*[lambda n=n: (torch.randn(n, 3), np.random.RandomState(n).rand(n)) for n in (2, 3, 4)], tolerance=1e-5)
+def statistics_of_arrays_beside_tensors(x, a):
+    """Scalars computed from an array are numbers beside tensors; they do not change in place."""
+    low = top = a.max()
+    low -= a[0]
+    y, whole = x.clone(), x.long()
+    view = y[:1]
+    y *= a.astype(np.float32).sum()
+    return (x - a.mean()) / a.std(), low - x, top, x > low, whole - a.argmin(), view, np.argmax(a) * x, a
+
+
 @program(
     lambda: (torch.ones(3), np.float64(1.5)),
     lambda: (torch.ones(3), np.float64(2.5)),

@@ -150,10 +150,20 @@ class NumpyNdarrayVariable(Variable):
 
         call_numpy(tx, "ndarray.__setitem__", assign, assign, [self, key, value], {})
 
+    def as_graph_operand(self, tx: Tracer) -> Variable | None:
+        """Return the Python number of a scalar: torch computes with it beside a tensor."""
+        is_number = self.is_scalar and self.dtype.kind in "fi"
+        return self.call_method(tx, "item", [], {}) if is_number else None
+
     def binary(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        if right.fake is not None and self.is_scalar and self.dtype.kind in "fi":
+            return NotImplemented
         return _apply_operator(tx, op, self, right)
 
-    inplace = compare = binary
+    compare = binary
+
+    def inplace(self, tx: Tracer, op: Operator, right: Variable) -> OperatorResult:
+        return NotImplemented if self.is_scalar else _apply_operator(tx, op, self, right)
 
     def reflected(self, tx: Tracer, op: Operator, left: Variable) -> OperatorResult:
         return _apply_operator(tx, op, left, self)
