@@ -126,7 +126,7 @@ def explorer_page(session: Any) -> str:
     return page.getvalue().decode()
 
 
-def most_telling(sessions: Mapping[int, Any]) -> int | None:
+def most_informative(sessions: Mapping[int, Any]) -> int | None:
     """Return the number of the first session whose kernel has a listing, else of the first."""
     for number in sorted(sessions):
         kernels = (k for c in sessions[number].compilations for k in c.kernels)
@@ -148,7 +148,7 @@ def write_report(
 ) -> tuple[pathlib.Path, str]:
     """Execute a notebook and write its page into ``folder``.
 
-    With ``write`` the outputs are also saved in the notebook. The explorer of ``most_telling`` is unfolded, and
+    With ``write`` the outputs are also saved in the notebook. The explorer of ``most_informative`` is unfolded, and
     ``progress`` is called before each cell.
 
     Returns:
@@ -167,7 +167,7 @@ def write_report(
     explorers = {number: explorer_page(session) for number, session in sessions.items()}
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"{path.stem}.html"
-    page = notebook_page(notebook, title_of(notebook, path.stem), explorers, unfolded=most_telling(sessions))
+    page = notebook_page(notebook, title_of(notebook, path.stem), explorers, unfolded=most_informative(sessions))
     with replace_file(made) as stream:
         stream.write(page.encode(errors="replace"))
     if write and not problem:

@@ -117,7 +117,7 @@ class FunctionalResults:
         self.tensors.append(source)
         return len(self.values) - 1
 
-    def hold(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
+    def result_for(self, name: str, fake: torch.Tensor, value: FunctionalTensor) -> OutputAliasInfo:
         """Return the result that holds this tensor in eager's layout; it is created only once."""
         if id(fake) not in self._by_fake:
             self._by_fake[id(fake)] = self._new_result(name, fake, value)

@@ -204,7 +204,7 @@ class OutputAliasAnalyzer:
             )
         if is_view_from_custom_function(creator, fake):
             return self._view_from_custom_function(name, fake, value)
-        whole = self.results.hold(name, creator, made)
+        whole = self.results.result_for(name, creator, made)
         if fake is creator:
             # An operator may return a view of a tensor that is visible nowhere else.
             return (
@@ -233,7 +233,7 @@ class OutputAliasAnalyzer:
                 AotFallback.CUSTOM_FUNCTION_VIEW,
                 f"{name} is a view that a user-defined autograd.Function returns, and another output shares its memory",
             )
-        whole = self.results.hold(name, fake, value)
+        whole = self.results.result_for(name, fake, value)
         return replace(
             self._view_of_result(name, whole, fake, fake),
             view=replace(self._describe_view(name, fake, fake), is_from_custom_function=True),

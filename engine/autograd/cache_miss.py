@@ -30,7 +30,7 @@ class CaptureKey:
 
 
 def capture_key(id: str, captured: BackwardCapture) -> CaptureKey:
-    """Return the key of a capture."""
+    """Return what a later backward must match to reuse this capture."""
     steps = tuple(
         tuple(s.kind for s in c.steps if s.kind not in ("function", "validate", "add")) for c in captured.calls
     )

@@ -129,7 +129,7 @@ class AutogradCompilerAdapter:
 
     @_never_raise(lambda *_: None)
     def set_node_origin(self, name: str, index: int, owner: Any) -> None:
-        """Begin a node."""
+        """Begin a node of the backward: torch calls this before it records the node's steps."""
         self._callbacks.begin_node(name, index, owner)
 
     def bind_function(self, name: str, run: Callable[..., Any], is_custom: bool, is_traceable: bool) -> str:
@@ -172,7 +172,7 @@ class AutogradCompilerAdapter:
 
     @_never_raise(lambda values, *_: values)
     def tensor_pre_hook(self, values: Any, place: int, position: int) -> list[Any]:
-        """Record a tensor hook."""
+        """Record a hook on the gradient of a tensor."""
         return self._callbacks.tensor_hook(place, values, position, is_builtin=False)
 
     @_never_raise(lambda values, *_: values)

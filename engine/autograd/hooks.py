@@ -67,7 +67,7 @@ class SavedTensorsContext:
 
 @functools.cache
 def _context_class(name: str) -> type[SavedTensorsContext]:
-    """Return the context class with this class name."""
+    """Return a context class with the name that the user's ``ctx`` has in eager."""
     return type(name, (SavedTensorsContext,), {"__slots__": ()})
 
 

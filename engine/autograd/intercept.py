@@ -461,7 +461,7 @@ def _remove() -> None:
 
 
 def clear_captures() -> None:
-    """Clear all captures."""
+    """Drop all cached captures, so that each backward is captured again."""
     if not cpp_engine_adapter.is_cache_empty():
         cpp_engine_adapter.clear_cache()
     _recent_keys.clear()

@@ -19,7 +19,7 @@ BACKENDS: dict[str, Callable[..., Any] | None] = {"eager": None, "aot_eager": No
 
 
 def backend_name(backend: str | Run) -> str:
-    """Return the name of a backend."""
+    """Return the name that records show for a backend: its own, or that of the callable."""
     return backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
 
 

@@ -252,7 +252,7 @@ class _Search:
         return found
 
     def _fails_same_way(self, module: torch.fx.GraphModule, inputs: Sequence[Any], outcome: Outcome) -> bool:
-        """Return True if a graph fails in the same way."""
+        """Return True if a smaller graph fails like the original one."""
         if outcome.kind == SLOWER:
             return is_similarly_slow(lambda: self._slowdown(module, inputs), outcome.slowdown)
         if outcome.kind == "hang" and self._longest:

@@ -29,7 +29,7 @@ def graph_record(module: torch.fx.GraphModule, stage: str, compilation: str, tit
 
 
 def fake_value_of(node: torch.fx.Node) -> Any:
-    """Return the fake value of a node; None if it has none."""
+    """Return a node's ``meta["val"]`` or ``meta["example_value"]``; None if it has neither."""
     value = node.meta.get("val")
     return node.meta.get("example_value") if value is None else value
 

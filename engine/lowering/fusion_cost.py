@@ -26,7 +26,7 @@ MAX_RECOMPUTE_COST_SAME_BYTES, MAX_RECOMPUTE_COST_FEWER_BYTES = 16, 40
 
 
 MAX_WASTED_COST = 16
-"""Highest cost per iteration of what a CPU kernel computes in vain.
+"""Highest cost per iteration of masked-out values that a CPU kernel may compute.
 
 It is that of a store and a load.
 """
@@ -90,7 +90,7 @@ def is_cheap_to_recompute(made: TensorDef, times: int = 1) -> bool:
 
 
 def wasted_cost(group: FusionGroup, made: TensorDef) -> float:
-    """Return the cost per iteration of what a kernel with ``made`` computes in vain.
+    """Return the cost per iteration of masked-out values if the kernel computes ``made``.
 
     A vector computes both sides of a condition. 0 for symbolic sizes.
     """

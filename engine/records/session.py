@@ -187,7 +187,7 @@ class Session:
             listener(what)
 
     def set_stage(self, stage: str) -> None:
-        """Set the current stage."""
+        """Set the stage that progress displays show."""
         self.stage = stage
         self._notify("stage")
 

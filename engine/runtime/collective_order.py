@@ -48,7 +48,7 @@ def watch_collectives(graph: torch.fx.Graph, run: Run) -> Run:
         return run
 
     def noted(*args: Any) -> Any:
-        watcher.note(found)
+        watcher.record(found)
         return run(*args)
 
     return noted
@@ -150,8 +150,8 @@ class CollectiveWatcher:
         is_alive = self._process == os.getpid() and not self._ended.is_set()
         return is_alive and torch.distributed.is_initialized() and torch.distributed.group.WORLD is self._group()
 
-    def note(self, found: Mapping[str, list[Collective]]) -> None:
-        """Note the collectives that a graph is about to run; a forked process notes none."""
+    def record(self, found: Mapping[str, list[Collective]]) -> None:
+        """Record the collectives that a graph is about to run; a forked process records none."""
         if self._process != os.getpid():
             return
         with self._lock:

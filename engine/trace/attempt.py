@@ -130,7 +130,7 @@ class TraceAttempt:
             self.root_instruction_number += 1
             tx.instruction_counter.root_instruction_number = self.root_instruction_number
             if frame.next_index == broken:
-                caller_break = Unsupported("asked", "the caller's graph ended here")
+                caller_break = Unsupported("explicit-break", "the caller's graph ended here")
                 return self._finish_at_break(
                     frame, frame.decoded.ops[broken], start.stack, caller_break, is_recorded=True
                 )

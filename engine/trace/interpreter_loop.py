@@ -30,7 +30,7 @@ def run_frame(tx: Tracer, frame: Frame) -> Any:
 
 
 def run_instruction(tx: Tracer, frame: Frame) -> Any:
-    """Run one instruction."""
+    """Trace the next instruction of a frame."""
     if deferral.count:
         deliver_interrupts()
     op = frame.decoded.ops[frame.next_index]

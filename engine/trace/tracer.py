@@ -138,7 +138,7 @@ class Tracer:
         self.guard(TypeMatch, source, type(real), why=why)
 
     def guard_identity(self, real: Any, source: Source, why: str) -> None:
-        """Guard the identity of an object."""
+        """Add an ``IdMatch`` guard on an object."""
         self.guard(IdMatch, source, real, why=why)
 
     def wrap(self, real: Any, source: Source) -> Variable:

@@ -12,7 +12,7 @@ TOLERANCE = 1e-4
 """Relative difference of equal results: an edit may change the order of a sum."""
 
 
-def described_values(name: str, value: Any) -> list[tuple[str, Any]]:
+def describe_values(name: str, value: Any) -> list[tuple[str, Any]]:
     """Return rows (name, description) of the tensors and numbers in a value."""
     if isinstance(value, torch.Tensor):
         if value.is_complex() or value.layout is not torch.strided or value.device.type == "meta":
@@ -24,7 +24,7 @@ def described_values(name: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, (bool, int, float, str)):
         return [(name, value if isinstance(value, float) else repr(value)[:200])]
     if isinstance(value, (list, tuple)):
-        return [row for i, item in enumerate(value[:50]) for row in described_values(f"{name}[{i}]", item)]
+        return [row for i, item in enumerate(value[:50]) for row in describe_values(f"{name}[{i}]", item)]
     return []
 
 

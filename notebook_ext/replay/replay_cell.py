@@ -21,7 +21,7 @@ from engine.session_jobs import stop_event_of
 from notebook_ext import run_cell
 from notebook_ext.cell_arguments import parse_arguments, to_settings
 from notebook_ext.compilers import CellCompiler, CompileSettings, make_compiler
-from notebook_ext.replay.compare_results import described_values, first_difference
+from notebook_ext.replay.compare_results import describe_values, first_difference
 from notebook_ext.views.cell_edits import CellText
 
 
@@ -111,8 +111,8 @@ def _replay_here(shell: InteractiveShell, settings: CompileSettings, names: tupl
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
     bound = {n: v for n, v in shell.user_ns.items() if known.get(n) != id(v) and not n.startswith("_")}
-    values = [*described_values("result", shown), *([("exception", error)] if error else [])]
-    values += [row for name, value in sorted(bound.items()) for row in described_values(name, value)]
+    values = [*describe_values("result", shown), *([("exception", error)] if error else [])]
+    values += [row for name, value in sorted(bound.items()) for row in describe_values(name, value)]
     return {"counts": _counts(session), "values": values, "session": session.to_dict(), "error": error}
 
 

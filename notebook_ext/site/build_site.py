@@ -14,7 +14,7 @@ from notebook_ext.site.lesson_explorers import Explorers, committed_explorers, w
 from notebook_ext.site.lesson_page import explorer_fold, lesson_html, title_of_cell
 from notebook_ext.site.markdown_html import Slugs, markdown_html
 from notebook_ext.site.package_map import package_map_html
-from notebook_ext.site.page_frame import HOME, SEARCH, Entry, framed
+from notebook_ext.site.page_frame import HOME, SEARCH, Entry, page_html
 from notebook_ext.site.search_index import search_index
 from notebook_ext.site.site_map import PARTS, FileLinks, Page, SiteMap, relative
 from notebook_ext.widgets.page_template import script_safe_json
@@ -50,12 +50,13 @@ def build_site(folder: pathlib.Path, explorers: Mapping[str, Explorers] | None =
     parts = {page.address: page.part for page in site.pages}
     written = [
         _write(
-            folder / address, framed(address, title or "compile-explorer", body, entries, part=parts.get(address, ""))
+            folder / address,
+            page_html(address, title or "compile-explorer", body, entries, part=parts.get(address, "")),
         )
         for address, (title, body) in bodies.items()
     ]
     index = search_index({a: (title or "compile-explorer", body) for a, (title, body) in bodies.items()})
-    found = framed(SEARCH, "Search", SEARCH_BODY, entries, data=script_safe_json(index))
+    found = page_html(SEARCH, "Search", SEARCH_BODY, entries, data=script_safe_json(index))
     return [*written, _write(folder / SEARCH, found)]
 
 

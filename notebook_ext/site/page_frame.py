@@ -35,7 +35,7 @@ class Entry:
     part: str
 
 
-def framed(address: str, title: str, body: str, entries: Sequence[Entry], *, data: str = "", part: str = "") -> str:
+def page_html(address: str, title: str, body: str, entries: Sequence[Entry], *, data: str = "", part: str = "") -> str:
     """Return a whole page.
 
     ``body`` is its content; ``data`` is JSON for the script, already safe in HTML.

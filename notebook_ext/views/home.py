@@ -266,7 +266,7 @@ def _compiled_row(session: Session, group: RootGroup) -> dict[str, Any]:
 def _exceptions(session: Session) -> Iterator[Finding]:
     for group in groups(session):
         for compilation, record in errors_of(group.compilations):
-            yield _of_stop(
+            yield _finding_of_break_or_error(
                 session,
                 compilation,
                 record,
@@ -295,7 +295,7 @@ def _break_findings(session: Session) -> Iterator[Finding]:
         saves = [pluralize(len(found), "graph break")] + ([pluralize(len(resumed), "compile")] if resumed else [])
         if seconds:
             saves.append(format_seconds(seconds))
-        yield _of_stop(
+        yield _finding_of_break_or_error(
             session,
             compilation,
             record,
@@ -318,7 +318,7 @@ def _resumed_by(
     return [c for c in group.compilations if c.frame in frames]
 
 
-def _of_stop(
+def _finding_of_break_or_error(
     session: Session, compilation: CompilationRecord, record: BreakRecord, title: str, cause: str, **given: Any
 ) -> Finding:
     number = _break_number(session, record)
@@ -371,7 +371,7 @@ def _recompile_findings(session: Session) -> Iterator[Finding]:
                 same = (k for k, c in clusters.items() if is_derived or _change(c.failure) == _change(failure))
                 key = next(same, key)
             clusters.setdefault(key, _Cluster(group, failure, call)).compilations.append(compilation)
-        yield from (_of_cluster(session, c) for c in clusters.values())
+        yield from (_finding_of_cluster(session, c) for c in clusters.values())
 
 
 def _change(failure: GuardFailure) -> tuple[str, str, str]:
@@ -379,12 +379,12 @@ def _change(failure: GuardFailure) -> tuple[str, str, str]:
     return failure.kind, failure.expected, failure.actual
 
 
-def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
+def _finding_of_cluster(session: Session, cluster: _Cluster) -> Finding:
     failure, call, count = cluster.failure, cluster.call, len(cluster.compilations)
     seconds = sum(map(compile_seconds, cluster.compilations))
     useful = useful_fixes(failure, cluster.compilations, lambda s: source_lines.line_name(session, s))
     edit, text = _recompile_edit(session, cluster, useful)
-    also = "" if edit else _changed_too(session, failure)
+    also = "" if edit else _other_changed_inputs(session, failure)
     is_numbered = session.compiler != "torch"
     return Finding(
         f"{one_line(cluster.group.root.name, 60)} recompiles: {guard_failure_text(failure)}",
@@ -407,7 +407,7 @@ def _of_cluster(session: Session, cluster: _Cluster) -> Finding:
     )
 
 
-def _changed_too(session: Session, failure: GuardFailure) -> str:
+def _other_changed_inputs(session: Session, failure: GuardFailure) -> str:
     """Return a sentence on another value that changed: no fix of one alone helps."""
     compiled = next((c for c in session.compilations if c.id == failure.entry), None)  # None: by an earlier cell
     guards = {g.id: g for g in compiled.guards.guards} if compiled and compiled.guards else {}

@@ -21,11 +21,11 @@ class ResumeCall:
 
     def __call__(self, *args: Any) -> Any:
         """Call the dispatcher, which is alive: the function that runs this code references it."""
-        return self.held_dispatcher(*args)
+        return self.dispatcher(*args)
 
     @property
-    def held_dispatcher(self) -> Callable[..., Any]:
-        """The dispatcher."""
+    def dispatcher(self) -> Callable[..., Any]:
+        """The dispatcher of the resume function; alive while the code that calls it runs."""
         found = self._dispatcher()
         assert found is not None
         return found
@@ -40,7 +40,7 @@ class TailCall:
     __slots__ = ("arguments", "function")
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self.function = getattr(function, "held_dispatcher", function)  # strong: the caller that references it returns
+        self.function = getattr(function, "dispatcher", function)  # strong: the caller that references it returns
         self.arguments = arguments
 
     def take_arguments(self) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from engine.graph.user_passes.fake_run import (
 )
 from engine.graph.user_passes.lazy_module import LazyGraphModule
 from engine.graph.user_passes.provenance import set_sources
-from engine.graph.user_passes.watched_graph import InvalidPassResult, WatchedGraph, line_of, line_of_error, take_line
+from engine.graph.user_passes.watched_graph import InvalidPassResult, WatchedGraph, line_of, line_of_error, pop_line
 from engine.graph.verify import FUNCTIONAL_RULES, WELL_FORMED_RULES, GraphVerificationError, verify_graph
 from engine.ir.node_values import nodes_in
 from engine.ir.pass_set import Compare, UserPass
@@ -112,7 +112,7 @@ def _run_one(module: torch.fx.GraphModule, item: UserPass, stage: PassStage, not
     if item.verify and (found := _value_difference(module, made, stage)):
         raise InvalidPassResult(f"values differ from those before the pass: {found}", _last_created_node(made))
     for node in made.graph.nodes:
-        take_line(node)
+        pop_line(node)
     return made
 
 

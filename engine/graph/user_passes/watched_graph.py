@@ -56,7 +56,7 @@ def set_line(node: torch.fx.Node, span: Span) -> None:
     node.meta[_LINE_KEY] = span
 
 
-def take_line(node: torch.fx.Node) -> Span | None:
+def pop_line(node: torch.fx.Node) -> Span | None:
     """Return the line of the pass that created a node, and forget it."""
     found: Span | None = node.meta.pop(_LINE_KEY, None)
     return found

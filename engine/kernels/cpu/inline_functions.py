@@ -170,7 +170,7 @@ def _log_text(name: str, lanes: int) -> str:
     """Return log or log1p: n * log(2) + log(1 + rest), with rest between -0.3 and 0.42."""
     kind, suffix, mask, whole = wide("float", lanes), type_suffix("float", lanes), wide("i1", lanes), wide("i32", lanes)
     f, i, fma = functools.partial(_float, lanes), functools.partial(_word, lanes), f"call {kind} @llvm.fma.{suffix}"
-    given, scaled, start, rest = _parts_of_log1p(lanes) if name == "log1p" else _parts_of_log(lanes)
+    given, scaled, start, rest = _log1p_arguments(lanes) if name == "log1p" else _log_arguments(lanes)
     lines = [
         f"define internal {kind} @{name}.{suffix}({kind} %x) alwaysinline {{",
         *start,
@@ -208,7 +208,7 @@ def _log_text(name: str, lanes: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _parts_of_log(lanes: int) -> tuple[str, str, list[str], list[str]]:
+def _log_arguments(lanes: int) -> tuple[str, str, list[str], list[str]]:
     """Return the argument, its scaled value, and the lines before and after the split.
 
     Subnormal numbers are scaled, since their exponent has no bits.
@@ -227,7 +227,7 @@ def _parts_of_log(lanes: int) -> tuple[str, str, list[str], list[str]]:
     return "%x", "%scaled", start, rest
 
 
-def _parts_of_log1p(lanes: int) -> tuple[str, str, list[str], list[str]]:
+def _log1p_arguments(lanes: int) -> tuple[str, str, list[str], list[str]]:
     """Return the argument, its scaled value, and the lines before and after the split.
 
     What 1 + x lost by rounding is scaled like the rest and added to it.

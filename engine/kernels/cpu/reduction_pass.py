@@ -130,12 +130,12 @@ class ReductionPass:
                 total = names[0]
                 for other in names[1:]:
                     total = p.arithmetic.combine(str(op.value), dtype, lanes, total, other)
-                p.values.set(op.number, Value((self._across(op, total, lanes, dtype),), 1, scalar))
+                p.values.set(op.number, Value((self._reduce_across_lanes(op, total, lanes, dtype),), 1, scalar))
             else:
                 p.values.set(op.number, Value(tuple(names), lanes, scalar))
             p.writer.ops = ()
 
-    def _across(self, op: LoopIROp, name: str, lanes: int, dtype: torch.dtype) -> str:
+    def _reduce_across_lanes(self, op: LoopIROp, name: str, lanes: int, dtype: torch.dtype) -> str:
         """Reduce the lanes of a vector to one value."""
         p, scalar = self.printer, value_type(dtype)
         is_float, how = dtype.is_floating_point, str(op.value)

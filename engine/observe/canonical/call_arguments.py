@@ -44,8 +44,8 @@ class ArgumentValue:
         """Return True if a parameter of this type takes the value."""
         raise NotImplementedError
 
-    def normal(self, parameter: str, rank: int | None, is_float: bool) -> Any:
-        """Return the value in normal form, as an argument of a call on a tensor of this rank."""
+    def normal_form(self, parameter: str, rank: int | None, is_float: bool) -> Any:
+        """Return the value in normal_form form, as an argument of a call on a tensor of this rank."""
         raise NotImplementedError
 
     def equals(self, default: Any) -> bool:
@@ -76,7 +76,7 @@ class NodeValue(ArgumentValue):
             return True
         return schema_type == "Tensor" or (self.is_size and schema_type in SIZE_TYPES | LIST_OF_SIZES | NUMBER_TYPES)
 
-    def normal(self, parameter: str, rank: int | None, is_float: bool) -> Any:
+    def normal_form(self, parameter: str, rank: int | None, is_float: bool) -> Any:
         """Return the key of what the node computes."""
         return self.key
 
@@ -99,7 +99,7 @@ class ConstantValue(ArgumentValue):
         types = _CONSTANT_TYPES.get(type(self.value))
         return schema_type not in _CHECKED_TYPES or (types is not None and schema_type in types)
 
-    def normal(self, parameter: str, rank: int | None, is_float: bool) -> Any:
+    def normal_form(self, parameter: str, rank: int | None, is_float: bool) -> Any:
         """Return the constant: a dimension as nonnegative, a scalar of a float operator as float."""
         if self.is_size and parameter in DIMENSION_NAMES:
             return self.value % rank if rank else self.value
@@ -132,9 +132,9 @@ class ListValue(ArgumentValue):
             return all(i.accepts("Tensor") or i.equals(None) for i in self.items)
         return schema_type not in _CHECKED_TYPES
 
-    def normal(self, parameter: str, rank: int | None, is_float: bool) -> Any:
-        """Return the items in normal form."""
-        return tuple(i.normal(parameter, rank, is_float) for i in self.items)
+    def normal_form(self, parameter: str, rank: int | None, is_float: bool) -> Any:
+        """Return the items in normal_form form."""
+        return tuple(i.normal_form(parameter, rank, is_float) for i in self.items)
 
     def equals(self, default: Any) -> bool:
         """Return True if the default is a list of the same constants."""
@@ -153,9 +153,9 @@ class SliceValue(ArgumentValue):
         """Return False: no schema has a slice."""
         return False
 
-    def normal(self, parameter: str, rank: int | None, is_float: bool) -> Any:
+    def normal_form(self, parameter: str, rank: int | None, is_float: bool) -> Any:
         """Return the three bounds."""
-        return ("slice", *(v.normal("index", rank, is_float) for v in (self.start, self.stop, self.step)))
+        return ("slice", *(v.normal_form("index", rank, is_float) for v in (self.start, self.stop, self.step)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,9 @@ class CallValue(ArgumentValue):
         """Return True unless the schema type is one that other argument classes check."""
         return schema_type not in _CHECKED_TYPES
 
-    def normal(self, parameter: str, rank: int | None, is_float: bool) -> Any:
+    def normal_form(self, parameter: str, rank: int | None, is_float: bool) -> Any:
         """Return the text and the arguments."""
-        return (self.text, *(i.normal(parameter, rank, is_float) for i in self.items))
+        return (self.text, *(i.normal_form(parameter, rank, is_float) for i in self.items))
 
 
 def _equal_items(items: Sequence[ArgumentValue], default: Sequence[Any]) -> bool:

@@ -75,7 +75,7 @@ def canonical_call(call: Call, *, is_float: bool = False) -> tuple[str, tuple[tu
     rank = next((v.rank for _, v in named if v.rank is not None), None)
     if rank is not None and call.name in _NEW_DIMENSION:
         rank += 1
-    found = [(k, v.normal(k, rank, is_float)) for k, v in named]
+    found = [(k, v.normal_form(k, rank, is_float)) for k, v in named]
     if call.name in COMMUTATIVE and len(found) == 2:
         values = sorted((v for _, v in found), key=repr)
         found = [(k, v) for (k, _), v in zip(found, values, strict=True)]

@@ -84,7 +84,7 @@ def test_a_graph_without_collectives_is_run_as_it_is() -> None:
 def test_collectives_of_a_backward_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Collectives of DTensor in forward and backward are noted as they run, with lines."""
     noted: list[dict[str, list[tuple[str, str]]]] = []
-    watcher = SimpleNamespace(note=noted.append)
+    watcher = SimpleNamespace(record=noted.append)
     monkeypatch.setattr(collective_order, "_watcher_of_default_group", lambda: watcher)
 
     def product(weight: DTensor) -> torch.Tensor:

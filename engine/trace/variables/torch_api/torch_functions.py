@@ -76,7 +76,7 @@ def _graph_break(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     ):  # it exists for compilers whose graphs cannot contain grad mode changes
         return NONE
     message = [str(v) for v in tx.as_python_constants([*args, *kwargs.values()]) if v]
-    raise Unsupported("asked", message[0] if message else "graph_break() is called")
+    raise Unsupported("explicit-break", message[0] if message else "graph_break() is called")
 
 
 @register_rule(while_tracing)

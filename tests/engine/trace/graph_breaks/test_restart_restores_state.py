@@ -72,7 +72,7 @@ def test_a_call_that_breaks_inside_is_undone_before_it_is_traced_again() -> None
     assert (COUNT, SEEN, names) == (1, [1], ["b"])
     attempts = [a for c in session.compilations if c.trace is not None for a in c.trace.discarded_attempts]
     assert attempts
-    assert attempts[0].kind == "asked"
+    assert attempts[0].kind == "explicit-break"
     assert attempts[0].operations > 0
     assert "grad mode" in attempts[0].restored_state
     assert any("list" in text for text in attempts[0].side_effects)

@@ -80,7 +80,7 @@ def test_it_is_captured(use: str, backend: str) -> None:
     with engine.record() as session:
         found = USES[use](lambda f: engine.compile(f, backend=backend))
     torch.testing.assert_close(found, expected)
-    assert [b.kind for c in session.compilations if c.trace for b in c.trace.breaks] == ["asked"] * (
+    assert [b.kind for c in session.compilations if c.trace for b in c.trace.breaks] == ["explicit-break"] * (
         use == "a break inside"
     )
     assert all(c.graphs for c in session.compilations)
