@@ -51,7 +51,7 @@ class BackwardProvenance:
         """An operator whose backward raises for some gradient values."""
 
     def register_hooks(self, outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
-        """Register hooks on every autograd node behind ``outputs``; yield their handles."""
+        """Register hooks on every autograd node of the outputs' graph; yield their handles."""
         for node in autograd_nodes(o.grad_fn for o in outputs):
             if "AccumulateGrad" in node.name():
                 continue

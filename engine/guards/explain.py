@@ -39,7 +39,7 @@ def guard_id(index: int) -> str:
 def evaluate_guards(ordered: Sequence[Guard], scope: FrameScope) -> tuple[GuardEvaluation, ...]:
     """Evaluate all guards.
 
-    Values behind a failed guard are read without running user code, because the check would not have read them.
+    Values after a failed guard are read without running user code, because the check would not have read them.
     """
     reader = SourceReader(scope)
     failed: set[Source] = set()

@@ -1,6 +1,6 @@
 """Read guarded values for explanations, as the check does.
 
-Behind a failed guard, values are read without running user code.
+After a failed guard, values are read without running user code.
 """
 
 from __future__ import annotations

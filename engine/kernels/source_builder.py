@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SourceLine:
-    """A source line and the numbers of the ops behind it."""
+    """A source line and the numbers of the loop ops that it comes from."""
 
     text: str
     ops: list[int] = field(default_factory=list)

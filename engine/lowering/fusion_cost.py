@@ -120,7 +120,7 @@ def scans_rows(made: TensorDef) -> bool:
 
 
 def is_negligible_size(size: Size, whole: Size) -> bool:
-    """Return True if ``size`` elements are negligible beside ``whole``."""
+    """Return True if ``size`` elements are negligible compared with ``whole``."""
     part, all_elements = static_product((size,)), static_product((whole,))
     return part is not None and all_elements is not None and part * SPARSE_READ_RATIO <= all_elements
 

@@ -173,6 +173,6 @@ class LoweringRecord(Record):
     cache: str = ""
     """Disk cache outcome of the program, or the reason; empty if the cache is off."""
     cpu: CpuProgramRecord | None = None
-    """The program that computed the results on the CPU, beside kernels that a GPU would run."""
+    """The program that computed the results on the CPU, if one did."""
     memory: MemoryRecord | None = None
     """Live memory of the program; None if no program was recorded."""

@@ -1,4 +1,4 @@
-"""A ShapeEnv that records the user line behind each guard and specialization."""
+"""A ShapeEnv that records the user line that caused each guard and specialization."""
 
 from __future__ import annotations
 

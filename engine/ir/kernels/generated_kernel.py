@@ -43,7 +43,7 @@ class KernelArg:
 class GeneratedKernel:
     """One Triton kernel: module source with imports that defines the jitted function ``name``.
 
-    ``line_ops[i]`` holds the ids of the loop ops behind line i + 1. ``grid`` holds up to three sizes (ints or
+    ``line_ops[i]`` holds the ids of the loop ops of line i + 1. ``grid`` holds up to three sizes (ints or
     sympy expressions). ``bytes_moved`` and ``flops`` are counted from the loops.
     """
 

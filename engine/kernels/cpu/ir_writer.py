@@ -1,4 +1,4 @@
-"""Writes the text of one LLVM function, with the ops behind each line."""
+"""Writes the text of one LLVM function, with the loop ops that each line comes from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.kernels.source_builder import SourceLine
 
 
 class IrWriter:
-    """The lines of a function body; ``ops`` are the loop ops behind the lines written now."""
+    """The lines of a function body; ``ops`` are the loop ops of the lines written now."""
 
     def __init__(self) -> None:
         self.lines: list[SourceLine] = []

@@ -1,4 +1,4 @@
-"""Ops behind all lines of a CPU kernel: loops, addresses and math functions too."""
+"""Loop ops of each line of a CPU kernel: of loops, addresses and math functions too."""
 
 from __future__ import annotations
 

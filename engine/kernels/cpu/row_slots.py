@@ -14,7 +14,7 @@ from engine.kernels.cpu.vector_slots import VectorSlots
 from engine.kernels.dependences import op_inputs, transitive_inputs
 
 MIN_COST = 8
-"""Least cost of the ops per element behind a stored value: that of an exponential."""
+"""Least cost per element of the ops that compute a stored value: that of an exponential."""
 MAX_BYTES = 1 << 16
 """Most bytes of the stored rows of one kernel: they stay in the caches of a core."""
 
@@ -34,7 +34,7 @@ class RowSlots:
             self._choose(one, passes[:number])
 
     def _choose(self, one: ReductionPass, earlier: Sequence[ReductionPass]) -> None:
-        """Choose the values that a pass reads, and remove the ops behind them from it."""
+        """Choose the values that a pass reads, and remove the ops that compute them from it."""
         computed = {op.number for other in earlier for op in other.ops}
         computed -= self._shared
         repeated = {op.number for op in one.ops if op.number in computed and op.name not in WRITE_OPS}

@@ -1,4 +1,4 @@
-"""Prints a loop kernel as readable Triton, and records the ops behind each line."""
+"""Prints a loop kernel as readable Triton, and records the ops of each line."""
 
 from __future__ import annotations
 

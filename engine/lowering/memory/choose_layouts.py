@@ -1,7 +1,7 @@
 """Choose the memory layout of tensors that only kernels read.
 
 Eager gives the sum of a contiguous and a channels-last tensor the layout of the first. A residual gradient then stays
-contiguous through a channels-last network, and each kernel that reads it beside others loads one of them along its
+contiguous through a channels-last network, and each kernel that reads it with others loads one of them along its
 strides. Nothing shows the layout of such a tensor, so it gets that of the larger part of its operands.
 """
 

@@ -183,7 +183,7 @@ def conj(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
 @register_complex_lowering(aten.exp.default)
 def exp(low: LoweringContext, a: LoweredTensor) -> LoweredTensor:
     def compute(b: LoopBuilder, x: ComplexPair) -> ComplexPair:
-        """Compute exp. A zero imaginary part is returned unchanged, even beside infinity."""
+        """Compute exp. A zero imaginary part is returned unchanged, even next to infinity."""
         size = b.call("exp", x[0])
         is_real = b.call("eq", x[1], b.constant(0.0, size.dtype), dtype=torch.bool)
         across = b.where(is_real, x[1], b.call("mul", size, b.call("sin", x[1])))

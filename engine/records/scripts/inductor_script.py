@@ -36,7 +36,7 @@ _DTYPES = {
 class _Parameter:
     """A parameter of a kernel.
 
-    ``dtype`` is that of the memory behind a pointer, empty for numbers.
+    ``dtype`` is that of the memory that a pointer addresses, empty for numbers.
     """
 
     dtype: str

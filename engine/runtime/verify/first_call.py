@@ -86,7 +86,7 @@ def _outcome(run: Run, inputs: Sequence[Any], seed: Callable[[], object]) -> tup
 
 
 def _leaves_of(results: Sequence[Any], inputs: Sequence[Any]) -> list[torch.Tensor]:
-    """Return the leaves behind results that are no inputs, such as parameters."""
+    """Return the leaves in the autograd graph of the results, except inputs: parameters."""
     found = {}
     known = {id(v) for v in inputs}
     for node in autograd_nodes(v.grad_fn for _, v in _requiring_grad(results)):

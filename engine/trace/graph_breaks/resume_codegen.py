@@ -263,7 +263,7 @@ class ResumeCodegen:
     def _super_argument(self) -> tuple[str, Variable | None]:
         """Return the parameter that ``super()`` reads, and its variable.
 
-        If the parameter is a cell here, its content is passed as an extra parameter beside the cell.
+        If the parameter is a cell here, its content is passed as an extra parameter in addition to the cell.
         """
         name = super_argument_name(self.code)
         if name in self.frame.locals:

@@ -15,7 +15,7 @@ from engine.trace.symbols.shape_guards import symbol_bounds
 
 
 def symbol_records(tx: Tracer) -> tuple[TracedSymbolRecord, ...]:
-    """Return a record of each symbolic size and number, with the lines behind its assumptions."""
+    """Return a record of each symbolic size and number, with the lines of its assumptions."""
     env = tx.symbols.shape_env
     records = []
     for symbol, sources in env.var_to_sources.items():

@@ -709,7 +709,7 @@ class RangeVariable(Variable):
         return tx.fold_constant(lambda: self.as_python_constant(tx)[key.as_python_constant(tx)])
 
     def item_at(self, tx: Tracer, index: int) -> Variable | None:
-        """Return an item, None behind the last one; a guard covers only which of both it is."""
+        """Return an item, None after the last one; a guard covers only which of both it is."""
         start, stop, _ = self.bounds
         number = binary_op(tx, "+", start, ConstantVariable(index * self.step)) if index else start
         is_inside = compare_op(tx, "<" if self.step > 0 else ">", number, stop)

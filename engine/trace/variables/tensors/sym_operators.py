@@ -84,7 +84,7 @@ def _is_number(value: Variable) -> bool:
 def _coerce(tx: Tracer, left: Variable, right: Variable) -> tuple[Variable, Variable] | None:
     """Convert operands that a symbol's operator cannot take; None if one is no constant.
 
-    Beside a SymInt, a bool becomes an int. Beside a numpy scalar, a symbol becomes a constant, since the result is numpy's.
+    If the other operand is a SymInt, a bool becomes an int. If it is a numpy scalar, a symbol becomes a constant: the result is numpy's.
     """
     operands = [left, right]
     for n, value in enumerate(operands):
