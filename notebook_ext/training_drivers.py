@@ -41,8 +41,8 @@ class TrainingCalls:
         self._has_backward = False
 
     def note_function(self, function: FunctionType) -> None:
-        """Note a function of ``torch.nn.functional``, or a ``step`` that a scheduler wraps."""
-        if function.__module__ == F.__name__:
+        """Note a loss of ``torch.nn.functional``, or a ``step`` that a scheduler wraps."""
+        if function.__module__ == F.__name__ and "reduction" in inspect.signature(function).parameters:
             self._losses[f"F.{function.__name__}"] = None
         elif hasattr(function, "_torchdynamo_orig_callable"):
             return  # the user compiled it

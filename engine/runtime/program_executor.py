@@ -362,7 +362,7 @@ class _ProgramWriter:
                 if argument.copied_buffer:
                     yield f"{self._names[argument.buffer]}.copy_({self._names[argument.copied_buffer]})"
                 elif argument.initial_value is not None:
-                    yield f"{self._names[argument.buffer]}.fill_({argument.initial_value!r})"
+                    yield f"{self._names[argument.buffer]}.fill_({self._value(argument.initial_value)})"
         if self.program.target == CPU_TARGET:
             yield self._cpu_launch_line(number, step)
             return

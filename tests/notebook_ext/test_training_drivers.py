@@ -102,6 +102,7 @@ def test_a_training_cell_says_what_ran_as_python() -> None:
     """Losses, optimizers and schedulers are named, with how to compile them."""
     weight, calls = torch.ones(1, requires_grad=True), TrainingCalls()
     calls.note_function(F.cross_entropy)
+    calls.note_function(F.normalize)  # no loss
     assert calls.record("engine") is None  # a cell that only computes a loss does not train
     optimizer = torch.optim.SGD([weight], 0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)

@@ -76,9 +76,10 @@ def gather_and_select(x, i):
 
 @program(lambda: (torch.randn(4, 6), torch.randint(0, 6, (4, 2))))
 def scatter_out_of_place(x, i):
-    """scatter, scatter_add and index_add into a new tensor."""
-    ones = torch.ones(4, 2)
-    return x.scatter(1, i, ones), x.scatter_add(1, i, ones), x.index_add(0, torch.tensor([0, 0]), torch.ones(2, 6))
+    """scatter, scatter_add, index_add into a new tensor; index_put into one of infinity."""
+    ones, zeros = torch.ones(4, 2), torch.tensor([0, 0])
+    lowest = torch.full((8,), -torch.inf).index_put((torch.arange(1, 4),), x[1, :3])
+    return x.scatter(1, i, ones), x.scatter_add(1, i, ones), x.index_add(0, zeros, torch.ones(2, 6)), lowest
 
 
 @program(lambda: (torch.randn(2, 3), torch.randn(2, 3)))
