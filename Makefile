@@ -42,7 +42,7 @@ demo: $(STAMP) ## Run the tour without a browser, write one self-contained page,
 test: lint ## Lint, types and all tests but the slow ring (about 25 minutes on 2 cores)
 	$(PYTEST) -n $(WORKERS)
 
-quick: $(STAMP) ## A fair sample of the tests in about 6 minutes: no lint, browser or notebook, nothing that takes seconds, one in 32 cases of many
+quick: $(STAMP) ## A fair sample of the tests in about 4 minutes: no lint, browser or notebook, nothing that takes a second, one in 32 cases of many
 	$(PYTEST) -n $(WORKERS) -m "not slow and not browser and not thorough" -q
 
 test-all: lint ## Everything, the slow ring too

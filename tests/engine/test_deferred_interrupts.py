@@ -309,6 +309,7 @@ def _compiled_objects(backend: str) -> list[Any]:
     return [run, module, compiled, model, x, session]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "triton"])
 def test_no_python_code_runs_while_compiled_objects_are_freed(backend: str) -> None:
     """Python ignores exceptions in callbacks of weak references: Ctrl-C in one would be lost."""

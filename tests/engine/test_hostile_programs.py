@@ -58,6 +58,7 @@ def test_calls_nested_too_deep_are_left_to_python(monkeypatch: pytest.MonkeyPatc
     assert "depth" in kinds
 
 
+@pytest.mark.thorough
 def test_endless_recursion_is_pythons_error() -> None:
     """A function that recurses forever raises RecursionError; recursion works afterwards."""
     limit = sys.getrecursionlimit()
@@ -139,6 +140,7 @@ def test_what_is_no_function_is_refused_in_one_sentence(what: Any) -> None:
         engine.compile(what, backend="eager")
 
 
+@pytest.mark.thorough
 def test_what_torch_compiled_is_compiled_anew() -> None:
     """Functions and modules wrapped by torch.compile are traced as their originals."""
     twice = torch.compile(lambda x: x * 2, backend="eager")

@@ -224,6 +224,7 @@ def test_passes_run_in_the_order_asked_for() -> None:
         engine.register_pass(first, stage="ttir")
 
 
+@pytest.mark.thorough
 def test_a_pattern_is_traced_as_the_graph_was() -> None:
     """``F.gelu(x + b)`` is found at each stage, for other shapes, in training too."""
 

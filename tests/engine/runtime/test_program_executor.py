@@ -191,6 +191,7 @@ def test_settling_copies_only_what_has_other_strides() -> None:
     assert torch.equal(kept, wide)
 
 
+@pytest.mark.thorough
 def test_names_that_are_not_python_are_no_obstacle(child: WorkerPool) -> None:
     """Placeholders and buffers are named by the graph."""
     program = LoweredProgram(

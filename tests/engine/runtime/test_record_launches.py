@@ -89,6 +89,7 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
+@pytest.mark.thorough
 def test_interpreted_triton_kernels_report_too() -> None:
     """A Triton launch has shapes, numbers and a grid."""
     pool = WorkerPool(1, {"TRITON_INTERPRET": "1"})

@@ -145,6 +145,7 @@ def test_verification_says_what_does_not_hold() -> None:
     assert "its graph assumes Eq(" in notes.pop()
 
 
+@pytest.mark.thorough
 def test_an_integer_result_is_no_condition() -> None:
     """A data-dependent size of zero that the graph returns does not send the call to ATen."""
 

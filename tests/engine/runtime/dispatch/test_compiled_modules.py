@@ -169,6 +169,7 @@ def test_a_forward_put_on_the_instance_is_used() -> None:
     assert torch.equal(twin(X), plain)
 
 
+@pytest.mark.thorough
 def test_a_forward_that_is_exchanged_for_a_call_compiles_once() -> None:
     """A trainer puts its own forward on the module for a call, and the old one back inside it."""
     net = Net()

@@ -255,6 +255,7 @@ def test_integers_and_symbolic_sizes() -> None:
     assert found["k0"].outcome == "different"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("factor", "outcomes"), [("1.0", {"equal", "close"}), ("1.02", {"different"})])
 def test_a_small_mistake_shows_in_16_bits_too(factor: str, outcomes: set[str]) -> None:
     """Verification against exact values detects a two per cent error in bfloat16.

@@ -85,6 +85,7 @@ def test_workers_compile_without_torch() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_known_kernels_are_told_again_without_compiling() -> None:
     """The second job for the same text is answered from memory, also under another id."""
     first, second = CollectedRecords(), CollectedRecords()
@@ -206,6 +207,7 @@ def test_closing_removes_the_process_and_its_files(pool: WorkerPool) -> None:
     assert pool.call("operator:add", (1, 2)) == 3
 
 
+@pytest.mark.thorough
 def test_workers_run_neither_the_users_main_nor_a_file_that_shadows_the_engine(tmp_path: pathlib.Path) -> None:
     """Workers run neither a script without a main guard nor a user's ``engine.py``.
 
@@ -231,6 +233,7 @@ def test_workers_run_neither_the_users_main_nor_a_file_that_shadows_the_engine(t
     assert not ran.stderr
 
 
+@pytest.mark.thorough
 def test_leaving_with_work_under_way_ends_soon_and_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
     """An interpreter that exits with a full queue does not wait for it; its workers are gone."""
     script = (

@@ -8,6 +8,8 @@ import pathlib
 import threading
 import warnings
 
+import pytest
+
 from engine.runtime.workers import fork
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -31,6 +33,7 @@ def test_fork_beside_threads_says_nothing() -> None:
         thread.join()
 
 
+@pytest.mark.thorough
 def test_every_fork_goes_through_it() -> None:
     """No other module of the packages forks, or starts processes with multiprocessing."""
     found = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pathlib
 import time
 
+import pytest
+
 from engine.runtime.workers.process_pool import WorkerPool
 
 
@@ -22,6 +24,7 @@ def test_an_idle_process_ends_and_the_next_task_starts_another() -> None:
         pool.close()
 
 
+@pytest.mark.thorough
 def test_memory_that_a_task_freed_goes_back_to_the_system() -> None:
     """Below a block in use at the end of the heap, pages of freed blocks are given back."""
     pool = WorkerPool(1, {})

@@ -118,6 +118,7 @@ def test_identity_survives_a_break() -> None:
     assert compare_with_eager(aliases, X, [1]).breaks == ["print"]
 
 
+@pytest.mark.thorough
 def test_long_loops_do_not_nest() -> None:
     """A loop that breaks in each round runs in constant stack."""
 
