@@ -135,6 +135,7 @@ def test_values_are_written_only_with_consent(session: engine.Session) -> None:
     assert "30.0, 31.0" in session.reproducer(id, "fx", values={"b": b}).text
 
 
+@pytest.mark.thorough
 def test_a_script_that_shows_something_else_is_not_offered(session: engine.Session, tmp_path: pathlib.Path) -> None:
     """A session whose record was altered has no reproducer."""
     path = session.save(tmp_path / "session.json")

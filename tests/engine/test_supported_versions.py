@@ -34,6 +34,7 @@ def test_newer_torch_passes(version: str, monkeypatch: pytest.MonkeyPatch) -> No
     check_torch()
 
 
+@pytest.mark.thorough
 def test_old_torch_is_one_sentence_where_the_engine_is_imported() -> None:
     """Importing the engine beside an old torch raises ImportError with a command that helps.
 
@@ -73,6 +74,7 @@ def test_old_torch_is_one_sentence_in_a_notebook_and_a_terminal(use: str) -> Non
     assert ran.returncode == ("sys.exit" in use)
 
 
+@pytest.mark.thorough
 def test_old_python_is_one_sentence_where_the_engine_is_imported() -> None:
     """Importing the engine on an old Python raises ImportError with one sentence."""
     program = "import sys\nsys.version_info = (3, 10, 4)\ntry: import engine\nexcept ImportError as e: print(e)\n"

@@ -48,6 +48,7 @@ def test_options_of_inductor_are_modes(given: dict[str, bool], mode: str | None)
     torch.testing.assert_close(engine.compile(scaled, options=given)(torch.ones(3)), scaled(torch.ones(3)))
 
 
+@pytest.mark.thorough
 def test_torch_compile_with_this_backend() -> None:
     """Dynamo traces, this engine compiles: results and gradients are eager's."""
     torch.compiler.reset()

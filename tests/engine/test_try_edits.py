@@ -130,6 +130,7 @@ def test_an_endless_edit_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "took more than" in try_edits(session, session.compilations[0].id, {"mine": text}).problem
 
 
+@pytest.mark.thorough
 def test_a_gpu_in_use_forbids_only_what_is_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work on the CPU is replayed and minimized beside a GPU in use."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

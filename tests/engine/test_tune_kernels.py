@@ -42,6 +42,7 @@ def cpu_kernel(session: engine.Session) -> KernelRecord:
     return session.compilations[0].cpu_kernels[0]
 
 
+@pytest.mark.thorough
 def test_later_compiles_use_a_kept_setting_until_it_is_forgotten() -> None:
     """Another number of vectors prints another text, with equal results and a reason."""
     x = torch.randn(64, 256)
@@ -68,6 +69,7 @@ def test_later_compiles_use_a_kept_setting_until_it_is_forgotten() -> None:
     assert cpu_kernel(recorded(rows, x)).text == usual.text
 
 
+@pytest.mark.thorough
 def test_points_of_several_calls_are_in_the_session(tmp_path: pathlib.Path) -> None:
     """A loaded session has the points and what was kept; nothing can be tuned in it."""
     session = recorded(rows, torch.randn(64, 256))
@@ -108,6 +110,7 @@ def test_a_triton_kernel_without_a_gpu_has_resources(monkeypatch: pytest.MonkeyP
     assert "Chosen by hand, not measured." in [c.reason for c in later.lowering.autotune_choices]
 
 
+@pytest.mark.thorough
 def test_a_product_has_the_sides_of_its_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The product's template is tuned by rows, columns and inner elements of a tile."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

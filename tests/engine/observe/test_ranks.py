@@ -92,6 +92,7 @@ def test_one_of_64_ranks_differs(tmp_path: Path, logs: Logs, variant: str) -> No
     assert finding.severity == severity
 
 
+@pytest.mark.thorough
 def test_names_hold_no_rank(tmp_path: Path, logs: Logs) -> None:
     """Functions have the same names in the sessions of all groups."""
     loaded = engine.load_ranks(fill(tmp_path / "logs", 4, logs["base"][0], {2: logs["graph"][0]}))
@@ -115,6 +116,7 @@ def test_cost_of_many_ranks(tmp_path: Path, logs: Logs, monkeypatch: pytest.Monk
     assert groups.divergences[0].ranks == (500,)
 
 
+@pytest.mark.thorough
 def test_arrivals_name_the_last_rank(tmp_path: Path, logs: Logs) -> None:
     """The rank that arrives last is named, with the collectives that the others wait at."""
     late = re.sub(
@@ -135,6 +137,7 @@ def problems_of(loaded: LoadedRanks) -> str:
     return " | ".join(loaded.groups.problems)
 
 
+@pytest.mark.thorough
 def test_bad_recordings_are_reported(tmp_path: Path, logs: Logs) -> None:
     """Missing, cut, empty and foreign logs: one sentence each; the rest is compared."""
     base = logs["base"][0]
@@ -155,6 +158,7 @@ def test_bad_recordings_are_reported(tmp_path: Path, logs: Logs) -> None:
     assert not loaded.groups.divergences
 
 
+@pytest.mark.thorough
 def test_mixed_versions_are_reported(tmp_path: Path, logs: Logs) -> None:
     """Ranks that run another torch are named with both versions."""
     version = re.search(rb'"pytorch_version": ?"([^"]+)"', logs["base"][0])
@@ -165,6 +169,7 @@ def test_mixed_versions_are_reported(tmp_path: Path, logs: Logs) -> None:
     assert "1.0.0 (rank 2)" in problems_of(loaded)
 
 
+@pytest.mark.thorough
 def test_two_runs_in_one_folder(tmp_path: Path, logs: Logs) -> None:
     """The newest run is compared; the older recordings are counted and named."""
     older = re.sub(rb"(?m)^V\d{4} \d\d", b"V0101 00", logs["graph"][0])
@@ -213,6 +218,7 @@ def test_doctor_and_page(tmp_path: Path, logs: Logs, capsys: pytest.CaptureFixtu
     assert "difference||0" in page
 
 
+@pytest.mark.thorough
 def test_hostile_names_are_text(tmp_path: Path, logs: Logs) -> None:
     """Names from a log reach doctor and the page as plain text on one line."""
     hostile = logs["graph"][1].replace(b'"name": "step"', b'"name": "<img src=x onerror=alert(1)>\\u001b[31m"')
@@ -222,6 +228,7 @@ def test_hostile_names_are_text(tmp_path: Path, logs: Logs) -> None:
     assert "\x1b" not in json.dumps(view, ensure_ascii=False)
 
 
+@pytest.mark.thorough
 def test_saved_session_keeps_its_ranks(tmp_path: Path, logs: Logs) -> None:
     """A session that was loaded from ranks is saved and loaded with their groups."""
     session = engine.load_ranks(fill(tmp_path / "logs", 3, logs["base"][0], {1: logs["graph"][1]})).session

@@ -6,6 +6,7 @@ A damaged file is rejected with one sentence.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import subprocess
 import sys
@@ -58,6 +59,7 @@ def values(expected: Any) -> st.SearchStrategy[Any]:
     return plain[expected]
 
 
+@functools.cache
 def records(kind: type[Record]) -> st.SearchStrategy[Any]:
     """Records of one class, with anything in their fields."""
     hints = typing.get_type_hints(kind)
