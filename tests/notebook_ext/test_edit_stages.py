@@ -145,6 +145,7 @@ def test_a_kernel_is_edited_and_kept(session: engine.Session, tmp_path: pathlib.
     assert editor.answer("undo", entry, "k0", "")["edits"] == []
 
 
+@pytest.mark.thorough
 def test_inputs_and_options_are_edited(session: engine.Session) -> None:
     """Panes are compared with those recorded; a fault has its line; Python makes the call."""
     editor = StageEditor(session)

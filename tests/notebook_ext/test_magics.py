@@ -28,6 +28,7 @@ def names(shell: Shell) -> list[str]:
     return [f.name for f in shell.ns["_compile"].frames if not f.parent]
 
 
+@pytest.mark.thorough
 def test_a_function_defined_and_called_in_the_cell_is_compiled(shell: Shell) -> None:
     """The function becomes a root, and the cell displays the last value, equal to Python's."""
     ran = shell.run(f"%%compile\n{SOFTMAX}x = torch.ones(2, 4)\nf(x)")
@@ -462,6 +463,7 @@ def test_guards_recompiles_and_kernels_answer_in_text(shell: Shell) -> None:
     assert "triton" in shell.run("%kernels f").text
 
 
+@pytest.mark.thorough
 def test_completion_offers_options_values_and_names(shell: Shell) -> None:
     """Completion after %%compile offers options, backends, targets and names.
 

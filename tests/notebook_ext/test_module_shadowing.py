@@ -35,6 +35,7 @@ def test_loading_beside_a_module_called_engine(
     assert "not found" in empty_kernel.run("%%compile\n1").text
 
 
+@pytest.mark.thorough
 def test_a_module_imported_after_loading(tmp_path: pathlib.Path, empty_kernel: Kernel) -> None:
     """%%compile reports a user's module that replaces the engine later, and runs nothing.
 

@@ -52,6 +52,7 @@ def test_the_cells_of_the_readme_work(shell: Any) -> None:
     assert "softmax_with_mask: 1 graph, no breaks" in shell.run(cells[1]).text
 
 
+@pytest.mark.thorough
 def test_the_code_of_the_readme_works(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code for use without a notebook runs, given a log; so does a reproducer of it."""
     from tests.engine.observe.sample_traces import session_and_log

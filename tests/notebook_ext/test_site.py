@@ -56,6 +56,7 @@ def site(site_folder: pathlib.Path) -> Site:
     return Site(site_folder)
 
 
+@pytest.mark.thorough
 def test_each_lesson_and_each_page_of_reference_is_on_the_site(site: Site) -> None:
     """Notebooks, reference pages and generated pages have an address in one of four parts."""
     shown = {text.file for page in SiteMap().pages for text in page.texts}
@@ -68,6 +69,7 @@ def test_each_lesson_and_each_page_of_reference_is_on_the_site(site: Site) -> No
     assert {page.address for page in SiteMap().pages} | {"index.html", "search.html"} == set(site.texts)
 
 
+@pytest.mark.thorough
 def test_every_link_leads_somewhere(site: Site) -> None:
     """Internal links and anchors exist; links to other sites use https."""
     broken = []

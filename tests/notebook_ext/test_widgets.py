@@ -130,6 +130,7 @@ def test_no_two_modules_define_the_same_name() -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not here")
+@pytest.mark.thorough
 def test_the_joined_modules_are_valid(tmp_path: pathlib.Path) -> None:
     """Node parses the one of a page, the one of a widget and each that is sent later."""
     for text in (full_module_text(), initial_module_text(), *map(lazy_view_text, LAZY_VIEW_MODULES)):
