@@ -17,6 +17,7 @@ Types in the order in which the steps make them:
 from __future__ import annotations
 
 import functools
+import operator
 import pathlib
 import types
 from collections.abc import Callable, Sequence
@@ -73,6 +74,9 @@ Lower = Callable[[AotGraph], Run]
 
 
 ProbedRun = Callable[[ValueProbe], Run]
+
+
+_RUNS_AS_TRACED = "the traced graph runs: no operator gains by a kernel"
 
 
 ANOMALY_GUARD = GlobalStateMatch(
@@ -408,8 +412,11 @@ def _wrap_call(
     outer = wrapped.without_real_inputs()
 
     run, probe = settings.lower(graph), probe_for(graph.compilation_id)
-    if call.backward is not None and probe is None and _may_run_as_traced(wrapped.call.graph, call.metadata, settings):
-        call.backward.forward_gain = getattr(run, KERNEL_GAIN_ATTR, None)
+    as_traced = probe is None and _may_run_as_traced(wrapped.call.graph, call.metadata, settings)
+    gain = getattr(run, KERNEL_GAIN_ATTR, None) if as_traced else None
+    if call.backward is not None:
+        call.backward.forward_gain = gain
+    as_traced = gain == 0.0 and not call.requires_grad and _saves_no_calls(graph, wrapped.call.graph, call.metadata)
 
     def wrap(run: Run, call: FunctionalCall, probe: ValueProbe | None) -> Run:
         """Put the inner wrappers around ``run``, then the outer ones."""
@@ -425,8 +432,8 @@ def _wrap_call(
     has_probe = not call.metadata.effectful_ops and bool(result.graphs)
     return replace(
         result,
-        run=wrap(run, call, probe),
-        record=replace(result.record, wrappers=wrappers),
+        run=outer.apply_post_compile(call.run_eager) if as_traced else wrap(run, call, probe),
+        record=replace(result.record, wrappers=wrappers, note=_RUNS_AS_TRACED if as_traced else ""),
         run_with_probe=run_with_probe if has_probe else None,
     )
 
@@ -436,6 +443,18 @@ def _may_run_as_traced(graph: torch.fx.GraphModule, metadata: AotMetadata, setti
     is_pure = not metadata.effectful_ops and not any(i.is_mutated or i.version_bumps for i in metadata.inputs)
     has_bodies = next(graph.children(), None) is not None
     return is_pure and not has_bodies and not settings.passes.passes and not settings.passes.kernel_edits
+
+
+def _saves_no_calls(graph: AotGraph, traced: torch.fx.GraphModule, metadata: AotMetadata) -> bool:
+    """Return True if a functional graph without kernels makes as many calls as the traced graph.
+
+    It makes fewer if views of inputs are regenerated at once, or if it computes a repeated value once.
+    """
+    counts = [
+        sum(n.op.startswith("call") and n.target is not operator.getitem for n in module.graph.nodes)
+        for module in (graph.module, traced)
+    ]
+    return counts[0] >= counts[1] and all(o.view is None for o in metadata.outputs)
 
 
 def _inputs_to_write(metadata: AotMetadata, excluded: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:

@@ -529,3 +529,19 @@ def test_calls_that_gain_nothing_leave_autograd_to_eager() -> None:
     assert torch.equal(gradient(run), expected)
     assert run(x).grad_fn.name() == layer(x).grad_fn.name()
     assert torch.allclose(gradient(checkpointed), twice)
+
+
+def test_inference_without_kernels_runs_the_traced_graph() -> None:
+    """A graph that gains nothing by kernels runs as traced, unless the functional graph makes fewer calls."""
+    bag, ids = nn.EmbeddingBag(9, 4).requires_grad_(False), torch.tensor([[1, 2], [3, 4]])
+
+    def split(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.t()[1:], x @ x
+
+    with engine.record() as session:
+        assert_same((engine.compile(bag)(ids),), (bag(ids),))
+        square = torch.randn(3, 3)
+        view, _ = engine.compile(split)(square)
+    assert view._base is square
+    notes = [c.aot.note for c in session.compilations if c.aot is not None]
+    assert notes == ["the traced graph runs: no operator gains by a kernel", ""]
