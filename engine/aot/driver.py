@@ -76,6 +76,8 @@ Lower = Callable[[AotGraph], Run]
 ProbedRun = Callable[[ValueProbe], Run]
 
 
+_CALLS_PER_VIEW = 2
+"""Calls that take as long as to regenerate a view of a result."""
 _RUNS_AS_TRACED = "the traced graph runs: no operator gains by a kernel"
 
 
@@ -448,13 +450,14 @@ def _may_run_as_traced(graph: torch.fx.GraphModule, metadata: AotMetadata, setti
 def _saves_no_calls(graph: AotGraph, traced: torch.fx.GraphModule, metadata: AotMetadata) -> bool:
     """Return True if a functional graph without kernels makes as many calls as the traced graph.
 
-    It makes fewer if views of inputs are regenerated at once, or if it computes a repeated value once.
+    It makes fewer if it computes a repeated value once. Views of inputs are regenerated in one call each.
     """
     counts = [
         sum(n.op.startswith("call") and n.target is not operator.getitem for n in module.graph.nodes)
         for module in (graph.module, traced)
     ]
-    return counts[0] >= counts[1] and all(o.view is None for o in metadata.outputs)
+    kinds = [o.kind for o in metadata.outputs if o.view is not None]
+    return "alias of input" not in kinds and counts[0] + _CALLS_PER_VIEW * len(kinds) >= counts[1]
 
 
 def _inputs_to_write(metadata: AotMetadata, excluded: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:

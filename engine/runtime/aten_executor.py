@@ -5,6 +5,9 @@ Values are freed after their last use.
 
 from __future__ import annotations
 
+import functools
+import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +19,13 @@ from engine.graph.device_dependent_composites import eager_implementation
 from engine.ir.aot.aot_graph import AotGraph
 from engine.ir.node_metadata import PADDED_ROWS_KEY
 from engine.ir.node_values import called_overload
-from engine.torch_private.operators import VF, nn_functions
+from engine.torch_private.operators import (
+    VariableFunctions,
+    fft_functions,
+    linalg_functions,
+    nn_functions,
+    special_functions,
+)
 
 Run = Callable[..., Any]
 BERNOULLI, EMPTY_LIKE = torch.ops.aten.bernoulli.p, torch.ops.aten.empty_like.default
@@ -42,44 +51,22 @@ def aten_executor(graph: AotGraph) -> Run:
     return together
 
 
-_BINDINGS_BY_NAME = (
-    "_softmax _log_softmax abs acos addcdiv addcmul addmm all any arange argmax argmin asin atan atan2 baddbmm bitwise_and bitwise_not "
-    "bitwise_or bitwise_xor bmm cat ceil clamp clamp_max clamp_min clone cos cosh cumprod cumsum div dot embedding empty_like eq erf "
-    "exp expm1 flip floor fmod full_like ge gt index_add index_select isinf isnan le lerp log log10 log1p log2 logical_and logical_not logical_or "
-    "logical_xor logsumexp lt masked_fill matmul maximum mean minimum mm mul native_layer_norm ne neg nonzero ones_like "
-    "permute prod reciprocal relu remainder roll round rsqrt rsub scatter scatter_add select sigmoid sign sin sinh sort sqrt squeeze "
-    "stack sub sum t tan tanh topk transpose tril triu unsqueeze var where zeros_like detach gather add pow"
-)
-_METHODS = ("expand", "repeat", "view")
+_NAMESPACES = (VariableFunctions, nn_functions, linalg_functions, fft_functions, special_functions)
+"""Torch's generated Python bindings; each takes the arguments of its operator's overloads in their order."""
 
 
-def _bindings() -> dict[str, Any]:
-    """Return torch's Python bindings of operators, by name.
+@functools.cache
+def _binding(name: str, *, is_method: bool) -> Any:
+    """Return torch's Python binding of an ATen operator, or None.
 
-    Calling one costs half of calling the ``OpOverload``. Only bindings whose parameters match the schema, in order.
+    Calling one costs one to four microseconds less than calling the ``OpOverload``.
     """
-    found = {name: getattr(torch, name) for name in _BINDINGS_BY_NAME.split()}
-    found.update({name: getattr(torch.Tensor, name) for name in _METHODS})
-    found["split"] = VF.split
-    found["gelu"] = nn_functions.gelu
-    found["silu"] = nn_functions.silu
-    return found
+    found = (getattr(namespace, name, None) for namespace in _NAMESPACES)
+    method = inspect.getattr_static(torch.Tensor, name, None) if is_method else None
+    return next((f for f in (*found, method) if isinstance(f, _BUILTIN_TYPES)), None)
 
 
-_BINDINGS = _bindings()
-_OVERLOADS_WITH_BINDING = (
-    "default",
-    "Tensor",
-    "Scalar",
-    "int",
-    "dim",
-    "dim_IntList",
-    "self",
-    "correction",
-    "Tensor_Scalar",
-    "Tensor_Tensor",
-    "ScalarSelf",
-)
+_BUILTIN_TYPES = (types.BuiltinFunctionType, types.MethodDescriptorType)
 
 
 def bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -92,12 +79,13 @@ def bernoulli_into_new(tensor: torch.Tensor, p: float, *, generator: torch.Gener
 
 def aten_callable(target: Any) -> Any:
     """Return the cheapest callable for an operator, with the same arguments."""
-    if called_overload(target) is None or target.namespace != "aten":
+    called = called_overload(target)
+    if called is None or called.namespace != "aten":
         return eager_implementation(target) or target
-    name = target.overloadpacket.__name__
-    if target._overloadname in _OVERLOADS_WITH_BINDING and name in _BINDINGS:
-        return _BINDINGS[name]
-    return target
+    parameters = [a.name for a in called._schema.arguments]
+    if "reduction" in parameters:  # its default is another one in the binding
+        return target
+    return _binding(target.overloadpacket.__name__, is_method=parameters[:1] == ["self"]) or target
 
 
 def _node_callable(node: torch.fx.Node) -> Any:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     linalg_functions: Any
     sparse_functions: Any
     special_functions: Any
-    VF: Any
     torch_assert: Any
     torch_check: Any
     torch_check_index: Any
@@ -113,12 +112,6 @@ ENTRIES = (
         without="functions of torch are not recognized",
         off=Feature.COMPILATION,
         alias="special_functions",
-    ),
-    Entry(
-        "torch:_VF",
-        Kind.VALUE,
-        "Functions of torch in C, without their Python fronts.",
-        without="calls keep the Python front, which is slower",
     ),
     Entry(
         "torch._decomp:decomposition_table",

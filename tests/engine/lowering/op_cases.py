@@ -455,6 +455,7 @@ def scatter_and_index_put(x: Any, source: Any, scale: Any) -> Any:
         (torch.ops.aten.index_put(x, [None, rows], scale), x.masked_fill(x > 0, 1), x.index_fill(1, rows, 2.0)),
         torch.ops.aten.index_put(x, [x > 0.5], torch.tensor(7.0)),
         torch.ops.aten.index_put(x, [None, x[0] > 0.5], torch.tensor(7.0)),
+        torch.full_like(x, -math.inf).scatter(1, places, source),
     )
 
 
