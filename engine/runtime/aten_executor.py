@@ -52,7 +52,10 @@ def aten_executor(graph: AotGraph) -> Run:
 
 
 _NAMESPACES = (VariableFunctions, nn_functions, linalg_functions, fft_functions, special_functions)
-"""Torch's generated Python bindings; each takes the arguments of its operator's overloads in their order."""
+"""Torch's generated Python bindings.
+
+Each takes the arguments of its operator's overloads in their order.
+"""
 
 
 @functools.cache

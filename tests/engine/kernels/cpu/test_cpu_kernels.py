@@ -532,7 +532,7 @@ def test_calls_that_gain_nothing_leave_autograd_to_eager() -> None:
 
 
 def test_inference_without_kernels_runs_the_traced_graph() -> None:
-    """A graph that gains nothing by kernels runs as traced, unless the functional graph makes fewer calls."""
+    """A graph that gains nothing by kernels runs as traced, unless it returns views of inputs."""
     bag, ids = nn.EmbeddingBag(9, 4).requires_grad_(False), torch.tensor([[1, 2], [3, 4]])
 
     def split(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
