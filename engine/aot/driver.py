@@ -78,7 +78,6 @@ ProbedRun = Callable[[ValueProbe], Run]
 
 _CALLS_PER_VIEW = 2
 """Calls that take as long as to regenerate a view of a result."""
-_RUNS_AS_TRACED = "the traced graph runs: no operator gains by a kernel"
 
 
 ANOMALY_GUARD = GlobalStateMatch(
@@ -106,6 +105,8 @@ class AotResult:
 
     None if no session records, or if the call has effects and must not run twice.
     """
+    runs_as_traced: bool = False
+    """The traced graph runs in place of a functional graph without kernels."""
 
 
 @dataclass(frozen=True)
@@ -435,7 +436,8 @@ def _wrap_call(
     return replace(
         result,
         run=outer.apply_post_compile(call.run_eager) if as_traced else wrap(run, call, probe),
-        record=replace(result.record, wrappers=wrappers, note=_RUNS_AS_TRACED if as_traced else ""),
+        record=replace(result.record, wrappers=wrappers),
+        runs_as_traced=as_traced,
         run_with_probe=run_with_probe if has_probe else None,
     )
 

@@ -10,7 +10,7 @@ import torch
 
 from engine import replay_values
 from engine.aot.driver import AotSettings, compile_graph
-from engine.backends.record_program import record_later_calls
+from engine.backends.record_program import record_later_calls, with_later_calls
 from engine.backends.registry import restoring_inputs
 from engine.compilation import Compilation
 from engine.ir.aot.aot_graph import AotGraph
@@ -28,6 +28,8 @@ from engine.torch_private.entries import Feature, why_off
 from engine.torch_reports import log_graph
 
 Run = Callable[..., Any]
+
+RUNS_AS_TRACED = "Calls run the traced graph, whose operators are those of eager."
 
 
 def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -> Run:
@@ -56,6 +58,8 @@ def compile_with_aot(traced: TracedGraph, options: Options, work: Compilation) -
     work.record_undone_passes(p for g in result.graphs if g.stage != "fx" for p in g.passes)
     work.guards = (*work.guards, *result.guards, *kernel_guards(options, {*_devices(traced)}))
     if work.session is not None:
+        if result.runs_as_traced:
+            work.update_record(lowering=with_later_calls(work.record, RUNS_AS_TRACED).lowering)
         _remember_inputs(traced, work)
         if result.run_with_probe is not None:
             replay_values.remember_call(work.session, work.id, result.run_with_probe, traced.inputs)

@@ -135,4 +135,9 @@ def record_backward_program(run: Run, program: LoweredProgram, graph: AotGraph, 
 
 def record_later_calls(record: RecordUpdater, reason: str) -> None:
     """Record why calls after the first backward run in ATen."""
-    record.update(lambda known: known.with_cpu_program(replace(known.cpu_program, later_calls=reason)))
+    record.update(lambda known: with_later_calls(known, reason))
+
+
+def with_later_calls(known: CompilationRecord, reason: str) -> CompilationRecord:
+    """Return the record with the reason why calls run in ATen."""
+    return known.with_cpu_program(replace(known.cpu_program, later_calls=reason))

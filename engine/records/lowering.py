@@ -144,7 +144,7 @@ class CpuProgramRecord(Record):
     autotune_choices: tuple[AutotuneChoice, ...] = ()
     """Settings of kernels that were tuned by hand."""
     later_calls: str = ""
-    """Reason why calls after the first backward run in ATen; empty if they do not."""
+    """Reason why calls (or those after the first backward) run as traced; or empty."""
 
 
 @dataclass(frozen=True, slots=True)
