@@ -450,7 +450,7 @@ def _may_run_as_traced(graph: torch.fx.GraphModule, metadata: AotMetadata, setti
 
 
 def _saves_no_calls(graph: AotGraph, traced: torch.fx.GraphModule, metadata: AotMetadata) -> bool:
-    """Return True if a functional graph without kernels makes as many calls as the traced graph.
+    """Return True if a functional graph makes at least as many calls as the traced graph.
 
     It makes fewer if it computes a repeated value once. Views of inputs are regenerated in one call each.
     """
