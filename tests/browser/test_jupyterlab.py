@@ -373,7 +373,7 @@ def test_a_verified_fix_goes_into_a_new_cell(lab: Lab, tab: Callable[..., Any]) 
 
 
 def test_marks_stand_beside_the_code_of_a_cell(lab: Lab, tab: Callable[..., Any]) -> None:
-    """Breaks and kernels are in the margin; a mark opens its view, and an edit removes it."""
+    """Breaks and kernels are in the margin; a click or Enter opens the view."""
     opened = tab(1400)
     page = opened.page
     open_notebook(page, lab, "marked.ipynb")
@@ -388,6 +388,10 @@ def test_marks_stand_beside_the_code_of_a_cell(lab: Lab, tab: Callable[..., Any]
     assert [t.startswith("part of 1 kernel, which moves ") for t in titles] == [True, False, True]
     marks.nth(1).click()
     cell.locator('.lm .tabs [data-view="breaks"][aria-selected="true"]').wait_for()
+    button = cell.get_by_role("button", name="part of 1 kernel").first  # None is found below an aria-hidden element.
+    button.focus()
+    page.keyboard.press("Enter")
+    cell.locator('.lm .tabs [data-view="linked"][aria-selected="true"]').wait_for()
     cell.locator(".cm-line", has_text="summing").click()
     page.keyboard.type("x")
     page.wait_for_function("document.querySelectorAll('.ce-mark').length === 2")

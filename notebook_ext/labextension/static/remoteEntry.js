@@ -32,6 +32,11 @@
     const el = document.createElement("div");
     el.className = "ce-mark";
     el.title = mark.text;
+    // Reached by Tab in command mode; JupyterLab's own keys do not act on it.
+    el.tabIndex = 0;
+    el.setAttribute("role", "button");
+    el.setAttribute("aria-label", mark.text);
+    el.dataset.lmSuppressShortcuts = "true";
     for (const [tag, text] of [["b", mark.sign.includes("✗") ? "✗" : ""], ["span", mark.sign.replace("✗", "")]]) {
       if (text) el.append(Object.assign(document.createElement(tag), { textContent: text }));
     }
@@ -68,14 +73,17 @@
         return marks.update({ filter: (/** @type {number} */ from) => !changes.touchesRange(from, doc.lineAt(from).to) }).map(changes);
       },
     });
+    /** @param {any} editor @param {any} line */
+    const openLine = (editor, line) => {
+      editor.state.field(field).between(line.from, line.from, (/** @type {number} */ _from, /** @type {number} */ _to, /** @type {Mark} */ mark) => mark.open(mark.mark.target));
+      return true;
+    };
     const gutter = view.gutter({
       class: "ce-margin",
       markers: (/** @type {any} */ editor) => editor.state.field(field),
       domEventHandlers: {
-        click(/** @type {any} */ editor, /** @type {any} */ line) {
-          editor.state.field(field).between(line.from, line.from, (/** @type {number} */ _from, /** @type {number} */ _to, /** @type {Mark} */ mark) => mark.open(mark.mark.target));
-          return true;
-        },
+        click: openLine,
+        keydown: (/** @type {any} */ editor, /** @type {any} */ line, /** @type {KeyboardEvent} */ event) => [" ", "Enter"].includes(event.key) && openLine(editor, line),
       },
     });
     const ranges = (/** @type {any} */ doc, /** @type {any[]} */ marks, /** @type {number} */ before, /** @type {(target: string) => void} */ open) =>
@@ -92,6 +100,8 @@
     const show = (/** @type {any} */ editor, /** @type {any} */ value) => {
       if (!editor.state.field(margin.field, false)) editor.dispatch({ effects: margin.append.of(margin.install) });
       editor.dispatch({ effects: margin.set.of(value) });
+      // CodeMirror hides gutters from screen readers; this one has buttons.
+      editor.dom.querySelector(".cm-gutters")?.removeAttribute("aria-hidden");
     };
     document.addEventListener(EVENT, (event) => {
       const { root, files, open } = /** @type {CustomEvent} */ (event).detail;
