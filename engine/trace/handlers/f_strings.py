@@ -30,7 +30,7 @@ def format_f_string_part(tx: Tracer, value: Variable, conversion: int, spec: str
     """Format one part of an f-string. ``conversion``: 0 none, 1 str, 2 repr, 3 ascii."""
     if value.is_lazy and is_formatted_later(value):
         assert value.source is not None
-        tx.guard_type(value.real_object, value.source, "a string shows it")
+        tx.guard_type(value.as_python_object(), value.source, "a string shows it")
         return StringFormatVariable([(value, (conversion, spec))])
     value = realize(tx, value)
     if value.is_symbolic:
