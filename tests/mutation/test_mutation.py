@@ -49,6 +49,7 @@ def test_the_tests_of_a_mutant_are_those_that_reach_it() -> None:
     assert runner.run_mutant(mutant, [], pathlib.Path(), 1.0) == "not reached"
 
 
+@pytest.mark.thorough
 def test_a_mutant_is_killed_in_a_copy_of_the_tree(tmp_path: pathlib.Path) -> None:
     """The copied tree has the mutant while its tests run, also in child processes."""
     target = tmp_path / "engine" / "errors.py"
@@ -67,6 +68,7 @@ def test_a_mutant_is_killed_in_a_copy_of_the_tree(tmp_path: pathlib.Path) -> Non
         assert target.read_bytes() == (ROOT / "engine" / "errors.py").read_bytes()
 
 
+@pytest.mark.thorough
 def test_statements_note_the_tests_that_reach_them(tmp_path: pathlib.Path) -> None:
     """A process that imports the files with notes knows which statements ran."""
     program = (

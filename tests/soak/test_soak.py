@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from tests.soak.__main__ import MIN_STEPS, Soak
 
 
+@pytest.mark.thorough
 def test_a_short_soak_finds_nothing() -> None:
     """Cells, sessions, an interrupt, a fork and calls in a thread leave results right."""
     was = signal.signal(signal.SIGINT, signal.default_int_handler)

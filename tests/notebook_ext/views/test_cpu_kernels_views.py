@@ -197,6 +197,7 @@ def test_saved_sessions_show_the_same(session: Session, tmp_path: pathlib.Path) 
     ]
 
 
+@pytest.mark.thorough
 def test_the_backward_has_cpu_kernels() -> None:
     """Kernels of a backward run on the CPU too, are recorded once, and verified."""
     torch.manual_seed(0)
@@ -233,6 +234,7 @@ def test_counts_are_of_the_programs_that_ran() -> None:
     assert set(programs) == {"cpu", session.target}
 
 
+@pytest.mark.thorough
 def test_aten_calls_of_a_forward_without_kernels_are_counted_beside_a_backward_with_some() -> None:
     """ATen runs the forward of a small network here, and some of its backward."""
     net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -38,6 +39,7 @@ def test_forward_and_backward_share_one_row_of_steps() -> None:
     assert "memory" not in empty_views(session)
 
 
+@pytest.mark.thorough
 def test_checkpoints_are_tried_and_compared_with_eager() -> None:
     """Trials say what a checkpoint would save for the backward, and the peaks."""
     skip_if_forks_run_no_backward()
