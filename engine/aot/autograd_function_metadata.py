@@ -12,6 +12,7 @@ from engine.aot.functionalize import drop_redundant_fixups, is_output_of_view_op
 from engine.aot.joint import JointGraph
 from engine.aot.node_properties import output_args
 from engine.aot.partitioner.partition import PartitionedGraphs
+from engine.ir.aot.aot_metadata import AotMetadata
 from engine.ir.node_metadata import is_backward_node
 from engine.ir.node_values import tensor_meta
 from engine.ir.static_sizes import static_sizes
@@ -66,6 +67,11 @@ class AutogradMetadata:
     """Saved tensors that are inputs, with the position of the input.
 
     The caller could detach such an input in place before eager reads it.
+    """
+    written_inputs: tuple[tuple[int, int], ...] = ()
+    """Mutated inputs, each with the result that is its new value.
+
+    The result requires no grad, and nothing else reads it. Kernels may write such an input in place and return it.
     """
 
     @property
@@ -123,6 +129,23 @@ def build_autograd_metadata(
             and name in saved_by_eager
             and not isinstance(joint.inputs[positions[name]], torch.nn.Parameter)
         ),
+        written_inputs=_written_inputs(joint.metadata, joint.differentiable_results),
+    )
+
+
+def _written_inputs(plan: AotMetadata, differentiable: Collection[int]) -> tuple[tuple[int, int], ...]:
+    """Return mutated inputs and their result.
+
+    Only those whose result requires no grad and has no other use.
+    """
+    outputs = (*plan.outputs, *plan.detached_bases)
+    read = {o.index for o in outputs if o.kind not in ("input", "alias of input", "constant")}
+    read |= {n for n, *_ in (*plan.result_version_bumps, *plan.result_strides, *plan.freed_results)}
+    read |= {*differentiable, *plan.results_as_views}
+    return tuple(
+        (n, i.result_index)
+        for n, i in enumerate(plan.inputs)
+        if i.is_mutated and i.has_version_counter and i.result_index not in read
     )
 
 

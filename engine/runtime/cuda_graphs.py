@@ -10,7 +10,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import eq
+from operator import attrgetter, eq
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +28,11 @@ from engine.torch_private.tensors import storage_Use_Count, to_dlpack
 
 Run = Callable[..., tuple[Any, ...]]
 use_count: Callable[[int], int] = storage_Use_Count
+new_tensor: Callable[[torch.Tensor], torch.Tensor] = attrgetter("data")
+"""Returns a new tensor object of the same memory.
+
+In contrast to ``detach``, it has its own version counter.
+"""
 copy_all = torch.ops.aten._foreach_copy_.default
 """Copies a list of tensors into another; the last argument is ``non_blocking``."""
 
@@ -103,7 +108,7 @@ class RecordedOutput:
                 return torch.empty_strided(
                     self.tensor.shape, self.tensor.stride(), dtype=self.tensor.dtype, device=self.tensor.device
                 ).copy_(self.tensor)
-            return self.tensor.detach()
+            return new_tensor(self.tensor)
         if self.input_index < 0:
             return self.value
         source = given[self.input_index]
@@ -139,10 +144,23 @@ class ReplayInstance:
         return tuple(out.whole_input for out in self.recorded_outputs)
 
     @functools.cached_property
+    def _static_outputs(self) -> tuple[tuple[int, ...], list[torch.Tensor]]:
+        """Positions and memory of the outputs that are the recording's memory itself."""
+        found = {n: out.tensor for n, out in enumerate(self.recorded_outputs) if self._is_static(n)}
+        return tuple(found), tensors_in(list(found.values()))
+
+    @functools.cached_property
     def _other_outputs(self) -> tuple[tuple[int, RecordedOutput, int], ...]:
-        """Outputs that are no inputs, with their position and that of the first equal output."""
+        """All outputs but static ones and inputs.
+
+        With their position and that of the first equal output.
+        """
         plans = enumerate(zip(self.recorded_outputs, self.first_alias, strict=True))
-        return tuple((n, plan, first) for n, (plan, first) in plans if plan.whole_input < 0)
+        return tuple((n, plan, first) for n, (plan, first) in plans if plan.whole_input < 0 and not self._is_static(n))
+
+    def _is_static(self, position: int) -> bool:
+        out = self.recorded_outputs[position]
+        return out.tensor is not None and not out.is_copied and self.first_alias[position] == position
 
     def matches_addresses(self, addresses: Sequence[int]) -> bool:
         """Return True if the static inputs have their recorded addresses."""
@@ -174,6 +192,9 @@ class ReplayInstance:
                 if n in self.written_inputs:
                     given[n].copy_(buffer, non_blocking=True)
         made = [given[n] if n >= 0 else None for n in self._returned_inputs]
+        positions, memory = self._static_outputs
+        for n, output in zip(positions, map(new_tensor, memory), strict=True):
+            made[n] = output
         for n, result, first in self._other_outputs:
             made[n] = result.reconstruct(given) if first == n else made[first]
         return tuple(made)

@@ -59,6 +59,7 @@ def post_compile(change: PreCompileResult[FunctionalCall]) -> WrapperCode:
     return WrapperCode(
         definitions=tuple(_generate_source(metadata, backward.rerun, is_noted=backward.probe is not None)),
         callee="apply",
+        after_call=_restore_inputs(metadata),
         # In a tuple, autograd finds no tensor.
         arguments=tuple(f"(i{n},)" if n in hidden else f"i{n}" for n in range(metadata.num_inputs)) if hidden else None,
         namespace={
@@ -148,8 +149,23 @@ def _forward_lines(c: AutogradMetadata, again: EagerRerun, *, is_noted: bool) ->
     if c.tracks_freed_tangents:
         lines.append("    ctx.freed = NOTHING")
     lines.append("    ctx.set_materialize_grads(False)")
+    if c.written_inputs:
+        written = [f"r{k}" for _, k in c.written_inputs]
+        lines.append(f"    if {' and '.join(f'r{k} is i{n}' for n, k in c.written_inputs)}:")
+        lines.append(f"        {' = '.join(written)} = None")
     lines.append(f"    return {_tuple(results)}")
     return lines
+
+
+def _restore_inputs(c: AutogradMetadata) -> tuple[str, ...]:
+    """Return code that replaces None by the input that the kernels wrote.
+
+    The node returns None for it, because autograd would make a view of it.
+    """
+    if not c.written_inputs:
+        return ()
+    inputs, results = _tuple([f"i{n}" for n, _ in c.written_inputs]), _tuple([f"r{k}" for _, k in c.written_inputs])
+    return (f"if r{c.written_inputs[0][1]} is None: {results} = {inputs}",)
 
 
 def _backward_lines(c: AutogradMetadata) -> list[str]:

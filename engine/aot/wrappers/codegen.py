@@ -35,6 +35,8 @@ class WrapperCode:
     """Lines after ``try: return run(...)``: except clauses, and what follows them."""
     num_results: int | None = None
     """Number of results, which ``after`` and ``output_exprs`` read as ``r0, r1, ...``."""
+    after_call: tuple[str, ...] = ()
+    """Lines between the call and ``after`` that complete its results."""
     after: tuple[str, ...] = ()
     """Lines after the call; those of inner wrappers come first."""
     output_exprs: tuple[str, ...] | None = None
@@ -61,6 +63,7 @@ def join_wrapper_code(codes: Iterable[WrapperCode]) -> WrapperCode:
         arguments=next((c.arguments for c in reversed(found) if c.arguments is not None), None),
         context_manager=", ".join(c.context_manager for c in found if c.context_manager),
         num_results=next((c.num_results for c in found if c.num_results is not None), None),
+        after_call=tuple(line for c in found for line in c.after_call),
         after=tuple(line for c in reversed(found) for line in c.after),
         output_exprs=next((c.output_exprs for c in found if c.output_exprs is not None), None),
         namespace={name: value for c in found for name, value in c.namespace.items()},
@@ -94,7 +97,7 @@ def _call_lines(code: WrapperCode, call: str) -> tuple[str, ...]:
     called = f"{results}= {call}" if results else call
     held = (f"with {code.context_manager}:", f"    {called}") if code.context_manager else (called,)
     outputs = [f"r{n}" for n in range(code.num_results)] if code.output_exprs is None else code.output_exprs
-    return (*held, *code.after, f"return ({''.join(f'{o}, ' for o in outputs)})")
+    return (*held, *code.after_call, *code.after, f"return ({''.join(f'{o}, ' for o in outputs)})")
 
 
 def record_values_of(

@@ -157,32 +157,47 @@ def _storages_are_disjoint(tensors: tuple[Any, ...]) -> bool:
     return all(map(operator.le, ends, starts[1:]))
 
 
-class MutatedStorageCheck:
-    """Checks storage overlap where a tensor, or its address, differs from the last call.
+MAX_CHANGED = 8
+"""Maximum number of changed tensors that are each compared with all others."""
 
-    An optimizer's step has hundreds of tensors, and finding each storage costs more than all its other guards.
+
+class MutatedStorageCheck:
+    """Checks storage overlap of tensors that changed, or moved, since the last call.
+
+    A training step has hundreds of tensors, and finding each storage costs more than all its other guards; only its
+    batch is new at each call.
     """
 
     __slots__ = ("_num_mutated", "_passed")
 
     def __init__(self, num_mutated: int) -> None:
         self._num_mutated = num_mutated
-        self._passed: tuple[tuple[weakref.ref[Any], ...], tuple[int, ...]] = (), ()
+        self._passed: tuple[list[weakref.ref[Any]], list[int], list[tuple[int, int]]] = [], [], []
 
     def __call__(self, *tensors: Any) -> bool:
-        references, addresses = self._passed
+        references, addresses, spans = self._passed
         with DisableTorchFunction():
             try:
-                found = tuple(map(torch.Tensor.data_ptr, tensors))
+                found = list(map(torch.Tensor.data_ptr, tensors))
             except RuntimeError:  # fake tensors have no address
                 return mutated_storages_are_disjoint(self._num_mutated, *tensors)
-            if found == addresses and all(map(operator.is_, map(operator.call, references), tensors)):
+            same = list(map(operator.is_, map(operator.call, references), tensors))
+            if found == addresses and all(same):
                 return True
-            if not mutated_storages_are_disjoint(self._num_mutated, *tensors):
-                return False
-            if all(found):  # an empty tensor has no address
-                self._passed = tuple(map(weakref.ref, tensors)), found
-            return True
+            has_addresses = all(found)  # an empty tensor has none
+            changed = [n for n, is_same in enumerate(same) if not is_same or found[n] != addresses[n]]
+            if spans and has_addresses and len(changed) <= MAX_CHANGED:
+                spans, references = spans.copy(), references.copy()
+                for n in changed:
+                    spans[n], references[n] = _storage_range(tensors[n])[:2], weakref.ref(tensors[n])
+                is_disjoint = not any(_overlaps(spans, n, self._num_mutated) for n in changed)
+            else:
+                is_disjoint = mutated_storages_are_disjoint(self._num_mutated, *tensors)
+                spans = [_storage_range(t)[:2] for t in tensors] if is_disjoint and has_addresses else []
+                references = list(map(weakref.ref, tensors))
+            if is_disjoint and spans:
+                self._passed = references, found, spans
+            return is_disjoint
 
 
 @dataclass(frozen=True)
@@ -257,6 +272,16 @@ def _storage_id(tensor: Any) -> int:
         return id(tensor)
     with DisableTorchFunction():
         return int(torch.Tensor.untyped_storage(tensor)._cdata)
+
+
+def _overlaps(spans: list[tuple[int, int]], position: int, num_mutated: int) -> bool:
+    """Return True if a span overlaps another one and one of the two is mutated.
+
+    The first ``num_mutated`` spans are those of mutated tensors.
+    """
+    start, end = spans[position]
+    others = spans if position < num_mutated else spans[:num_mutated]
+    return any(first < end and start < last and n != position for n, (first, last) in enumerate(others))
 
 
 def _storage_range(tensor: Any) -> tuple[int, int, int]:

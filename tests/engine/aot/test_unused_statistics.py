@@ -22,3 +22,28 @@ def test_new_statistics_are_not_saved_for_backward() -> None:
     assert any("batch_norm_backward" in str(n.target) for n in backward.nodes)
     given = [n.name for n in backward.nodes if n.op == "placeholder"]
     assert not any("getitem_3" in name or "getitem_4" in name or "running" in name for name in given)
+
+
+def test_statistics_that_kernels_write_are_not_viewed() -> None:
+    """A call whose kernels update a buffer in place returns no view of it to autograd."""
+
+    class Tracking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4096))
+            self.register_buffer("mean", torch.zeros(4096))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.mean.mul_(0.9).add_(x.detach(), alpha=0.1)
+            return (x * self.weight).sin()
+
+    model, other, x = Tracking(), Tracking(), torch.randn(4096)
+    call = engine.compile(model)
+    for step in (call, other, other):
+        step(x).sum().backward()
+    with torch.profiler.profile() as seen:
+        call(x).sum().backward()
+    assert "aten::view_as" not in {e.name for e in seen.events()}
+    torch.testing.assert_close(model.mean, other.mean)
+    assert model.mean._version == other.mean._version
+    torch.testing.assert_close(model.weight.grad, other.weight.grad)

@@ -251,6 +251,8 @@ def test_mutated_tensors_sharing_storage_fail_also_after_a_passed_check() -> Non
     assert check(x, y, z)
     assert check(x, y, z)
     assert not check(x, x, z)
+    assert not check(x, y, y[2:])
+    assert not check(z[2:], y, z)
     assert check(x, y, torch.zeros(4))
     assert check(x, y, z)
     z.set_(y.untyped_storage(), 2, (2,))

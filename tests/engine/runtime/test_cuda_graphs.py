@@ -309,3 +309,14 @@ def test_a_generator_that_is_an_input_is_not_recorded() -> None:
         assert run(given)[0].equal(torch.rand(4, generator=own))
     assert tape.recorded == 0
     assert "torch.Generator" in run.disabled_reason
+
+
+def test_a_mutation_of_a_result_is_not_counted_in_later_results() -> None:
+    """Each replay's results have version counters of their own, as new tensors have."""
+    run = CudaGraphReplay(double, Tape())
+    x, w = torch.randn(4), torch.randn(4)
+    for _ in range(4):
+        made = run(x, w)
+        assert [m._version for m in made] == [0, 0, 0]
+        made[2].add_(1)
+        del made
