@@ -19,10 +19,7 @@ from engine.frame_code.codegen_runtime.torch_contexts import switch_function_mod
 from engine.ir.compiler_protocol import CompileRequest
 from engine.ir.current_session import current_session
 from engine.ir.guards.global_state import GlobalStateMatch
-from engine.ir.introspection.torch_global_state import (
-    are_traced_modes,
-    torch_function_modes,
-)
+from engine.ir.introspection.torch_global_state import are_traced_modes, torch_function_modes
 from engine.ir.sources.base import GlobalsNamespace
 from engine.ir.sources.roots import ClosureSource, ConstantSource, LocalSource, TorchFunctionModeSource
 from engine.ir.traced_frame import TracedFrame

@@ -16,10 +16,7 @@ from engine.bytecode.to_records import instruction_records
 from engine.ir.compiler_protocol import CompileRequest
 from engine.ir.current_session import current_session
 from engine.ir.guards.base import Guard
-from engine.ir.introspection.torch_global_state import (
-    without_functorch_transforms,
-    without_torch_function_modes,
-)
+from engine.ir.introspection.torch_global_state import without_functorch_transforms, without_torch_function_modes
 from engine.ir.traced_frame import TracedFrame
 from engine.options import Options
 from engine.process_state import FAKE_TENSOR_LOGGER, higher_recursion_limit, silence_logger

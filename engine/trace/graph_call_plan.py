@@ -11,11 +11,7 @@ from engine.ir.introspection.operator_facts import has_only_effect
 from engine.ir.traced_frame import TracedGraph
 from engine.torch_private.autograd import enter_autocast, set_grad_enabled
 from engine.trace.annotations import Tracer
-from engine.trace.side_effects.input_mutations import (
-    mutates_inputs,
-    requires_grad_inputs,
-    restorable_mutated_inputs,
-)
+from engine.trace.side_effects.input_mutations import mutates_inputs, requires_grad_inputs, restorable_mutated_inputs
 
 
 def _switches_torch_state(graph: torch.fx.Graph) -> bool:

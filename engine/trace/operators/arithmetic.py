@@ -15,14 +15,7 @@ from engine.ir.introspection.python_operators import BINARY, COMPARE, INPLACE, M
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.variables.base import (
-    NONE,
-    ConstantVariable,
-    NotPythonConstant,
-    Variable,
-    is_none,
-    realize,
-)
+from engine.trace.variables.base import NONE, ConstantVariable, NotPythonConstant, Variable, is_none, realize
 
 
 def binary_op(tx: Tracer, symbol: str, left: Variable, right: Variable) -> Variable:

@@ -43,6 +43,19 @@ def register_subclass_builder(order: int, *bases: type) -> Callable[[VariableBui
     return register_builder_if(order, lambda real: isinstance(real, bases))
 
 
+def guarded_builder(make: Callable[[Any, Source], Variable], why: str, *, by_type: bool = False) -> VariableBuilder:
+    """Return a builder that guards the identity of an object, or its type, and calls ``make``.
+
+    ``why`` is the reason of the guard: a format string that gets the object.
+    """
+
+    def build(tx: Tracer, real: Any, source: Source) -> Variable:
+        (tx.guard_type if by_type else tx.guard_identity)(real, source, why.format(real))
+        return make(real, source)
+
+    return build
+
+
 def register_sourceless_builder(
     *types: type,
 ) -> Callable[[Callable[[Tracer, Any], Variable]], Callable[[Tracer, Any], Variable]]:

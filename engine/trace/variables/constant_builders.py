@@ -27,7 +27,7 @@ from engine.torch_private.dispatch import DispatchKeySet
 from engine.trace.annotations import Tracer
 from engine.trace.operators import arithmetic
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable
-from engine.trace.variables.builder import register_builder, register_builder_if
+from engine.trace.variables.builder import guarded_builder, register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.tensors.automatic_dynamic import is_dynamic_number, symbolize_number
 
@@ -51,7 +51,8 @@ def _number(tx: Tracer, real: float, source: Source) -> Variable:
     return symbolize_number(tx, real, source) or _literal(tx, real, source)
 
 
-@register_builder(
+_build_singleton = guarded_builder(ConstantVariable, "its value ({0!r}) decided what was traced")
+register_builder(
     type(None),
     type(Ellipsis),
     type(NotImplemented),
@@ -63,10 +64,7 @@ def _number(tx: Tracer, real: float, source: Source) -> Variable:
     type(sys.int_info),
     type(sys.hash_info),
     *NUMPY_INFO_TYPES,
-)
-def _singleton(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_identity(real, source, f"its value ({real!r}) decided what was traced")
-    return ConstantVariable(real, source)
+)(_build_singleton)
 
 
 @register_builder_if(9, lambda real: isinstance(real, NUMPY_SCALAR_TYPES))
@@ -149,15 +147,10 @@ class DynamicNumpyScalarVariable(_DynamicConstantVariable):
         return super().as_node_arg(tx) if number is self else number.as_node_arg(tx)
 
 
-@register_builder_if(39, is_dtensor_placement)
-def _placement(tx: Tracer, real: Any, source: Source) -> Variable:
-    return _literal(tx, real, source)
-
-
-@register_builder_if(10, is_enum_or_numpy_scalar)
-def _enum(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_identity(real, source, f"its value ({real!s}) decided what was traced")
-    return ConstantVariable(real, source)
+register_builder_if(39, is_dtensor_placement)(_literal)
+register_builder_if(10, is_enum_or_numpy_scalar)(
+    guarded_builder(ConstantVariable, "its value ({0!s}) decided what was traced")
+)
 
 
 def _short_repr(value: Any) -> str:

@@ -30,11 +30,7 @@ from engine.trace.variables.autograd.autograd_function_apply import (
     pack_outputs,
     trace_forward_and_backward,
 )
-from engine.trace.variables.autograd.mutable_backward_state import (
-    find_mutable_capture,
-    is_mutable_state,
-    names_read_by,
-)
+from engine.trace.variables.autograd.mutable_backward_state import find_mutable_capture, is_mutable_state, names_read_by
 from engine.trace.variables.base import NONE, ConstantVariable, Variable, reachable_variables, realize
 from engine.trace.variables.builder import register_builder_if
 from engine.trace.variables.callable_registry import register_rule

@@ -11,15 +11,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.external_caches import is_opaque_cache, mark_cache_opaque
 from engine.trace.frame import is_trusted_module
-from engine.trace.variables.base import (
-    NONE,
-    Args,
-    Kwargs,
-    NotPythonConstant,
-    Variable,
-    is_none,
-    realize,
-)
+from engine.trace.variables.base import NONE, Args, Kwargs, NotPythonConstant, Variable, is_none, realize
 from engine.trace.variables.builder import register_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable

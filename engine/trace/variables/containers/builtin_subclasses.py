@@ -541,6 +541,4 @@ class DataclassFieldVariable(RealObjectVariable):
         return ConstantVariable(found) if is_literal(found) else tx.wrap_static(found)
 
 
-@register_builder(dataclasses.Field)
-def _field(tx: Tracer, real: Any, source: Source) -> Variable:
-    return DataclassFieldVariable(real, source)
+register_builder(dataclasses.Field)(lambda tx, real, source: DataclassFieldVariable(real, source))

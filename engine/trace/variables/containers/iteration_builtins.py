@@ -31,12 +31,7 @@ from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers import iterators
 from engine.trace.variables.containers.dict_views import DictViewVariable
 from engine.trace.variables.containers.itertools_module import item_or_end, make_iterator
-from engine.trace.variables.containers.sequences import (
-    ListVariable,
-    RangeVariable,
-    TupleVariable,
-    sequence_items,
-)
+from engine.trace.variables.containers.sequences import ListVariable, RangeVariable, TupleVariable, sequence_items
 from engine.trace.variables.objects.class_lookup import find_in_class
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 

@@ -26,15 +26,7 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.node_results import build_node_result, wrap_items
 from engine.trace.operators.arithmetic import binary_op, compare_op, identical_or_equal, sort_items
 from engine.trace.operators.operand import OperatorResult
-from engine.trace.variables.base import (
-    Args,
-    ConstantVariable,
-    Kwargs,
-    NotPythonConstant,
-    UserErrors,
-    Variable,
-    realize,
-)
+from engine.trace.variables.base import Args, ConstantVariable, Kwargs, NotPythonConstant, UserErrors, Variable, realize
 from engine.trace.variables.builder import register_builder, register_builder_if, register_sourceless_builder
 from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import RangeIteratorVariable, SequenceIteratorVariable
@@ -839,26 +831,19 @@ def _slice(tx: Tracer, real: slice, source: Source) -> Variable:
     )
 
 
-@register_sourceless_builder(list)
-def _make_list(tx: Tracer, value: list[Any]) -> Variable:
-    return ListVariable([tx.from_python(v) for v in value])
-
-
 @register_sourceless_builder(tuple, torch.Size)
 def _make_tuple(tx: Tracer, value: tuple[Any, ...]) -> Variable:
     return TupleVariable([tx.from_python(v) for v in value], type(value))
 
 
-@register_sourceless_builder(collections.deque)
-def _make_deque(tx: Tracer, value: collections.deque[Any]) -> Variable:
-    return ListVariable([tx.from_python(v) for v in value], None, collections.deque, value.maxlen)
-
-
-@register_sourceless_builder(range)
-def _make_range(tx: Tracer, value: range) -> Variable:
-    return RangeVariable.of(value)
+@register_sourceless_builder(list, collections.deque)
+def _make_list(tx: Tracer, value: Any) -> Variable:
+    return ListVariable([tx.from_python(v) for v in value], None, type(value), getattr(value, "maxlen", None))
 
 
 @register_sourceless_builder(slice)
 def _make_slice(tx: Tracer, value: slice) -> Variable:
     return SliceVariable([tx.from_python(v) for v in (value.start, value.stop, value.step)])
+
+
+register_sourceless_builder(range)(lambda tx, value: RangeVariable.of(value))

@@ -427,10 +427,6 @@ def _has_fixed_hash(tx: Tracer, key: Any, value: Variable) -> bool:
 
 
 @register_builder(set, frozenset)
-def _set(tx: Tracer, real: Any, source: Source) -> Variable:
-    return build_set(tx, real, source)
-
-
 def build_set(tx: Tracer, real: Any, source: Source) -> SetVariable:
     """Build the variable of a real set or frozenset, guarded by its elements.
 

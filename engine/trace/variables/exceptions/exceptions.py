@@ -71,9 +71,7 @@ class ExcInfoVariable(Variable):
         cg.load(self.exception)
 
 
-@register_sourceless_builder(InstructionOffset)
-def _offset(tx: Tracer, value: InstructionOffset) -> Variable:
-    return ConstantVariable(value)
+register_sourceless_builder(InstructionOffset)(lambda tx, value: ConstantVariable(value))
 
 
 @dataclass(frozen=True, eq=False)

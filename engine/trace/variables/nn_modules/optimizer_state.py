@@ -18,10 +18,7 @@ from engine.trace.annotations import Tracer
 from engine.trace.inline import inline_call
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import RULES_BY_CODE
-from engine.trace.variables.nn_modules.optimizer_inlining import (
-    is_optimizer_module,
-    unwrap_disabled_optimizer_function,
-)
+from engine.trace.variables.nn_modules.optimizer_inlining import is_optimizer_module, unwrap_disabled_optimizer_function
 
 if TYPE_CHECKING:
     from engine.trace.variables.callables.functions import UserFunctionVariable

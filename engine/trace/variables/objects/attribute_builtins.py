@@ -10,10 +10,7 @@ from engine.trace.operators import arithmetic
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.containers.dicts import DictVariable
-from engine.trace.variables.containers.sequences import (
-    ListVariable,
-    sequence_items,
-)
+from engine.trace.variables.containers.sequences import ListVariable, sequence_items
 
 
 def _attribute_name(tx: Tracer, value: Variable) -> str:

@@ -19,7 +19,7 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.frame import is_trusted_module
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, UserErrors, Variable, realize
-from engine.trace.variables.builder import is_literal, register_builder_if
+from engine.trace.variables.builder import guarded_builder, is_literal, register_builder_if, register_subclass_builder
 from engine.trace.variables.callable_registry import find_rule
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 from engine.trace.variables.callables.check_arity import check_arity
@@ -208,26 +208,13 @@ class ClassVariable(Variable):
         cg.load_const(self.real_object)
 
 
-def _is_class(real: Any) -> bool:
-    return isinstance(real, type)
-
-
-@register_builder_if(1, _is_class)
-def _class(tx: Tracer, real: type, source: Source) -> Variable:
-    tx.guard_identity(real, source, f"the class {real.__qualname__} was used")
-    return ClassVariable(real, source)
+register_subclass_builder(1, type)(guarded_builder(ClassVariable, "the class {0.__qualname__} was used"))
 
 
 def _is_generic_alias(real: Any) -> bool:
     return isinstance(real, (types.GenericAlias, types.UnionType)) or (
         type(real).__module__ == "typing" and not isinstance(real, typing.Generic)
     )
-
-
-@register_builder_if(40, _is_generic_alias)
-def _generic_alias(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_identity(real, source, "it was used as a type")
-    return GenericAliasVariable(real, source)
 
 
 class GenericAliasVariable(BuiltinVariable):
@@ -241,6 +228,9 @@ class GenericAliasVariable(BuiltinVariable):
 
     def get_item(self, tx: Tracer, key: Variable) -> Variable:
         return _parametrize_generic(tx, self, key)
+
+
+register_builder_if(40, _is_generic_alias)(guarded_builder(GenericAliasVariable, "it was used as a type"))
 
 
 def _parametrize_generic(tx: Tracer, of: ClassVariable | GenericAliasVariable, key: Variable) -> Variable:

@@ -98,11 +98,7 @@ def _call_metaclass(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Var
     return made
 
 
-def _is_any_class(cls: Any) -> bool:
-    return True
-
-
-@register_constructor(100, _is_any_class)
+@register_constructor(100, lambda cls: True)
 def construct_object(tx: Tracer, of: Variable, args: Args, kwargs: Kwargs) -> Variable:
     """Run ``__new__`` and ``__init__`` of a class."""
     cls = of.as_python_object()

@@ -15,7 +15,7 @@ from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.frame import is_trusted_module
 from engine.trace.library_functions import LibraryFunctions
 from engine.trace.variables.base import ConstantVariable, NotPythonConstant, UserErrors, Variable
-from engine.trace.variables.builder import is_literal, register_builder, register_builder_if
+from engine.trace.variables.builder import guarded_builder, is_literal, register_builder, register_subclass_builder
 from engine.trace.variables.objects.class_lookup import class_source
 from engine.trace.variables.torch_api import backend_flags
 
@@ -96,14 +96,6 @@ SYS_NAMESPACE = GlobalsNamespace(sys.__dict__, "sys")
 """Namespace of ``sys``, which holds the standard streams."""
 
 
-@register_builder(types.ModuleType)
-def _module(tx: Tracer, real: types.ModuleType, source: Source) -> Variable:
-    tx.guard_identity(real, source, f"the module {real.__name__} was used")
-    return PythonModuleVariable(real, source)
-
-
-def _is_python_module(real: Any) -> bool:
-    return isinstance(real, types.ModuleType)
-
-
-register_builder_if(50, _is_python_module)(_module)
+_build = guarded_builder(PythonModuleVariable, "the module {0.__name__} was used")
+register_builder(types.ModuleType)(_build)
+register_subclass_builder(50, types.ModuleType)(_build)

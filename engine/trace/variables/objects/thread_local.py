@@ -10,7 +10,7 @@ from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable
-from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.builder import register_subclass_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.objects.user_defined_objects import UserDefinedObjectVariable
 
@@ -30,11 +30,7 @@ class ThreadLocalVariable(UserDefinedObjectVariable):
         self.fill_or_defer(cg)
 
 
-def _is_local(real: object) -> bool:
-    return isinstance(real, threading.local)
-
-
-@register_builder_if(60, _is_local)
+@register_subclass_builder(60, threading.local)
 def _local(tx: Tracer, real: threading.local, source: Source) -> Variable:
     tx.guard_type(real, source, "its attributes or methods were used")
     return ThreadLocalVariable(type(real), source, real)

@@ -25,7 +25,7 @@ from engine.trace.variables.base import (
     raise_missing_method,
     realize,
 )
-from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.builder import guarded_builder, register_builder_if
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.itertools_module import make_getitem_iterator
 from engine.trace.variables.objects.attribute_binding import bind_attribute
@@ -240,11 +240,4 @@ def register_instance_dict(tx: Tracer, value: UserDefinedObjectVariable) -> None
         tx.guard(SameObject, place, value.shared_dict.source, True, why="it holds the attributes of an object")
 
 
-def _is_any(real: Any) -> bool:
-    return True
-
-
-@register_builder_if(100, _is_any)
-def _opaque(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "it was used")
-    return OpaqueObjectVariable(real, source)
+register_builder_if(100, lambda real: True)(guarded_builder(OpaqueObjectVariable, "it was used", by_type=True))

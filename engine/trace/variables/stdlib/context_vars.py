@@ -6,12 +6,12 @@ import contextvars
 from typing import Any
 
 from engine.ir.guards.python_values import IdMatch
-from engine.ir.sources.base import MISSING, Source
+from engine.ir.sources.base import MISSING
 from engine.ir.sources.stdlib import ContextVarSource
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported, UserException
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, RealObjectVariable, Variable
-from engine.trace.variables.builder import register_builder
+from engine.trace.variables.builder import guarded_builder, register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.exceptions.exceptions import ExceptionVariable
@@ -52,7 +52,4 @@ def _use_context(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     raise Unsupported("context-variable", "a context variable is created, or the context is copied")
 
 
-@register_builder(contextvars.ContextVar)
-def _variable(tx: Tracer, real: contextvars.ContextVar[Any], source: Source) -> Variable:
-    tx.guard_identity(real, source, "the context variable was used")
-    return ContextVarVariable(real, source)
+register_builder(contextvars.ContextVar)(guarded_builder(ContextVarVariable, "the context variable was used"))

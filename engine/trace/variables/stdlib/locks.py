@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
-from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable
-from engine.trace.variables.builder import register_builder
+from engine.trace.variables.builder import guarded_builder, register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 
@@ -31,10 +29,7 @@ class ExternalLockVariable(RealObjectVariable):
         raise Unsupported("lock", f"{name}() is called on a lock created outside the function")
 
 
-@register_builder(*_LOCK_TYPES)
-def _build_external_lock(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "the lock was used")
-    return ExternalLockVariable(real, source)
+register_builder(*_LOCK_TYPES)(guarded_builder(ExternalLockVariable, "the lock was used", by_type=True))
 
 
 @register_rule(threading.Lock, threading.RLock, *_LOCK_TYPES)

@@ -13,7 +13,6 @@ from engine.bytecode.source_positions import span_of
 from engine.frame_code.codegen_runtime.warnings_logging import log_at_line
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource
-from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import (
@@ -26,7 +25,7 @@ from engine.trace.variables.base import (
     Variable,
     realize,
 )
-from engine.trace.variables.builder import is_literal, register_subclass_builder
+from engine.trace.variables.builder import guarded_builder, is_literal, register_subclass_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BoundMethodVariable, BuiltinMethodVariable
 from engine.trace.variables.callables.reconstruct_calls import CallExpressionVariable
@@ -143,10 +142,7 @@ def _is_plain_handler(handler: logging.Handler) -> bool:
     return isinstance(stream, io.TextIOWrapper) or stream is sys.stderr or stream is sys.stdout
 
 
-@register_subclass_builder(12, logging.Logger)
-def _logger(tx: Tracer, real: logging.Logger, source: Source) -> Variable:
-    tx.guard_identity(real, source, "a message was logged")
-    return LoggerVariable(real, source)
+register_subclass_builder(12, logging.Logger)(guarded_builder(LoggerVariable, "a message was logged"))
 
 
 @register_rule(logging.getLogger)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from engine.ir.guards.python_values import EqualsMatch, IdMatch
-from engine.ir.sources.base import MISSING, Source
+from engine.ir.sources.base import MISSING
 from engine.ir.sources.containers import DictGetSource
 from engine.ir.sources.roots import ConstantSource
 from engine.trace.annotations import Tracer
@@ -50,9 +49,7 @@ class OsEnvironVariable(RealObjectVariable):
         return args[1] if len(args) > 1 else kwargs.get("default", NONE)
 
 
-@register_builder(type(os.environ))
-def _environment(tx: Tracer, real: Any, source: Source) -> Variable:
-    return OsEnvironVariable(real, source)
+register_builder(type(os.environ))(lambda tx, real, source: OsEnvironVariable(real, source))
 
 
 @register_rule(os.fspath)

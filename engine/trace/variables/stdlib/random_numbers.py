@@ -22,7 +22,7 @@ from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import NONE, Args, Kwargs, RealObjectVariable, UserErrors, Variable, realize
-from engine.trace.variables.builder import register_builder
+from engine.trace.variables.builder import guarded_builder, register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.sequences import ListVariable, sequence_items
@@ -45,9 +45,9 @@ class RandomVariable(Variable):
     """
 
     mutation_words = "the random number state is set"
+    real_object: random.Random | None
     source: Source | None
-    known_generator: random.Random | None
-    real_object: random.Random | None = None
+    known_generator: random.Random | None = None
     cls = random.Random
 
     is_mutable = True
@@ -194,10 +194,7 @@ def random_with_state(state: Any) -> random.Random:
     return made
 
 
-@register_builder(random.Random)
-def _build_random(tx: Tracer, real: random.Random, source: Source) -> Variable:
-    tx.guard_type(real, source, "random numbers are generated from it")
-    return RandomVariable(source, None, real)
+register_builder(random.Random)(guarded_builder(RandomVariable, "random numbers are generated from it", by_type=True))
 
 
 @register_rule(random.Random)
@@ -205,7 +202,7 @@ def _new_random(tx: Tracer, args: Args, kwargs: Kwargs) -> Variable:
     values = tx.as_python_constants([*args, *kwargs.values()])
     if not values or values[0] is None:
         raise Unsupported("random-generator", "a random number generator is seeded from the clock")
-    return RandomVariable(None, random.Random(values[0]))  # noqa: S311 - the user's code creates this generator
+    return RandomVariable(None, None, random.Random(values[0]))  # noqa: S311 - the user's code creates this generator
 
 
 _GLOBAL_RANDOM: Any = getattr(random.random, "__self__")  # noqa: B009 - the stubs declare no __self__ for builtin methods
@@ -262,13 +259,7 @@ class NumpyRandomFunctionVariable(RealObjectVariable):
         raise Unsupported("random-generator", f"{self.describe()} is called")
 
 
-@register_builder(np.random.RandomState, np.random.Generator)
-def _build_generator(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_type(real, source, "random numbers are sampled from it")
-    return NumpyGeneratorVariable(real, source)
-
-
-@register_builder(type(np.random.seed))
-def _build_function(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_identity(real, source, "it was called")
-    return NumpyRandomFunctionVariable(real, source)
+register_builder(np.random.RandomState, np.random.Generator)(
+    guarded_builder(NumpyGeneratorVariable, "random numbers are sampled from it", by_type=True)
+)
+register_builder(type(np.random.seed))(guarded_builder(NumpyRandomFunctionVariable, "it was called"))

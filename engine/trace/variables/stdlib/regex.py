@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from engine.ir.sources.base import Source
 from engine.trace.annotations import Tracer
 from engine.trace.variables.base import Args, ConstantVariable, Kwargs, Variable, realize
-from engine.trace.variables.builder import register_builder, register_sourceless_builder
+from engine.trace.variables.builder import guarded_builder, register_builder, register_sourceless_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
@@ -48,26 +47,10 @@ class RegexPatternVariable(ConstantVariable):
         return tx.from_python(getattr(self.value, name)(replace, *values, **rest))
 
 
-@register_builder(re.Pattern)
-def _pattern(tx: Tracer, real: re.Pattern[Any], source: Source) -> Variable:
-    tx.guard_identity(real, source, f"the pattern {real.pattern!r} was used")
-    return RegexPatternVariable(real, source)
-
-
-@register_sourceless_builder(re.Pattern)
-def _make_pattern(tx: Tracer, value: re.Pattern[Any]) -> Variable:
-    return RegexPatternVariable(value)
-
-
-@register_builder(re.Match)
-def _match(tx: Tracer, real: re.Match[Any], source: Source) -> Variable:
-    tx.guard_identity(real, source, "the match was used")
-    return ConstantVariable(real, source)
-
-
-@register_sourceless_builder(re.Match)
-def _make_match(tx: Tracer, value: re.Match[Any]) -> Variable:
-    return ConstantVariable(value)
+register_builder(re.Pattern)(guarded_builder(RegexPatternVariable, "the pattern {0.pattern!r} was used"))
+register_sourceless_builder(re.Pattern)(lambda tx, value: RegexPatternVariable(value))
+register_builder(re.Match)(guarded_builder(ConstantVariable, "the match was used"))
+register_sourceless_builder(re.Match)(lambda tx, value: ConstantVariable(value))
 
 
 @register_rule(vars(re)["_compile"])

@@ -48,14 +48,11 @@ from engine.trace.variables.base import (
     Variable,
     realize,
 )
-from engine.trace.variables.builder import register_builder, register_builder_if
+from engine.trace.variables.builder import guarded_builder, register_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.containers.iterators import SequenceIteratorVariable
-from engine.trace.variables.containers.sequences import (
-    ListVariable,
-    TupleVariable,
-)
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable
 from engine.trace.variables.higher_order.pytrees import (
     TreeSpec,
     arguments_variable,
@@ -525,17 +522,11 @@ def _array(tx: Tracer, real: Any, source: Source) -> Variable:
 
 
 def _is_numpy_function(real: Any) -> bool:
-    return isinstance(real, np.ufunc) or id(real) in _torch_numpy_functions()
+    looks_like_numpy = type(real).__module__.startswith("numpy") or getattr(real, "__module__", "") == "numpy"
+    return looks_like_numpy and (isinstance(real, np.ufunc) or id(real) in _torch_numpy_functions())
 
 
-def _looks_like_numpy(real: Any) -> bool:
-    return type(real).__module__.startswith("numpy") or getattr(real, "__module__", "") == "numpy"
-
-
-@register_builder_if(20, lambda real: _looks_like_numpy(real) and _is_numpy_function(real))
-def _build_function(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_identity(real, source, "it was called")
-    return NumpyFunctionVariable(real, source)
+register_builder_if(20, _is_numpy_function)(guarded_builder(NumpyFunctionVariable, "it was called"))
 
 
 for _module in (np, np.linalg, np.fft):  # functions in Python would be inlined otherwise

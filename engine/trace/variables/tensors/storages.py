@@ -10,13 +10,12 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.guards.aliasing import SharedStorage, byte_offsets_in_storage
 from engine.ir.guards.python_values import EqualsMatch
 from engine.ir.sources.attributes import AttrSource, MethodResultSource
-from engine.ir.sources.base import Source
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit.effects import emit_effect
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import ConstantVariable, RealObjectVariable, Variable, realize
-from engine.trace.variables.builder import register_builder
+from engine.trace.variables.builder import guarded_builder, register_builder
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.tensors.tensor import TensorVariable
 from engine.trace.variables.tensors.tensor_members import register_tensor_method
@@ -212,7 +211,4 @@ class ExternalStorageVariable(RealObjectVariable):
         return ConstantVariable(found)
 
 
-@register_builder(torch.UntypedStorage)
-def _storage(tx: Tracer, real: torch.UntypedStorage, source: Source) -> Variable:
-    tx.guard_type(real, source, "it is a storage")
-    return ExternalStorageVariable(real, source)
+register_builder(torch.UntypedStorage)(guarded_builder(ExternalStorageVariable, "it is a storage", by_type=True))

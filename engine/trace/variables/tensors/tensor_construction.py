@@ -25,11 +25,7 @@ from engine.trace.variables.base import (
     realize,
 )
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.containers.sequences import (
-    ListVariable,
-    TupleVariable,
-    sequence_items,
-)
+from engine.trace.variables.containers.sequences import ListVariable, TupleVariable, sequence_items
 from engine.trace.variables.tensors.numpy_arrays import _PLAIN_TENSOR_TYPES, NumpyNdarrayVariable
 
 

@@ -16,7 +16,6 @@ import torch.distributed
 import torch.nn.parallel
 
 from engine.ir.sources.attributes import AttrSource
-from engine.ir.sources.base import Source
 from engine.ir.sources.roots import ConstantSource
 from engine.torch_private.modules import inside_ddp_forward
 from engine.trace.annotations import Tracer
@@ -32,7 +31,7 @@ from engine.trace.variables.base import (
     is_none,
     realize,
 )
-from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.builder import guarded_builder, register_builder_if
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_rule
 from engine.trace.variables.callables.methods import BuiltinMethodVariable
 from engine.trace.variables.containers.sequences import sequence_items
@@ -79,10 +78,9 @@ def is_group_or_mesh(real: Any) -> bool:
     )
 
 
-@register_builder_if(40, is_group_or_mesh)
-def _group(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_identity(real, source, f"the {type(real).__name__} was used")
-    return ProcessGroupOrMeshVariable(real, source)
+register_builder_if(40, is_group_or_mesh)(
+    guarded_builder(ProcessGroupOrMeshVariable, "the {0.__class__.__name__} was used")
+)
 
 
 def _constant_query(tx: Tracer, ask: Callable[[], Any], what: str) -> Variable:

@@ -27,15 +27,7 @@ from engine.torch_private.pytree import SUPPORTED_NODES
 from engine.trace.annotations import PyCodegen, Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
-from engine.trace.variables.base import (
-    NONE,
-    Args,
-    Kwargs,
-    NotPythonConstant,
-    Variable,
-    is_none,
-    realize,
-)
+from engine.trace.variables.base import NONE, Args, Kwargs, NotPythonConstant, Variable, is_none, realize
 from engine.trace.variables.callable_registry import RULES_BY_NAME, register_marked_function_rule, register_rule
 from engine.trace.variables.callables.function_wrappers import FunctionWrapperVariable
 from engine.trace.variables.containers.sequences import sequence_items

@@ -18,7 +18,7 @@ from engine.torch_private.operators import CustomOpDef, VariableFunctions
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.variables.base import Args, Kwargs, RealObjectVariable, Variable, realize
-from engine.trace.variables.builder import register_builder, register_builder_if
+from engine.trace.variables.builder import guarded_builder, register_builder, register_builder_if
 from engine.trace.variables.callables.builtin_functions import BuiltinVariable
 
 
@@ -59,10 +59,7 @@ class ScriptFunctionVariable(BuiltinVariable):
         return emit_node(tx, "call_function", GraphCallable(str(self.real_object.name), self.real_object), args, kwargs)
 
 
-@register_builder(torch.jit.ScriptFunction)
-def _script_function(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_identity(real, source, "the script function was called")
-    return ScriptFunctionVariable(real, source)
+register_builder(torch.jit.ScriptFunction)(guarded_builder(ScriptFunctionVariable, "the script function was called"))
 
 
 def _is_compiled_module(real: Any) -> bool:
@@ -87,6 +84,4 @@ class FunctionNamespaceVariable(RealObjectVariable):
             raise tx.make_user_exception(error) from error
 
 
-@register_builder(type(VariableFunctions))
-def _function_table(tx: Tracer, real: Any, source: Source) -> Variable:
-    return FunctionNamespaceVariable(real, source)
+register_builder(type(VariableFunctions))(lambda tx, real, source: FunctionNamespaceVariable(real, source))

@@ -16,7 +16,7 @@ from engine.trace.emit.effects import emit_effect
 from engine.trace.exc import Unsupported
 from engine.trace.fake_tensors.evaluate import evaluate_on_fakes
 from engine.trace.variables.base import NONE, Args, ConstantVariable, Kwargs, Variable, realize
-from engine.trace.variables.builder import register_builder
+from engine.trace.variables.builder import guarded_builder, register_builder
 from engine.trace.variables.callable_registry import register_rule
 from engine.trace.variables.callables.methods import builtin_attribute
 from engine.trace.variables.tensors.tensor import TensorVariable
@@ -91,10 +91,9 @@ def _state_tensor(tx: Tracer, node: torch.fx.Node, real: torch.Tensor) -> Variab
     return TensorVariable(node, fake)
 
 
-@register_builder(torch.Generator)
-def _generator(tx: Tracer, real: torch.Generator, source: Source) -> Variable:
-    tx.guard_type(real, source, "random numbers are generated from it")
-    return TorchGeneratorVariable(real, source)
+register_builder(torch.Generator)(
+    guarded_builder(TorchGeneratorVariable, "random numbers are generated from it", by_type=True)
+)
 
 
 @register_rule(torch.Generator)

@@ -13,26 +13,17 @@ from engine.ir.graph_callable import GraphCallable
 from engine.ir.kernels.mutated_arguments import mutated_arguments, signature_type
 from engine.ir.node_values import tensors_in
 from engine.ir.sources.attributes import AttrSource
-from engine.ir.sources.base import Source
 from engine.ir.triton_launches import KernelLaunch, LaunchParameter, jit_function_of, launch_operator
 from engine.trace.annotations import Tracer
 from engine.trace.emit_node import emit_node
 from engine.trace.exc import Unsupported
 from engine.trace.variables.base import Args, Kwargs, Variable, realize
-from engine.trace.variables.builder import register_builder_if
+from engine.trace.variables.builder import guarded_builder, register_builder_if
 from engine.trace.variables.callable_registry import register_rule
-from engine.trace.variables.callables.functions import (
-    FunctionVariable,
-    NestedUserFunctionVariable,
-)
+from engine.trace.variables.callables.functions import FunctionVariable, NestedUserFunctionVariable
 from engine.trace.variables.containers.dicts import DictVariable
 from engine.trace.variables.containers.sequences import TupleVariable, sequence_items
-from engine.trace.variables.higher_order.pytrees import (
-    TreeSpec,
-    arguments_variable,
-    flatten_variable,
-    unflatten_python,
-)
+from engine.trace.variables.higher_order.pytrees import TreeSpec, arguments_variable, flatten_variable, unflatten_python
 from engine.trace.variables.higher_order.subgraph import shares_storage
 from engine.trace.variables.objects.user_defined_objects import OpaqueObjectVariable
 
@@ -73,10 +64,7 @@ class TritonKernelVariable(OpaqueObjectVariable):
         return _is_triton_kernel(getattr(self.real_object, "fn", None))
 
 
-@register_builder_if(41, _is_triton_kernel)
-def _kernel(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_identity(real, source, "the Triton kernel was launched")
-    return TritonKernelVariable(real, source)
+register_builder_if(41, _is_triton_kernel)(guarded_builder(TritonKernelVariable, "the Triton kernel was launched"))
 
 
 class TritonHostFunctionVariable(OpaqueObjectVariable):
@@ -87,10 +75,7 @@ class TritonHostFunctionVariable(OpaqueObjectVariable):
         return tx.wrap(self.real_object.fn, AttrSource(self.source, "fn")).call(tx, args, kwargs)
 
 
-@register_builder_if(41, _is_host_function)
-def _host_function(tx: Tracer, real: Any, source: Source) -> Variable:
-    tx.guard_identity(real, source, "the function was called")
-    return TritonHostFunctionVariable(real, source)
+register_builder_if(41, _is_host_function)(guarded_builder(TritonHostFunctionVariable, "the function was called"))
 
 
 @register_rule(torch.library.wrap_triton)
